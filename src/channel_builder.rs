@@ -2,6 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
+use ibex_base::fork;
 use ibex_protocol::format::{
     control::{ChannelSpec, MAX_NAME_BYTES, Role},
     message_version::MessageVersion,
@@ -9,7 +10,6 @@ use ibex_protocol::format::{
 use ibex_transport::{
     channel::{Interface, ReceiveHandle, SendHandle},
     driver::SessionShared,
-    fork,
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ibex_protocol::format::channel_window::ChannelWindow;
-use ibex_transport::memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES};
+use ibex_ring::memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES};
 
 use crate::SettingError;
 

@@ -23,7 +23,8 @@ use std::{
     thread,
 };
 
-use ibex_transport::{driver::Admission, fork};
+use ibex_base::fork;
+use ibex_transport::driver::Admission;
 
 use crate::{ConnectError, Node, Peer, ToAddress, address};
 

@@ -13,10 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::{
-    driver::{Runtime, Undelivered},
-    fork,
-};
+use ibex_base::fork;
+use ibex_transport::driver::{Runtime, Undelivered};
 
 use crate::Node;
 

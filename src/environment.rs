@@ -308,7 +308,7 @@ impl fmt::Display for VariableError {
 
 impl std::error::Error for VariableError {}
 
-ibex_transport::debug_as_display!(VariableError);
+ibex_base::debug_as_display!(VariableError);
 
 #[cfg(test)]
 mod tests {

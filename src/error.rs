@@ -5,15 +5,13 @@
 
 use std::{fmt, io, net::SocketAddr};
 
+use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::{
     format::control::{MAX_NAME_BYTES, Role},
     session::CannotOpen,
 };
-use ibex_transport::{
-    channel::{
-        Interface, NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull,
-    },
-    fork::UsedAfterFork,
+use ibex_transport::channel::{
+    Interface, NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull,
 };
 
 use crate::{Fabric, SettingConflict, SettingError, VariableError};
@@ -427,7 +425,7 @@ pub(crate) fn recv_error(failure: RecvFailure) -> RecvError {
     }
 }
 
-ibex_transport::debug_as_display!(
+ibex_base::debug_as_display!(
     ListenError,
     ConnectError,
     AcceptError,

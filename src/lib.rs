@@ -218,12 +218,14 @@ pub mod bootstrap {
         negotiate::{End, FabricConflict},
     };
 }
+pub use ibex_base::fork::UsedAfterFork;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::{
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, Role},
     message_version::MessageVersion,
 };
+pub use ibex_ring::memory::{MemoryError, MemoryUse};
 pub use ibex_transport::{
     channel::{
         Counts, Disconnected, EndCause, LossReason, MessageTooLong, NoMessage, NotOpened,
@@ -231,8 +233,6 @@ pub use ibex_transport::{
         stats::{ChannelState, ChannelStats},
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
-    fork::UsedAfterFork,
-    memory::{MemoryError, MemoryUse},
 };
 
 /// The README's code, as it is shown.

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork::{self, UsedAfterFork};
 use ibex_bootstrap::{
     Acceptor, Local, Meanwhile, NodeIdentity, Places, SessionLimits, UnixClosing, dial,
 };
@@ -17,7 +18,6 @@ use ibex_transport::{
         Admission, CloseReport, Driver, Runtime, RuntimeConfig, SessionShared, has_membarrier,
     },
     fabric::shm,
-    fork::{self, UsedAfterFork},
 };
 
 #[cfg(feature = "verbs")]

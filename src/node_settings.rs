@@ -4,10 +4,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 use ibex_bootstrap::{Integrity, Policy};
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
-use ibex_transport::{
-    driver::{Driver, Wait},
-    memory::process_memory_limit,
-};
+use ibex_ring::memory::process_memory_limit;
+use ibex_transport::driver::{Driver, Wait};
 
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;

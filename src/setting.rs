@@ -144,7 +144,7 @@ impl fmt::Display for SettingValue {
     }
 }
 
-ibex_transport::debug_as_display!(SettingError, SettingConflict);
+ibex_base::debug_as_display!(SettingError, SettingConflict);
 
 #[cfg(test)]
 mod tests {

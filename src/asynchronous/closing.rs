@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use ibex_transport::{driver::CloseWait, fork};
+use ibex_base::fork;
+use ibex_transport::driver::CloseWait;
 
 use crate::{CloseReport, Driver, Node};
 

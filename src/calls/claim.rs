@@ -7,7 +7,8 @@ use std::{
 };
 
 use ibex_codec::{Codec, Invalid};
-use ibex_transport::{driver::TimedOut, ring::Ticket};
+use ibex_ring::parking::Ticket;
+use ibex_transport::driver::TimedOut;
 
 use super::{
     error::{CallError, Failure, MAX_FAILURE_BYTES, Over, Refused},

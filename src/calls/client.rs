@@ -15,10 +15,8 @@ use std::{
 };
 
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_transport::{
-    driver::{Condition, Serves, SessionShared},
-    ring::{WaitSlot, thread_waker},
-};
+use ibex_ring::parking::{WaitSlot, thread_waker};
+use ibex_transport::driver::{Condition, Serves, SessionShared};
 
 use super::{
     builder::CallSettings,

@@ -3,10 +3,8 @@
 
 use std::fmt;
 
-use ibex_transport::{
-    channel::{Interface, RecvError, SendError},
-    fork::UsedAfterFork,
-};
+use ibex_base::fork::UsedAfterFork;
+use ibex_transport::channel::{Interface, RecvError, SendError};
 
 use crate::SettingError;
 
@@ -329,7 +327,7 @@ impl Over {
     }
 }
 
-ibex_transport::debug_as_display!(CallError, AnswerError, ServiceError);
+ibex_base::debug_as_display!(CallError, AnswerError, ServiceError);
 
 /// Consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \

@@ -15,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
+use ibex_ring::parking::{Ticket, WaitSlot, thread_waker};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
     driver::{Condition, Driver, Patience, SessionShared, TimedOut},
-    fork,
-    ring::{Ticket, WaitSlot, thread_waker},
 };
 
 use super::{

@@ -16,10 +16,10 @@ use std::{
 };
 
 use ibex_codec::{Codec, Raw};
+use ibex_ring::parking::{Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
     driver::{Condition, Patience, SessionShared},
-    ring::{Ticket, WaitSlot},
 };
 
 use super::{

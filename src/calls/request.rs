@@ -12,7 +12,8 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_transport::{channel::SendError, ring::Ticket};
+use ibex_ring::parking::Ticket;
+use ibex_transport::channel::SendError;
 
 use super::{
     client::{Client, Credit},

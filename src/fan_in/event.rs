@@ -56,4 +56,4 @@ pub enum FanInError {
 #[error("nothing came from any peer within the time-out")]
 pub struct NothingCame;
 
-ibex_transport::debug_as_display!(FanInError, NothingCame);
+ibex_base::debug_as_display!(FanInError, NothingCame);

@@ -10,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
 use ibex_codec::Codec;
 use ibex_transport::{
     channel::{FOUND_PER_TURN, GatheringWait, Interface, OfAnyPeer, RecvError},
     driver::{Condition, Gathering, SessionShared},
-    fork,
 };
 
 use self::member::Member;

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use ibex_transport::{
-    channel::{GroupFailure, QuorumFailure, SendError, Votes},
-    fork::UsedAfterFork,
-};
+use ibex_base::fork::UsedAfterFork;
+use ibex_transport::channel::{GroupFailure, QuorumFailure, SendError, Votes};
 
 use crate::{PeerAt, Sequence};
 
@@ -212,7 +210,7 @@ impl fmt::Display for Peers<'_> {
     }
 }
 
-ibex_transport::debug_as_display!(GroupSendError, FlushTimeout, QuorumError);
+ibex_base::debug_as_display!(GroupSendError, FlushTimeout, QuorumError);
 
 #[cfg(test)]
 mod tests {

@@ -101,4 +101,4 @@ pub(super) fn why_not_yet(failure: SendFailure) -> Result<String, SendError> {
     }
 }
 
-ibex_transport::debug_as_display!(LogError);
+ibex_base::debug_as_display!(LogError);

@@ -7,7 +7,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ibex_transport::{driver::Patience, ring::Ticket};
+use ibex_ring::parking::Ticket;
+use ibex_transport::driver::Patience;
 
 use super::LogError;
 use crate::{Peer, peers::Board};

@@ -7,11 +7,9 @@ use std::{
     time::Instant,
 };
 
-use ibex_transport::{
-    driver::{Patience, Runtime},
-    fork,
-    ring::{Ticket, WaitSlot},
-};
+use ibex_base::fork;
+use ibex_ring::parking::{Ticket, WaitSlot};
+use ibex_transport::driver::{Patience, Runtime};
 
 use super::PeersEvent;
 use crate::Peer;

@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::{driver::Patience, ring::Ticket};
+use ibex_ring::parking::Ticket;
+use ibex_transport::driver::Patience;
 
 use super::{PeersEventAsync, board::Board};
 use crate::{ConnectError, DiscoveryError, EndCause, Peer, PeerId};

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use ibex_transport::ring::Ticket;
+use ibex_ring::parking::Ticket;
 
 use super::{PeersEvent, PeersEvents, board::Board};
 use crate::Peer;

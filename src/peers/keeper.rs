@@ -9,10 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::{
-    driver::{Admission, CloseWait},
-    ring::Ticket,
-};
+use ibex_ring::parking::Ticket;
+use ibex_transport::driver::{Admission, CloseWait};
 
 use super::{
     Board, Inbox, News, PeersEvent, Reaching,

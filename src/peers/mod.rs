@@ -21,7 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::{driver::CloseWait, fork};
+use ibex_base::fork;
+use ibex_transport::driver::CloseWait;
 
 pub(crate) use self::{board::Board, reaching::Reaching};
 pub use self::{

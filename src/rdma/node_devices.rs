@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
 use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
+use ibex_ring::memory::HugePages;
 use ibex_transport::driver::Runtime;
 use ibex_transport::fabric::verbs::discovery::{
     self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish,
@@ -23,7 +24,6 @@ use ibex_transport::fabric::verbs::{
     FirstSequence, ForkReport, Gid, GidType, Mtu, PairEndpoint, PartitionKey, PreparedPair,
     RemoteEndpoint, Site, VerbsError,
 };
-use ibex_transport::memory::HugePages;
 
 use super::{RdmaSettings, choose};
 

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::ptr::NonNull;
 
 use ibex_protocol::format::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, first_position, record_size};
-use ibex_transport::memory::MirroredMapping;
-use ibex_transport::ring::{Consumer, Mapped};
+use ibex_ring::memory::MirroredMapping;
+use ibex_ring::{Consumer, Mapped};
 
 use crate::Seed;
 use crate::reader::Reader;

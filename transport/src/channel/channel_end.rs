@@ -10,6 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork::{self, UsedAfterFork};
+use ibex_protocol::format::control::{ChannelSpec, Role};
+use ibex_ring::parking::WaitSlot;
+
 use super::{
     error::{
         Counts, Disconnected, EndCause, NotOpened, RecvError, RecvFailure, SchemaMismatch,
@@ -21,10 +25,7 @@ use super::{
 use crate::{
     clock,
     driver::{Patience, SessionShared, What},
-    fork::{self, UsedAfterFork},
-    ring::WaitSlot,
 };
-use ibex_protocol::format::control::{ChannelSpec, Role};
 
 /// The part of an end that does not depend on the direction.
 pub struct ChannelEnd {

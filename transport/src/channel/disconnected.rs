@@ -8,8 +8,9 @@
 
 use std::{error::Error, fmt};
 
-use super::interface::Interface;
 use ibex_protocol::format::control::{CloseReason, Role};
+
+use super::interface::Interface;
 
 /// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
 /// is said otherwise.
@@ -205,7 +206,7 @@ impl fmt::Display for Disconnected {
 
 impl Error for Disconnected {}
 
-crate::debug_as_display!(Disconnected);
+ibex_base::debug_as_display!(Disconnected);
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,13 @@
 
 use std::{cmp::Ordering, error::Error, fmt, time::Duration};
 
+use ibex_base::fork::UsedAfterFork;
+use ibex_protocol::format::control::{ChannelSpec, Role};
+use ibex_ring::memory::MemoryError;
+
 pub use super::disconnected::{Counts, Disconnected, EndCause};
 use super::interface::Interface;
-use crate::{fabric::shm::MESSAGE_SLOTS, fork::UsedAfterFork, memory::MemoryError};
-use ibex_protocol::format::control::{ChannelSpec, Role};
+use crate::fabric::shm::MESSAGE_SLOTS;
 
 /// The two ends of a channel do not mean the same messages: they know no version of the
 /// message type in common.
@@ -546,7 +549,7 @@ impl From<RecvError> for RecvFailure {
     }
 }
 
-crate::debug_as_display!(
+ibex_base::debug_as_display!(
     SchemaMismatch,
     NotOpened,
     MessageTooLong,

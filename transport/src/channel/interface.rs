@@ -8,10 +8,11 @@
 
 use std::{cmp::Ordering, fmt};
 
+use ibex_protocol::format::control::{CloseReason, Role};
+
 use super::error::{
     Disconnected, EndCause, MessageTooLong, NoMessage, NotOpened, SchemaMismatch, StayedFull,
 };
-use ibex_protocol::format::control::{CloseReason, Role};
 
 /// The handle that a program has of a channel's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,10 +3,8 @@
 
 use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex, thread};
 
-use crate::{
-    fork,
-    ring::{CellBlock, CellState},
-};
+use ibex_base::fork;
+use ibex_ring::{CellBlock, CellState};
 
 /// A received message's bytes, in the ring, the arrival block or, detached, in a buffer
 /// of its own.

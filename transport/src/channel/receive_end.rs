@@ -13,6 +13,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use ibex_base::fork;
+use ibex_protocol::format::{counters::Counters, record::first_position};
+use ibex_ring::{
+    Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix,
+    memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
+};
+
 use super::{
     channel_end::ChannelEnd,
     error::{Counts, RecvError},
@@ -24,11 +31,7 @@ use crate::{
         shm::{MessageSegment, MessageSlots, PassedFd, RingSegment},
         verbs::LandingBlock,
     },
-    fork,
-    memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
-    ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
-use ibex_protocol::format::{counters::Counters, record::first_position};
 
 /// What one receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]

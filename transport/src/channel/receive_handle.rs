@@ -16,6 +16,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
+use ibex_protocol::{
+    format::{
+        channel_window::ChannelWindow,
+        control::CloseReason,
+        counters::Counters,
+        record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
+    },
+    session::Agreed,
+};
+use ibex_ring::{
+    Arm, CellBlock, Consumer, Mapped,
+    memory::{
+        MemoryClaim, MemoryError,
+        orphans::{self, Orphan},
+    },
+    parking::Ticket,
+};
+
 use self::frames::{Found, Frames};
 use super::{
     channel_end::ChannelEnd,
@@ -33,21 +52,6 @@ use crate::{
     clock,
     driver::{Patience, SessionShared},
     fabric::shm::{PassedFd, RingSegment, SegmentRefused},
-    fork,
-    memory::{
-        MemoryClaim, MemoryError,
-        orphans::{self, Orphan},
-    },
-    ring::{Arm, CellBlock, Consumer, Mapped, Ticket},
-};
-use ibex_protocol::{
-    format::{
-        channel_window::ChannelWindow,
-        control::CloseReason,
-        counters::Counters,
-        record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
-    },
-    session::Agreed,
 };
 
 /// A receiver's handle, without the message type.
@@ -281,7 +285,7 @@ impl ReceiveHandle {
         if sequence >= self.advance_at || self.handed_out_bytes >= self.advance_at_bytes {
             self.advance();
         }
-        let units = crate::ring::cells::size_units(size);
+        let units = ibex_ring::cells::size_units(size);
         // SAFETY: the bytes stay until the prefix passes this cell, which is held from
         // here on; a trusted sender does not write into a published record, and arrival
         // memory is ours.

@@ -2,11 +2,13 @@
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 
+use ibex_base::fork;
+
 use super::{
     error::{SendError, SendFailure},
     send_handle::{Abort, Reserved, SendHandle},
 };
-use crate::{driver::Patience, fork};
+use crate::driver::Patience;
 
 /// Room for one payload, to be built in place and then published.
 ///

@@ -19,6 +19,16 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::{
+    fork,
+    sync::{Asymmetry, BiasedLock},
+};
+use ibex_protocol::format::control::CloseReason;
+use ibex_ring::{
+    Arm, Released,
+    parking::{WaitSlot, thread_waker},
+};
+
 use super::{
     channel_end::ChannelEnd,
     error::{Counts, SendError, SendFailure},
@@ -27,12 +37,7 @@ use super::{
     stall::Stall,
     words::{ReceiverWords, SenderWords, Words},
 };
-use crate::{
-    driver::{Counter, Patience},
-    fork,
-    ring::{Arm, Asymmetry, BiasedLock, Released, WaitSlot, thread_waker},
-};
-use ibex_protocol::format::control::CloseReason;
+use crate::driver::{Counter, Patience};
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

@@ -13,6 +13,16 @@ use std::{
     thread,
 };
 
+use ibex_base::fork;
+use ibex_protocol::{
+    format::{
+        control::{Ask, CloseReason},
+        record::{LargeAnnouncement, RecordKind},
+    },
+    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
+};
+use ibex_ring::memory::class_bytes;
+
 use super::{
     channel_end::ChannelEnd,
     error::{Counts, EndCause, Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
@@ -27,15 +37,6 @@ use super::{
 use crate::{
     driver::{Condition, Patience, SessionShared, TimedOut},
     fabric::shm::MESSAGE_SLOTS,
-    fork,
-    memory::class_bytes,
-};
-use ibex_protocol::{
-    format::{
-        control::{Ask, CloseReason},
-        record::{LargeAnnouncement, RecordKind},
-    },
-    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
 };
 
 /// Why an encoder stopped.

@@ -7,17 +7,19 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::{format::record::Layout, session::Agreed};
+use ibex_ring::{
+    Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory,
+    memory::{LargeLease, MemoryError, RingLease},
+};
+
 use super::{
     error::Full,
     send_end::SendEnd,
     words::{ReceiverWords, Words},
 };
-use crate::{
-    fabric::shm::{MessageSegmentPool, RingSegment},
-    memory::{LargeLease, MemoryError, RingLease},
-    ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory},
-};
-use ibex_protocol::{format::record::Layout, session::Agreed};
+use crate::fabric::shm::{MessageSegmentPool, RingSegment};
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]

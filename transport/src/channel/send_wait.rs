@@ -2,6 +2,9 @@
 
 use std::{sync::atomic::Ordering, time::Instant};
 
+use ibex_base::fork;
+use ibex_protocol::format::control::{Ask, CloseReason, Role};
+
 use super::{
     error::{Full, SendError, SendFailure, StayedFull, WaitAckedError},
     send_end::{SendEnd, Wish},
@@ -9,11 +12,7 @@ use super::{
     stall::Recovered,
     words::SenderWords,
 };
-use crate::{
-    driver::{Condition, Patience, Stalled, TimedOut, What},
-    fork,
-};
-use ibex_protocol::format::control::{Ask, CloseReason, Role};
+use crate::driver::{Condition, Patience, Stalled, TimedOut, What};
 
 impl SendEnd {
     /// Waits until the peer has opened its end.

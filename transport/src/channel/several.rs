@@ -11,13 +11,12 @@ use std::{
     task::{Wake, Waker},
 };
 
-use super::{ReceiveHandle, SendHandle, TaskWait};
-use crate::{
-    driver::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut},
-    fork,
-    ring::WaitSlot,
-};
+use ibex_base::fork;
 use ibex_protocol::format::control::Ask;
+use ibex_ring::parking::WaitSlot;
+
+use super::{ReceiveHandle, SendHandle, TaskWait};
+use crate::driver::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut};
 
 /// Where callers turn the engine, one end that has something all the time keeps nothing from
 /// the others that a turn brings: one in so many calls that find something runs one.

@@ -10,12 +10,11 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use super::{SendHandle, send_end::SendEnd};
-use crate::{
-    driver::{Runtime, SessionShared},
-    fork,
-};
+use ibex_base::fork;
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
+
+use super::{SendHandle, send_end::SendEnd};
+use crate::driver::{Runtime, SessionShared};
 
 /// Mark of an end that stays open without a handle.
 #[derive(Debug, Default)]

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::error::EndCause;
 use ibex_protocol::{format::control::ChannelSpec, session::Agreed};
+
+use super::error::EndCause;
 
 /// What the engine knows of an end, for its handle.
 #[derive(Debug, Default)]

@@ -3,11 +3,12 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use ibex_protocol::format::{control::Role, counters::Counters, record};
+
 use super::{
     channel_end::ChannelEnd, error::Counts, receive_end::ReceiveEnd, send_end::SendEnd,
     state::EndState,
 };
-use ibex_protocol::format::{control::Role, counters::Counters, record};
 
 /// A snapshot of one end of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,6 +24,10 @@ use std::{
     task::{Poll, Waker},
 };
 
+use ibex_base::fork;
+use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
+use ibex_ring::parking::Ticket;
+
 use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
     SendFailure, SendHandle, WaitAckedError,
@@ -31,12 +35,7 @@ use super::{
     send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
-use crate::{
-    driver::{Condition, Driver, Gathering, Patience, Runtime},
-    fork,
-    ring::Ticket,
-};
-use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
+use crate::driver::{Condition, Driver, Gathering, Patience, Runtime};
 
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]

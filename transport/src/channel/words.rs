@@ -22,8 +22,9 @@ use std::{
     },
 };
 
-use crate::{fork, ring::Rung};
+use ibex_base::fork;
 use ibex_protocol::format::counters::Counters;
+use ibex_ring::parking::Rung;
 
 /// Bytes of a block in a control segment; what it says takes half of them.
 pub const BLOCK_BYTES: usize = 256;

@@ -18,11 +18,12 @@ use std::{
     },
 };
 
+use ibex_protocol::framing::Carriage;
+
 use crate::fabric::{
     Fabric,
     verbs::{PreparedPair, Site},
 };
-use ibex_protocol::framing::Carriage;
 
 /// What carries one session's data.
 #[derive(Debug)]

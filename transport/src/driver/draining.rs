@@ -15,11 +15,10 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::fork;
+use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
+
 use super::{Runtime, SessionShared, Undelivered, runtime::lock, waiting::Looks};
-use crate::{
-    fork,
-    ring::{Ticket, WaitSlot, Wakers},
-};
 
 /// A service, as the drain of its node sees it.
 pub trait Serves: Send + Sync {

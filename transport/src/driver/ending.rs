@@ -5,12 +5,11 @@ use std::{
     task::{Poll, Waker},
 };
 
+use ibex_base::fork;
+use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
+
 use super::SessionShared;
-use crate::{
-    channel::EndCause,
-    fork,
-    ring::{Ticket, WaitSlot, Wakers},
-};
+use crate::channel::EndCause;
 
 /// Cause of a session's end, and the wakers of those who wait for it.
 #[derive(Debug, Default)]

@@ -12,6 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::{credit::broker::CreditBroker, id_map::IdMap};
+use ibex_ring::{memory::BlockPool, parking::Bell};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 mod admission;
@@ -55,10 +58,7 @@ use crate::{
         tcp::outbound::Lists,
         verbs::PreparedPair,
     },
-    memory::BlockPool,
-    ring::{Asymmetry, Bell},
 };
-use ibex_protocol::{credit::broker::CreditBroker, id_map::IdMap};
 
 /// All sessions of a node.
 pub(crate) struct Engine {

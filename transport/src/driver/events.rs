@@ -16,6 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
+use ibex_protocol::format::control::Role;
+use ibex_ring::parking::{WaitSlot, Wakers};
+
 use super::{
     Patience, PeerDescription, Runtime, Warning, runtime::lock, session_shared::SessionShared,
     waiting::Looks, warn_of,
@@ -23,10 +27,7 @@ use super::{
 use crate::{
     channel::{EndCause, NotOpened},
     fabric::{Fabric, link::Link},
-    fork,
-    ring::{WaitSlot, Wakers},
 };
-use ibex_protocol::format::control::Role;
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Clone, Debug)]

@@ -13,11 +13,10 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::fork;
+use ibex_ring::parking::{WaitSlot, Wakers};
+
 use super::{Condition, Runtime, SessionShared, TimedOut, waiting::Looks};
-use crate::{
-    fork,
-    ring::{WaitSlot, Wakers},
-};
 
 /// Who waits for all peers of a node, and what it was told.
 #[derive(Clone, Debug)]

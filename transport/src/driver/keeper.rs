@@ -23,8 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_ring::parking::{Parker, Wakers, thread_waker};
+
 use super::runtime::Runtime;
-use crate::ring::{Parker, Wakers, thread_waker};
 
 /// Runs until the node is closed or gone.
 pub(super) fn run(runtime: &Weak<Runtime>, cores: &[usize]) {

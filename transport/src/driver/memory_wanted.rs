@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use ibex_ring::memory::{Mapping, MemoryUse};
+
 use super::SessionShared;
-use crate::memory::{Mapping, MemoryUse};
 
 /// Memory that a receiving end needs; it is mapped and populated off the turn.
 pub(crate) struct MemoryWanted {

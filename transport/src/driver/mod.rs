@@ -6,7 +6,7 @@
 //! time (the *leader*); all others park on a futex of their own and are woken by whoever
 //! made their wish come true.
 
-use crate::ring::Asymmetry;
+use ibex_base::sync::Asymmetry;
 
 mod alarm;
 mod carrier;

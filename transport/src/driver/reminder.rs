@@ -2,8 +2,10 @@
 
 use std::{task::Waker, time::Instant};
 
+use ibex_base::fork;
+use ibex_ring::parking::WaitSlot;
+
 use super::{Condition, Driver, Runtime, SessionShared, TimedOut, waiting::Looks};
-use crate::{fork, ring::WaitSlot};
 
 impl SessionShared {
     /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
@@ -12,7 +14,7 @@ impl SessionShared {
     }
 
     /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a
-    /// waker is called that `condition` got from [`thread_waker`](crate::ring::thread_waker) in
+    /// waker is called that `condition` got from [`thread_waker`](ibex_ring::parking::thread_waker) in
     /// its `arm`.
     pub fn wait_at<C: Condition>(
         &self,

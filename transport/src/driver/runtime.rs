@@ -21,6 +21,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
+use ibex_protocol::{
+    format::control::{ChannelSpec, CloseReason},
+    session::CannotOpen,
+};
+use ibex_ring::{
+    memory::{
+        DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
+        longest_of_class, orphans,
+    },
+    parking::{Bell, BellLease, Drive, Leadership, WaitSlot, Wakers, thread_waker},
+};
+
 use super::{
     CloseReport, Driver, Driving, EventQueue, TimedOut, Wait, Warnings,
     control_thread::ControlThread,
@@ -43,17 +56,6 @@ use crate::{
         shm::ControlSegments,
         verbs::Site,
     },
-    fork,
-    memory::{
-        DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
-        longest_of_class, orphans,
-    },
-    ring::{Bell, BellLease, Drive, WaitSlot, Wakers, thread_waker},
-    sleeping::Leadership,
-};
-use ibex_protocol::{
-    format::control::{ChannelSpec, CloseReason},
-    session::CannotOpen,
 };
 
 /// What a runtime is made of.

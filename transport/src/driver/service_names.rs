@@ -7,8 +7,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use ibex_base::fork;
+
 use super::{Runtime, runtime::lock};
-use crate::fork;
 
 /// The names that services have.
 #[derive(Debug, Default)]

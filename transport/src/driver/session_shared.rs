@@ -9,6 +9,26 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::{
+    fork::{self, UsedAfterFork},
+    sync::Asymmetry,
+};
+use ibex_protocol::{
+    format::{
+        control::{Ask, CloseReason, Role},
+        record::Layout,
+    },
+    transfer::{
+        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
+        rendezvous::RemoteMemory,
+    },
+};
+use ibex_ring::{
+    Released,
+    memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
+    parking::WaitSlot,
+};
+
 use super::{
     Condition, Driver, Ending, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
     carrier::Carrier, draining::PeerDraining, engine::Mark, waiting::Looks,
@@ -19,19 +39,6 @@ use crate::{
         Fabric,
         shm::Bells,
         verbs::{LandingBlock, LandingPlace, PreparedPair, Site},
-    },
-    fork::{self, UsedAfterFork},
-    memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
-    ring::{Asymmetry, Released, WaitSlot},
-};
-use ibex_protocol::{
-    format::{
-        control::{Ask, CloseReason, Role},
-        record::Layout,
-    },
-    transfer::{
-        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
-        rendezvous::RemoteMemory,
     },
 };
 

@@ -24,12 +24,15 @@ use std::{
     time::Duration,
 };
 
+use ibex_base::fork;
+use ibex_ring::parking::Ticket;
+
 use super::{
     CloseReport, Driving,
     engine::{self, Ready},
     runtime::{Runtime, lock},
 };
-use crate::{clock, fork, ring::Ticket};
+use crate::clock;
 
 /// Result of one step of the task that drives a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,15 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
+use ibex_ring::parking::{Parker, WaitSlot, Wakers, thread_waker};
+
 use super::{
     Condition, Driving, TimedOut, Wait,
     engine::{self, Context, Engine, Ready},
     runtime::Runtime,
     yielding::KEPT,
-};
-use crate::{
-    fork,
-    ring::{Parker, WaitSlot, Wakers, thread_waker},
 };
 
 /// What a call that waits looks at, and so what a look costs; of several what is asked more

@@ -10,11 +10,13 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::fork;
+
 use super::{
     log_limit::{Held, LogLimit},
     runtime::lock,
 };
-use crate::{channel::EndCause, fork};
+use crate::channel::EndCause;
 
 /// Bound of a node's warnings.
 #[derive(Debug, Default)]

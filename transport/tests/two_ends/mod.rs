@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use ibex_ring::memory::{Mapping, MemoryUse};
 use ibex_transport::fabric::verbs::discovery::{Choice, Sysfs, Wish, discover};
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 use ibex_transport::fabric::verbs::{
@@ -12,7 +13,6 @@ use ibex_transport::fabric::verbs::{
     QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess, Teardown, VerbsError, Verdict,
     WorkCompletion, WorkId,
 };
-use ibex_transport::memory::{Mapping, MemoryUse};
 
 /// Nothing here takes long; a guest under emulation may.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

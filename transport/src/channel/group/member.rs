@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork::UsedAfterFork;
+
 use super::{GroupFailure, GroupMessage, WhenFull};
 use crate::{
     channel::{
@@ -12,7 +14,6 @@ use crate::{
         channel_end::Unusable,
     },
     driver::Patience,
-    fork::UsedAfterFork,
 };
 
 /// A sending end in a group.

@@ -18,6 +18,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork::{self, UsedAfterFork};
+use ibex_protocol::format::control::CloseReason;
+
 use self::{
     building::Building,
     member::{Lack, Member},
@@ -30,11 +33,7 @@ use super::{
     Abort, SendError, SendFailure, SendHandle, WaitAckedError,
     several::{Place, place},
 };
-use crate::{
-    driver::{Looks, Patience, Runtime, Warning, warn_of},
-    fork::{self, UsedAfterFork},
-};
-use ibex_protocol::format::control::CloseReason;
+use crate::driver::{Looks, Patience, Runtime, Warning, warn_of};
 
 mod building;
 mod member;

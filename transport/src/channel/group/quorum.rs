@@ -6,6 +6,9 @@
 
 use std::task::{Poll, Waker};
 
+use ibex_base::fork::UsedAfterFork;
+use ibex_protocol::format::control::Ask;
+
 use super::{
     SendGroup, check_fork,
     member::{Member, Parted},
@@ -13,9 +16,7 @@ use super::{
 use crate::{
     channel::SendHandle,
     driver::{Condition, Patience, TimedOut},
-    fork::UsedAfterFork,
 };
-use ibex_protocol::format::control::Ask;
 
 /// A message is not acknowledged by as many as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use ibex_base::fork;
+
 use super::{CoarseTime, ReceiveHandle, Source};
 use crate::{
     channel::{
@@ -9,7 +11,6 @@ use crate::{
         message::RawMessage,
     },
     driver::{Condition, Patience, TimedOut},
-    fork,
 };
 
 impl ReceiveHandle {

@@ -5,12 +5,13 @@
 
 use std::{mem, time::Instant};
 
+use ibex_protocol::format::control::CloseReason;
+
 use super::Engine;
 use crate::{
     driver::{CloseReport, Context, Undelivered},
     fabric::link::Link,
 };
-use ibex_protocol::format::control::CloseReason;
 
 /// Whether the node is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 
 use std::{any::Any, sync::Arc};
 
+use ibex_ring::parking::Wakers;
+
 use crate::{
     driver::{MemoryWanted, Runtime},
     fabric::{link::Redialing, verbs::Site},
-    ring::Wakers,
 };
 
 /// What a turn collects for after the lock.

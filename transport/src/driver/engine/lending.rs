@@ -1,8 +1,6 @@
 //! Who may have how much of a node's arrival memory: what the brokers are told of sessions,
 //! and what is done about what they decide.
 
-use super::{Engine, sites::SiteInCare};
-use crate::driver::{Context, RuntimeConfig};
 use ibex_protocol::{
     credit::{
         broker::{BrokerSettings, CreditBroker},
@@ -10,6 +8,9 @@ use ibex_protocol::{
     },
     framing::Carriage,
 };
+
+use super::{Engine, sites::SiteInCare};
+use crate::driver::{Context, RuntimeConfig};
 
 impl Engine {
     /// Does what the brokers decide.

@@ -11,6 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_protocol::{
+    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
+    id_map::IdMap,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{
@@ -23,10 +27,6 @@ use crate::{
         AsyncEvent, PortEvent, PortNews, PostError, SharedReceives, Site, SiteQueues, VerbsError,
         WorkCompletion,
     },
-};
-use ibex_protocol::{
-    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
-    id_map::IdMap,
 };
 
 /// A site and who lives on it.

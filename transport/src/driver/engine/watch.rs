@@ -5,8 +5,10 @@
 
 use std::time::{Duration, Instant};
 
+use ibex_ring::memory::LargePool;
+
 use super::{Context, Engine, heat_link, note_deadline, report_credit};
-use crate::{clock, fabric::link::Link, memory::LargePool};
+use crate::{clock, fabric::link::Link};
 
 /// Sessions that are looked at.
 #[derive(Debug, Default)]

@@ -2,9 +2,10 @@
 
 use std::{task::Waker, time::Instant};
 
+use ibex_protocol::timer::Timer;
+
 use super::Link;
 use crate::driver::Context;
-use ibex_protocol::timer::Timer;
 
 /// Times, and who is woken then. Few at a time: each place that has deadlines keeps its next one
 /// here.

@@ -16,8 +16,8 @@ use std::{
     sync::Arc,
 };
 
-use crate::memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTES, MemoryError};
 use ibex_protocol::format::frame::BLOCK_ALIGNMENT;
+use ibex_ring::memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTES, MemoryError};
 
 /// One channel's own block, and what it holds from before.
 #[derive(Default)]

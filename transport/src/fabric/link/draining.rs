@@ -3,9 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
+use ibex_protocol::format::control::Ask;
+
 use super::Link;
 use crate::driver::{Context, Undelivered, What};
-use ibex_protocol::format::control::Ask;
 
 impl Link {
     /// Tells the peer that this node begins no call any more.

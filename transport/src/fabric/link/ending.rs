@@ -4,16 +4,17 @@ use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::{
+    format::control::{Ask, CloseReason},
+    timer::Timer,
+};
+
 use super::{Link, Parting, Phase};
 use crate::{
     channel::{EndCause, send_end::Claim, state::End},
     clock,
     driver::{Context, Tools, Undelivered, Warning, What, warn_of},
-    ring::Asymmetry,
-};
-use ibex_protocol::{
-    format::control::{Ask, CloseReason},
-    timer::Timer,
 };
 
 impl Link {

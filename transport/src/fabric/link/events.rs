@@ -1,5 +1,14 @@
 //! What a link does about the events of its session.
 
+use ibex_protocol::{
+    format::{
+        control::{CloseReason, Role},
+        record,
+    },
+    session::{Agreed, Event},
+};
+use ibex_ring::arrival_ring;
+
 use super::{Link, Phase};
 use crate::{
     channel::{
@@ -9,14 +18,6 @@ use crate::{
         words::{ReceiverWords, Words},
     },
     driver::{Context, What},
-    ring::arrival_ring,
-};
-use ibex_protocol::{
-    format::{
-        control::{CloseReason, Role},
-        record,
-    },
-    session::{Agreed, Event},
 };
 
 impl Link {

@@ -3,14 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::{sync::Arc, time::Duration};
 
-use super::{Link, Phase, local::LeasedBlock, receive_link::ReceiveLink, send_link::SendLink};
-use crate::{
-    channel::{Interface, channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
-    clock,
-    driver::{Context, answer_if_rung},
-    memory::MemoryError,
-    ring::CellBlock,
-};
 use ibex_protocol::{
     format::{
         control::{Ask, ChannelSpec, CloseReason, Role},
@@ -19,6 +11,14 @@ use ibex_protocol::{
     },
     session::CannotOpen,
     timer::Timer,
+};
+use ibex_ring::{CellBlock, memory::MemoryError};
+
+use super::{Link, Phase, local::LeasedBlock, receive_link::ReceiveLink, send_link::SendLink};
+use crate::{
+    channel::{Interface, channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
+    clock,
+    driver::{Context, answer_if_rung},
 };
 
 impl Link {

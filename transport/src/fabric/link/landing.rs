@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
+use ibex_protocol::transfer::{
+    eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed, lands},
+    rendezvous::RemoteMemory,
+};
+use ibex_ring::memory::LargeBuffer;
+
 use super::{Link, Wires};
 use crate::{
     channel::receive_end::{LargeArrival, LargePlace},
     driver::{Context, MemoryWanted, Purpose},
     fabric::verbs::LandingBlock,
-    memory::LargeBuffer,
-};
-use ibex_protocol::transfer::{
-    eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed, lands},
-    rendezvous::RemoteMemory,
 };
 
 /// The blocks of a pair, by index.

@@ -11,6 +11,13 @@ use std::{
     sync::Arc,
 };
 
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::{
+    format::control::{CloseReason, Role},
+    id_map::IdMap,
+    session::Agreed,
+};
+use ibex_ring::memory::MemoryError;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
@@ -22,13 +29,6 @@ use crate::{
         message::{self, Message},
         segment_bytes,
     },
-    memory::MemoryError,
-    ring::Asymmetry,
-};
-use ibex_protocol::{
-    format::control::{CloseReason, Role},
-    id_map::IdMap,
-    session::Agreed,
 };
 
 /// The wires of a shared-memory session beside its connection.

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
+use ibex_protocol::timer::Timer;
+
 use super::{Link, stalls::wants_room};
 use crate::{
     channel::{EndCause, stall::NOTICE},
@@ -10,7 +12,6 @@ use crate::{
     driver::{Context, Tools},
     fabric::shm::Heard,
 };
-use ibex_protocol::timer::Timer;
 
 impl Link {
     /// Answers the senders that have asked since they were last answered.

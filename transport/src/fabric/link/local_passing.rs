@@ -9,6 +9,9 @@ use std::{
     time::Duration,
 };
 
+use ibex_protocol::{format::control::Role, id_map::IdMap, timer::Timer};
+use ibex_ring::memory::class_bytes;
+
 use super::{
     Link, Phase, ReceiveLink, local::Opening, silence::SenderSilence, turn_share::PASSED_PER_TURN,
 };
@@ -26,9 +29,7 @@ use crate::{
         message::{self, Message},
         segment_bytes,
     },
-    memory::class_bytes,
 };
-use ibex_protocol::{format::control::Role, id_map::IdMap, timer::Timer};
 
 impl Link {
     /// Passes what waits to be passed.

@@ -45,6 +45,13 @@ mod wires;
 
 use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
+use ibex_protocol::{
+    credit::{broker::CreditAction, session::CreditReport},
+    id_map::IdMap,
+    session::{Session, SessionConfig},
+    timer::TimerTable,
+};
+
 pub use self::{
     reconnection::Reconnection,
     redial::{Attempt, Redial, RedialError},
@@ -62,12 +69,6 @@ use crate::{
     channel::EndCause,
     driver::{Context, PeerDescription, SessionShared, Tools},
     fabric::{shm::UnixWires, verbs::PreparedPair},
-};
-use ibex_protocol::{
-    credit::{broker::CreditAction, session::CreditReport},
-    id_map::IdMap,
-    session::{Session, SessionConfig},
-    timer::TimerTable,
 };
 
 /// One session's wires and ends.

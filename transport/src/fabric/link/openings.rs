@@ -5,9 +5,10 @@
 
 use std::time::Instant;
 
+use ibex_protocol::timer::Timer;
+
 use super::Link;
 use crate::{channel::channel_end::ChannelEnd, driver::Context};
-use ibex_protocol::timer::Timer;
 
 impl Link {
     /// An end that somebody waits for is to be looked at by then. Returns whether that is

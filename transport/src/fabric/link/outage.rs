@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_protocol::session::Progress;
+
 use super::peer_process::PeerProcess;
 use crate::channel::EndCause;
-use ibex_protocol::session::Progress;
 
 /// What is known of a break of the wires, until both ends go on over others.
 #[derive(Debug)]

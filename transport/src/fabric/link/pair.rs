@@ -25,6 +25,9 @@
 
 use std::{io, mem, sync::Arc, time::Instant};
 
+use ibex_protocol::{session::WireTerms, timer::Timer};
+use ibex_ring::memory::LargeLease;
+
 use super::{
     Link, Phase, Wires, landing::Landings, pair_send::PairSending, receive_link::ReceiveLink,
 };
@@ -36,9 +39,7 @@ use crate::{
         ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
         PortState, PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
     },
-    memory::LargeLease,
 };
-use ibex_protocol::{session::WireTerms, timer::Timer};
 
 /// The queue pair of one link.
 pub(super) struct Pair {

@@ -8,6 +8,13 @@ use std::{
     ptr, slice,
 };
 
+use ibex_protocol::{
+    format::frame::FrameHeader,
+    session::{Arrival, PeerMisbehaved},
+    transfer::{eager_write::LandingId, rendezvous::Chunk},
+};
+use ibex_ring::memory::BufferLease;
+
 use super::{
     Link, Phase, Wires,
     pair::{Pair, PairState},
@@ -18,12 +25,6 @@ use crate::{
     clock,
     driver::{Context, Tools},
     fabric::verbs::{ArrivedBuffer, CompletionKind, Operation, SharedReceives, WorkCompletion},
-    memory::BufferLease,
-};
-use ibex_protocol::{
-    format::frame::FrameHeader,
-    session::{Arrival, PeerMisbehaved},
-    transfer::{eager_write::LandingId, rendezvous::Chunk},
 };
 
 impl Link {

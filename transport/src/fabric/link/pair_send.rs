@@ -3,6 +3,16 @@
 
 use std::{collections::VecDeque, ops::Range, ptr, slice};
 
+use ibex_protocol::{
+    format::frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
+    framing::LEAST_BUFFER_BYTES,
+    id_map::IdMap,
+    session::{Body, Session},
+    signal_cadence::SignalCadence,
+    transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
+};
+use ibex_ring::memory::Mapping;
+
 use super::{
     Link, Phase, Wires,
     pair::{Pair, PairState},
@@ -16,15 +26,6 @@ use crate::{
         MemoryRegion, PostError, QueuePair, RemoteAddress, SEND_BATCH, SEND_ENTRIES, ScatterEntry,
         SendRequest, SendSlots,
     },
-    memory::Mapping,
-};
-use ibex_protocol::{
-    format::frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
-    framing::LEAST_BUFFER_BYTES,
-    id_map::IdMap,
-    session::{Body, Session},
-    signal_cadence::SignalCadence,
-    transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
 };
 
 /// What a queue pair sends with.

@@ -5,6 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc};
 
+use ibex_protocol::{
+    format::{control::CloseReason, frame_check::DamagedFrame},
+    session::PeerMisbehaved,
+    timer::Timer,
+};
+use ibex_ring::{
+    ArrivalWriter,
+    memory::{BlockLease, BlockPool, LargeLease, MemoryError},
+};
+
 use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
     channel::{
@@ -14,13 +24,6 @@ use crate::{
     },
     clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
-    memory::{BlockLease, BlockPool, LargeLease, MemoryError},
-    ring::ArrivalWriter,
-};
-use ibex_protocol::{
-    format::{control::CloseReason, frame_check::DamagedFrame},
-    session::PeerMisbehaved,
-    timer::Timer,
 };
 
 /// One receiving end in the engine.

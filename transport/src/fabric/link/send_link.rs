@@ -2,6 +2,17 @@
 
 use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 
+use ibex_protocol::{
+    format::record::{self, LargeAnnouncement, Layout},
+    id_map::IdMap,
+    session::{Body, RecordSource, Run, Session},
+    transfer::{eager_write::LandingId, rendezvous::Chunk},
+};
+use ibex_ring::{
+    Arm, Consumer, Mapped, Released,
+    memory::{LargeLease, MemoryError, RingLease},
+};
+
 use super::{Link, Wires, parting::Parting, silence::SenderSilence};
 use crate::{
     channel::{
@@ -14,14 +25,6 @@ use crate::{
         tcp::outbound::Lists,
         verbs::{RegisteredMessage, RegisteredRing, Site},
     },
-    memory::{LargeLease, MemoryError, RingLease},
-    ring::{Arm, Consumer, Mapped, Released},
-};
-use ibex_protocol::{
-    format::record::{self, LargeAnnouncement, Layout},
-    id_map::IdMap,
-    session::{Body, RecordSource, Run, Session},
-    transfer::{eager_write::LandingId, rendezvous::Chunk},
 };
 
 /// One sending end in the engine.

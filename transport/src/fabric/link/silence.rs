@@ -8,13 +8,14 @@
 
 use std::{mem, sync::atomic::Ordering};
 
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::format::control::Ask;
+
 use super::{Link, Phase, wires::Wires};
 use crate::{
     channel::send_end::{Claim, Rested, SendEnd, Wish},
     driver::{Context, Tools},
-    ring::Asymmetry,
 };
-use ibex_protocol::format::control::Ask;
 
 /// What the last look at a sender's ring found.
 #[derive(Debug, Default)]

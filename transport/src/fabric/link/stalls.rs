@@ -10,13 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_protocol::{format::control::Role, timer::Timer};
+
 use super::{Link, receive_link::ReceiveLink};
 use crate::{
     channel::{stall::NOTICE, words::SenderWords},
     clock,
     driver::{Context, Stalled, What},
 };
-use ibex_protocol::{format::control::Role, timer::Timer};
 
 /// A sender's wait, as its receiver sees it.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,12 @@
 
 use std::{io, mem};
 
+use ibex_protocol::{
+    format::{frame_check::Coverage, record::MIN_ALIGNMENT},
+    session::{Body, Session},
+};
+use ibex_ring::memory::BlockPool;
+
 use super::{
     Link, Phase, Wires,
     cut_frame::CutFrame,
@@ -15,11 +21,6 @@ use crate::{
         inbound::Inbound,
         outbound::{Lists, Outbound},
     },
-    memory::BlockPool,
-};
-use ibex_protocol::{
-    format::{frame_check::Coverage, record::MIN_ALIGNMENT},
-    session::{Body, Session},
 };
 
 /// A batch goes as a whole, so its frames have no numbers.

@@ -8,6 +8,19 @@ use std::{
     slice,
 };
 
+use ibex_protocol::{
+    format::{
+        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
+        frame_check::{
+            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, DamagedFrame, verify_body,
+            verify_head,
+        },
+    },
+    session::{Arrival, PeerMisbehaved},
+    transfer::rendezvous::Chunk,
+};
+use ibex_ring::memory::BlockLease;
+
 use super::{
     Link, Phase, Wires,
     cut_frame::Finding,
@@ -22,18 +35,6 @@ use crate::{
         RecordLayer,
         inbound::{ChunkInProgress, Inbound},
     },
-    memory::BlockLease,
-};
-use ibex_protocol::{
-    format::{
-        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
-        frame_check::{
-            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, DamagedFrame, verify_body,
-            verify_head,
-        },
-    },
-    session::{Arrival, PeerMisbehaved},
-    transfer::rendezvous::Chunk,
 };
 
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since

@@ -21,6 +21,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_protocol::{
+    format::frame_check::{CHECK_BYTES, Coverage, write_checks},
+    session::{Session, is_newer_epoch},
+    timer::Timer,
+};
+
 use super::{
     Link, Phase,
     in_epoll::{self, Membership},
@@ -35,11 +41,6 @@ use crate::{
     clock,
     driver::{Context, Tools, What},
     fabric::{tcp::unanswered_for, verbs::PreparedPair},
-};
-use ibex_protocol::{
-    format::frame_check::{CHECK_BYTES, Coverage, write_checks},
-    session::{Session, is_newer_epoch},
-    timer::Timer,
 };
 
 impl Link {

@@ -7,14 +7,15 @@
 
 use std::io;
 
+use ibex_protocol::session::WireTerms;
+use ibex_ring::memory::BlockPool;
+
 use super::{Link, pair::Pair, stream::Stream};
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters, Tools},
     fabric::verbs::PreparedPair,
-    memory::BlockPool,
 };
-use ibex_protocol::session::WireTerms;
 
 /// The wires of one link.
 #[expect(

@@ -23,6 +23,7 @@ use std::{
     thread,
 };
 
+use ibex_base::fork;
 use rustix::{
     fs::fstat,
     io::{Errno, retry_on_intr},
@@ -33,7 +34,6 @@ use rustix::{
 };
 
 use super::sealed;
-use crate::fork;
 
 /// A descriptor that a peer passed. Dropping it never waits for what the peer made of it.
 #[derive(Debug)]
@@ -261,7 +261,7 @@ const STACK_BYTES: usize = 64 << 10;
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::memory::{MemoryUse, create_memfd};
+    use ibex_ring::memory::{MemoryUse, create_memfd};
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
         SocketType, bind, connect, listen, sendmsg, socket_with, socketpair,
@@ -332,7 +332,7 @@ pub(super) mod tests {
         const BYTES: usize = 64 << 10;
         let fd = create_memfd(MemoryUse::Ring, BYTES).unwrap();
         sealed::seal(&fd, MemoryUse::Ring, BYTES).unwrap();
-        let file = crate::memory::probe::inode(&fd);
+        let file = ibex_ring::memory::probe::inode(&fd);
         drop(PassedFd::new(fd));
         assert_eq!(open_descriptors_of(file), 0);
     }

@@ -18,11 +18,11 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
+use ibex_ring::memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd};
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::sealed::{self, SegmentRefused};
 use crate::channel::words::{BLOCK_BYTES, ReceiverWords, SenderWords, Words};
-use crate::memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd};
 
 /// Bytes of a session's control segment number `index`. The first is short, since most sessions
 /// have few channels; each is twice as long as the one before, up to [`MOST_BYTES`].
@@ -219,8 +219,8 @@ fn block_address(segment: &Mapping, index: u32) -> NonNull<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::probe;
     use ibex_protocol::format::counters::Counters;
+    use ibex_ring::memory::probe;
     use rustix::fs::{fcntl_add_seals, ftruncate};
     use rustix::io::Errno;
     use std::sync::atomic::Ordering::Relaxed;

@@ -7,8 +7,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use ibex_ring::memory::MemoryError;
+
 use super::control_segment::ControlSegment;
-use crate::memory::MemoryError;
 
 /// Those that a session may still get blocks of.
 #[derive(Debug, Default)]

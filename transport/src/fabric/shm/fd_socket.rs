@@ -14,12 +14,13 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::aside::{PassedFd, UnixSocket};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+
+use super::aside::{PassedFd, UnixSocket};
 
 /// The longest message.
 pub const MAX_MESSAGE_BYTES: usize = 64;
@@ -221,7 +222,7 @@ pub enum FdSocketError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryUse, create_memfd};
+    use ibex_ring::memory::{MemoryUse, create_memfd};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (FdSocket, FdSocket) {
@@ -249,7 +250,7 @@ mod tests {
     }
 
     fn inode(fd: impl AsFd) -> u64 {
-        crate::memory::probe::inode(fd)
+        ibex_ring::memory::probe::inode(fd)
     }
 
     /// How many descriptors of this process refer to that file.

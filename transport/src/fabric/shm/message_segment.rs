@@ -19,8 +19,9 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use ibex_ring::memory::{Access, Mapping, MemoryError, MemoryUse, class_bytes, create_memfd};
+
 use super::sealed::{self, SegmentRefused};
-use crate::memory::{Access, Mapping, MemoryError, MemoryUse, class_bytes, create_memfd};
 
 /// Slots that one channel has at most: as many messages longer than its ring may be on
 /// their way at a time. How many bytes these have in all, their channel bounds.
@@ -399,7 +400,7 @@ impl MessageSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::probe;
+    use ibex_ring::memory::probe;
     use rustix::fs::ftruncate;
     use rustix::io::Errno;
     use std::sync::atomic::{Ordering::SeqCst, fence};

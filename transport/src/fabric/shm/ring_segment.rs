@@ -11,8 +11,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use ibex_ring::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_memfd};
+
 use super::sealed::{self, SegmentRefused};
-use crate::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_memfd};
 
 /// One side's mapping of a channel's ring.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl RingSegment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Mapping, probe};
+    use ibex_ring::memory::{Mapping, probe};
     use rustix::fs::{FallocateFlags, fallocate, ftruncate};
     use rustix::io::Errno;
     use std::sync::atomic::{

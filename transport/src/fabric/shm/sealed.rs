@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 
-use crate::memory::{MemoryError, MemoryUse};
+use ibex_ring::memory::{MemoryError, MemoryUse};
 
 /// What a peer may rely on once it has checked it.
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK
@@ -170,7 +170,7 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Access, Mapping, create_memfd};
+    use ibex_ring::memory::{Access, Mapping, create_memfd};
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
     use std::os::fd::OwnedFd;
 

@@ -1,6 +1,8 @@
 //! What a program does with its channels: anything that it may, in any order.
 #![forbid(unsafe_code)]
 
+use ibex_protocol::format::{channel_window::ChannelWindow, control::Role};
+
 use super::{
     Checked, Fault,
     ledger::Ledger,
@@ -9,7 +11,6 @@ use super::{
     options::SimOptions,
     random::Random,
 };
-use ibex_protocol::format::{channel_window::ChannelWindow, control::Role};
 
 /// One side's program.
 #[derive(Debug)]

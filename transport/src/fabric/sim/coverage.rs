@@ -3,8 +3,9 @@
 
 use std::ops::BitOrAssign;
 
-use super::node::{Life, Node};
 use ibex_protocol::session::Event;
+
+use super::node::{Life, Node};
 
 /// Pairs of a state and an event of the session's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

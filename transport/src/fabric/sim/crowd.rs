@@ -8,7 +8,6 @@
 
 use std::collections::VecDeque;
 
-use super::{Checked, ensure, random::Random};
 use ibex_protocol::{
     credit::{
         broker::{BrokerSettings, CreditAction, CreditBroker},
@@ -25,6 +24,8 @@ use ibex_protocol::{
     framing::{Carriage, LEAST_BUFFER_BYTES},
     session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
 };
+
+use super::{Checked, ensure, random::Random};
 
 /// The receiver's engine, and everyone who sends to it.
 struct Crowd {

@@ -2,7 +2,6 @@
 //! brokers, one for arrival bytes and one for receive buffers.
 #![forbid(unsafe_code)]
 
-use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair, random::Random};
 use ibex_protocol::{
     credit::{
         broker::{BrokerSettings, CreditAction, CreditBroker},
@@ -11,6 +10,8 @@ use ibex_protocol::{
     },
     framing::Carriage,
 };
+
+use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair, random::Random};
 
 /// The brokers of the node that is dialed.
 #[derive(Debug)]

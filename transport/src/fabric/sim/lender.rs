@@ -2,8 +2,9 @@
 //! at random, as a broker with many other sessions might.
 #![forbid(unsafe_code)]
 
-use super::{Fault, node::Node, options::SimOptions, random::Random};
 use ibex_protocol::credit::session::Term;
+
+use super::{Fault, node::Node, options::SimOptions, random::Random};
 
 /// Credit that is not lent at the moment.
 #[derive(Debug)]

@@ -13,6 +13,8 @@
 
 use std::time::Instant;
 
+use ibex_protocol::framing::Carriage;
+
 use super::{
     Checked, Faults, Side, ensure,
     machine::Met,
@@ -22,7 +24,6 @@ use super::{
     terms::Terms,
     wire::Wire,
 };
-use ibex_protocol::framing::Carriage;
 
 /// A connection.
 #[derive(Debug)]

@@ -6,7 +6,8 @@
 
 use std::{cell::Cell, fmt, rc::Rc};
 
-use crate::{ring::RingMemory, sync::Ordering};
+use ibex_base::sync::Ordering;
+use ibex_ring::RingMemory;
 
 /// A ring's words; clones are the same memory.
 #[derive(Clone)]

@@ -8,16 +8,6 @@ mod wires;
 
 use std::collections::BTreeMap;
 
-use super::{
-    Checked, Coverage, Fault, Faults, Side,
-    coverage::pair_of,
-    ensure,
-    ledger::Ledger,
-    options::SimOptions,
-    random::{Random, mix},
-    receiver::Receiver,
-    sender::{Rings, Sender},
-};
 use ibex_protocol::{
     format::{
         channel_window::ChannelWindow,
@@ -27,6 +17,17 @@ use ibex_protocol::{
     framing::Carriage,
     session::{CannotOpen, Event, Session, SessionConfig, WireTerms},
     transfer::{eager_write::LANDINGS_PER_CHANNEL, rendezvous::RemoteMemory},
+};
+
+use super::{
+    Checked, Coverage, Fault, Faults, Side,
+    coverage::pair_of,
+    ensure,
+    ledger::Ledger,
+    options::SimOptions,
+    random::{Random, mix},
+    receiver::Receiver,
+    sender::{Rings, Sender},
 };
 
 /// A session and its host.

@@ -1,7 +1,6 @@
 //! What a simulation does and what goes wrong in it, all drawn from the seed.
 #![forbid(unsafe_code)]
 
-use super::{Side, random::Random};
 use ibex_protocol::{
     format::{
         frame::HEAD_BYTES,
@@ -9,6 +8,8 @@ use ibex_protocol::{
     },
     framing::{Carriage, LEAST_BUFFER_BYTES},
 };
+
+use super::{Side, random::Random};
 
 /// Sizes and probabilities of one run. Probabilities are per thousand and step.
 #[derive(Clone, Debug)]

@@ -7,6 +7,12 @@
 
 mod wires;
 
+use ibex_protocol::{
+    credit::reserved_buffer::reserved_buffers,
+    format::{channel_window::ChannelWindow, control::Role},
+    framing::Carriage,
+};
+
 use super::{
     Checked, Coverage, Fault, Faults, Side,
     application::Application,
@@ -16,11 +22,6 @@ use super::{
     node::{Node, Stage},
     options::SimOptions,
     random::{Random, mix},
-};
-use ibex_protocol::{
-    credit::reserved_buffer::reserved_buffers,
-    format::{channel_window::ChannelWindow, control::Role},
-    framing::Carriage,
 };
 
 /// Both sides of a connection.

@@ -14,9 +14,9 @@ use ibex_bootstrap::{
     handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
     negotiate::End,
 };
+use ibex_protocol::framing::Carriage;
 
 use super::{Side, machine::Machine, machine::Met, options::SimOptions, random::Random};
-use ibex_protocol::framing::Carriage;
 
 /// A side's node.
 #[derive(Debug)]

@@ -3,11 +3,6 @@
 
 use std::collections::VecDeque;
 
-use super::{
-    Checked, Side, ensure,
-    ledger::{Ledger, Message},
-    random::Random,
-};
 use ibex_protocol::{
     format::{
         counters::Counters,
@@ -15,6 +10,12 @@ use ibex_protocol::{
     },
     session::Agreed,
     transfer::rendezvous::LARGE_PER_CHANNEL,
+};
+
+use super::{
+    Checked, Side, ensure,
+    ledger::{Ledger, Message},
+    random::Random,
 };
 
 /// A receiving end and its handle.

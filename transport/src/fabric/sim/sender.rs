@@ -3,12 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{
-    Checked, Side, ensure,
-    ledger::{Ledger, Message},
-    memory::SimMemory,
-};
-use crate::ring::{Consumer, Producer, Released};
 use ibex_protocol::{
     format::{
         control::Ask,
@@ -20,6 +14,13 @@ use ibex_protocol::{
         eager_write::{LANDINGS_UNDER_WAY, lands},
         rendezvous::LARGE_PER_CHANNEL,
     },
+};
+use ibex_ring::{Consumer, Producer, Released};
+
+use super::{
+    Checked, Side, ensure,
+    ledger::{Ledger, Message},
+    memory::SimMemory,
 };
 
 /// A sending end and its handle.

@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use ibex_bootstrap::FabricKind;
+use ibex_protocol::{framing::Carriage, session::WireTerms};
 
 use super::{Side, options::SimOptions, random::Random};
-use ibex_protocol::{framing::Carriage, session::WireTerms};
 
 /// What both sides know of the wires that they join.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! Many seeds, and a few stories for which one seed in many would not do.
 
-use super::*;
 use ibex_protocol::framing::{Carriage, LEAST_BUFFER_BYTES};
+
+use super::*;
 
 /// `IBEX_SIM_SEED=n` replays the run of one seed.
 #[test]

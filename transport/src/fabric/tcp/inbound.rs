@@ -13,11 +13,11 @@
 
 use std::{ptr, slice, sync::Arc};
 
-use crate::memory::{Block, BlockPool, MemoryError};
 use ibex_protocol::format::{
     frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
     frame_check::{CHECK_BYTES, Coverage, DamagedFrame, verify_apart},
 };
+use ibex_ring::memory::{Block, BlockPool, MemoryError};
 
 /// The block being read into.
 #[derive(Debug, Default)]

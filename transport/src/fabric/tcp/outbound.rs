@@ -8,11 +8,12 @@
 
 use std::{io, io::IoSlice, mem, net::TcpStream, ptr::NonNull, slice};
 
-use super::record_layer::RecordLayer;
 use ibex_protocol::format::{
     frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, HEAD_BYTES},
     frame_check::{self, CHECK_BYTES, Coverage},
 };
+
+use super::record_layer::RecordLayer;
 
 /// A batch of frames. It has [`Lists`] while there is one.
 #[derive(Debug, Default)]

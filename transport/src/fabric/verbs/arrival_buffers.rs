@@ -17,6 +17,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ibex_ring::memory::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
+
 use super::error::VerbsError;
 use super::memory_region::{MemoryRegion, RegionAccess};
 use super::overdue::Overdue;
@@ -24,7 +26,6 @@ use super::protection_domain::ProtectionDomain;
 use super::receive_queue::{PostError, RECEIVE_BATCH, ReceiveQueue};
 use super::work_id::{Operation, WorkId};
 use super::work_request::ReceiveRequest;
-use crate::memory::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 
 /// The least number of receives that are posted with one call.
 pub(crate) const REPOST_BATCH: u32 = 16;

@@ -8,13 +8,13 @@
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
+use ibex_base::fork;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::device::Context;
 use super::error::VerbsError;
 use super::provider::ChannelHandle;
-use crate::fork;
 
 /// A completion channel; a completion queue made with one owns it.
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ibex_ring::memory::{Mapping, MemoryUse};
+
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::connection::{ConnectionSettings, FirstSequence, LocalPort};
@@ -20,7 +22,6 @@ use super::queue_pair::{QueuePair, QueuePairBuilder};
 use super::work_completion::WorkCompletion;
 use super::work_id::{Operation, WorkId};
 use super::work_request::{ReceiveRequest, SendRequest};
-use crate::memory::{Mapping, MemoryUse};
 
 /// How a completion queue is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::completion_batch::BatchPolling;
@@ -25,7 +26,6 @@ use super::drain_lock::DrainLock;
 use super::error::VerbsError;
 use super::provider::{CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
 use super::work_completion::WorkCompletion;
-use crate::fork;
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]

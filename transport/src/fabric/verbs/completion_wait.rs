@@ -17,6 +17,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use ibex_base::sync::{ArmedQueue, EventQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -24,7 +25,6 @@ use super::completion_queue::CompletionQueue;
 use super::device::Device;
 use super::error::VerbsError;
 use super::work_completion::WorkCompletion;
-use crate::sleeping::{ArmedQueue, EventQueue, Slept};
 
 /// A completion queue that is slept on.
 #[derive(Debug)]

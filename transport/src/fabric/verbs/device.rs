@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ibex_base::fork;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
@@ -19,7 +20,6 @@ use super::port::{PortAttributes, PortState};
 use super::provider::{
     ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
 };
-use crate::fork;
 
 /// An open device. Clones are the same device.
 #[derive(Clone, Debug)]

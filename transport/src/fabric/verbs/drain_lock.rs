@@ -10,7 +10,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::ring::{Asymmetry, BiasedLock};
+use ibex_base::sync::{Asymmetry, BiasedLock};
 
 /// See the [module](self).
 #[derive(Debug, Default)]

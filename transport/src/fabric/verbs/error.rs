@@ -10,6 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ibex_base::fork::UsedAfterFork;
 use rustix::io::Errno;
 
 use super::connect_error::ConnectError;
@@ -18,7 +19,6 @@ use super::locked_memory::LockedMemory;
 use super::partition::PartitionKey;
 use super::port::PortState;
 use super::provider::Transport;
-use crate::fork::UsedAfterFork;
 
 /// RDMA cannot be used, or one object of it cannot be had.
 #[derive(thiserror::Error)]
@@ -361,7 +361,7 @@ pub enum VerbsError {
     },
     /// Memory that a device was to use cannot be had.
     #[error(transparent)]
-    Memory(#[from] crate::memory::MemoryError),
+    Memory(#[from] ibex_ring::memory::MemoryError),
     /// A verb failed in another way.
     #[error("RDMA device {device}: {call} failed: {source}; {consequence}")]
     Call {
@@ -507,7 +507,7 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     items.join(", ")
 }
 
-crate::debug_as_display!(VerbsError);
+ibex_base::debug_as_display!(VerbsError);
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::site::Site;
-use crate::memory::{LargeBuffer, LargeLease, MemoryError};
 use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_HEAD_BYTES};
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_ring::memory::{LargeBuffer, LargeLease, MemoryError};
+
+use super::site::Site;
 
 /// The block. Dropped, its memory goes back to the pool of what peers are granted.
 #[derive(Debug)]

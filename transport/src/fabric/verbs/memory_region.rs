@@ -23,14 +23,15 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ibex_base::fork;
+use ibex_ring::memory::{BufferSlab, Mapping, MirroredMapping, keep_from_children};
+
 use super::abi::{Sge, access_flags};
 use super::device::new_tag;
 use super::error::VerbsError;
 use super::locked_memory::LockedMemory;
 use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::RegionHandle;
-use crate::fork;
-use crate::memory::{BufferSlab, Mapping, MirroredMapping, keep_from_children};
 
 /// Memory that can be registered.
 ///

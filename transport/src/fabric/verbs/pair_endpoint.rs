@@ -1,9 +1,10 @@
 //! What the two ends of a session over a queue pair tell each other.
 #![forbid(unsafe_code)]
 
+use ibex_protocol::framing::LEAST_BUFFER_BYTES;
+
 use super::connection::RemoteEndpoint;
 use super::error::VerbsError;
-use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 /// One end's queue pair, and what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,10 @@
 
 use std::sync::Arc;
 
+use ibex_protocol::framing::Carriage;
+use ibex_protocol::signal_cadence::INTERVAL;
+use ibex_ring::memory::{Mapping, MemoryUse};
+
 use super::arrival_buffers::ArrivalBuffers;
 use super::connection::{FirstSequence, LocalPort};
 use super::error::VerbsError;
@@ -15,9 +19,6 @@ use super::queue_pair::QueuePair;
 use super::site::{SEND_ENTRIES, Seat, Site};
 use super::site_settings::SiteSettings;
 use super::unjoined::Ticket;
-use crate::memory::{Mapping, MemoryUse};
-use ibex_protocol::framing::Carriage;
-use ibex_protocol::signal_cadence::INTERVAL;
 
 /// The queue pair.
 #[derive(Debug)]

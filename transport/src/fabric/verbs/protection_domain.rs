@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use ibex_base::fork;
+
 use super::device::{Context, Device};
 use super::error::VerbsError;
 use super::memory_region::Registration;
 use super::provider::DomainHandle;
-use crate::fork;
 
 /// A protection domain of an open device. Clones are the same domain.
 #[derive(Clone, Debug)]

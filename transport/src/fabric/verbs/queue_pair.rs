@@ -13,6 +13,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use ibex_base::fork;
+
 use super::abi::SendWr;
 use super::completion_queue::{CompletionQueue, Completions};
 use super::connect_error::{ConnectCause, ConnectError};
@@ -29,7 +31,6 @@ use super::queue_pair_state::{
 use super::receive_queue::{PostError, ReceiveQueue, SharedReceives};
 use super::work_id::{Operation, WorkId};
 use super::work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
-use crate::fork;
 
 /// What a queue pair is made with; ends in [`build`](QueuePairBuilder::build).
 #[derive(Clone, Debug)]

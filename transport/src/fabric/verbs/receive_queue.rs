@@ -8,6 +8,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::abi::RecvWr;
@@ -17,7 +18,6 @@ use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::{PostReceive, SharedReceiveHandle};
 use super::queue_pair::Pair;
 use super::work_request::{PushError, ReceiveRequest, RequestTable};
-use crate::fork;
 
 /// A queue of receives, shared by queue pairs or of one alone.
 #[derive(Debug)]

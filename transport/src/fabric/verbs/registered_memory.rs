@@ -13,11 +13,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_ring::memory::{Attachments, LargeLease, Mapping, MirroredMapping, RingLease};
+
 use super::error::VerbsError;
 use super::memory_region::{DeviceMemory, MemoryRegion, RegionAccess, ScatterEntry};
 use super::protection_domain::ProtectionDomain;
-use crate::memory::{Attachments, LargeLease, Mapping, MirroredMapping, RingLease};
-use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 /// A ring that a site's queue pairs send from.
 #[derive(Debug)]

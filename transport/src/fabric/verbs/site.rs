@@ -13,6 +13,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ibex_protocol::credit::broker::CreditBroker;
+use ibex_protocol::credit::reserved_buffer::reserved_buffers;
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+
 use super::arrival_buffers::ArrivalBuffers;
 use super::async_event::AsyncEvents;
 use super::completion_polling::{CompletionPolling, PollingChoice, PollingWish};
@@ -37,10 +42,6 @@ use super::site_counters::SiteCounters;
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
 use super::unjoined::Unjoined;
-use crate::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
-use ibex_protocol::credit::broker::CreditBroker;
-use ibex_protocol::credit::reserved_buffer::reserved_buffers;
-use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 /// A site.
 #[derive(Debug)]

@@ -1,14 +1,15 @@
 //! How much a node sets aside on a device port.
 #![forbid(unsafe_code)]
 
+use ibex_protocol::credit::broker::BrokerSettings;
+use ibex_protocol::credit::reserved_buffer::reserved_buffers;
+use ibex_protocol::framing::LEAST_BUFFER_BYTES;
+
 use super::arrival_buffers::REPOST_BATCH;
 use super::completion_polling::CompletionPolling;
 use super::connection::ConnectionSettings;
 use super::error::VerbsError;
 use super::site::SEND_ENTRIES;
-use ibex_protocol::credit::broker::BrokerSettings;
-use ibex_protocol::credit::reserved_buffer::reserved_buffers;
-use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 /// The settings of a [`Site`](super::Site).
 ///

@@ -8,6 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_protocol::format::{
+    channel_window::{ChannelWindow, HALF_WINDOW},
+    control::ChannelSpec,
+    frame::{FrameHeader, FrameKind, HEADER_BYTES},
+    frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
+    message_version::MessageVersion,
+};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 use super::*;
@@ -23,13 +30,6 @@ use crate::{
             message::{Message, Role},
         },
     },
-};
-use ibex_protocol::format::{
-    channel_window::{ChannelWindow, HALF_WINDOW},
-    control::ChannelSpec,
-    frame::{FrameHeader, FrameKind, HEADER_BYTES},
-    frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
-    message_version::MessageVersion,
 };
 
 /// A control frame with nothing in it, behind so many others.

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use ibex_protocol::transfer::{
+    eager_write::{LANDING_BYTES, Landed, lands},
+    rendezvous::RemoteMemory,
+};
+
 use super::Node;
 use crate::fabric::sim::{
     Checked, ensure,
     ledger::{Ledger, Message},
-};
-use ibex_protocol::transfer::{
-    eager_write::{LANDING_BYTES, Landed, lands},
-    rendezvous::RemoteMemory,
 };
 
 /// The blocks, by their addresses. None is used twice, so that a write to one that went back

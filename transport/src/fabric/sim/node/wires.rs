@@ -3,8 +3,6 @@
 
 use std::collections::VecDeque;
 
-use super::{Node, Stage};
-use crate::fabric::sim::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire};
 use ibex_protocol::{
     format::{
         control::Control,
@@ -13,6 +11,9 @@ use ibex_protocol::{
     framing::Carriage,
     session::{Arrival, Body},
 };
+
+use super::{Node, Stage};
+use crate::fabric::sim::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire};
 
 /// What came in and is not handled.
 #[derive(Debug, Default)]

@@ -14,6 +14,7 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{PoisonError, RwLock};
 
+use ibex_base::fork;
 use rdma_sys as sys;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -31,7 +32,6 @@ use super::{
     Provider, QueuePairInit, QueuePairSizes, RawEvent, RegionHandle, RegisteredRegion,
     SharedReceiveHandle, Transport, sealed,
 };
-use crate::fork;
 
 /// The system's library.
 #[derive(Debug)]

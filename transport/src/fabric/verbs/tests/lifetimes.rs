@@ -72,7 +72,7 @@ fn a_receive_queue_taken_out_of_its_queue_pair_keeps_that_alive() {
 
 #[test]
 fn a_child_that_drops_everything_destroys_nothing() {
-    crate::fork::claim().unwrap();
+    ibex_base::fork::claim().unwrap();
     let fake = one_device();
     let end = End::new(&fake.provider(), USUAL);
     let alive = fake.alive();

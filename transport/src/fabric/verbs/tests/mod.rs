@@ -18,6 +18,8 @@ mod teardown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ibex_ring::memory::{Mapping, MemoryUse};
+
 use super::discovery::{Choice, DeviceKind};
 use super::provider::Provider;
 use super::provider::fake::{FakeDevice, FakeProvider};
@@ -26,7 +28,6 @@ use super::{
     MemoryRegion, Mtu, Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue,
     ReceiveRequest, RegionAccess, WorkCompletion, WorkId,
 };
-use crate::memory::{Mapping, MemoryUse};
 
 const DEVICE: &str = "rxe0";
 const ADDRESS: [u8; 4] = [192, 0, 2, 1];

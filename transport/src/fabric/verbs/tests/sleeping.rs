@@ -7,12 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{env, hint, thread};
 
+use ibex_base::sync::{ArmedQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::fabric::verbs::CompletionWait;
 use crate::fabric::verbs::abi::Wc;
-use crate::sleeping::{ArmedQueue, Slept};
 
 /// What the two threads know of each other.
 #[derive(Debug, Default)]

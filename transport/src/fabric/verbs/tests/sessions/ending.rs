@@ -2,6 +2,7 @@
 
 use std::{net::Shutdown, time::Duration};
 
+use ibex_protocol::format::control::{CloseReason, Role};
 use rustix::io::Errno;
 
 use super::*;
@@ -10,7 +11,6 @@ use crate::driver::What;
 use crate::fabric::verbs::QueuePairState;
 use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::provider::fake::Call;
-use ibex_protocol::format::control::{CloseReason, Role};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.
@@ -402,6 +402,6 @@ fn messages_outlive_their_session_site_and_node() {
     drop(stage);
     assert_eq!(message.bytes(), payload(9, 2000));
     drop(message);
-    crate::memory::orphans::sweep();
+    ibex_ring::memory::orphans::sweep();
     assert!(fake.alive().is_empty(), "{:?}", fake.alive());
 }

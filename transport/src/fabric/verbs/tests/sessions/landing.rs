@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use ibex_protocol::transfer::eager_write::{
+    LANDING_HEAD_BYTES, LANDING_MESSAGE_BYTES, LANDINGS_PER_CHANNEL, LANDINGS_PER_SESSION,
+    LandingId,
+};
+
 use super::*;
 use crate::channel::EndCause;
 use crate::clock::StoppedClock;
 use crate::fabric::verbs::abi::{send_flags, wr_opcode};
 use crate::fabric::verbs::provider::fake::{FakeDevice, Modification, PostedSend};
-use ibex_protocol::transfer::eager_write::{
-    LANDING_HEAD_BYTES, LANDING_MESSAGE_BYTES, LANDINGS_PER_CHANNEL, LANDINGS_PER_SESSION,
-    LandingId,
-};
 
 /// Two nodes that trust each other, on a device as it is changed.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {

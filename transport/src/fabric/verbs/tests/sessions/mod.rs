@@ -25,6 +25,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::{array, mem::MaybeUninit, ptr};
 
+use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
+use ibex_protocol::format::{control::ChannelSpec, message_version::MessageVersion};
+
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
 use crate::driver::{
@@ -35,8 +38,6 @@ use crate::fabric::Fabric;
 use crate::fabric::verbs::discovery::DeviceKind;
 use crate::fabric::verbs::provider::fake::FakeProvider;
 use crate::fabric::verbs::{PreparedPair, Site, SiteSettings, VerbsError};
-use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
-use ibex_protocol::format::{control::ChannelSpec, message_version::MessageVersion};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
 struct Stage {

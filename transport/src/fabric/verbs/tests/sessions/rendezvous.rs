@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
+use ibex_protocol::transfer::rendezvous::WRITE_BYTES;
 use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
 use crate::fabric::verbs::abi::{send_flags, wr_opcode};
 use crate::fabric::verbs::provider::fake::{Call, PostedSend};
-use ibex_protocol::transfer::rendezvous::WRITE_BYTES;
 
 /// Two nodes that trust each other.
 fn trusting() -> SiteSettings {

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use ibex_protocol::format::control::CloseReason;
+
 use super::super::resuming::{Breaks, Resuming, VERBS_FIRST};
 use super::*;
 use crate::channel::{EndCause, SendError, WaitAckedError};
 use crate::clock::StoppedClock;
 use crate::driver::Ways;
-use ibex_protocol::format::control::CloseReason;
 
 /// So few that a sender waits soon.
 const NARROW: ChannelWindow = ChannelWindow {

@@ -1,0 +1,214 @@
+//! Whether this process is a fork of the one that made the nodes.
+//!
+//! A child has a copy of every handle and none of what stands behind them: no other thread,
+//! so that a lock may be held for ever; the same sockets and devices, which belong to the
+//! parent; and the same shared memory. So it may drop what it has, or leave it, and do
+//! nothing else with it.
+//!
+//! Rules:
+//!
+//! 1. Each call that can say so answers [`UsedAfterFork`], before it takes a lock, makes a
+//!    system call or touches memory that a peer or a device may see.
+//! 2. A drop forgets: what it would tell, unmap, give back or destroy stays as it is. A root
+//!    (a node, a handle, a session) leaks what it holds; what is dropped all the same looks
+//!    for itself.
+//! 3. Memory that messages lie in is not there in a child (`Mapping`).
+//!
+//! `posix_spawn`, `vfork` and `exec` are no concern of this module: the new program has none
+//! of it, as all descriptors are closed by `exec`.
+
+use std::{
+    error::Error,
+    fmt, process,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::mm::{Advice, madvise};
+
+/// Something of a process was used in a fork of it. Nothing was done.
+///
+/// A process that has made a node keeps what belongs to ibex to itself. In a fork of it every
+/// call answers this, a new node included, and dropping anything tells nobody and gives nothing
+/// back. Fork before the first node is made, or let the child `exec`.
+///
+/// What a child is not told by an error:
+///
+/// - A [`Message`](ibex_transport::channel::RawMessage) or reservation that was held at the fork may be
+///   dropped, acknowledged and detached, all without effect. Its bytes are not there: to read
+///   them is a segmentation fault, or reads what the child has mapped in their place since.
+///   Not to do so is a duty of whoever calls `fork`, which is `unsafe` for such reasons.
+/// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler,
+///   the call must not go on in the child.
+/// - A descriptor that was given for an event loop is the parent's: to sleep on it takes from
+///   the parent what it is told of.
+/// - A counter that a peer or the engine keeps reads as 0, a session as gone, a list of
+///   sessions or events as empty.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UsedAfterFork {
+    /// What was used.
+    pub what: String,
+    /// The process that it belongs to.
+    pub owner: u32,
+    /// The fork of it: this process.
+    pub child: u32,
+}
+
+impl fmt::Display for UsedAfterFork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, owner, child } = self;
+        write!(
+            f,
+            "{what} belongs to process {owner}, of which process {child} is a fork: nothing was \
+             done; use it there, and fork before the first node is made or let the child exec"
+        )
+    }
+}
+
+impl Error for UsedAfterFork {}
+
+impl UsedAfterFork {
+    /// `what` was used here, in a child.
+    #[cold]
+    #[must_use]
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            owner: OWNER.load(Ordering::Relaxed),
+            child: process::id(),
+        }
+    }
+}
+
+/// Whether this process is a fork of one that has made a node: one load.
+#[inline(always)]
+#[must_use]
+pub fn is_child() -> bool {
+    PAGE.word.load(Ordering::Relaxed) == 0 && is_child_at_a_closer_look()
+}
+
+/// The same as an error, for what says `what` it is.
+///
+/// # Errors
+///
+/// [`UsedAfterFork`] in a child.
+#[inline]
+pub fn check(what: impl FnOnce() -> String) -> Result<(), UsedAfterFork> {
+    match is_child() {
+        true => Err(UsedAfterFork::new(what())),
+        false => Ok(()),
+    }
+}
+
+/// This process makes a node: from now on its children are told apart.
+///
+/// # Errors
+///
+/// [`UsedAfterFork`] in a child of one that has.
+pub fn claim() -> Result<(), UsedAfterFork> {
+    check(|| "ibex, as it runs here,".to_owned())?;
+    if TOLD_BY.load(Ordering::Acquire) == NOBODY {
+        OWNER.store(process::id(), Ordering::Relaxed);
+        // Two threads may come here at a time, and do the same.
+        let told_by = match PAGE.is_wiped_on_fork() {
+            true => {
+                PAGE.word.store(1, Ordering::Relaxed);
+                THE_WORD
+            }
+            false => THE_NUMBER,
+        };
+        // TOLD, pairs with `is_child_at_a_closer_look`: who sees how a child is told sees the
+        // word as well.
+        TOLD_BY.store(told_by, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// The word is 0: in a child, where there was no node yet, and where the kernel wipes no page.
+#[cold]
+#[inline(never)]
+fn is_child_at_a_closer_look() -> bool {
+    match TOLD_BY.load(Ordering::Acquire) {
+        // Once more: it may have been set since.
+        THE_WORD => PAGE.word.load(Ordering::Relaxed) == 0,
+        THE_NUMBER => OWNER.load(Ordering::Relaxed) != process::id(),
+        _ => false,
+    }
+}
+
+/// The process that made the first node; a child has its parent's here.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// How a child is told: one of the constants below.
+static TOLD_BY: AtomicU32 = AtomicU32::new(NOBODY);
+
+/// No node was made yet, so nothing is there that a child could use.
+const NOBODY: u32 = 0;
+/// By [`Page::word`].
+const THE_WORD: u32 = 1;
+/// By the process number, at a system call for each look: before Linux 4.14, and in sandboxes
+/// that do not know the advice.
+const THE_NUMBER: u32 = 2;
+
+/// A page of its own for the word, of whatever size pages are: 4 KiB on x86-64, up to 64 KiB
+/// on 64-bit Arm. It takes no memory but for one page.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
+struct Page {
+    /// 1 once the page is wiped on fork, and so 0 in a child.
+    word: AtomicU32,
+}
+
+static PAGE: Page = Page {
+    word: AtomicU32::new(0),
+};
+
+impl Page {
+    /// Has the kernel zero the page in each child. Returns whether it does.
+    fn is_wiped_on_fork(&'static self) -> bool {
+        if rustix::param::page_size() > align_of::<Self>() {
+            return false;
+        }
+        let start = (&raw const *self).cast_mut().cast();
+        // SAFETY: the advice changes no byte in this process, and in a child this page alone,
+        // which is one atomic that may be 0 at any time.
+        let advised = unsafe { madvise(start, size_of::<Self>(), Advice::LinuxWipeOnFork) };
+        if let Err(error) = &advised {
+            tracing::info!(%error, "the kernel wipes no page on fork: a child is told by its number");
+        }
+        advised.is_ok()
+    }
+}
+
+crate::debug_as_display!(UsedAfterFork);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_made_a_node_is_no_child_and_is_told_by_the_word() {
+        assert!(!is_child());
+        claim().unwrap();
+        claim().unwrap();
+        assert_eq!(TOLD_BY.load(Ordering::Relaxed), THE_WORD);
+        assert_eq!(PAGE.word.load(Ordering::Relaxed), 1);
+        assert_eq!(OWNER.load(Ordering::Relaxed), process::id());
+        assert_eq!(check(|| unreachable!("it is no child")), Ok(()));
+    }
+
+    #[test]
+    fn the_error_says_whose_it_is_and_what_to_do() {
+        let error = UsedAfterFork {
+            what: "channel \"wal\" with 10.0.0.2:7000".to_owned(),
+            owner: 7,
+            child: 8,
+        };
+        assert_eq!(
+            error.to_string(),
+            "channel \"wal\" with 10.0.0.2:7000 belongs to process 7, of which process 8 is a \
+             fork: nothing was done; use it there, and fork before the first node is made or let \
+             the child exec"
+        );
+    }
+}

@@ -1,0 +1,371 @@
+//! Release cells: how a guard says that its message is done.
+//!
+//! A receiver has a block of cells, one for each message that it may have
+//! handed out at a time; message *n* has cell *n* modulo the block's size. The
+//! guard of a message carries a `&'static` to the block and touches nothing
+//! else of the channel when it is dropped, on whatever thread and however late.
+//! That is why blocks are never unmapped: they come from a process-wide slab
+//! and return to it. Their pages go back to the system while all cells are empty, which
+//! is what fresh pages say too.
+//!
+//! A cell's life:
+//!
+//! ```text
+//!                hold            settle               settle
+//!   Empty --------------> Held --------> Detached -------------> Dropped
+//!     ^                    |  settle                                or
+//!     |                    +----------------------------------> Acknowledged
+//!     +------------------------- `Advance`, in order <--------------+
+//! ```
+//!
+//! Who writes:
+//!
+//! 1. Empty -> Held: the receiver, which alone hands out.
+//! 2. Held -> Detached, and these -> Dropped or Acknowledged: the owner of the
+//!    guard, which is one value; a final state is its last word.
+//! 3. Final -> Empty: whoever holds the advance lock. A Detached cell is not
+//!    final: its message may still be acknowledged, so it stays.
+//! 4. After its last store a guard only reads `asked` and the bell. By then the
+//!    block may serve another channel; that costs one spurious ring.
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ibex_base::fork;
+use ibex_base::sync::Asymmetry;
+use ibex_base::sync::{AtomicPtr, AtomicU32, Ordering};
+
+use super::pages::{NoMemory, Pages};
+use super::parking::bell::Bell;
+
+/// The release cells of one receiver.
+///
+/// A guard reads all fields here when it is dropped and the receiver writes
+/// one of them when a peer starts to wait, so they share a line; the cells lie
+/// elsewhere.
+#[repr(C, align(64))]
+pub struct CellBlock {
+    /// Whether somebody waits for this channel's counters: one of the `ASKED_*`.
+    asked: AtomicU32,
+    asymmetry: Asymmetry,
+    /// Always a `&'static Bell`; changes when the block is leased again.
+    bell: AtomicPtr<Bell>,
+    /// Their number is a power of two.
+    cells: Pages<AtomicU32>,
+}
+
+/// Nobody waits.
+const ASKED_NOT: u32 = 0;
+/// The next settled cell must ring.
+const ASKED: u32 = 1;
+/// It did; the engine has not looked yet.
+const ASKED_RUNG: u32 = 2;
+
+/// What a cell says of its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum CellState {
+    /// Not handed out.
+    Empty = 0,
+    /// A guard reads the record in place.
+    Held = 1,
+    /// The message was copied out: its space is free, it may still be
+    /// acknowledged.
+    Detached = 2,
+    /// Gone without acknowledgement.
+    Dropped = 3,
+    /// The application has acknowledged it.
+    Acknowledged = 4,
+}
+
+/// What [`CellBlock::cell`] found in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// The state.
+    pub state: CellState,
+    /// Bytes of the record, header and padding included.
+    pub size: u64,
+}
+
+impl CellBlock {
+    /// Leases a block with cells for at least `messages` messages (at most
+    /// [`MAX_CELLS`]), all empty. Guards that settle while a peer waits ring
+    /// `bell`.
+    ///
+    /// # Errors
+    /// The kernel gives no memory for a new one.
+    pub fn lease(messages: usize, bell: &'static Bell) -> Result<CellLease, NoMemory> {
+        let count = messages.clamp(MIN_CELLS, MAX_CELLS).next_power_of_two();
+        let recycled = slab()[class(count)].pop();
+        let block = recycled.map_or_else(|| Self::allocate(count), Ok)?;
+        block.asked.store(ASKED_NOT, Ordering::Relaxed);
+        block
+            .bell
+            .store(ptr::from_ref(bell).cast_mut(), Ordering::Release);
+        Ok(CellLease { block })
+    }
+
+    /// How many messages may be handed out at a time.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.cells.len() as u64
+    }
+
+    /// The receiver hands out message `sequence`, whose record takes `size`
+    /// bytes. [`Advance::last_cell`](super::Advance::last_cell) must have said
+    /// that its cell is free.
+    #[inline]
+    pub fn hold(&self, sequence: u64, size: usize) {
+        debug_assert_eq!(self.cell(sequence).state, CellState::Empty);
+        // Relaxed: the guard that follows it reaches other threads only by
+        // means that order this store before theirs, and who sums meanwhile
+        // stops at Empty and at Held alike.
+        self.at(sequence as u32).store(
+            CellState::Held as u32 | size_units(size) << SIZE_SHIFT,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// A guard's word about its message, whose sequence has these low 32 bits
+    /// and whose record takes `size_units` times 8 bytes. Rule 2 says which
+    /// states may follow which.
+    #[inline]
+    pub fn settle(&'static self, sequence_low: u32, size_units: u32, state: CellState) {
+        // SETTLE, pairs with `cell`: who sees the state knows that the guard
+        // has read its last byte. Model: loom_space_is_reused_after_settle.
+        self.at(sequence_low)
+            .store(state as u32 | size_units << SIZE_SHIFT, Ordering::Release);
+        // ASK, pairs with `ask`: either we see the question here or whoever
+        // asked sees our cell. From here on the block may be another
+        // channel's (rule 4). Model: loom_settled_while_asked.
+        self.asymmetry.light();
+        if self.asked.load(Ordering::Relaxed) == ASKED {
+            self.answer();
+        }
+    }
+
+    /// What the cell of message `sequence` says.
+    #[inline]
+    #[must_use]
+    pub fn cell(&self, sequence: u64) -> Cell {
+        // SETTLE, pairs with `settle`.
+        let word = self.at(sequence as u32).load(Ordering::Acquire);
+        Cell {
+            state: CellState::from_bits(word),
+            size: u64::from(word >> SIZE_SHIFT) * SIZE_UNIT as u64,
+        }
+    }
+
+    /// Empties the cell of message `sequence`, which is final; under the
+    /// advance lock (rule 3).
+    #[inline]
+    pub(super) fn clear(&self, sequence: u64) {
+        self.at(sequence as u32).store(0, Ordering::Relaxed);
+    }
+
+    /// Somebody waits for our counters: from now on the next guard that settles
+    /// rings, once. The caller must sum the cells now, for those that settled
+    /// before they could know: [`Advance::ask`](super::Advance::ask) does both.
+    pub(super) fn ask(&self) {
+        self.asked.store(ASKED, Ordering::Relaxed);
+        self.asymmetry.heavy_here();
+    }
+
+    /// Nobody waits any more.
+    pub fn hush(&self) {
+        self.asked.store(ASKED_NOT, Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits for this channel's counters.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) != ASKED_NOT
+    }
+
+    /// Whether a guard has rung since the last question. Its answer stands in
+    /// the cells; who still waits for more must ask again.
+    #[must_use]
+    pub fn has_rung(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) == ASKED_RUNG
+    }
+
+    /// The bell that guards ring.
+    #[must_use]
+    pub fn bell(&self) -> &'static Bell {
+        let bell = self.bell.load(Ordering::Acquire);
+        // SAFETY: `allocate` leaves null here, but no one else has the block
+        // before `lease` has stored a pointer made from a `&'static Bell`, and
+        // nothing else is ever stored. The block got to us by means that order
+        // that store before this load.
+        unsafe { &*bell }
+    }
+
+    /// Empties all cells and gives their memory back until one is held.
+    ///
+    /// # Safety
+    ///
+    /// No cell is held or detached, none is held meanwhile, and nobody else writes any:
+    /// under the advance lock, or after the end of the channel.
+    pub unsafe fn discard(&self) {
+        // SAFETY: as the caller says; whoever reads meanwhile stops at a final state and at
+        // an empty one alike.
+        unsafe { self.cells.discard() };
+    }
+
+    #[cold]
+    fn answer(&self) {
+        // One ring for each question: the first to answer makes it, and the
+        // engine that asked sums all cells.
+        let first =
+            self.asked
+                .compare_exchange(ASKED, ASKED_RUNG, Ordering::AcqRel, Ordering::Relaxed);
+        if first.is_ok() {
+            self.bell().ring();
+        }
+    }
+
+    #[inline]
+    fn at(&self, sequence_low: u32) -> &AtomicU32 {
+        &self.cells[sequence_low as usize & (self.cells.len() - 1)]
+    }
+
+    fn allocate(count: usize) -> Result<&'static Self, NoMemory> {
+        let cells = Pages::new(count)?;
+        Ok(Box::leak(Box::new(Self {
+            asked: AtomicU32::new(ASKED_NOT),
+            asymmetry: Asymmetry::of_process(),
+            bell: AtomicPtr::new(ptr::null_mut()),
+            cells,
+        })))
+    }
+}
+
+impl fmt::Debug for CellBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = match self.asked.load(Ordering::Relaxed) {
+            ASKED_NOT => "no",
+            ASKED => "yes",
+            _ => "rung",
+        };
+        f.debug_struct("CellBlock")
+            .field("capacity", &self.cells.len())
+            .field("asked", &asked)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CellState {
+    #[inline]
+    const fn from_bits(word: u32) -> Self {
+        match word & STATE_MASK {
+            0 => Self::Empty,
+            1 => Self::Held,
+            2 => Self::Detached,
+            3 => Self::Dropped,
+            4 => Self::Acknowledged,
+            _ => unreachable!(),
+        }
+    }
+}
+
+/// The use of a block by one receiver.
+///
+/// Dropped while messages are held or detached, it does not give the block
+/// back: their guards would settle cells of another channel. The block is lost
+/// then, so whoever ends a channel early keeps the lease until
+/// [`is_settled`](Self::is_settled).
+#[derive(Debug)]
+pub struct CellLease {
+    block: &'static CellBlock,
+}
+
+impl CellLease {
+    /// The block, for guards, which may outlive the lease.
+    #[inline]
+    #[must_use]
+    pub fn block(&self) -> &'static CellBlock {
+        self.block
+    }
+
+    /// Whether no guard will touch its cell again. Stays true once nothing
+    /// more is handed out.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        // SETTLE, pairs with `settle`: what the guards read may be freed now.
+        self.block.cells.iter().all(|cell| {
+            let word = cell.load(Ordering::Acquire);
+            !matches!(
+                CellState::from_bits(word),
+                CellState::Held | CellState::Detached
+            )
+        })
+    }
+}
+
+impl Deref for CellLease {
+    type Target = CellBlock;
+
+    #[inline]
+    fn deref(&self) -> &CellBlock {
+        self.block
+    }
+}
+
+impl Drop for CellLease {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        self.block.hush();
+        // Under loom an atomic belongs to one run of the model.
+        if self.is_settled() && !cfg!(loom) {
+            // SAFETY: the lease is the right to hold cells, and ends here; the advance of
+            // the channel has ended before.
+            unsafe { self.block.discard() };
+            slab()[class(self.block.cells.len())].push(self.block);
+        }
+    }
+}
+
+/// The size of a record as cells and guards state it.
+#[inline]
+#[must_use]
+pub const fn size_units(size: usize) -> u32 {
+    debug_assert!(
+        size.is_multiple_of(SIZE_UNIT) && size / SIZE_UNIT <= (u32::MAX >> SIZE_SHIFT) as usize
+    );
+    (size / SIZE_UNIT) as u32
+}
+
+/// Free blocks, by the binary logarithm of their size.
+fn slab() -> MutexGuard<'static, [Vec<&'static CellBlock>; CLASSES]> {
+    static SLAB: Mutex<[Vec<&'static CellBlock>; CLASSES]> =
+        Mutex::new([const { Vec::new() }; CLASSES]);
+    // Nobody panics between taking a block and having it.
+    SLAB.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const fn class(count: usize) -> usize {
+    (count / MIN_CELLS).ilog2() as usize
+}
+
+/// The most messages that one channel can have handed out; 64 MiB of cells.
+pub const MAX_CELLS: usize = 1 << 24;
+
+/// Fewer would be less than a cache line.
+const MIN_CELLS: usize = if cfg!(loom) { 2 } else { 16 };
+
+const CLASSES: usize = class(MAX_CELLS) + 1;
+
+// A cell's word: the state below, the record's size in units of 8 above.
+const STATE_MASK: u32 = 0b111;
+const SIZE_SHIFT: u32 = 3;
+const SIZE_UNIT: usize = 8;
+
+const _: () = assert!(
+    crate::producer::MAX_CAPACITY / SIZE_UNIT <= (u32::MAX >> SIZE_SHIFT) as usize,
+    "the size of every record fits its cell"
+);

@@ -1,0 +1,522 @@
+//! Memory for one message that is longer than its channel's ring.
+//!
+//! A buffer is allocated on the thread of the caller, never inside a turn, and serves one
+//! message at a time. One to send from is populated when it is taken, one that a peer's message
+//! comes into as that does, and what has pages is charged to what peers may make the node
+//! [hold](super::MemoryBudget). Faulting in fresh pages costs more
+//! than sending what they hold (256 MiB are 65 536 faults), so a pool keeps the
+//! last few buffers for messages of a similar size.
+
+use std::mem::{self, MaybeUninit};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ibex_base::fork;
+use rustix::io::Errno;
+
+use super::huge_pages::HUGE_PAGE_BYTES;
+use super::{Access, Attachments, Mapping, MemoryBudget, MemoryClaim, MemoryError, MemoryUse};
+
+/// Free buffers that a pool keeps.
+pub const DEFAULT_KEPT_BUFFERS: usize = 2;
+/// Bytes that the free buffers of a pool add up to at most.
+pub const DEFAULT_KEPT_BYTES: usize = 512 << 20;
+
+/// As far into a buffer that was [reserved](LargeBuffer::reserve) pages come as they are touched.
+pub(super) const TOUCHED_BYTES: usize = HUGE_PAGE_BYTES;
+
+/// Page-aligned private memory.
+#[derive(Debug)]
+pub struct LargeBuffer {
+    memory: Arc<Mapping>,
+    /// How much of it has pages already.
+    populated: usize,
+    attachments: Attachments,
+    /// It was free when surplus was taken last.
+    was_seen: bool,
+    /// What it costs as a peer's message.
+    claim: Option<MemoryClaim>,
+}
+
+impl LargeBuffer {
+    /// Memory for `bytes`, populated. Blocks for as long as the kernel needs to
+    /// zero the pages: call it outside turns.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory.
+    pub fn allocate(bytes: usize) -> Result<Self, MemoryError> {
+        let mut buffer = Self::unpopulated(bytes)?;
+        buffer.populate(bytes)?;
+        Ok(buffer)
+    }
+
+    /// Addresses for `bytes`, without pages: they come as they are touched, or
+    /// [populated](Mapping::populate_more). The first 2 MiB are in small pages, so
+    /// that each costs what has come.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range.
+    pub fn reserve(bytes: usize) -> Result<Self, MemoryError> {
+        let buffer = Self::unpopulated(bytes)?;
+        buffer.memory.prefer_huge_pages_in(TOUCHED_BYTES, false);
+        Ok(buffer)
+    }
+
+    fn unpopulated(bytes: usize) -> Result<Self, MemoryError> {
+        let capacity = class_bytes(bytes)?;
+        // All of it will be written from end to end, which is what huge pages
+        // are for: one fault per 2 MiB.
+        let memory = Mapping::anonymous_huge(MemoryUse::LargeMessage, capacity)?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            populated: 0,
+            attachments: Attachments::default(),
+            was_seen: false,
+            claim: None,
+        })
+    }
+
+    /// Its first `bytes` have pages.
+    pub fn has_pages(&mut self, bytes: usize) {
+        self.populated = self.populated.max(bytes);
+    }
+
+    /// What it costs as a peer's message goes with it, until it is kept or unmapped.
+    pub fn charge_to(&mut self, claim: MemoryClaim) {
+        self.claim = Some(claim);
+    }
+
+    /// The same, to be charged more.
+    pub fn claim_mut(&mut self) -> Option<&mut MemoryClaim> {
+        self.claim.as_mut()
+    }
+
+    /// Where the buffer begins.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    /// How much it can hold: at least what was asked for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// The memory itself. Whoever keeps it beyond the buffer reads and writes nothing there.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Mapping> {
+        &self.memory
+    }
+
+    /// What fabrics have attached to it.
+    #[must_use]
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// The same, to attach something, which stays with the buffer in its pool.
+    pub fn attachments_mut(&mut self) -> &mut Attachments {
+        &mut self.attachments
+    }
+
+    /// All of it, to write a message into.
+    pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY:
+        // 1. Valid: the mapping is `capacity` bytes of this value's own, private
+        //    and writable, for as long as `self` lives; any byte is a valid
+        //    `MaybeUninit<u8>`.
+        // 2. Unique: `&mut self` for the life of the slice.
+        unsafe { slice::from_raw_parts_mut(self.base().cast().as_ptr(), self.capacity()) }
+    }
+
+    /// Makes sure that the first `bytes` have pages. A class is up to half again
+    /// as long as the message; pages that it does not reach are never touched.
+    fn populate(&mut self, bytes: usize) -> Result<(), MemoryError> {
+        if bytes > self.populated {
+            self.memory
+                .populate(MemoryUse::LargeMessage, bytes, Access::ReadWrite)?;
+            self.populated = bytes;
+        }
+        Ok(())
+    }
+}
+
+/// The stock of free buffers of one node; a clone is the same stock.
+#[derive(Clone, Debug)]
+pub struct LargePool {
+    stock: Arc<Stock>,
+}
+
+impl LargePool {
+    /// An empty pool that keeps up to `kept_buffers` free ones, of `kept_bytes` in all.
+    #[must_use]
+    pub fn new(kept_buffers: usize, kept_bytes: usize) -> Self {
+        Self::within(None, kept_buffers, kept_bytes)
+    }
+
+    /// The same, where what it keeps counts in a budget, of which it may take a quarter.
+    #[must_use]
+    pub fn within(
+        budget: impl Into<Option<MemoryBudget>>,
+        kept_buffers: usize,
+        kept_bytes: usize,
+    ) -> Self {
+        let budget = budget.into();
+        let share = budget.map_or(u64::MAX, |budget| budget.limit() / 4);
+        Self {
+            stock: Arc::new(Stock {
+                free: Mutex::default(),
+                kept_buffers,
+                kept_bytes: kept_bytes.min(usize::try_from(share).unwrap_or(usize::MAX)),
+                budget,
+            }),
+        }
+    }
+
+    /// Addresses for a message of `bytes` to come into; see [`LargeBuffer::reserve`].
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range.
+    pub fn reserve(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        Ok(LargeLease {
+            buffer: Some(LargeBuffer::reserve(bytes)?),
+            stock: Arc::clone(&self.stock),
+        })
+    }
+
+    /// Unmaps every free buffer. Returns whether there was one.
+    pub fn trim(&self) -> bool {
+        let free = mem::take(&mut *self.stock.lock());
+        for buffer in &free {
+            self.stock.keeps_no_more(buffer);
+        }
+        !free.is_empty()
+    }
+
+    /// A buffer for `bytes`, populated: a kept one of about that size, or a new
+    /// one. Call it outside turns.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory.
+    pub fn take(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        let class = class_bytes(bytes)?;
+        let mut buffer = match self.stock.take_kept(class) {
+            Some(kept) => kept,
+            None => LargeBuffer::allocate(bytes)?,
+        };
+        buffer.populate(bytes)?;
+        Ok(LargeLease {
+            buffer: Some(buffer),
+            stock: Arc::clone(&self.stock),
+        })
+    }
+
+    /// A kept buffer for `bytes` whose pages are there already: costs no system call, so
+    /// it may be called in a turn.
+    #[must_use]
+    pub fn take_kept(&self, bytes: usize) -> Option<LargeLease> {
+        let buffer = self.stock.take_kept(class_bytes(bytes).ok()?)?;
+        let lease = LargeLease {
+            buffer: Some(buffer),
+            stock: Arc::clone(&self.stock),
+        };
+        (lease.populated >= bytes).then_some(lease)
+    }
+
+    /// Takes out the buffers that nobody has taken since the last call, to be unmapped.
+    #[must_use]
+    pub fn take_surplus(&self) -> Vec<LargeBuffer> {
+        let mut free = self.stock.lock();
+        let surplus: Vec<_> = free.extract_if(.., |buffer| buffer.was_seen).collect();
+        for buffer in &mut *free {
+            buffer.was_seen = true;
+        }
+        for buffer in &surplus {
+            self.stock.keeps_no_more(buffer);
+        }
+        surplus
+    }
+
+    /// How many free buffers are kept.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.stock.lock().len()
+    }
+}
+
+impl Default for LargePool {
+    fn default() -> Self {
+        Self::new(DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES)
+    }
+}
+
+/// A buffer that goes back to its pool when it is dropped.
+#[derive(Debug)]
+pub struct LargeLease {
+    /// Taken by `drop` and `withdraw` alone.
+    buffer: Option<LargeBuffer>,
+    stock: Arc<Stock>,
+}
+
+impl LargeLease {
+    /// The buffer itself, which then goes back to no pool: with it goes what is attached to
+    /// it, and then its memory. That takes long.
+    #[must_use]
+    pub fn withdraw(mut self) -> LargeBuffer {
+        self.buffer.take().expect("only the end takes the buffer")
+    }
+}
+
+impl Deref for LargeLease {
+    type Target = LargeBuffer;
+
+    fn deref(&self) -> &LargeBuffer {
+        self.buffer.as_ref().expect("only the end takes the buffer")
+    }
+}
+
+impl DerefMut for LargeLease {
+    fn deref_mut(&mut self) -> &mut LargeBuffer {
+        self.buffer.as_mut().expect("only the end takes the buffer")
+    }
+}
+
+impl Drop for LargeLease {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // The stock may be locked for ever.
+            mem::forget(self.buffer.take());
+            return;
+        }
+        if let Some(buffer) = self.buffer.take() {
+            self.stock.put(buffer);
+        }
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        let free = mem::take(&mut *self.lock());
+        for buffer in &free {
+            self.keeps_no_more(buffer);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Stock {
+    /// The most recently returned last.
+    free: Mutex<Vec<LargeBuffer>>,
+    kept_buffers: usize,
+    kept_bytes: usize,
+    /// What free buffers count in.
+    budget: Option<MemoryBudget>,
+}
+
+impl Stock {
+    /// The smallest kept buffer that holds `class` and is not far too long for
+    /// it: a short message must not occupy what the next long one needs.
+    fn take_kept(&self, class: usize) -> Option<LargeBuffer> {
+        let mut free = self.lock();
+        let (index, _) = free
+            .iter()
+            .enumerate()
+            .filter(|(_, kept)| (class..=2 * class).contains(&kept.capacity()))
+            .min_by_key(|(_, kept)| kept.capacity())?;
+        let buffer = free.remove(index);
+        self.keeps_no_more(&buffer);
+        Some(buffer)
+    }
+
+    /// A free buffer that was taken out of the list.
+    fn keeps_no_more(&self, buffer: &LargeBuffer) {
+        if let Some(budget) = &self.budget {
+            budget.keep_no_more(buffer.populated as u64);
+        }
+    }
+
+    /// Keeps the buffer, and lets go of those that have waited longest.
+    fn put(&self, mut buffer: LargeBuffer) {
+        buffer.was_seen = false;
+        buffer.claim = None;
+        let mut unmapped = Vec::new();
+        let mut free = self.lock();
+        let may_keep = |budget: &MemoryBudget| budget.keep(buffer.populated as u64);
+        if !self.budget.as_ref().is_none_or(may_keep) {
+            // Outside the lock, as below.
+            drop(free);
+            return;
+        }
+        free.push(buffer);
+        let mut bytes: usize = free.iter().map(LargeBuffer::capacity).sum();
+        while free.len() > self.kept_buffers || bytes > self.kept_bytes {
+            let oldest = free.remove(0);
+            bytes -= oldest.capacity();
+            self.keeps_no_more(&oldest);
+            unmapped.push(oldest);
+        }
+        // Unmapping takes milliseconds, so it happens outside the lock.
+        drop(free);
+        drop(unmapped);
+    }
+
+    /// The list is whole after every statement, so a panic elsewhere while it
+    /// was locked does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Vec<LargeBuffer>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The length that `bytes` are rounded up to: 2^n or 3 × 2^(n-1), at least
+/// 64 KiB (the largest page of the architectures that we build for), so that
+/// messages of similar lengths share buffers and at most a third lies idle.
+///
+/// # Errors
+/// [`MemoryError`] if `bytes` is more than any address space has.
+pub fn class_bytes(bytes: usize) -> Result<usize, MemoryError> {
+    const SMALLEST: usize = 64 << 10;
+    const LARGEST: usize = 1 << 46;
+    match bytes {
+        0..=SMALLEST => Ok(SMALLEST),
+        _ if bytes <= LARGEST => {
+            let above = bytes.next_power_of_two();
+            let between = above / 4 * 3;
+            let class = if bytes <= between { between } else { above };
+            Ok(class.next_multiple_of(SMALLEST))
+        }
+        _ => Err(MemoryError::new(
+            MemoryUse::LargeMessage,
+            bytes,
+            "mmap",
+            Errno::NOMEM,
+        )),
+    }
+}
+
+/// The longest message whose buffer has at most `bytes`; 0 if there is none.
+#[must_use]
+pub fn longest_of_class(bytes: u64) -> u64 {
+    let fits = |class: &u64| {
+        let class = usize::try_from(*class).ok();
+        let buffer = class.and_then(|class| class_bytes(class).ok());
+        buffer.is_some_and(|buffer| buffer as u64 <= bytes)
+    };
+    let power = 1 << bytes.max(1).ilog2();
+    [bytes, power / 2 * 3, power, power / 4 * 3]
+        .into_iter()
+        .filter(|class| *class <= bytes)
+        .find(fits)
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::probe;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_new_buffer_is_resident_as_far_as_the_message_goes() {
+        let mut buffer = LargeBuffer::allocate(1 << 20).unwrap();
+        assert_eq!(buffer.capacity(), 1 << 20);
+        assert_eq!(
+            probe::resident_pages(buffer.base(), 1 << 20),
+            (1 << 20) / rustix::param::page_size()
+        );
+        buffer.slot().fill(MaybeUninit::new(3));
+    }
+
+    #[test]
+    fn a_returned_buffer_serves_messages_of_its_size() {
+        let pool = LargePool::default();
+        let first = pool.take(1 << 20).unwrap();
+        let address = first.base();
+        drop(first);
+        assert_eq!(pool.kept(), 1);
+
+        let far_shorter = pool.take(100 << 10).unwrap();
+        assert_ne!(far_shorter.base(), address);
+        let longer = pool.take((1 << 20) + 1).unwrap();
+        assert_ne!(longer.base(), address);
+        let similar = pool.take(900 << 10).unwrap();
+        assert_eq!(similar.base(), address);
+        assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn the_last_returned_are_kept_within_both_bounds() {
+        let pool = LargePool::new(2, 3 << 20);
+        let leases: Vec<_> = [64 << 10, 1 << 20, 2 << 20]
+            .map(|bytes| pool.take(bytes).unwrap())
+            .into_iter()
+            .collect();
+        drop(leases);
+        assert_eq!(pool.kept(), 2);
+        drop(pool.take(4 << 20).unwrap());
+        assert_eq!(pool.kept(), 0, "it alone is more than may be kept");
+    }
+
+    #[test]
+    fn what_nobody_takes_goes_back() {
+        let pool = LargePool::default();
+        drop([pool.take(1 << 20).unwrap(), pool.take(4 << 20).unwrap()]);
+        assert!(pool.take_surplus().is_empty(), "they have just come back");
+        drop(pool.take(1 << 20).unwrap());
+        let [surplus] = &pool.take_surplus()[..] else {
+            panic!("one was not taken since");
+        };
+        assert_eq!(surplus.capacity(), 4 << 20);
+        assert_eq!(pool.take_surplus().len(), 1);
+        assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn a_buffer_to_receive_in_has_no_pages_before_something_comes() {
+        let buffer = LargeBuffer::reserve(8 << 20).unwrap();
+        assert_eq!(probe::resident_pages(buffer.base(), 8 << 20), 0);
+    }
+
+    #[test]
+    fn what_is_kept_counts_in_its_budget_and_what_is_free_again_costs_nothing_else() {
+        let account: &'static crate::memory::MemoryAccount = Box::leak(Box::default());
+        let budget = MemoryBudget::new(account, 16 << 20);
+        let pool = LargePool::within(budget, 8, usize::MAX);
+        let mut lease = pool.take(2 << 20).unwrap();
+        lease.charge_to(budget.claim(2 << 20).unwrap());
+        assert_eq!(budget.used(), 2 << 20);
+        drop(lease);
+        assert_eq!((budget.used(), pool.kept()), (0, 1));
+        assert!(budget.claim(15 << 20).is_none(), "2 MiB are kept");
+        assert!(pool.trim());
+        assert!(budget.claim(16 << 20).is_some());
+        drop(pool.take(5 << 20).unwrap());
+        assert_eq!(pool.kept(), 0, "it is more than a quarter");
+    }
+
+    #[test]
+    fn the_longest_message_of_a_limit_has_a_buffer_within_it() {
+        assert_eq!(longest_of_class(1 << 30), 1 << 30);
+        assert_eq!(longest_of_class(100 << 20), 96 << 20);
+        assert_eq!(longest_of_class((64 << 10) - 1), 0);
+    }
+
+    #[test]
+    fn an_impossible_length_is_an_error() {
+        assert!(LargeBuffer::allocate(usize::MAX).is_err());
+        assert!(LargePool::default().take((1 << 46) + 1).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_class_holds_its_lengths_and_little_more(bytes in 1usize..1 << 40) {
+            let class = class_bytes(bytes).unwrap();
+            prop_assert!(class >= bytes);
+            prop_assert_eq!(class % (64 << 10), 0);
+            prop_assert!(class <= (64 << 10).max(bytes + bytes / 2 + (64 << 10)));
+            prop_assert_eq!(class_bytes(class).unwrap(), class);
+        }
+    }
+}

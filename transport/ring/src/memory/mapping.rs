@@ -1,0 +1,434 @@
+//! One range of mapped memory, unmapped when it is dropped.
+//!
+//! Rules:
+//! 1. `base..base + bytes` is mapped, by this value alone, from construction to
+//!    drop; nobody else unmaps or remaps any part of it. In a fork of the process it may be
+//!    a hole, or what the child has put there.
+//! 2. A `Mapping` only says where the memory is. Who may touch which bytes is
+//!    decided by whoever holds it, and argued there.
+
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use ibex_base::fork;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
+
+use super::huge_pages::HUGE_PAGE_BYTES;
+use super::{MemoryError, MemoryUse};
+
+/// What the mapping's own process may do with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Load and store.
+    ReadWrite,
+    /// Load; a store is SIGSEGV.
+    ReadOnly,
+}
+
+/// A range of mapped memory.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address range belongs to the process and not to a thread; dropping
+// it (`munmap`) is legal from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives out the address and the length, both of which never
+// change (rule 1); what is done with the address is argued by who does it (rule 2).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private zeroed memory of this process, not yet backed by any page. A child does not
+    /// have it: a device may write there.
+    ///
+    /// It is accounted (no MAP_NORESERVE), so that a range that the machine could
+    /// never back is refused here and not by the OOM killer, page by page.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range.
+    pub fn anonymous(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = Self::inherited(what, bytes)?;
+        mapping.keep_from_children();
+        Ok(mapping)
+    }
+
+    /// The same, in huge pages as far as the system has some: for what is used whole.
+    ///
+    /// # Errors
+    /// As [`anonymous`](Self::anonymous).
+    pub fn anonymous_huge(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = match bytes >= HUGE_PAGE_BYTES {
+            true => Self::inherited(what, bytes + HUGE_PAGE_BYTES)?.aligned_part(bytes),
+            false => Self::inherited(what, bytes)?,
+        };
+        mapping.keep_from_children();
+        mapping.prefer_huge_pages(true);
+        Ok(mapping)
+    }
+
+    /// The first `bytes` of the range from where a huge page may begin; it is longer by one.
+    /// What is before and behind goes.
+    fn aligned_part(self, bytes: usize) -> Self {
+        let whole = ManuallyDrop::new(self);
+        let before = whole.base.align_offset(HUGE_PAGE_BYTES);
+        // A page is what is mapped and unmapped.
+        let bytes = bytes.next_multiple_of(page_size());
+        let behind = whole.bytes.next_multiple_of(page_size()) - before - bytes;
+        // SAFETY: `before` is less than a huge page, by which the range is longer.
+        let base = unsafe { whole.base.add(before) };
+        // SAFETY: as above.
+        let end = unsafe { base.add(bytes) };
+        for (start, length) in [(whole.base, before), (end, behind)] {
+            // SAFETY: a part of the range, which is ours (rule 1), and nobody knows it yet.
+            let unmapped = length == 0 || unsafe { munmap(start.as_ptr().cast(), length) }.is_ok();
+            debug_assert!(unmapped, "munmap of our own range");
+        }
+        Self { base, bytes }
+    }
+
+    /// The same, but that a child has a copy of it, for what drops touch.
+    ///
+    /// # Errors
+    /// As [`anonymous`](Self::anonymous).
+    pub fn inherited(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                bytes,
+                Access::ReadWrite.protection(),
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
+        Ok(Self {
+            base: non_null(base),
+            bytes,
+        })
+    }
+
+    /// The first `bytes` of a memory file, shared with whoever else maps it, with
+    /// its page tables filled. A child does not have it.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range or its pages.
+    pub fn of_file(
+        what: MemoryUse,
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                bytes,
+                access.protection(),
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
+        let mapping = Self {
+            base: non_null(base),
+            bytes,
+        };
+        mapping.keep_from_children();
+        mapping.populate(what, bytes, access)?;
+        Ok(mapping)
+    }
+
+    /// Reserves `bytes` of addresses; touching them is SIGSEGV until something
+    /// is mapped over them with [`Mapping::place`].
+    pub(super) fn reserve(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
+        Ok(Self {
+            base: non_null(base),
+            bytes,
+        })
+    }
+
+    /// Maps the first `bytes` of a file over part of this range.
+    pub(super) fn place(
+        &mut self,
+        offset: usize,
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), Errno> {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "the window leaves its range"
+        );
+        // SAFETY:
+        // 1. In bounds: the assertion above; `base + offset` is inside the range.
+        // 2. MAP_FIXED unmaps what is there: that is this range (rule 1), and
+        //    `&mut self` says that nobody holds an address inside it yet.
+        unsafe {
+            mmap(
+                self.base.as_ptr().add(offset).cast(),
+                bytes,
+                access.protection(),
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                0,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// A fork of this process has a hole here. So it cannot write what a peer reads, and a
+    /// page that a device writes to stays ours: before Linux 5.12 the kernel gave the child
+    /// the one that the device has, and us a copy at the next store.
+    pub(super) fn keep_from_children(&self) {
+        let start = self.base.as_ptr().addr();
+        // SAFETY: the range is mapped (rule 1). A child does not touch it (`fork`, rule 3).
+        unsafe { keep_from_children(start..start + self.bytes) };
+    }
+
+    /// Fills the page tables of the first `bytes`, so that touching them faults no more.
+    ///
+    /// Before Linux 5.14 the kernel cannot do this (EINVAL) and pages are
+    /// faulted in one by one as they are touched. That costs time and not
+    /// safety: memory files are backed in full before they are mapped.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory.
+    pub fn populate(
+        &self,
+        what: MemoryUse,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        assert!(bytes <= self.bytes, "cannot populate more than is mapped");
+        let advice = match access {
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+            Access::ReadOnly => Advice::LinuxPopulateRead,
+        };
+        // SAFETY: populating changes page tables and no byte, and the range is
+        // mapped (rule 1).
+        match retry_on_intr(|| unsafe { madvise(self.base.as_ptr().cast(), bytes, advice) }) {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(MemoryError::new(what, bytes, "madvise", errno)),
+        }
+    }
+
+    /// The same for the bytes from `from` to `to`, as they are about to be written.
+    ///
+    /// # Errors
+    /// As [`populate`](Self::populate).
+    pub fn populate_more(
+        &self,
+        what: MemoryUse,
+        from: usize,
+        to: usize,
+    ) -> Result<(), MemoryError> {
+        assert!(
+            from <= to && to <= self.bytes,
+            "cannot populate more than is mapped"
+        );
+        let start = from / page_size() * page_size();
+        let advice = Advice::LinuxPopulateWrite;
+        // SAFETY: populating changes page tables and no byte, and the range is
+        // mapped (rule 1).
+        let populated = retry_on_intr(|| unsafe {
+            madvise(self.base.as_ptr().add(start).cast(), to - start, advice)
+        });
+        match populated {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(MemoryError::new(what, to - from, "madvise", errno)),
+        }
+    }
+
+    /// Puts zeros that cannot be written in the place of whatever is mapped.
+    ///
+    /// # Safety
+    /// Nobody writes to the range from now on, and whoever reads it meanwhile or afterwards
+    /// expects what stood there or zeros.
+    pub(super) unsafe fn vacate(&self) -> Result<(), Errno> {
+        // SAFETY: MAP_FIXED unmaps what is there, which is this range (rule 1), and the
+        // caller answers for those who read it.
+        unsafe {
+            mmap_anonymous(
+                self.base.as_ptr().cast(),
+                self.bytes,
+                Access::ReadOnly.protection(),
+                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Gives the pages of anonymous memory back: it reads as zero again, and costs nothing
+    /// until it is touched.
+    ///
+    /// # Safety
+    /// Nobody reads or writes the range meanwhile, or relies on what stood there.
+    pub unsafe fn discard(&self) {
+        // SAFETY: the range is mapped (rule 1), and nobody minds, as the caller says.
+        let discarded =
+            unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
+        debug_assert!(discarded.is_ok(), "madvise of our own range: {discarded:?}");
+    }
+
+    /// Says whether huge pages are welcome in the whole range. Only a hint: a
+    /// kernel without huge pages refuses it, and nothing else changes.
+    pub fn prefer_huge_pages(&self, huge: bool) {
+        self.prefer_huge_pages_in(self.bytes, huge);
+    }
+
+    /// The same for the first `bytes`.
+    pub(super) fn prefer_huge_pages_in(&self, bytes: usize, huge: bool) {
+        let bytes = bytes.min(self.bytes);
+        let advice = if huge {
+            Advice::LinuxHugepage
+        } else {
+            Advice::LinuxNoHugepage
+        };
+        // SAFETY: the advice changes the size of pages and no byte, and the range
+        // is mapped (rule 1).
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), bytes, advice) };
+    }
+
+    /// Where the range begins; page-aligned.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// How long the range is.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // What is there by now may be somebody else's.
+            return;
+        }
+        // SAFETY: the range is ours (rule 1), and whoever handed its address on
+        // keeps this value alive for as long as the address is used (rule 2).
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own range: {unmapped:?}");
+    }
+}
+
+impl Access {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Self::ReadOnly => ProtFlags::READ,
+        }
+    }
+}
+
+/// Gives a fork of this process a hole in the place of the pages that a range touches.
+///
+/// # Safety
+/// The range is mapped, and a child touches none of its pages.
+pub unsafe fn keep_from_children(range: Range<usize>) {
+    let page = page_size();
+    let start = range.start & !(page - 1);
+    let bytes = range.end.next_multiple_of(page) - start;
+    // SAFETY: the caller's contract: whole pages of what is mapped. The advice changes no byte
+    // in this process.
+    let advised = unsafe {
+        let start = ptr::without_provenance_mut(start);
+        madvise(start, bytes, Advice::LinuxDontFork)
+    };
+    debug_assert!(advised.is_ok(), "madvise of our own range: {advised:?}");
+}
+
+/// A successful mmap without MAP_FIXED never gives address 0 (`vm.mmap_min_addr`
+/// aside, a null hint means "anywhere else").
+fn non_null(base: *mut core::ffi::c_void) -> NonNull<u8> {
+    NonNull::new(base.cast()).expect("mmap chose address 0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{create_memfd, probe};
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn anonymous_memory_costs_nothing_until_it_is_touched() {
+        let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
+        mapping.prefer_huge_pages(false);
+        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
+        // SAFETY: the byte is inside the mapping and nobody else knows it.
+        unsafe { mapping.base().as_ptr().add(5000).write(1) };
+        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 1);
+    }
+
+    #[test]
+    fn memory_for_huge_pages_begins_where_one_may_and_is_as_long_as_asked() {
+        for bytes in [HUGE_PAGE_BYTES, 5 << 20] {
+            let mapping = Mapping::anonymous_huge(MemoryUse::LargeMessage, bytes).unwrap();
+            let base = mapping.base().addr().get();
+            assert_eq!((base % HUGE_PAGE_BYTES, mapping.bytes()), (0, bytes));
+            mapping
+                .populate(MemoryUse::LargeMessage, bytes, Access::ReadWrite)
+                .unwrap();
+            assert_eq!(
+                probe::resident_pages(mapping.base(), bytes),
+                bytes / page_size()
+            );
+        }
+        let short = Mapping::anonymous_huge(MemoryUse::LargeMessage, 64 << 10).unwrap();
+        assert_eq!(short.bytes(), 64 << 10);
+    }
+
+    #[test]
+    fn what_is_discarded_reads_as_zero_and_costs_nothing() {
+        let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
+        mapping.prefer_huge_pages(false);
+        // SAFETY: the byte is inside the mapping and nobody else knows it.
+        unsafe { mapping.base().as_ptr().add(5000).write(1) };
+        // SAFETY: as above.
+        unsafe { mapping.discard() };
+        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.base().as_ptr().add(5000).read() }, 0);
+    }
+
+    #[test]
+    fn a_file_is_resident_when_it_is_mapped_and_gone_when_dropped() {
+        let fd = create_memfd(MemoryUse::LargeMessage, 256 << 10).unwrap();
+        let mapping = Mapping::of_file(
+            MemoryUse::LargeMessage,
+            fd.as_fd(),
+            256 << 10,
+            Access::ReadOnly,
+        )
+        .unwrap();
+        let (base, bytes) = (mapping.base(), mapping.bytes());
+        assert_eq!(
+            probe::resident_pages(base, bytes),
+            bytes / rustix::param::page_size()
+        );
+        let file = probe::inode(&fd);
+        assert_eq!(probe::mappings_of(file), 1);
+        drop(mapping);
+        assert_eq!(probe::mappings_of(file), 0);
+    }
+}

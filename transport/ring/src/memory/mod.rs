@@ -1,0 +1,53 @@
+//! The memory that messages live in: who maps it, who owns it, when it goes.
+//!
+//! Everything here hands out *addresses*, never `&T` into shared bytes: a ring
+//! is written by one thread or process while another reads it, so only the ring
+//! algorithms, which know who owns which bytes when, may turn an address into a
+//! reference. Three rules hold for all of it:
+//!
+//! 1. Memory that the data path will touch is populated when it is made, so
+//!    that a lack of memory shows there, where a call can fail, and not as SIGBUS
+//!    or a page fault in the middle of a send. What the kernel refuses is a
+//!    [`MemoryError`]; where a container has run into its limit, the kernel
+//!    prefers its OOM killer to an error, and then that is where it strikes. The
+//!    exceptions are the arrival [`Block`] and what ends have for each message of a
+//!    window, whose untouched pages must cost nothing.
+//! 2. Mapping and faulting stay out of the engine's turns: what is large is
+//!    allocated on the thread of the caller, and pools keep a bounded number of
+//!    free pieces, so that a steady state maps nothing. Blocks fault in as bytes
+//!    first arrive in them, and are then used again.
+//! 3. Nothing has a name in any file system. What the processes drop, or lose by
+//!    `kill -9`, the kernel takes back.
+
+mod arena;
+mod attachments;
+mod block;
+mod budget;
+mod buffer_slab;
+mod error;
+pub mod huge_pages;
+mod large;
+mod mapping;
+mod memfd;
+mod mirrored;
+pub mod orphans;
+mod process_limit;
+
+pub use arena::{LARGEST_RING_BYTES, Ring, RingArena, RingLease, SMALLEST_RING_BYTES};
+pub use attachments::Attachments;
+pub use block::{Block, BlockLease, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
+pub use budget::{MemoryAccount, MemoryBudget, MemoryClaim};
+pub use buffer_slab::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
+pub use error::{MemoryError, MemoryUse};
+pub use huge_pages::HugePages;
+pub use large::{
+    DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargeBuffer, LargeLease, LargePool, class_bytes,
+    longest_of_class,
+};
+pub use mapping::{Access, Mapping, keep_from_children};
+pub use memfd::create_memfd;
+pub use mirrored::MirroredMapping;
+pub use process_limit::process_memory_limit;
+
+#[cfg(any(test, feature = "probe"))]
+pub mod probe;

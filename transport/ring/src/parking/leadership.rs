@@ -1,0 +1,521 @@
+//! An engine behind its lock, the one thread that sleeps for it, and those who must not be
+//! slept over.
+//!
+//! Whoever holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
+//! where the engine's news comes in, without the lock; others *follow*, each asleep in a
+//! place of its own. A thread that has news of another kind (a mark, a guard that settled,
+//! data for a waiter) leaves it where the leader looks, and rings a bell that the leader
+//! sleeps on, if it sleeps.
+//!
+//! ```text
+//!   leader                            who has news
+//!   lock; turn: nothing moves         leave it
+//!   sleeping = 1                      fence
+//!   fence                             sleeping? ring the bell
+//!   look: marked? woken? work?
+//!   unlock; sleep, if nothing
+//!   sleeping = 0; lock; turn
+//! ```
+//!
+//! There is one *seat*. Threads that wait for the engine's sake take it when it is vacant.
+//! A thread that is there for nothing else, the *keeper*, takes it when no other does, and
+//! gives it up to who claims it; while others lead for long it stands by, asleep like a
+//! follower, but is woken only when nobody follows.
+//!
+//! Rules, and the race that each is for:
+//!
+//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence; who has news
+//!    leaves it before it asks whether somebody sleeps, behind a fence. So either the look
+//!    finds the news or the question finds the sleeper. Model: loom_marked_or_roused.
+//! 2. Who wants a turn and does not get the lock leaves a mark: whoever has the lock may
+//!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
+//! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
+//!    it waits for after it looked and before it led. From that look on its waker rings the
+//!    bell. Model: loom_woken_whoever_leads.
+//! 4. The bell, or whatever else the leader armed, is not drained while the leader sleeps,
+//!    or a thread that turns the engine meanwhile takes a ring away from it. Model:
+//!    loom_the_bell_is_the_sleepers.
+//! 5. LEAVE: who follows, or stands by, registers before it looks whether somebody still
+//!    leads; who leaves says so before it wakes one of those that registered. Model:
+//!    loom_the_seat_is_passed_on, loom_the_keeper_stands_by.
+//! 6. One follower is woken for a vacant seat, so whoever followed and goes away without
+//!    leading passes it on: it may have been that one. Model: loom_a_follower_may_give_up.
+//! 7. A claim is made before the leader is rung for, and the keeper looks for claims where
+//!    it looks for news. Model: loom_the_seat_is_claimed.
+//! 8. A program may sleep on the bell by itself, between turns, and nobody knows when. The
+//!    thread that has the engine may be in the last moments of such a turn, and has looked at
+//!    the news already. So a thread that leaves a mark then rings in any case. Model:
+//!    loom_a_watcher_is_rung_for.
+//! 9. A task that drives the engine *parks*: its executor sleeps for it, and nobody leads. It
+//!    parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
+//!    loom_marked_or_unparked.
+//!
+//! News costs one fence and one load for who has it. Nothing here is per message.
+
+use std::sync::{PoisonError, TryLockError};
+use std::task::Waker;
+
+use ibex_base::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence};
+
+use crate::parking::WaitSlot;
+
+/// An engine, and who sleeps for it.
+#[derive(Debug)]
+pub struct Leadership<E> {
+    engine: Mutex<E>,
+    /// Who leads. Taken by who wants to lead, left by who does.
+    seat: AtomicU32,
+    /// Somebody wants the keeper's seat. It may say so for too long.
+    claimed: AtomicBool,
+    /// How often a thread that waits took the seat.
+    leads: AtomicU32,
+    /// The leader sleeps, or is about to and will look once more. Set under the engine's
+    /// lock.
+    sleeping: AtomicBool,
+    /// The driving task is parked, or is about to be and will look once more. Set under the
+    /// engine's lock.
+    parked: AtomicBool,
+    /// News was left since the last turn.
+    marked: AtomicBool,
+    /// Threads that wait while another leads.
+    followers: WaitSlot,
+    /// The keeper, while it stands by.
+    standby: WaitSlot,
+}
+
+/// Nobody leads.
+const VACANT: u32 = 0;
+/// A thread that waits leads.
+const TAKEN: u32 = 1;
+/// The keeper leads.
+const KEPT: u32 = 2;
+
+impl<E> Leadership<E> {
+    /// Nobody leads.
+    pub fn new(engine: E) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            seat: AtomicU32::new(VACANT),
+            claimed: AtomicBool::new(false),
+            leads: AtomicU32::new(0),
+            sleeping: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            marked: AtomicBool::new(false),
+            followers: WaitSlot::with_capacity(4),
+            standby: WaitSlot::with_capacity(1),
+        }
+    }
+
+    /// The engine, when nobody else has it.
+    pub fn lock(&self) -> MutexGuard<'_, E> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine, if nobody has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, E>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    // ---- News ------------------------------------------------------------------------
+
+    /// Leaves word that a turn is wanted. [`rouse`](Self::rouse) if it cannot wait.
+    pub fn mark(&self) {
+        self.marked.store(true, Ordering::Release);
+    }
+
+    /// Whether word was left that no turn has taken.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.marked.load(Ordering::Acquire)
+    }
+
+    /// Whether word was left since the last time; for who turns the engine now.
+    pub fn take_mark(&self) -> bool {
+        // The swap is only for when there is something.
+        self.marked.load(Ordering::Acquire) && self.marked.swap(false, Ordering::AcqRel)
+    }
+
+    /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the
+    /// news before (rule 1). Returns whether it did.
+    pub fn rouse(&self, ring: impl FnOnce()) -> bool {
+        // SLEEP, pairs with `sleep`.
+        fence(Ordering::SeqCst);
+        let is_asleep = self.has_sleeper();
+        if is_asleep {
+            ring();
+        }
+        is_asleep
+    }
+
+    /// Turns the engine, or leaves that to whoever has it now; never waits.
+    ///
+    /// `is_watched` says that a program sleeps on the bell itself, between the turns that it
+    /// runs.
+    pub fn drive(
+        &self,
+        turn: impl FnOnce(MutexGuard<'_, E>),
+        is_watched: bool,
+        ring: impl FnOnce(),
+    ) {
+        match self.try_lock() {
+            Some(engine) => return turn(engine),
+            // Rule 2.
+            None => self.mark(),
+        }
+        // Rule 8.
+        if is_watched {
+            ring();
+        } else {
+            self.rouse(ring);
+        }
+    }
+
+    /// Whether the bell may be drained; for who holds the engine (rule 4).
+    ///
+    /// It says no for a moment too long, when the leader has woken up and not taken the
+    /// lock yet; it never says yes while the leader sleeps.
+    pub fn may_drain(&self, _engine: &E) -> bool {
+        !self.sleeping.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a thread sleeps for the engine, or its driving task is parked, or either
+    /// is about to: everything that was armed for it has to stay armed.
+    #[inline]
+    pub fn has_sleeper(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) || self.is_parked()
+    }
+
+    /// Returns whether the leader sleeps, or is about to.
+    pub fn has_sleeping_leader(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
+    // ---- Leading and following -------------------------------------------------------
+
+    /// Leads from now on, unless somebody does.
+    pub fn try_lead(&self) -> Option<Lead<'_, E>> {
+        let lead = self.try_take(TAKEN)?;
+        // Only the keeper reads it, to see that somebody was there.
+        let leads = self.leads.load(Ordering::Relaxed).wrapping_add(1);
+        self.leads.store(leads, Ordering::Relaxed);
+        Some(lead)
+    }
+
+    /// The same for the keeper.
+    pub fn try_keep(&self) -> Option<Lead<'_, E>> {
+        self.try_take(KEPT)
+    }
+
+    fn try_take(&self, who: u32) -> Option<Lead<'_, E>> {
+        self.seat
+            .compare_exchange(VACANT, who, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| Lead { of: self })
+    }
+
+    /// Whether a thread that waits leads, and how often one took the seat so far.
+    pub fn leads(&self) -> (bool, u32) {
+        let is_led = self.seat.load(Ordering::Relaxed) == TAKEN;
+        (is_led, self.leads.load(Ordering::Relaxed))
+    }
+
+    /// Whether nobody leads.
+    pub fn is_vacant(&self) -> bool {
+        self.seat.load(Ordering::Relaxed) == VACANT
+    }
+
+    /// Whether somebody wants the seat that the keeper has.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed)
+    }
+
+    /// Wants the seat if the keeper has it, who leaves it soon.
+    #[inline]
+    pub fn claim(&self, ring: impl FnOnce()) {
+        if self.seat.load(Ordering::Relaxed) == KEPT {
+            self.claim_kept(ring);
+        }
+    }
+
+    #[cold]
+    fn claim_kept(&self, ring: impl FnOnce()) {
+        // Again and again by who spins would be a fence each time.
+        if !self.claimed.swap(true, Ordering::Relaxed) {
+            self.rouse(ring);
+        }
+    }
+
+    /// Sleeps until the seat is vacant, or `waker` is used for another reason; `park` sleeps
+    /// until then. Whoever followed leads, or [passes the seat on](Self::pass_on).
+    pub fn follow(&self, waker: &Waker, ring: impl FnOnce(), park: impl FnOnce()) {
+        let ticket = self.followers.register(waker);
+        self.claim(ring);
+        // LEAVE, pairs with `Lead::drop`; the barrier is in `register`.
+        if self.seat.load(Ordering::Relaxed) != VACANT {
+            park();
+        }
+        self.followers.deregister(ticket);
+    }
+
+    /// Sleeps like a follower until nobody else leads and nobody follows, or `waker` is used
+    /// for another reason; for the keeper.
+    pub fn stand_by(&self, waker: &Waker, park: impl FnOnce()) {
+        let ticket = self.standby.register(waker);
+        // LEAVE, as in `follow`.
+        if self.seat.load(Ordering::Relaxed) != VACANT {
+            park();
+        }
+        self.standby.deregister(ticket);
+    }
+
+    /// Wakes who may want the seat, if nobody has it; for who followed and does not lead.
+    pub fn pass_on(&self) {
+        if self.seat.load(Ordering::Relaxed) == VACANT {
+            self.wake_next();
+        }
+    }
+
+    fn wake_next(&self) {
+        if !self.followers.wake_one() {
+            self.standby.wake_all();
+        }
+    }
+
+    /// Goes to sleep for the engine, whose last turn moved nothing; for the leader alone.
+    ///
+    /// `is_woken` says whether the leader was woken already. `look` looks at everything
+    /// else behind the fence, is told whether it has to stay awake for what was found so
+    /// far, and gives what `sleep` needs, or `None` if there is something to do. `sleep`
+    /// returns when the bell or anything else rings.
+    pub fn sleep<T, R>(
+        &self,
+        mut engine: MutexGuard<'_, E>,
+        is_woken: impl FnOnce() -> bool,
+        look: impl FnOnce(&mut E, bool) -> Option<T>,
+        sleep: impl FnOnce(T) -> R,
+    ) -> Option<R> {
+        self.sleeping.store(true, Ordering::Relaxed);
+        // SLEEP, pairs with `rouse`.
+        fence(Ordering::SeqCst);
+        let marked = self.marked.load(Ordering::Relaxed);
+        // Only the keeper's seat is ever claimed (rule 7).
+        let is_claimed = self.is_claimed() && self.seat.load(Ordering::Relaxed) == KEPT;
+        // Rule 3.
+        let is_woken = is_woken();
+        let wanted = look(&mut engine, marked || is_claimed || is_woken);
+        drop(engine);
+        let slept = wanted.map(sleep);
+        self.sleeping.store(false, Ordering::Relaxed);
+        slept
+    }
+
+    // ---- The driving task ------------------------------------------------------------
+
+    /// Parks the driving task, whose last turn moved nothing. Returns whether it may wait now.
+    ///
+    /// `look` looks at everything behind the fence. It is told whether a mark was left, and
+    /// returns false if there is something to do.
+    pub fn park(
+        &self,
+        mut engine: MutexGuard<'_, E>,
+        look: impl FnOnce(&mut E, bool) -> bool,
+    ) -> bool {
+        self.parked.store(true, Ordering::Relaxed);
+        // SLEEP, pairs with `rouse`.
+        fence(Ordering::SeqCst);
+        let is_marked = self.marked.load(Ordering::Relaxed);
+        let may_wait = look(&mut engine, is_marked);
+        if !may_wait {
+            self.unpark();
+        }
+        may_wait
+    }
+
+    /// Notes that the driving task runs again.
+    pub fn unpark(&self) {
+        self.parked.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns whether the driving task is parked, or is about to be.
+    #[inline]
+    pub fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+}
+
+/// The lead, until dropped, be it by a panic.
+#[derive(Debug)]
+pub struct Lead<'a, E> {
+    of: &'a Leadership<E>,
+}
+
+impl<E> Drop for Lead<'_, E> {
+    fn drop(&mut self) {
+        if self.of.seat.load(Ordering::Relaxed) == KEPT {
+            // Before the seat is vacant: a claim that comes later is one too many, and the
+            // keeper leaves at once when it next leads. One that was taken back after would
+            // be lost.
+            self.of.claimed.store(false, Ordering::Relaxed);
+        }
+        // LEAVE, pairs with `follow` and `stand_by`; the barrier is in `wake_one`.
+        self.of.seat.store(VACANT, Ordering::Release);
+        self.of.wake_next();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn nobody() -> Waker {
+        Arc::new(Nobody).into()
+    }
+
+    #[test]
+    fn one_leads_and_only_then_others_follow() {
+        let leadership = Leadership::new(());
+        let (waker, parked) = (nobody(), Cell::new(0));
+        let follow = || leadership.follow(&waker, || (), || parked.set(parked.get() + 1));
+        follow();
+        let lead = leadership.try_lead();
+        assert!(lead.is_some() && leadership.try_lead().is_none());
+        assert_eq!(leadership.leads(), (true, 1));
+        follow();
+        drop(lead);
+        follow();
+        assert_eq!(parked.get(), 1);
+        assert!(leadership.try_lead().is_some());
+        assert_eq!(leadership.leads(), (false, 2));
+    }
+
+    #[test]
+    fn the_keeper_is_asked_once_for_its_seat() {
+        let leadership = Leadership::new(());
+        let rung = Cell::new(0);
+        let ring = || rung.set(rung.get() + 1);
+        let kept = leadership.try_keep();
+        assert!(leadership.try_lead().is_none() && !leadership.is_claimed());
+        let look = |_: &mut (), stay: bool| (!stay).then_some(());
+        let claim_twice = |()| {
+            leadership.claim(ring);
+            leadership.claim(ring);
+        };
+        leadership.sleep(leadership.lock(), || false, look, claim_twice);
+        assert!(leadership.is_claimed() && rung.get() == 1);
+        // It would not sleep over it either.
+        let slept = leadership.sleep(leadership.lock(), || false, look, |()| ());
+        assert_eq!(slept, None);
+        drop(kept);
+        assert!(!leadership.is_claimed() && leadership.try_lead().is_some());
+        leadership.claim(|| panic!("nobody keeps it"));
+    }
+
+    #[test]
+    fn one_is_woken_for_the_seat_and_the_keeper_last() {
+        let leadership = Leadership::new(());
+        let woken = [(); 3].map(|()| Arc::new(Count::default()));
+        let wakers = woken.each_ref().map(|count| Waker::from(count.clone()));
+        let counts = || {
+            woken
+                .each_ref()
+                .map(|count| count.0.load(Ordering::Relaxed))
+        };
+        let lead = leadership.try_lead();
+        let _tickets = [
+            leadership.standby.register(&wakers[2]),
+            leadership.followers.register(&wakers[0]),
+            leadership.followers.register(&wakers[1]),
+        ];
+        leadership.pass_on();
+        assert_eq!(counts(), [0, 0, 0]);
+        drop(lead);
+        assert_eq!(counts(), [1, 0, 0]);
+        leadership.pass_on();
+        assert_eq!(counts(), [1, 1, 0]);
+        leadership.pass_on();
+        assert_eq!(counts(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn who_sleeps_is_rung_for_and_keeps_its_bell() {
+        let leadership = Leadership::new(0);
+        let rung = Cell::new(0);
+        let ring = || rung.set(rung.get() + 1);
+        assert!(!leadership.rouse(ring));
+        let slept = leadership.sleep(
+            leadership.lock(),
+            || false,
+            |engine, stay| {
+                assert!(!leadership.may_drain(engine));
+                (!stay).then_some(7)
+            },
+            |seven| {
+                assert!(leadership.has_sleeper() && leadership.rouse(ring));
+                leadership.drive(|mut engine| *engine += 1, false, ring);
+                let engine = leadership.lock();
+                leadership.drive(|_| panic!("somebody has the engine"), false, ring);
+                drop(engine);
+                seven
+            },
+        );
+        assert_eq!((slept, rung.get(), *leadership.lock()), (Some(7), 2, 1));
+        assert!(leadership.may_drain(&0));
+    }
+
+    #[test]
+    fn a_program_that_sleeps_on_the_bell_is_rung_for_unless_the_turn_is_run() {
+        let leadership = Leadership::new(());
+        let rung = Cell::new(0);
+        let ring = || rung.set(rung.get() + 1);
+        leadership.drive(|_| (), true, ring);
+        assert_eq!(rung.get(), 0);
+        let engine = leadership.lock();
+        leadership.drive(|_| panic!("somebody has the engine"), true, ring);
+        drop(engine);
+        assert_eq!(rung.get(), 1);
+        assert!(leadership.is_marked());
+    }
+
+    #[test]
+    fn a_mark_or_a_wake_up_keeps_the_leader_awake() {
+        let leadership = Leadership::new(());
+        let sleeps = |is_woken: bool| {
+            let look = |_: &mut (), stay: bool| (!stay).then_some(());
+            let slept = leadership.sleep(leadership.lock(), || is_woken, look, |()| ());
+            slept.is_some()
+        };
+        assert!(sleeps(false) && !sleeps(true));
+        let engine = leadership.lock();
+        leadership.drive(|_| panic!("somebody has the engine"), false, || ());
+        drop(engine);
+        assert!(!sleeps(false));
+        assert!(leadership.take_mark() && !leadership.take_mark());
+        assert!(sleeps(false));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;

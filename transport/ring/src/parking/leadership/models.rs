@@ -1,0 +1,489 @@
+//! Models of leadership: who sleeps over what, in every order of events.
+
+use std::task::Wake;
+
+use ibex_base::sync::{Arc, AtomicU32, thread};
+use loom::sync::Condvar;
+
+use super::*;
+
+/// A node with one waiter and one guard.
+struct Node {
+    leadership: Leadership<Engine>,
+    /// A guard settled: found by turns alone.
+    settled: AtomicBool,
+    /// What the waiter waits for.
+    arrived: AtomicBool,
+    waiters: WaitSlot,
+    bell: ModelBell,
+}
+
+#[derive(Default)]
+struct Engine {
+    answered: bool,
+}
+
+impl Node {
+    fn new(others: u32) -> Arc<Self> {
+        Arc::new(Self {
+            leadership: Leadership::new(Engine::default()),
+            settled: AtomicBool::new(false),
+            arrived: AtomicBool::new(false),
+            waiters: WaitSlot::new(),
+            bell: ModelBell::new(others),
+        })
+    }
+
+    /// What a turn does that matters here. Returns whether anything moved.
+    fn turn(&self, engine: &mut Engine) -> bool {
+        let mut progress = self.leadership.take_mark();
+        if !engine.answered && self.settled.load(Ordering::Acquire) {
+            engine.answered = true;
+            progress = true;
+        }
+        progress
+    }
+
+    /// Leads until the guard is answered or the waiter woken, unless it is asleep for
+    /// ever before.
+    fn lead(&self, woken: &Woken) {
+        loop {
+            let mut engine = self.leadership.lock();
+            if engine.answered || woken.is_woken() {
+                return;
+            }
+            if self.turn(&mut engine) {
+                continue;
+            }
+            self.leadership.sleep(
+                engine,
+                || woken.sleeps_at(&self.bell),
+                |_, stay| (!stay).then_some(()),
+                |()| self.bell.sleep(),
+            );
+            let mut engine = self.leadership.lock();
+            self.bell.drain();
+            self.turn(&mut engine);
+        }
+    }
+
+    /// A guard settles, under `Driver::Caller`.
+    fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        let turn = |mut engine: MutexGuard<'_, Engine>| {
+            self.turn(&mut engine);
+            drop(engine);
+            self.leadership.rouse(|| self.bell.ring());
+        };
+        self.leadership.drive(turn, false, || self.bell.ring());
+    }
+
+    /// A guard settles while a program sleeps on the bell between its turns.
+    fn settle_watched(&self) {
+        self.settled.store(true, Ordering::Release);
+        let turn = |mut engine: MutexGuard<'_, Engine>| {
+            let moved = self.turn(&mut engine);
+            drop(engine);
+            if moved {
+                self.bell.ring();
+            }
+        };
+        self.leadership.drive(turn, true, || self.bell.ring());
+    }
+
+    /// A program that runs turns until the guard is answered, and sleeps on the bell when a
+    /// turn has moved nothing.
+    fn watch(&self) {
+        loop {
+            let mut engine = self.leadership.lock();
+            self.bell.drain();
+            let moved = self.turn(&mut engine);
+            if engine.answered {
+                return;
+            }
+            drop(engine);
+            if !moved {
+                self.bell.sleep();
+            }
+        }
+    }
+
+    /// A task that drives the engine until the guard is answered, and waits for the bell while it
+    /// is parked.
+    fn drive_as_task(&self) {
+        loop {
+            self.leadership.unpark();
+            let mut engine = self.leadership.lock();
+            let moved = self.turn(&mut engine);
+            if engine.answered {
+                return;
+            }
+            if !moved && self.leadership.park(engine, |_, is_marked| !is_marked) {
+                self.bell.sleep();
+            }
+        }
+    }
+
+    /// Another thread's turn, that fetches what the waiter waits for.
+    fn fetch(&self) {
+        let engine = self.leadership.lock();
+        self.arrived.store(true, Ordering::Release);
+        let mut wakers = crate::parking::Wakers::new();
+        self.waiters.take(&mut wakers);
+        drop(engine);
+        wakers.wake();
+    }
+}
+
+/// An eventfd, and when nobody is left who could ring it.
+struct ModelBell {
+    state: Mutex<(bool, u32)>,
+    changed: Condvar,
+}
+
+impl ModelBell {
+    fn new(ringers: u32) -> Self {
+        Self {
+            state: Mutex::new((false, ringers)),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn ring(&self) {
+        self.state.lock().unwrap().0 = true;
+        self.changed.notify_one();
+    }
+
+    fn drain(&self) -> bool {
+        std::mem::take(&mut self.state.lock().unwrap().0)
+    }
+
+    /// A thread that might have rung does not any more.
+    fn leave(&self) {
+        self.state.lock().unwrap().1 -= 1;
+        self.changed.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut state = self.state.lock().unwrap();
+        while !state.0 && state.1 > 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+        let is_rung = state.0;
+        drop(state);
+        assert!(is_rung, "asleep for ever");
+    }
+}
+
+/// A thread's word that its waker sets, as `ring::Parker` has it.
+#[derive(Default)]
+struct Woken {
+    word: AtomicU32,
+    node: Option<Arc<Node>>,
+}
+
+const AWAKE: u32 = 0;
+const ELSEWHERE: u32 = 1;
+const WOKEN: u32 = 2;
+
+impl Woken {
+    fn is_woken(&self) -> bool {
+        self.word.load(Ordering::Acquire) == WOKEN
+    }
+
+    /// From now on the waker rings. Returns whether it was used already.
+    fn sleeps_at(&self, _bell: &ModelBell) -> bool {
+        let word = &self.word;
+        word.compare_exchange(AWAKE, ELSEWHERE, Ordering::Relaxed, Ordering::Acquire)
+            .is_err_and(|word| word == WOKEN)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        if self.word.swap(WOKEN, Ordering::AcqRel) == ELSEWHERE
+            && let Some(node) = &self.node
+        {
+            node.bell.ring();
+        }
+    }
+}
+
+/// A parked thread's waker.
+struct Rings(Arc<ModelBell>);
+
+impl Wake for Rings {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.ring();
+    }
+}
+
+fn in_thread(node: &Arc<Node>, act: fn(&Node)) -> thread::JoinHandle<()> {
+    let node = node.clone();
+    thread::spawn(move || {
+        act(&node);
+        node.bell.leave();
+    })
+}
+
+/// Mutants: rouse_fence_missing, sleep_fence_missing, looked_early.
+#[test]
+fn loom_marked_or_roused() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let other = in_thread(&node, |node| {
+            node.settled.store(true, Ordering::Release);
+            node.leadership.mark();
+            node.leadership.rouse(|| node.bell.ring());
+        });
+        node.lead(&Woken::default());
+        other.join().unwrap();
+    });
+}
+
+/// Mutants: drive_mark_missing, rouse_fence_missing, sleep_fence_missing, looked_early.
+#[test]
+fn loom_driven_or_roused() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let guard = in_thread(&node, Node::settle);
+        node.lead(&Woken::default());
+        guard.join().unwrap();
+    });
+}
+
+/// Mutants: rouse_fence_missing, parked_early.
+#[test]
+fn loom_marked_or_unparked() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let other = in_thread(&node, |node| {
+            node.settled.store(true, Ordering::Release);
+            node.leadership.mark();
+            node.leadership.rouse(|| node.bell.ring());
+        });
+        node.drive_as_task();
+        other.join().unwrap();
+    });
+}
+
+/// Mutant: watcher_unrung.
+#[test]
+fn loom_a_watcher_is_rung_for() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let guard = in_thread(&node, Node::settle_watched);
+        node.watch();
+        guard.join().unwrap();
+    });
+}
+
+/// Mutants: woken_unseen, waker_rings_nothing.
+#[test]
+fn loom_woken_whoever_leads() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let other = in_thread(&node, Node::fetch);
+        let woken = std::sync::Arc::new(Woken {
+            node: Some(node.clone()),
+            ..Woken::default()
+        });
+        let waker = woken.clone().into();
+        let ticket = node.waiters.register(&waker);
+        if !node.arrived.load(Ordering::Acquire) {
+            node.lead(&woken);
+        }
+        node.waiters.deregister(ticket);
+        other.join().unwrap();
+    });
+}
+
+/// Three threads, so bounded: all orders with up to three preemptions.
+///
+/// Mutant: drained_asleep.
+#[test]
+fn loom_the_bell_is_the_sleepers() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let node = Node::new(2);
+        let marking = in_thread(&node, |node| {
+            node.settled.store(true, Ordering::Release);
+            node.leadership.mark();
+            node.leadership.rouse(|| node.bell.ring());
+        });
+        // A turn that asks whether the bell rings, when it has looked at all else.
+        let turning = in_thread(&node, |node| {
+            let Some(mut engine) = node.leadership.try_lock() else {
+                return;
+            };
+            node.turn(&mut engine);
+            if node.leadership.may_drain(&engine) {
+                node.bell.drain();
+            }
+        });
+        node.lead(&Woken::default());
+        marking.join().unwrap();
+        turning.join().unwrap();
+    });
+}
+
+/// A thread that follows, and its own place to sleep.
+fn follow(leadership: &Leadership<()>, bell: &Arc<ModelBell>) {
+    let waker = std::sync::Arc::new(Rings(bell.clone())).into();
+    leadership.follow(&waker, || (), || bell.sleep());
+}
+
+/// Leads once, whenever the seat is vacant.
+fn lead_once(leadership: &Leadership<()>, bell: &Arc<ModelBell>) {
+    while leadership.try_lead().is_none() {
+        follow(leadership, bell);
+        bell.drain();
+    }
+}
+
+fn bounded() -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model
+}
+
+/// Mutants: left_silently, followed_blindly, light_missing, heavy_missing.
+#[test]
+fn loom_the_seat_is_passed_on() {
+    bounded().check(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let lead = leadership.try_lead().unwrap();
+        let bells = [Arc::new(ModelBell::new(2)), Arc::new(ModelBell::new(2))];
+        let followers = [0, 1].map(|me: usize| {
+            let (leadership, bells) = (leadership.clone(), bells.clone());
+            thread::spawn(move || {
+                lead_once(&leadership, &bells[me]);
+                bells[1 - me].leave();
+            })
+        });
+        drop(lead);
+        bells.iter().for_each(|bell| bell.leave());
+        followers
+            .into_iter()
+            .for_each(|follower| follower.join().unwrap());
+    });
+}
+
+/// A leader that panics, in a waker or wherever, leaves like any other.
+///
+/// Mutant: left_silently.
+#[test]
+fn loom_a_leader_may_panic() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let bell = Arc::new(ModelBell::new(1));
+        let lead = leadership.try_lead().unwrap();
+        let follower = {
+            let (leadership, bell) = (leadership.clone(), bell.clone());
+            thread::spawn(move || lead_once(&leadership, &bell))
+        };
+        let panics = || {
+            let _lead = lead;
+            std::panic::resume_unwind(Box::new("in a waker"));
+        };
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+        assert!(panicked.is_err());
+        bell.leave();
+        follower.join().unwrap();
+    });
+}
+
+/// One whose time is up was woken for the seat, and another needs it.
+///
+/// Mutant: not_passed_on.
+#[test]
+fn loom_a_follower_may_give_up() {
+    bounded().check(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let lead = leadership.try_lead().unwrap();
+        let stays = Arc::new(ModelBell::new(2));
+        let gives_up = {
+            let (leadership, stays) = (leadership.clone(), stays.clone());
+            thread::spawn(move || {
+                let waker = std::sync::Arc::new(Nothing).into();
+                leadership.follow(&waker, || (), thread::yield_now);
+                leadership.pass_on();
+                stays.leave();
+            })
+        };
+        let follower = {
+            let (leadership, stays) = (leadership.clone(), stays.clone());
+            thread::spawn(move || lead_once(&leadership, &stays))
+        };
+        drop(lead);
+        stays.leave();
+        gives_up.join().unwrap();
+        follower.join().unwrap();
+    });
+}
+
+/// The waker of one who sleeps by time alone.
+struct Nothing;
+
+impl Wake for Nothing {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+/// Mutants: left_silently, stood_by_blindly, light_missing, heavy_missing.
+#[test]
+fn loom_the_keeper_stands_by() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let lead = leadership.try_lead().unwrap();
+        let bell = Arc::new(ModelBell::new(1));
+        let keeper = {
+            let (leadership, bell) = (leadership.clone(), bell.clone());
+            thread::spawn(move || {
+                let waker = std::sync::Arc::new(Rings(bell.clone())).into();
+                while leadership.try_keep().is_none() {
+                    leadership.stand_by(&waker, || bell.sleep());
+                    bell.drain();
+                }
+            })
+        };
+        drop(lead);
+        bell.leave();
+        keeper.join().unwrap();
+    });
+}
+
+/// Mutants: claim_unseen, rouse_fence_missing, sleep_fence_missing.
+#[test]
+fn loom_the_seat_is_claimed() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let (keepers, mine) = (Arc::new(ModelBell::new(1)), Arc::new(ModelBell::new(1)));
+        let kept = leadership.try_keep().unwrap();
+        let claims = {
+            let (leadership, keepers, mine) = (leadership.clone(), keepers.clone(), mine.clone());
+            thread::spawn(move || {
+                let waker = std::sync::Arc::new(Rings(mine.clone())).into();
+                let park = || {
+                    // Asleep it rings for nobody.
+                    keepers.leave();
+                    mine.sleep();
+                };
+                leadership.follow(&waker, || keepers.ring(), park);
+                assert!(leadership.try_lead().is_some());
+            })
+        };
+        while !leadership.is_claimed() {
+            leadership.sleep(
+                leadership.lock(),
+                || false,
+                |_, stay| (!stay).then_some(()),
+                |()| keepers.sleep(),
+            );
+            keepers.drain();
+        }
+        drop(kept);
+        mine.leave();
+        claims.join().unwrap();
+    });
+}

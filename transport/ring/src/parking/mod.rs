@@ -1,0 +1,22 @@
+//! How threads go to sleep without losing a wake-up, apart from what they sleep on.
+//!
+//! Each protocol here is one race, won by an order of steps: say that we are about to
+//! sleep, look once more, sleep. They know no device, no engine and no descriptor, so the
+//! same code runs in the driver, over a completion queue, and inside loom.
+
+#![forbid(unsafe_code)]
+
+mod leadership;
+mod parker;
+mod rung;
+mod waiter;
+mod wakers;
+
+pub mod bell;
+
+pub use bell::{Bell, BellLease, Drive};
+pub use leadership::{Lead, Leadership};
+pub use parker::{Parker, thread_waker};
+pub use rung::Rung;
+pub use waiter::{Ticket, WaitSlot};
+pub use wakers::Wakers;

@@ -1,0 +1,176 @@
+//! The *rung* word: for which sleeper a shared bell was rung.
+//!
+//! One bell serves all channels between two processes, and whoever hears it is not the
+//! one who sleeps: the other process's engine hears, and wakes the threads that are
+//! meant. A ring names the arming ([`Arm`](super::Arm)) that it is for, in a word beside
+//! the ring; that the message is still there says nothing, for the sleeper may have taken
+//! it in its second look and yet be waited for by nobody else.
+//!
+//! ```text
+//!   sleeper                 publisher                  who hears the bell
+//!   register its waker      publish
+//!   armed = generation      is the doorbell due?
+//!   look again: nothing       rung = generation
+//!   sleep                     ring the bell            drain the bell
+//!                                                      rung == armed?
+//!                                                        take the wakers; wake them
+//! ```
+//!
+//! The races it survives: a bell that is heard between the publisher's two steps, which
+//! is why the word comes first; one that rings while it is being heard, which is why it
+//! is drained before the words are read; and an arming that was rung for when another
+//! has followed, whose own ring is still to come. Model: loom_rung_for_who_sleeps.
+
+use ibex_base::sync::{AtomicU32, Ordering};
+
+/// The generation of the last arming that was rung for; 0 before the first.
+///
+/// The publisher owns the word, in memory that the sleeper's process may only read.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Rung {
+    generation: AtomicU32,
+}
+
+impl Rung {
+    /// Nothing rung for.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets what was rung for, while nobody else knows the word.
+    pub fn reset(&self) {
+        self.generation.store(0, Ordering::Relaxed);
+    }
+
+    /// Rings the bell for the arming `generation` (see
+    /// [`Doorbell::generation`](super::Doorbell::generation)).
+    ///
+    /// `bell` must order what is done before it before whatever its hearer does after
+    /// draining it: a socket does, by the lock that its queue is under.
+    pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
+        // BELL, pairs with `is_for`: who drained this ring sees the word, and the armed
+        // word as the publisher saw it or a later one. The bell itself is the ordering.
+        self.generation.store(generation, Ordering::Relaxed);
+        bell();
+    }
+
+    /// Whether the arming that `armed` holds now was rung for: then its sleeper must be
+    /// woken whether or not it has taken the message that was the reason, since the next
+    /// one will not ring for this arming again. Ask after draining the bell.
+    #[must_use = "the sleeper waits for it"]
+    pub fn is_for(&self, armed: &AtomicU32) -> bool {
+        // BELL, pairs with `ring`.
+        let rung = self.generation.load(Ordering::Relaxed);
+        rung != 0 && rung == armed.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_ring_is_for_one_arming() {
+        let (rung, armed) = (Rung::new(), AtomicU32::new(0));
+        assert!(!rung.is_for(&armed), "nobody is armed, nothing was rung");
+        rung.ring(3, || ());
+        assert!(!rung.is_for(&armed), "awake again");
+        armed.store(3, Ordering::Relaxed);
+        assert!(rung.is_for(&armed));
+        armed.store(4, Ordering::Relaxed);
+        assert!(!rung.is_for(&armed), "nobody rang for this arming yet");
+        rung.ring(4, || ());
+        assert!(rung.is_for(&armed));
+        rung.reset();
+        assert!(!rung.is_for(&armed));
+    }
+
+    #[test]
+    fn the_word_is_there_when_the_bell_rings() {
+        let (rung, armed) = (Rung::new(), AtomicU32::new(7));
+        let heard = Cell::new(false);
+        rung.ring(7, || heard.set(rung.is_for(&armed)));
+        assert!(heard.get());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::super::WaitSlot;
+    use super::*;
+    use crate::{Arm, Doorbell};
+    use ibex_base::sync::Asymmetry;
+    use ibex_base::sync::{Arc, thread};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::task::Wake;
+
+    /// Not loom's: it records for the test and orders nothing.
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    #[derive(Default)]
+    struct Channel {
+        published: AtomicU32,
+        armed: AtomicU32,
+        rung: Rung,
+        waiters: WaitSlot,
+        /// The bell's counter, under its lock in the kernel.
+        bell: AtomicU32,
+    }
+
+    impl Channel {
+        fn publish(&self, doorbell: &mut Doorbell, message: u32) {
+            self.published.store(message, Ordering::Release);
+            if doorbell.is_due(&self.armed, Asymmetry::Fence) {
+                let order = Ordering::Release;
+                self.rung.ring(doorbell.generation(), || {
+                    self.bell.fetch_add(1, order);
+                });
+            }
+        }
+
+        /// What an engine does when the bell's descriptor is readable.
+        fn hear(&self) {
+            if self.bell.swap(0, Ordering::Acquire) != 0
+                && self.rung.is_for(&self.armed)
+                && self.waiters.is_waiting()
+            {
+                self.waiters.wake_all();
+            }
+        }
+    }
+
+    /// Mutants: rung_late, bell_relaxed, light_missing, heavy_missing.
+    #[test]
+    fn loom_rung_for_who_sleeps() {
+        loom::model(|| {
+            let channel = Arc::new(Channel::default());
+            let publisher = {
+                let channel = channel.clone();
+                thread::spawn(move || channel.publish(&mut Doorbell::new(), 1))
+            };
+            let engine = {
+                let channel = channel.clone();
+                thread::spawn(move || channel.hear())
+            };
+            let woken = std::sync::Arc::new(Woken::default());
+            let _ticket = channel.waiters.register(&woken.clone().into());
+            Arm::new().arm(&channel.armed, Asymmetry::Fence);
+            let seen = channel.published.load(Ordering::Acquire) == 1;
+            publisher.join().unwrap();
+            engine.join().unwrap();
+            // The descriptor stays readable while a ring is in it.
+            channel.hear();
+            assert!(seen || woken.0.load(Relaxed), "asleep for ever");
+        });
+    }
+}

@@ -1,0 +1,382 @@
+//! Where those who wait for one end of a channel leave their wakers.
+//!
+//! ```text
+//!   waiter                          who makes it come true
+//!   register                        publish
+//!   (heavy barrier inside)          (light barrier inside)
+//!   look again: there?              is_waiting?
+//!     no: sleep                       take the wakers; later, wake them
+//! ```
+//!
+//! The race it survives: what is waited for comes true between the waiter's
+//! first look and its registration. The barriers order both sides' writes
+//! before their reads, so either the second look finds it or `is_waiting` says
+//! yes. Model: loom_registered_or_seen.
+//!
+//! Each registration is an entry of its own, also where wakers are the same: futures of one
+//! task share a waker, and one that is done, or dropped, must not take along what another
+//! waits by. So a waiter gets a ticket, by which it takes back its entry and no other. Who
+//! registers again while its entry is there keeps the entry, so that there are no more entries
+//! than waiters; the barriers that came with it still hold.
+//!
+//! Wakers are foreign code, so an engine takes them under its lock and calls
+//! them after it. One that panics is reported and wakes nobody, and those behind it are
+//! woken all the same.
+
+use std::sync::PoisonError;
+use std::task::Waker;
+use std::{mem, num::NonZeroU64};
+
+use ibex_base::sync::Asymmetry;
+use ibex_base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+
+use super::wakers::{self, Wakers};
+
+/// A place to wait at, for threads and tasks alike.
+#[derive(Debug)]
+pub struct WaitSlot {
+    /// 1 while there are wakers, written under their lock.
+    waiting: AtomicU32,
+    asymmetry: Asymmetry,
+    entries: Mutex<Entries>,
+}
+
+/// A waiter's claim to the entry it left in a slot. It is of no use in another slot, nor
+/// once the waker was taken.
+#[derive(Debug)]
+#[must_use = "by it the entry is taken back"]
+pub struct Ticket(NonZeroU64);
+
+#[derive(Debug)]
+struct Entries {
+    /// The next ticket's number.
+    next: NonZeroU64,
+    /// Under the numbers of their tickets.
+    wakers: Vec<(NonZeroU64, Waker)>,
+}
+
+impl Entries {
+    /// Makes room for one more. Most ends have one waiter at most, and there are many ends.
+    fn reserve(&mut self) {
+        match self.wakers.capacity() {
+            0 => self.wakers.reserve_exact(1),
+            _ => self.wakers.reserve(1),
+        }
+    }
+}
+
+impl WaitSlot {
+    /// Nobody waits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// An empty slot whose barrier is of the given kind, for both who waits and who wakes.
+    #[must_use]
+    pub fn of(asymmetry: Asymmetry) -> Self {
+        Self {
+            asymmetry,
+            ..Self::new()
+        }
+    }
+
+    /// The same, where so many may wait without meeting the allocator.
+    #[must_use]
+    pub fn with_capacity(waiters: usize) -> Self {
+        Self {
+            waiting: AtomicU32::new(0),
+            asymmetry: Asymmetry::of_process(),
+            entries: Mutex::new(Entries {
+                next: NonZeroU64::MIN,
+                wakers: Vec::with_capacity(waiters),
+            }),
+        }
+    }
+
+    /// Leaves a waker. The caller must look again now and may sleep only if
+    /// what it waits for is still not there.
+    pub fn register(&self, waker: &Waker) -> Ticket {
+        let mut entries = self.entries();
+        let number = entries.next;
+        entries.next = number.saturating_add(1);
+        entries.reserve();
+        entries.wakers.push((number, waker.clone()));
+        self.waiting.store(1, Ordering::Relaxed);
+        drop(entries);
+        self.asymmetry.heavy_here();
+        Ticket(number)
+    }
+
+    /// Makes room for a waker, so that the first to wait meets no allocator.
+    pub fn prepare(&self) {
+        self.entries().reserve();
+    }
+
+    /// Takes a waker back that is not needed any more. Returns whether it was still there: else it
+    /// was used, or is on its way.
+    pub fn deregister(&self, ticket: Ticket) -> bool {
+        let Ticket(mine) = ticket;
+        let mut entries = self.entries();
+        let index = entries
+            .wakers
+            .iter()
+            .position(|&(number, _)| number == mine);
+        let entry = index.map(|index| entries.wakers.swap_remove(index));
+        self.waiting
+            .store(u32::from(!entries.wakers.is_empty()), Ordering::Relaxed);
+        drop(entries);
+        // Dropping is foreign code too.
+        entry.is_some()
+    }
+
+    /// Takes back what `held` is the ticket of, if it is one. Returns whether the waker was still
+    /// there.
+    pub fn leave(&self, held: &mut Option<Ticket>) -> bool {
+        held.take().is_some_and(|ticket| self.deregister(ticket))
+    }
+
+    /// Registers in the place of what `held` is the ticket of, if it is one. Returns whether
+    /// the entry is a new one; an entry that nobody took stays, with this waker.
+    ///
+    /// An entry that stays needs no barrier: whoever makes something true from now on has not
+    /// looked for wakers yet, or looks under the lock, and finds this one.
+    pub fn renew(&self, held: &mut Option<Ticket>, waker: &Waker) -> bool {
+        let is_there = held
+            .as_ref()
+            .is_some_and(|ticket| self.replace(ticket, waker));
+        if !is_there {
+            *held = Some(self.register(waker));
+        }
+        !is_there
+    }
+
+    /// Puts a waker into the place of another. Returns whether that was still there.
+    fn replace(&self, &Ticket(mine): &Ticket, waker: &Waker) -> bool {
+        let mut entries = self.entries();
+        let mut wakers = entries.wakers.iter_mut();
+        let Some((_, entry)) = wakers.find(|&&mut (number, _)| number == mine) else {
+            return false;
+        };
+        let before = (!entry.will_wake(waker)).then(|| mem::replace(entry, waker.clone()));
+        drop(entries);
+        // Dropping is foreign code too.
+        drop(before);
+        true
+    }
+
+    /// Whether somebody waits: ask after making true what may be waited for.
+    #[inline]
+    #[must_use = "who waits must be woken"]
+    pub fn is_waiting(&self) -> bool {
+        self.asymmetry.light();
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// Moves all wakers into `into`, to be woken when no lock is held. What may be waited
+    /// for is true before.
+    #[inline]
+    pub fn take(&self, into: &mut Wakers) {
+        if self.is_waiting() {
+            self.take_all(into);
+        }
+    }
+
+    fn take_all(&self, into: &mut Wakers) {
+        let mut entries = self.entries();
+        into.extend(entries.wakers.drain(..).map(|(_, waker)| waker));
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+
+    /// Wakes everybody who waits now, if somebody does; for who holds no lock.
+    pub fn wake_all(&self) {
+        if !self.is_waiting() {
+            return;
+        }
+        // Not those that register again while they are woken.
+        let count = self.entries().wakers.len();
+        for _ in 0..count {
+            self.wake_first();
+        }
+    }
+
+    /// Wakes the one that has waited longest, if somebody waits; for who holds no lock.
+    /// Returns whether there was one.
+    pub fn wake_one(&self) -> bool {
+        self.is_waiting() && self.wake_first()
+    }
+
+    fn wake_first(&self) -> bool {
+        let mut entries = self.entries();
+        let wakers = &mut entries.wakers;
+        let first = (!wakers.is_empty()).then(|| wakers.remove(0));
+        self.waiting
+            .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
+        drop(entries);
+        first.map(|(_, waker)| wakers::call(waker)).is_some()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // Under this lock foreign code clones wakers. If that panics the list is
+        // whole all the same.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for WaitSlot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    /// Counts its wake-ups.
+    #[derive(Default)]
+    pub(super) struct Count(pub(super) AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Count {
+        pub(super) fn get(&self) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn each_registration_is_woken_once() {
+        let slot = super::WaitSlot::new();
+        let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let waker = one.clone().into();
+        let _tickets = [
+            slot.register(&waker),
+            slot.register(&waker),
+            slot.register(&two.clone().into()),
+        ];
+        assert!(slot.is_waiting());
+
+        slot.wake_all();
+        assert!(!slot.is_waiting());
+        slot.wake_all();
+        assert_eq!((one.get(), two.get()), (2, 1));
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn taken_wakers_are_the_takers_and_deregistered_ones_nobodys() {
+        let slot = super::WaitSlot::new();
+        let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let gone = slot.register(&one.clone().into());
+        let _stays = slot.register(&two.clone().into());
+        slot.deregister(gone);
+        assert!(slot.is_waiting());
+
+        let mut wakers = super::Wakers::new();
+        slot.take(&mut wakers);
+        assert!(!slot.is_waiting());
+        wakers.wake();
+        assert_eq!((one.get(), two.get()), (0, 1));
+    }
+
+    /// Both were taken, one waits again, and the other, which does not, has the older ticket.
+    #[cfg(not(loom))]
+    #[test]
+    fn who_leaves_takes_back_its_own_of_equal_wakers() {
+        let slot = super::WaitSlot::new();
+        let count = Arc::new(Count::default());
+        let waker = count.clone().into();
+        let (mut one, mut two) = (None, None);
+        slot.renew(&mut one, &waker);
+        slot.renew(&mut two, &waker);
+        slot.take(&mut super::Wakers::new());
+        slot.renew(&mut one, &waker);
+        // Its waker was used, and there is no second ticket.
+        assert!(!slot.leave(&mut two));
+        assert!(two.is_none());
+        assert!(slot.is_waiting());
+        // It is one waiter, however often it is polled.
+        slot.renew(&mut one, &waker);
+        slot.wake_all();
+        assert_eq!(count.get(), 1);
+        slot.renew(&mut one, &waker);
+        assert!(slot.leave(&mut one));
+        assert!(!slot.is_waiting());
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn who_registers_again_keeps_its_entry_with_the_newest_waker() {
+        let slot = super::WaitSlot::new();
+        let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let (first, second) = (one.clone().into(), two.clone().into());
+        let mut ticket = None;
+        assert!(slot.renew(&mut ticket, &first));
+        assert!(!slot.renew(&mut ticket, &first));
+        assert!(!slot.renew(&mut ticket, &second));
+        drop(first);
+        assert_eq!(Arc::strong_count(&one), 1);
+        slot.wake_all();
+        assert_eq!((one.get(), two.get()), (0, 1));
+        // It was taken, so this is another.
+        assert!(slot.renew(&mut ticket, &second));
+        assert!(slot.leave(&mut ticket));
+        assert!(!slot.is_waiting());
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn who_registers_while_being_woken_waits_for_the_next_time() {
+        struct Again(super::WaitSlot, AtomicU32);
+        impl Wake for Again {
+            fn wake(self: Arc<Self>) {
+                self.1.fetch_add(1, Ordering::Relaxed);
+                let _ticket = self.0.register(&self.clone().into());
+            }
+        }
+        let again = Arc::new(Again(super::WaitSlot::new(), AtomicU32::new(0)));
+        let _ticket = again.0.register(&again.clone().into());
+        again.0.wake_all();
+        again.0.wake_all();
+        assert_eq!(again.1.load(Ordering::Relaxed), 2);
+        assert!(again.0.is_waiting());
+        // The slot holds its own owner: break the circle.
+        again.0.take(&mut super::Wakers::new());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::tests::Count;
+    use super::*;
+    use ibex_base::sync::{Arc, thread};
+
+    /// Mutants: light_missing, heavy_missing.
+    #[test]
+    fn loom_registered_or_seen() {
+        loom::model(|| {
+            let published = Arc::new(AtomicU32::new(0));
+            let slot = Arc::new(WaitSlot::new());
+            let publisher = {
+                let (published, slot) = (published.clone(), slot.clone());
+                thread::spawn(move || {
+                    published.store(1, Ordering::Release);
+                    slot.wake_all();
+                })
+            };
+            let woken = std::sync::Arc::new(Count::default());
+            let _ticket = slot.register(&woken.clone().into());
+            let seen = published.load(Ordering::Acquire) == 1;
+            publisher.join().unwrap();
+            assert!(seen || woken.get() == 1, "asleep for ever");
+        });
+    }
+}

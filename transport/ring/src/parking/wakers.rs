@@ -1,0 +1,164 @@
+//! Wakers on their way from the places where somebody waits to who calls them.
+//!
+//! They are collected under a lock and called after it. The list is its thread's, used
+//! again and again, so that waking allocates nothing; and it is fetched with the first
+//! waker, so that who wakes nobody pays for nothing.
+#![forbid(unsafe_code)]
+
+use std::{
+    any::Any,
+    cell::Cell,
+    mem::{self, ManuallyDrop},
+    panic::{self, AssertUnwindSafe},
+    task::Waker,
+};
+
+/// Wakers to be called. Those that are not are dropped with it.
+#[derive(Debug, Default)]
+pub struct Wakers(ManuallyDrop<Vec<Waker>>);
+
+thread_local! {
+    static KEPT: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
+}
+
+impl Wakers {
+    /// Nobody to wake.
+    #[inline]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(ManuallyDrop::new(Vec::new()))
+    }
+
+    /// Whether there is nobody to wake.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there never was anybody: then there is nothing to drop either.
+    #[inline]
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.0.capacity() == 0
+    }
+
+    /// Gets the calling thread a list, so that it meets the allocator before it waits and not
+    /// when it first wakes somebody.
+    pub fn prepare() {
+        let _ = KEPT.try_with(|kept| {
+            let mut list = kept.take();
+            list.reserve(1);
+            kept.set(list);
+        });
+    }
+
+    /// Takes over all of `wakers`.
+    pub fn extend(&mut self, wakers: impl Iterator<Item = Waker>) {
+        if self.is_untouched() {
+            // While the thread's locals are destroyed there is none.
+            self.0 = ManuallyDrop::new(KEPT.try_with(Cell::take).unwrap_or_default());
+        }
+        self.0.extend(wakers);
+    }
+
+    /// Calls all of them, also those behind one that panics; for who holds no lock.
+    pub fn wake(&mut self) {
+        self.0.drain(..).for_each(call);
+    }
+}
+
+/// Calls a waker, which is foreign code. If it panics, the log says so, and nothing else comes
+/// of it: the thread that wakes has others to wake, and is not to blame.
+pub(super) fn call(waker: Waker) {
+    if let Err(cause) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        report(cause);
+    }
+}
+
+#[cold]
+fn report(cause: Box<dyn Any + Send>) {
+    let text = cause.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(
+        panic = text.unwrap_or("of another type than text"),
+        "a waker panicked; its task may not be polled again"
+    );
+    // Foreign code as well, and it may panic in turn.
+    mem::forget(cause);
+}
+
+impl Drop for Wakers {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_untouched() {
+            keep(mem::take(&mut self.0));
+        }
+    }
+}
+
+#[cold]
+fn keep(mut list: Vec<Waker>) {
+    // Wakers that nobody called.
+    list.clear();
+    let _ = KEPT.try_with(|kept| kept.set(list));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+    use std::task::Wake;
+
+    use super::*;
+    use crate::parking::WaitSlot;
+
+    /// Panics when it is used for the first time.
+    #[derive(Default)]
+    struct PanicsOnce(AtomicU32);
+
+    impl Wake for PanicsOnce {
+        fn wake(self: Arc<Self>) {
+            assert!(
+                self.0.fetch_add(1, Ordering::Relaxed) > 0,
+                "planted: a waker panics"
+            );
+        }
+    }
+
+    fn three() -> ([Arc<PanicsOnce>; 3], [Waker; 3]) {
+        let woken = [(); 3].map(|()| Arc::<PanicsOnce>::default());
+        let wakers = woken.each_ref().map(|one| Waker::from(one.clone()));
+        (woken, wakers)
+    }
+
+    fn counts(woken: &[Arc<PanicsOnce>]) -> Vec<u32> {
+        let count = |one: &Arc<PanicsOnce>| one.0.load(Ordering::Relaxed);
+        woken.iter().map(count).collect()
+    }
+
+    #[test]
+    fn wakers_behind_one_that_panics_are_woken() {
+        let (woken, registered) = three();
+        let slot = WaitSlot::new();
+        let _tickets = registered.each_ref().map(|waker| slot.register(waker));
+        let mut wakers = Wakers::new();
+        slot.take(&mut wakers);
+        wakers.wake();
+        assert!(wakers.is_empty());
+        assert_eq!(counts(&woken), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_slot_wakes_those_behind_one_that_panics() {
+        let (woken, registered) = three();
+        let slot = WaitSlot::new();
+        let _tickets = registered.each_ref().map(|waker| slot.register(waker));
+        assert!(slot.wake_one());
+        slot.wake_all();
+        assert_eq!(counts(&woken), [1, 1, 1]);
+        assert!(!slot.is_waiting());
+    }
+}

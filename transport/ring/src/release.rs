@@ -1,0 +1,542 @@
+//! From release cells to counters: the advance lock and the contiguous prefix.
+//!
+//! Guards settle their cells in any order and on any thread; what goes to the
+//! peer is how far the settled ones reach without a gap. Somebody has to sum
+//! them up in order, one at a time and never per message: the receiver handle
+//! each quarter window and before it sleeps, an engine in its turn, and a
+//! guard's thread when a peer waits.
+//!
+//! Rules:
+//!
+//! 1. All fields but `lock` are written under the lock and may be read by
+//!    anyone, one by one.
+//! 2. Who finds the lock taken marks it *look again* and goes: the holder
+//!    cannot give the lock up while it is marked, and sums once more.
+//! 3. `released` passes detached, dropped and acknowledged messages; `settled`
+//!    passes dropped and acknowledged ones and empties their cells, so it
+//!    follows behind.
+//! 4. `acknowledged` counts what `settled` passes, up to the first dropped
+//!    message; there acknowledgement has ended, for good.
+#![forbid(unsafe_code)]
+
+use ibex_base::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::cells::{CellBlock, CellState};
+
+/// The counters of one receiver, and the lock under which they advance.
+#[derive(Debug)]
+pub struct Advance {
+    lock: AtomicU32,
+
+    // What the peer is told.
+    released: AtomicU64,
+    position: AtomicU64,
+    acknowledged: AtomicU64,
+    acknowledgement_ended: AtomicU32,
+
+    // What the receiver needs to know.
+    /// All cells up to this sequence are empty again.
+    settled: AtomicU64,
+}
+
+/// Nobody sums.
+const FREE: u32 = 0;
+/// Somebody does.
+const HELD: u32 = 1;
+/// Somebody does, and has to do it again.
+const LOOK_AGAIN: u32 = 2;
+
+/// How far a receiver's messages are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The contiguous prefix of messages whose space is free.
+    pub released: u64,
+    /// Where in the ring that prefix ends, from where the ring begins.
+    pub position: u64,
+    /// The contiguous prefix that the application has acknowledged.
+    pub acknowledged: u64,
+    /// The message behind `acknowledged` was dropped without: the prefix will
+    /// not grow any more.
+    pub acknowledgement_ended: bool,
+}
+
+impl Default for Advance {
+    /// Nothing handed out yet.
+    fn default() -> Self {
+        Self {
+            lock: AtomicU32::new(FREE),
+            released: AtomicU64::new(0),
+            position: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
+            acknowledgement_ended: AtomicU32::new(0),
+            settled: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Advance {
+    /// Sums the cells, or makes whoever is doing so look again.
+    ///
+    /// Cells that had settled before the call are counted when it returns, or
+    /// will be by a holder that is still running. `then` is called under the
+    /// lock if anything moved, to publish the counters (with `Release`: it says
+    /// that the space may be overwritten). It must not panic and not come back
+    /// here.
+    pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
+        // ADVANCE, pairs with itself and with the release below: who finds the
+        // lock free sees all that the last holder did; who marks it makes the
+        // cells it saw visible to the holder. Model: loom_advance_looks_again.
+        if self.lock.swap(LOOK_AGAIN, Ordering::AcqRel) == FREE {
+            self.run_locked(cells, then);
+        }
+    }
+
+    /// Calls `rest` under the lock if all of the `handed_out` messages have settled: then
+    /// every cell is empty. Returns whether they have; somebody who sums says that they may
+    /// not have. `then` is as for [`run`](Self::run).
+    pub fn rest(
+        &self,
+        cells: &CellBlock,
+        handed_out: u64,
+        rest: impl FnOnce(),
+        then: impl FnMut(&Prefix),
+    ) -> bool {
+        // ADVANCE, as in `run`.
+        let locked = self
+            .lock
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        if locked.is_err() {
+            return false;
+        }
+        let is_settled = self.settled.load(Ordering::Relaxed) == handed_out;
+        if is_settled {
+            rest();
+        }
+        self.run_locked(cells, then);
+        is_settled
+    }
+
+    /// Sums until nobody has marked the lock, and frees it.
+    fn run_locked(&self, cells: &CellBlock, mut then: impl FnMut(&Prefix)) {
+        loop {
+            // A swap and not a store: a mark that came after the exchange below
+            // failed is overwritten here, and must be read to be answered.
+            self.lock.swap(HELD, Ordering::Acquire);
+            if let Some(prefix) = self.sum(cells) {
+                then(&prefix);
+            }
+            let freed =
+                self.lock
+                    .compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed);
+            if freed.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// A peer waits for these counters: sums the cells, and makes the next
+    /// guard that settles ring the block's bell, once.
+    ///
+    /// The sum is what keeps a guard from being lost that settled just before
+    /// it could know. Called when the peer's ring came in, and again after each
+    /// ring of the bell for as long as the peer waits.
+    pub fn ask(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
+        // ASK, pairs with `CellBlock::settle`. Model: loom_settled_while_asked.
+        cells.ask();
+        self.run(cells, then);
+    }
+
+    /// The last message whose cell is empty, so that it may be handed out. The number only
+    /// grows, and may be old: [`run`](Self::run) first.
+    ///
+    /// A detached message keeps its cell until it is acknowledged or dropped,
+    /// so a last cell within the window means that as many as there are cells are
+    /// held or detached.
+    #[inline]
+    #[must_use]
+    pub fn last_cell(&self, cells: &CellBlock) -> u64 {
+        // EMPTIED, pairs with `sum`: the cell's new life begins after the end
+        // of the old one. Model: loom_cells_are_reused_when_empty.
+        let settled = self.settled.load(Ordering::Acquire);
+        settled + cells.capacity()
+    }
+
+    /// The contiguous prefix of messages whose space is free, now.
+    #[inline]
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
+    }
+
+    /// The counters now. Each is exact, but they may be of different age; what
+    /// belongs together comes to `then`.
+    #[must_use]
+    pub fn prefix(&self) -> Prefix {
+        // ENDED, pairs with `sum`: an end that is seen comes with the count at which it
+        // happened. A count from before would have to grow after its own end.
+        let acknowledgement_ended = self.acknowledgement_ended.load(Ordering::Acquire) != 0;
+        Prefix {
+            released: self.released.load(Ordering::Relaxed),
+            position: self.position.load(Ordering::Relaxed),
+            acknowledged: self.acknowledged.load(Ordering::Relaxed),
+            acknowledgement_ended,
+        }
+    }
+
+    /// Advances all counters as far as the cells allow; the new ones if any
+    /// that the peer is told has moved. Under the lock.
+    fn sum(&self, cells: &CellBlock) -> Option<Prefix> {
+        let before = self.prefix();
+        let mut prefix = before;
+        let mut settled = self.settled.load(Ordering::Relaxed);
+
+        // All cells can be detached: without the bound we would come round to
+        // the first of them and count it again.
+        while prefix.released - settled < cells.capacity() {
+            let cell = cells.cell(prefix.released + 1);
+            match cell.state {
+                CellState::Empty | CellState::Held => break,
+                CellState::Detached | CellState::Dropped | CellState::Acknowledged => {
+                    prefix.released += 1;
+                    prefix.position += cell.size;
+                }
+            }
+        }
+        while settled < prefix.released {
+            match cells.cell(settled + 1).state {
+                CellState::Dropped => prefix.acknowledgement_ended = true,
+                CellState::Acknowledged => {
+                    prefix.acknowledged += u64::from(!prefix.acknowledgement_ended);
+                }
+                _ => break,
+            }
+            settled += 1;
+            cells.clear(settled);
+        }
+
+        self.released.store(prefix.released, Ordering::Relaxed);
+        self.position.store(prefix.position, Ordering::Relaxed);
+        self.acknowledged
+            .store(prefix.acknowledged, Ordering::Relaxed);
+        // ENDED, pairs with `prefix`.
+        self.acknowledgement_ended
+            .store(prefix.acknowledgement_ended.into(), Ordering::Release);
+        // EMPTIED, pairs with `last_cell`.
+        self.settled.store(settled, Ordering::Release);
+        (prefix != before).then_some(prefix)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cells::size_units;
+    use crate::parking::bell::Bell;
+
+    const CELLS: u64 = 16;
+
+    /// The naive truth: every message's state and size, for ever.
+    #[derive(Debug, Default)]
+    struct Model {
+        messages: Vec<(CellState, u64)>,
+    }
+
+    impl Model {
+        fn prefix(&self) -> Prefix {
+            let released = self
+                .messages
+                .iter()
+                .take_while(|(state, _)| *state != CellState::Held);
+            let acknowledged = self
+                .messages
+                .iter()
+                .take_while(|(state, _)| *state == CellState::Acknowledged)
+                .count();
+            Prefix {
+                released: released.clone().count() as u64,
+                position: released.map(|(_, size)| size).sum::<u64>(),
+                acknowledged: acknowledged as u64,
+                acknowledgement_ended: self
+                    .messages
+                    .get(acknowledged)
+                    .is_some_and(|(state, _)| *state == CellState::Dropped),
+            }
+        }
+
+        fn oldest_unsettled(&self) -> u64 {
+            let settled = |(state, _): &&(CellState, u64)| {
+                matches!(state, CellState::Dropped | CellState::Acknowledged)
+            };
+            self.messages.iter().take_while(settled).count() as u64
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        HandOut(usize),
+        Settle(prop::sample::Index, CellState),
+        Run,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let state = prop_oneof![
+            2 => Just(CellState::Detached),
+            1 => Just(CellState::Dropped),
+            6 => Just(CellState::Acknowledged),
+        ];
+        prop_oneof![
+            4 => (1..50usize).prop_map(|words| Step::HandOut(8 * words)),
+            4 => (any::<prop::sample::Index>(), state)
+                .prop_map(|(which, state)| Step::Settle(which, state)),
+            1 => Just(Step::Run),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn counts_like_the_naive_model(steps in prop::collection::vec(step(), 0..400)) {
+            let bell = Bell::lease().unwrap();
+            let lease = CellBlock::lease(CELLS as usize, bell.bell()).expect("memory");
+            let cells = lease.block();
+            let advance = Advance::default();
+            let mut model = Model::default();
+            let mut told = advance.prefix();
+            for step in steps {
+                match step {
+                    Step::HandOut(size) => {
+                        let sequence = model.messages.len() as u64 + 1;
+                        advance.run(cells, |prefix| told = *prefix);
+                        let free = sequence - model.oldest_unsettled() <= CELLS;
+                        prop_assert_eq!(advance.last_cell(cells) >= sequence, free);
+                        if free {
+                            cells.hold(sequence, size);
+                            model.messages.push((CellState::Held, size as u64));
+                        }
+                    }
+                    Step::Settle(which, state) => {
+                        // Only what has an owner left can be settled, and only
+                        // a held one can be detached.
+                        let owned: Vec<_> = (0..model.messages.len())
+                            .filter(|index| match model.messages[*index].0 {
+                                CellState::Held => true,
+                                CellState::Detached => state != CellState::Detached,
+                                _ => false,
+                            })
+                            .collect();
+                        if !owned.is_empty() {
+                            let index = *which.get(&owned);
+                            let (message, size) = &mut model.messages[index];
+                            cells.settle(index as u32 + 1, size_units(*size as usize), state);
+                            *message = state;
+                        }
+                    }
+                    Step::Run => advance.run(cells, |prefix| told = *prefix),
+                }
+            }
+            advance.run(cells, |prefix| told = *prefix);
+            prop_assert_eq!(told, model.prefix());
+            prop_assert_eq!(advance.prefix(), told);
+            let open = model.messages.iter().any(|(state, _)| {
+                matches!(state, CellState::Held | CellState::Detached)
+            });
+            prop_assert_eq!(lease.is_settled(), !open);
+        }
+    }
+
+    #[test]
+    fn a_detached_message_can_be_acknowledged_after_a_later_one_was_dropped() {
+        let bell = Bell::lease().unwrap();
+        let lease = CellBlock::lease(CELLS as usize, bell.bell()).expect("memory");
+        let cells = lease.block();
+        let advance = Advance::default();
+        for sequence in 1..=3 {
+            cells.hold(sequence, 64);
+        }
+        cells.settle(1, 8, CellState::Detached);
+        cells.settle(2, 8, CellState::Dropped);
+        cells.settle(3, 8, CellState::Detached);
+        advance.run(cells, |_| ());
+        let prefix = advance.prefix();
+        assert_eq!((prefix.released, prefix.acknowledged), (3, 0));
+        assert!(!prefix.acknowledgement_ended);
+        assert!(advance.last_cell(cells) < CELLS + 1);
+
+        cells.settle(1, 8, CellState::Acknowledged);
+        advance.run(cells, |_| ());
+        let prefix = advance.prefix();
+        assert_eq!((prefix.released, prefix.acknowledged), (3, 1));
+        assert!(prefix.acknowledgement_ended);
+        // The third is still somebody's, although no acknowledgement counts
+        // any more: its cell must not become another message's.
+        assert!(advance.last_cell(cells) >= CELLS + 2);
+        assert!(advance.last_cell(cells) < CELLS + 3);
+        cells.settle(3, 8, CellState::Acknowledged);
+        advance.run(cells, |_| ());
+        assert!(advance.last_cell(cells) >= CELLS + 3);
+        assert_eq!(advance.prefix(), prefix);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+
+    use super::*;
+    use crate::cells::CellLease;
+    use crate::consumer::Consumer;
+    use crate::model_memory::Words;
+    use crate::parking::bell::{Bell, BellLease, Drive};
+    use crate::producer::{Producer, Released};
+    use ibex_base::sync::{Arc, thread};
+    use ibex_protocol::format::record::{Layout, RecordKind};
+
+    /// Counts rings. Not with loom's atomics: it is read when all threads have
+    /// been joined.
+    #[derive(Default)]
+    struct Rings(std::sync::atomic::AtomicU32);
+
+    impl Drive for Rings {
+        fn drive(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn bell() -> (BellLease, std::sync::Arc<Rings>) {
+        let bell = Bell::lease().unwrap();
+        let rings = std::sync::Arc::new(Rings::default());
+        let weak: std::sync::Weak<Rings> = std::sync::Arc::downgrade(&rings);
+        bell.set_caller(weak);
+        (bell, rings)
+    }
+
+    fn two_cells() -> (BellLease, CellLease, Arc<Advance>) {
+        let (bell, _) = bell();
+        let lease = CellBlock::lease(2, bell.bell()).expect("memory");
+        (bell, lease, Arc::new(Advance::default()))
+    }
+
+    /// Mutants: settle_relaxed, sum_relaxed.
+    #[test]
+    fn loom_space_is_reused_after_settle() {
+        loom::model(|| {
+            let (_bell, lease, advance) = two_cells();
+            let cells = lease.block();
+            let memory = Words::new(32);
+            let mut producer = Producer::new(memory.clone(), Layout::packed(8), 10);
+            let mut consumer = Consumer::new(memory.clone(), Layout::packed(8));
+            memory.write(8, &[1, 1]);
+            producer.publish(RecordKind::Data, 16);
+            let record = consumer.peek().unwrap().unwrap();
+            consumer.advance(&record);
+            cells.hold(1, record.size);
+
+            let guard = {
+                let memory = memory.clone();
+                thread::spawn(move || {
+                    assert_eq!(memory.read(8, 2), [1, 1]);
+                    cells.settle(1, 3, CellState::Dropped);
+                })
+            };
+            let mut released = None;
+            while released.is_none() {
+                advance.run(cells, |prefix| {
+                    released = Some(Released {
+                        messages: prefix.released,
+                        position: prefix.position,
+                    });
+                });
+                thread::yield_now();
+            }
+            producer.refresh(released.unwrap()).unwrap();
+            assert!(producer.fits(16));
+            memory.write(32, &[2, 2]);
+            producer.publish(RecordKind::Data, 16);
+            guard.join().unwrap();
+        });
+    }
+
+    /// Mutants: mark_missing, mark_overwritten, advance_relaxed.
+    #[test]
+    fn loom_advance_looks_again() {
+        loom::model(|| {
+            let (_bell, lease, advance) = two_cells();
+            let cells = lease.block();
+            cells.hold(1, 8);
+            cells.hold(2, 16);
+            // Only the holder of the lock may come here; loom checks.
+            let told = Arc::new(UnsafeCell::new(()));
+            let settle =
+                |sequence, size_units, advance: Arc<Advance>, told: Arc<UnsafeCell<()>>| {
+                    cells.settle(sequence, size_units, CellState::Acknowledged);
+                    advance.run(cells, |_| told.with_mut(|_| ()));
+                };
+            let other = {
+                let (advance, told) = (advance.clone(), told.clone());
+                thread::spawn(move || settle(1, 1, advance, told))
+            };
+            settle(2, 2, advance.clone(), told.clone());
+            other.join().unwrap();
+            told.with_mut(|_| ());
+            let expected = Prefix {
+                released: 2,
+                position: 24,
+                acknowledged: 2,
+                acknowledgement_ended: false,
+            };
+            assert_eq!(advance.prefix(), expected, "a settled cell was forgotten");
+        });
+    }
+
+    /// Mutants: ask_without_sum, light_missing, heavy_missing.
+    #[test]
+    fn loom_settled_while_asked() {
+        loom::model(|| {
+            let (bell, rings) = bell();
+            let lease = CellBlock::lease(2, bell.bell()).expect("memory");
+            let cells = lease.block();
+            let advance = Arc::new(Advance::default());
+            cells.hold(1, 8);
+            let guard = thread::spawn(move || cells.settle(1, 1, CellState::Dropped));
+            // The receiver's own thread may be summing meanwhile.
+            let receiver = {
+                let advance = advance.clone();
+                thread::spawn(move || advance.run(cells, |_| ()))
+            };
+            advance.ask(cells, |_| ());
+            guard.join().unwrap();
+            receiver.join().unwrap();
+            let rings = rings.0.load(Ordering::Relaxed);
+            assert_eq!(cells.has_rung(), rings == 1);
+            assert!(
+                advance.prefix().released == 1 || rings == 1,
+                "the peer waits for a release that nobody will tell it of"
+            );
+        });
+    }
+
+    /// Mutants: last_cell_relaxed, emptied_relaxed.
+    #[test]
+    fn loom_cells_are_reused_when_empty() {
+        loom::model(|| {
+            let (_bell, lease, advance) = two_cells();
+            let cells = lease.block();
+            cells.hold(1, 8);
+            cells.settle(1, 1, CellState::Dropped);
+            // In a thread of its own: the main one would look once, before the other has
+            // begun.
+            let receiver = {
+                let advance = advance.clone();
+                thread::spawn(move || {
+                    if advance.last_cell(cells) >= 3 {
+                        assert_eq!(cells.cell(3).state, CellState::Empty);
+                        cells.hold(3, 8);
+                    }
+                })
+            };
+            advance.run(cells, |_| ());
+            receiver.join().unwrap();
+        });
+    }
+}
