@@ -1,11 +1,12 @@
 //! Mutants: bugs that are planted, and the tests that have to find them.
 //!
 //! A test that passes says little until one has seen it fail. So for each ordering,
-//! fence and step that a loom model is there for, and for the counting of the engine,
+//! fence and step that a loom model is there for, and for the counting of the protocol,
 //! there is a bug that a patch adds to a copy of the sources (`testing/mutants`) and
 //! `IBEX_MUTANT=NAME` plants. Each test here has to fail with the bugs that it names, within
 //! a minute, and to pass without.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ use crate::workspace;
 /// One test of the transport crate, and what it has to find.
 #[derive(Debug)]
 struct Finder {
+    /// The crate whose test it is.
+    package: &'static str,
     tool: Tool,
     test: &'static str,
     mutants: &'static [&'static str],
@@ -47,41 +50,49 @@ impl fmt::Display for Tool {
 
 const FINDERS: &[Finder] = &[
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_publish_then_read",
         mutants: &["publish_relaxed"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_old_payload_is_no_header",
         mutants: &["zero_missing"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_space_is_reused_after_settle",
         mutants: &["settle_relaxed", "sum_relaxed"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_advance_looks_again",
         mutants: &["mark_missing", "mark_overwritten", "advance_relaxed"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_settled_while_asked",
         mutants: &["ask_without_sum", "light_missing", "heavy_missing"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_cells_are_reused_when_empty",
         mutants: &["last_cell_relaxed", "emptied_relaxed"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_armed_or_seen",
         mutants: &["light_missing", "heavy_missing"],
     },
     Finder {
+        package: "ibex-base",
         tool: Tool::Loom,
         test: "loom_one_is_inside",
         mutants: &[
@@ -92,11 +103,13 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_registered_or_seen",
         mutants: &["light_missing", "heavy_missing"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_rung_for_who_sleeps",
         mutants: &[
@@ -107,11 +120,13 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_returned_after_use",
         mutants: &["return_relaxed", "take_back_relaxed"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_arrivals",
         mutants: &[
@@ -122,21 +137,25 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_slots_rest",
         mutants: &["rest_relaxed", "retire_relaxed"],
     },
     Finder {
+        package: "ibex-base",
         tool: Tool::Loom,
         test: "loom_polled_again_or_woken",
         mutants: &["second_poll_missing", "drained_late"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_marked_or_roused",
         mutants: &["rouse_fence_missing", "sleep_fence_missing", "looked_early"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_driven_or_roused",
         mutants: &[
@@ -147,26 +166,31 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_marked_or_unparked",
         mutants: &["rouse_fence_missing", "parked_early"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_a_watcher_is_rung_for",
         mutants: &["watcher_unrung"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_woken_whoever_leads",
         mutants: &["woken_unseen", "waker_rings_nothing"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_the_bell_is_the_sleepers",
         mutants: &["drained_asleep"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_the_seat_is_passed_on",
         mutants: &[
@@ -177,16 +201,19 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_a_leader_may_panic",
         mutants: &["left_silently"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_a_follower_may_give_up",
         mutants: &["not_passed_on"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_the_keeper_stands_by",
         mutants: &[
@@ -197,26 +224,31 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_the_seat_is_claimed",
         mutants: &["claim_unseen", "rouse_fence_missing", "sleep_fence_missing"],
     },
     Finder {
+        package: "ibex-ring",
         tool: Tool::Proptest,
-        test: "ring::release::tests::counts_like_the_naive_model",
+        test: "release::tests::counts_like_the_naive_model",
         mutants: &["ack_counted_on_drop", "window_returned_twice"],
     },
     Finder {
+        package: "ibex-protocol",
         tool: Tool::Proptest,
-        test: "engine::session::tests::records::a_lone_record_is_what_any_frame_is",
+        test: "session::tests::records::a_lone_record_is_what_any_frame_is",
         mutants: &["index_unchecked"],
     },
     Finder {
+        package: "ibex-protocol",
         tool: Tool::Proptest,
-        test: "engine::frame_check::tests::every_flipped_bit_that_is_covered_is_noticed",
+        test: "format::frame_check::tests::every_flipped_bit_that_is_covered_is_noticed",
         mutants: &["payload_unchecked"],
     },
     Finder {
+        package: "ibex-transport",
         tool: Tool::Simulation,
         test: "fabric::sim::tests::no_seed_breaks_a_rule",
         mutants: &[
@@ -229,6 +261,7 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-transport",
         tool: Tool::Simulation,
         test: "fabric::sim::tests::what_is_sent_over_wires_that_break_comes_once",
         mutants: &[
@@ -239,16 +272,19 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-transport",
         tool: Tool::Simulation,
         test: "fabric::sim::tests::what_waits_to_be_written_is_written",
         mutants: &["write_unawaited"],
     },
     Finder {
+        package: "ibex-transport",
         tool: Tool::Simulation,
         test: "fabric::sim::tests::credit_that_is_on_its_way_is_not_lent",
         mutants: &["recalled_is_lent"],
     },
     Finder {
+        package: "ibex-transport",
         tool: Tool::Simulation,
         test: "fabric::sim::crowd::a_broker_gives_nothing_before_its_surrender_arrived",
         mutants: &["recalled_is_back"],
@@ -257,8 +293,10 @@ const FINDERS: &[Finder] = &[
 
 /// All loom models, as they are meant to be.
 pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
-    let program = build_with_loom(watchdog)?;
-    Step::new(&program).arg("loom_").run(watchdog)
+    for program in build_with_loom(watchdog)?.values() {
+        Step::new(program).arg("loom_").run(watchdog)?;
+    }
+    Ok(())
 }
 
 /// Each mutant, which has to fail every test that names it.
@@ -266,7 +304,7 @@ pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     let with_loom = build_with_loom(watchdog)?;
     let with_std = build_with_std(watchdog)?;
     // As it is meant to be: the program is also the only optimised one of these tests.
-    Step::new(&with_std)
+    Step::new(&with_std["ibex-transport"])
         .arg("verbs::tests::sleeping")
         .env("IBEX_TEST_SLEEPS", SLEEPS)
         .run(watchdog)?;
@@ -307,11 +345,11 @@ struct Search<'a> {
 
 /// Every finder with each of its mutants; those that are no models without one, too, as models
 /// pass in a stage of their own.
-fn searches<'a>(with_loom: &'a str, with_std: &'a str) -> Vec<Search<'a>> {
+fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'a>> {
     let of_finder = |finder: &'static Finder| {
         let program = match finder.tool {
-            Tool::Loom => with_loom,
-            Tool::Proptest | Tool::Simulation => with_std,
+            Tool::Loom => &with_loom[finder.package],
+            Tool::Proptest | Tool::Simulation => &with_std[finder.package],
         };
         let without = (finder.tool != Tool::Loom).then_some(None);
         let with = finder.mutants.iter().map(|mutant| Some(*mutant));
@@ -343,23 +381,48 @@ impl Search<'_> {
     }
 }
 
-/// Builds the transport crate's tests with loom, beside what is built without.
-fn build_with_loom(watchdog: &Watchdog) -> Result<String, Failure> {
+/// The test program of each crate, by its name.
+type Programs = BTreeMap<&'static str, String>;
+
+/// Builds the tests of the crates that have models with loom, beside what is built without.
+fn build_with_loom(watchdog: &Watchdog) -> Result<Programs, Failure> {
     let target = workspace::target().join("loom");
-    Step::of_line("cargo test -p ibex-transport --lib --release --manifest-path")
-        .arg(mutated_copy::make(watchdog)?)
-        .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .add_flags("RUSTFLAGS", "--cfg loom")
-        .build_program(watchdog)
+    let build = |package: &str, copy: &str| {
+        Step::of_line("cargo test --lib --release -p")
+            .args([package, "--manifest-path", copy])
+            .env("CARGO_TARGET_DIR", target.to_string_lossy())
+            .add_flags("RUSTFLAGS", "--cfg loom")
+    };
+    build_all(&[Tool::Loom], build, watchdog)
 }
 
-/// The same tests without loom, over what release builds are made from: the profile is that
-/// of a release.
-fn build_with_std(watchdog: &Watchdog) -> Result<String, Failure> {
-    Step::of_line("cargo test -p ibex-transport --lib --profile bench --manifest-path")
-        .arg(mutated_copy::make(watchdog)?)
-        .env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
-        .build_program(watchdog)
+/// Builds the tests of the other finders, over what release builds are made from: the profile
+/// is that of a release.
+fn build_with_std(watchdog: &Watchdog) -> Result<Programs, Failure> {
+    let build = |package: &str, copy: &str| {
+        Step::of_line("cargo test --lib --profile bench -p")
+            .args([package, "--manifest-path", copy])
+            .env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
+    };
+    build_all(&[Tool::Proptest, Tool::Simulation], build, watchdog)
+}
+
+/// Builds, from the copy with the bugs, the test program of each crate that one of these tools
+/// looks into.
+fn build_all(
+    tools: &[Tool],
+    build: impl Fn(&str, &str) -> Step,
+    watchdog: &Watchdog,
+) -> Result<Programs, Failure> {
+    let copy = mutated_copy::make(watchdog)?;
+    let finders = FINDERS.iter();
+    let of_tools = finders.filter(|finder| tools.contains(&finder.tool));
+    let packages: BTreeSet<_> = of_tools.map(|finder| finder.package).collect();
+    let built = packages.into_iter().map(|package| {
+        let program = build(package, &copy).build_program(watchdog)?;
+        Ok((package, program))
+    });
+    built.collect()
 }
 
 impl Finder {
@@ -405,7 +468,6 @@ const CASES: &str = "2000";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
@@ -459,7 +521,7 @@ mod tests {
             .map(|finder| finder.test.to_string())
             .collect::<BTreeSet<_>>();
         let mut sources = Vec::new();
-        read(&workspace::root().join("transport/src"), &mut sources);
+        read(&workspace::root().join("transport"), &mut sources);
         let found = found(&sources, "fn loom_", '(')
             .into_iter()
             .map(|name| format!("loom_{name}"));
