@@ -248,9 +248,9 @@ const FINDERS: &[Finder] = &[
         mutants: &["payload_unchecked"],
     },
     Finder {
-        package: "ibex-transport",
+        package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "fabric::sim::tests::no_seed_breaks_a_rule",
+        test: "tests::no_seed_breaks_a_rule",
         mutants: &[
             "credit_off_by_one",
             "surrender_spent_twice",
@@ -261,9 +261,9 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
-        package: "ibex-transport",
+        package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "fabric::sim::tests::what_is_sent_over_wires_that_break_comes_once",
+        test: "tests::what_is_sent_over_wires_that_break_comes_once",
         mutants: &[
             "replay_from_released",
             "fence_skipped",
@@ -272,21 +272,21 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
-        package: "ibex-transport",
+        package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "fabric::sim::tests::what_waits_to_be_written_is_written",
+        test: "tests::what_waits_to_be_written_is_written",
         mutants: &["write_unawaited"],
     },
     Finder {
-        package: "ibex-transport",
+        package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "fabric::sim::tests::credit_that_is_on_its_way_is_not_lent",
+        test: "tests::credit_that_is_on_its_way_is_not_lent",
         mutants: &["recalled_is_lent"],
     },
     Finder {
-        package: "ibex-transport",
+        package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "fabric::sim::crowd::a_broker_gives_nothing_before_its_surrender_arrived",
+        test: "crowd::a_broker_gives_nothing_before_its_surrender_arrived",
         mutants: &["recalled_is_back"],
     },
 ];
@@ -303,8 +303,8 @@ pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
 pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     let with_loom = build_with_loom(watchdog)?;
     let with_std = build_with_std(watchdog)?;
-    // As it is meant to be: the program is also the only optimised one of these tests.
-    Step::new(&with_std["ibex-transport"])
+    let sleepers = Step::of_line("cargo test --lib --profile bench -p ibex-transport");
+    Step::new(&sleepers.build_program(watchdog)?)
         .arg("verbs::tests::sleeping")
         .env("IBEX_TEST_SLEEPS", SLEEPS)
         .run(watchdog)?;

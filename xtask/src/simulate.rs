@@ -1,7 +1,6 @@
 //! The deterministic simulation: two engines, or up to 32, wires that misbehave, one seed.
 //!
-//! The program is `transport/examples/simulate.rs`, behind a feature of that crate that
-//! nobody who uses ibex sees.
+//! The program is `testing/sim/src/bin/simulate.rs`.
 
 use std::process::ExitCode;
 
@@ -12,7 +11,7 @@ use crate::watchdog::Watchdog;
 
 /// `cargo xtask simulate`: the arguments are the program's.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
-    let program = "cargo run --release -p ibex-transport --features sim --example simulate --";
+    let program = "cargo run --release -p ibex-sim --bin simulate --";
     Step::of_line(program)
         .args(arguments)
         .run(&Watchdog::patient())?;
@@ -30,8 +29,8 @@ pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
 }
 
 fn of_steps(steps: &str, watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::build("--example simulate", watchdog)?;
-    Step::new(&tested::example("simulate"))
+    tested::build("--bin simulate", watchdog)?;
+    Step::new(&tested::binary("simulate"))
         .args(["--steps", steps])
         .run(watchdog)
 }

@@ -12,8 +12,8 @@ use crate::workspace;
 
 /// The packages and features of the shared build. Cargo gives `ibex-harness` its feature for the
 /// sake of `ibex`, but not the crate behind it unless it is named too.
-const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak --release \
-     --features ibex/fake-device,ibex-harness/verbs,ibex-transport/sim";
+const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-sim -p ibex-soak --release \
+     --features ibex/fake-device,ibex-harness/verbs";
 
 /// `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
@@ -46,7 +46,12 @@ pub(crate) fn example(name: &str) -> String {
 
 /// The path of the program `soak`, once [`build_programs`] has built it.
 pub(crate) fn soak() -> String {
-    built("soak")
+    binary("soak")
+}
+
+/// The path of a binary, once it is built.
+pub(crate) fn binary(name: &str) -> String {
+    built(name)
 }
 
 fn built(name: &str) -> String {

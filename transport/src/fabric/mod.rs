@@ -2,16 +2,13 @@
 //!
 //! Every session has a tcp connection for life, which carries control and liveness on
 //! every fabric (`link`), and data too where the fabric is [`tcp`]. With [`shm`] data
-//! goes through memory that both processes map and never through a link. `sim` moves no
-//! bytes between processes at all: it drives engines from a seed. [`verbs`] is the
+//! goes through memory that both processes map and never through a link. [`verbs`] is the
 //! layer over RDMA devices; the feature of that name adds the system's library to it, and
 //! tests a device made of memory.
 
 mod kind;
 pub(crate) mod link;
 pub mod shm;
-#[cfg(any(test, feature = "sim"))]
-pub mod sim;
 pub mod tcp;
 pub mod verbs;
 

@@ -19,7 +19,7 @@
 //! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
 //!    region any more.
 
-#[cfg(any(test, feature = "sim", feature = "fake-device"))]
+#[cfg(any(test, feature = "fake-device"))]
 pub mod fake;
 #[cfg(feature = "verbs")]
 mod libibverbs;

@@ -1,4 +1,4 @@
-//! The simulated fabric: sessions of two nodes or more, a clock and a seed.
+//! The simulation: sessions of two nodes or more, a clock and a seed.
 //!
 //! A [`Simulation`] has two nodes meet by the handshakes of the bootstrap, joins their pure
 //! engine state by wires that delay, cut and stall what passes, and lets an application on each

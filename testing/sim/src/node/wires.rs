@@ -13,7 +13,7 @@ use ibex_protocol::{
 };
 
 use super::{Node, Stage};
-use crate::fabric::sim::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire};
+use crate::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire};
 
 /// What came in and is not handled.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ impl Inbound {
 
 impl Node {
     /// Writes what is due; whether anything went out.
-    pub(in crate::fabric::sim) fn transmit(
+    pub(crate) fn transmit(
         &mut self,
         now: u64,
         wire: &mut Wire,
@@ -315,7 +315,7 @@ impl Node {
     }
 
     /// Reads and handles what has arrived; whether anything had.
-    pub(in crate::fabric::sim) fn receive(
+    pub(crate) fn receive(
         &mut self,
         now: u64,
         wire: &mut Wire,
@@ -483,7 +483,7 @@ impl Node {
 
     /// Hears what it heard last again, as it was or with other bytes: the session may believe
     /// it or not, and is in order as far as it goes. What it believes then is not what is.
-    pub(in crate::fabric::sim) fn mishear(&mut self) -> Checked {
+    pub(crate) fn mishear(&mut self) -> Checked {
         let mut frame = std::mem::take(&mut self.last_control);
         if frame.is_empty() || matches!(self.stage, Stage::Suspended | Stage::Before) {
             return Ok(());
@@ -559,7 +559,7 @@ impl Node {
     }
 
     /// Whether everything that is due is on the wire.
-    pub(in crate::fabric::sim) fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.outbound.bytes.is_empty()
     }
 }

@@ -9,10 +9,7 @@ use ibex_protocol::transfer::{
 };
 
 use super::Node;
-use crate::fabric::sim::{
-    Checked, ensure,
-    ledger::{Ledger, Message},
-};
+use crate::{Checked, ensure, ledger::{Ledger, Message}};
 
 /// The blocks, by their addresses. None is used twice, so that a write to one that went back
 /// is found out.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::fabric::sim::{Campaign, SimOptions, Totals, Until};
+use ibex_sim::{Campaign, SimOptions, Totals, Until};
 
 fn main() -> ExitCode {
     let Some((campaign, is_single)) = parse(env::args().skip(1)) else {
