@@ -323,13 +323,16 @@ const PROOFS: &[&str] = &[
     "--test memory_flat --test no_allocation",
 ];
 
-/// Each example once. `pingpong` and `replication` run over every fabric that needs no device.
+/// Each example once, and the replicated log. `pingpong` and that run over every fabric that
+/// needs no device.
 fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let each = EXAMPLES.iter().map(|(name, arguments)| {
         Step::new(&tested::example(name)).args(arguments.split_whitespace())
     });
-    let each: Vec<_> = each.collect();
+    let replication =
+        Step::new(&tested::binary("replication")).args(REPLICATION.split_whitespace());
+    let each: Vec<_> = each.chain([replication]).collect();
     side_by_side(&[&each, &[tested::test("--test replication")]], watchdog)
 }
 
@@ -348,11 +351,9 @@ const EXAMPLES: &[(&str, &str)] = &[
         "pingpong",
         "--fabric all --codec serde --size 64 --iters 2000 --json",
     ),
-    (
-        "replication",
-        "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json",
-    ),
 ];
+
+const REPLICATION: &str = "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json";
 
 /// The facade's features, each as it stands behind `--no-default-features`.
 const FEATURES: &[&str] = &[

@@ -12,7 +12,7 @@ use crate::workspace;
 
 /// The packages and features of the shared build. Cargo gives `ibex-harness` its feature for the
 /// sake of `ibex`, but not the crate behind it unless it is named too.
-const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-sim -p ibex-soak --release \
+const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-replication -p ibex-sim -p ibex-soak --release \
      --features ibex/fake-device,ibex-harness/verbs";
 
 /// `cargo test` with these targets, and arguments for their programs behind `--`.
@@ -31,12 +31,12 @@ pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Fa
     test(&format!("--test {name}")).build_program(watchdog)
 }
 
-/// Builds all examples and the program `soak`.
+/// Builds all examples and the programs `soak` and `replication`.
 ///
 /// Examples bring the dependencies of tests along, which the program would otherwise be
 /// built without, and so with crates of its own.
 pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
-    build("--examples --bin soak", watchdog)
+    build("--examples --bin soak --bin replication", watchdog)
 }
 
 /// The path of an example, once [`build_programs`] has built it.

@@ -9,7 +9,10 @@ use ibex_protocol::transfer::{
 };
 
 use super::Node;
-use crate::{Checked, ensure, ledger::{Ledger, Message}};
+use crate::{
+    Checked, ensure,
+    ledger::{Ledger, Message},
+};
 
 /// The blocks, by their addresses. None is used twice, so that a write to one that went back
 /// is found out.

@@ -103,12 +103,7 @@ impl Inbound {
 
 impl Node {
     /// Writes what is due; whether anything went out.
-    pub(crate) fn transmit(
-        &mut self,
-        now: u64,
-        wire: &mut Wire,
-        ledger: &Ledger,
-    ) -> Checked<bool> {
+    pub(crate) fn transmit(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
         let mut any = false;
         self.complete_writes(wire);
         self.look_at_rings()?;
@@ -315,12 +310,7 @@ impl Node {
     }
 
     /// Reads and handles what has arrived; whether anything had.
-    pub(crate) fn receive(
-        &mut self,
-        now: u64,
-        wire: &mut Wire,
-        ledger: &Ledger,
-    ) -> Checked<bool> {
+    pub(crate) fn receive(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
         let before = self.inbound.bytes.len();
         wire.read(now, &mut self.inbound.bytes);
         let any = self.inbound.bytes.len() > before;

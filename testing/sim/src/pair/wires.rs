@@ -6,7 +6,9 @@ use ibex_bootstrap::HandshakeError;
 use ibex_protocol::{framing::Carriage, session::is_newer_epoch};
 
 use super::{Broken, Pair, of};
-use crate::{Checked, Fault, Side, ensure, connection::Verdict, machine::Met, meeting::Outcome, node::Stage};
+use crate::{
+    Checked, Fault, Side, connection::Verdict, ensure, machine::Met, meeting::Outcome, node::Stage,
+};
 
 impl Pair {
     /// A side meets the other, joins what that came to, notices that its wires are broken, and

@@ -1,6 +1,6 @@
 //! A log, replicated: a primary and replica processes, over ibex or over sockets.
 //!
-//! `cargo run --release --example replication -- --replicas 2` starts its replicas itself.
+//! `cargo run --release -p ibex-replication -- --replicas 2` starts its replicas itself.
 //! See `--help` and the README beside this file for the rest.
 //!
 //! Where to read: [`log`] is what lies on disk, [`replica`] and [`primary`] are the two

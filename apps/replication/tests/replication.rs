@@ -1,9 +1,6 @@
-//! The replication example under `kill -9` and worse: replicas are killed in the middle of a
-//! load and join again, and at the end every log, read back, is the primary's. Under fire
-//! the primary is killed, too, processes are stopped and connections broken.
-//!
-//! The example has to be built: `cargo test` does that, and `cargo build --example
-//! replication` before `cargo test --test replication`, with the same profile.
+//! The replicated log under `kill -9` and worse: replicas are killed in the middle of a load
+//! and join again, and at the end every log, read back, is the primary's. Under fire the
+//! primary is killed, too, processes are stopped and connections broken.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -223,7 +220,7 @@ fn run(options: &str) -> Value {
 }
 
 fn run_with(options: &str, prepare: impl FnOnce(&mut Command)) -> Value {
-    let mut command = Command::new(example());
+    let mut command = Command::new(program());
     command
         .args(options.split_whitespace())
         .arg("--json")
@@ -232,7 +229,7 @@ fn run_with(options: &str, prepare: impl FnOnce(&mut Command)) -> Value {
         command.args(["--segment-bytes", "1000000"]);
     }
     prepare(&mut command);
-    let mut child = command.spawn().expect("the example starts");
+    let mut child = command.spawn().expect("the program starts");
     let status = wait(&mut child, options);
     let mut output = String::new();
     let stdout = child.stdout.as_mut().expect("it was asked for as a pipe");
@@ -256,19 +253,12 @@ fn wait(child: &mut Child, options: &str) -> ExitStatus {
     }
 }
 
-/// The example beside this test: `target/PROFILE/deps/replication-…` has its examples in
-/// `target/PROFILE/examples`.
-fn example() -> PathBuf {
+/// Returns the path of the program: this test lies in `target/PROFILE/deps`, the program in
+/// `target/PROFILE`. Cargo's own path would not do where a guest mounts the target folder.
+fn program() -> PathBuf {
     let test = env::current_exe().expect("this program has a path");
     let profile = test.ancestors().nth(2).expect("it lies in a target folder");
-    let example = profile.join("examples/replication");
-    assert!(
-        example.exists(),
-        "{} is not there: run `cargo build --example replication` first, with the profile of \
-         this test",
-        example.display()
-    );
-    example
+    profile.join("replication")
 }
 
 const RECORDS: u64 = 8000;
