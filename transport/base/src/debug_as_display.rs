@@ -10,7 +10,7 @@
 /// #[error("the disk at {address} is full; delete something")]
 /// struct Full { address: u64 }
 ///
-/// crate::debug_as_display!(Full);
+/// ibex_base::debug_as_display!(Full);
 ///
 /// assert_eq!(format!("{:?}", Full { address: 7 }), "the disk at 7 is full; delete something");
 /// ```
