@@ -6,6 +6,8 @@
 #![deny(unsafe_code)]
 
 mod failure;
+#[cfg(test)]
+mod floors;
 mod fuzz;
 mod instructions;
 mod integrations;
