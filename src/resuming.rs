@@ -15,7 +15,7 @@ use ibex_bootstrap::{
 };
 use ibex_transport::{
     driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways},
-    fabric::verbs::PreparedPair,
+    rdma::PreparedPair,
 };
 
 use crate::{

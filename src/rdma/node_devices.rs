@@ -20,9 +20,11 @@ use ibex_transport::fabric::verbs::discovery::{
     self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish,
 };
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
-use ibex_transport::fabric::verbs::{
-    FirstSequence, ForkReport, Gid, GidType, Mtu, PairEndpoint, PartitionKey, PreparedPair,
-    RemoteEndpoint, Site, VerbsError,
+use ibex_transport::{
+    fabric::verbs::{
+        FirstSequence, ForkReport, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError,
+    },
+    rdma::{PairEndpoint, PreparedPair, Site},
 };
 
 use super::{RdmaSettings, choose};

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 #[cfg(feature = "fake-device")]
 use ibex_transport::fabric::verbs::provider::{Provider, fake::FakeProvider};
-use ibex_transport::fabric::verbs::{
-    CompletionPolling, ConnectionSettings, Mtu, PartitionKey, SiteSettings, VerbsError,
+use ibex_transport::{
+    fabric::verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, VerbsError},
+    rdma::SiteSettings,
 };
 
 use crate::{SettingConflict, SettingError, environment::Site};

@@ -11,9 +11,9 @@ use std::{
 };
 
 use ibex::rdma::{CompletionPolling, RdmaSettings};
-use ibex_transport::fabric::verbs::{
-    SiteSettings,
-    provider::fake::{FakeDevice, FakeProvider, Mask},
+use ibex_transport::{
+    fabric::verbs::provider::fake::{FakeDevice, FakeProvider, Mask},
+    rdma::{SiteSettings, settings_of},
 };
 
 use super::{
@@ -59,7 +59,7 @@ impl FakeUse {
     /// Whether a node has places for many sessions on it.
     pub(crate) fn has_many_places(self) -> bool {
         let mut settings = SiteSettings::default();
-        (self.mask.settings)(&mut settings);
+        settings_of(self.mask)(&mut settings);
         settings.max_sessions >= MANY_PLACES
     }
 
@@ -77,7 +77,7 @@ impl Fake {
     /// Has a node use it, as its mask and way of polling want it.
     pub(crate) fn is_used(&self, settings: RdmaSettings) -> RdmaSettings {
         let settings = settings.device(DEVICE).completion_polling(self.of.polling);
-        settings.on_fake(&self.provider, self.of.mask.settings)
+        settings.on_fake(&self.provider, settings_of(self.of.mask))
     }
 
     /// Panics unless it was used as it should be: no send found its receive queue empty, and

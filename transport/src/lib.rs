@@ -8,3 +8,4 @@ pub mod channel;
 mod clock;
 pub mod driver;
 pub mod fabric;
+pub mod rdma;

@@ -16,9 +16,12 @@ use std::{env, hint, thread};
 
 use ibex_transport::fabric::verbs::discovery::{Choice, DeviceKind};
 use ibex_transport::fabric::verbs::provider::Provider;
-use ibex_transport::fabric::verbs::{
-    CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
-    SendRequest, Site, SiteSettings, WorkCompletion,
+use ibex_transport::{
+    fabric::verbs::{
+        CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
+        SendRequest, WorkCompletion,
+    },
+    rdma::{Site, SiteSettings},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

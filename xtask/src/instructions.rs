@@ -66,7 +66,7 @@ fn sum(text: &str) -> Option<f64> {
     line.trim().parse().ok()
 }
 
-const TESTS: &str = "fabric::verbs::tests::sessions::counted";
+const TESTS: &str = "rdma::tests::sessions::counted";
 const FAKE: &str = "ibex_transport::fabric::verbs::provider::fake::hot";
 /// The calls of the data path; none calls another.
 const CALLS: [&str; 5] = [

@@ -18,8 +18,9 @@
 
 #![forbid(unsafe_code)]
 
-use serde::{Deserialize, Serialize};
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// Writes the payload of message `sequence` over all of `payload`.
 #[inline]

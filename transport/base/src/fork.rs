@@ -12,18 +12,23 @@
 //! 2. A drop forgets: what it would tell, unmap, give back or destroy stays as it is. A root
 //!    (a node, a handle, a session) leaks what it holds; what is dropped all the same looks
 //!    for itself.
-//! 3. Memory that messages lie in is not there in a child (`Mapping`).
+//! 3. Memory that messages lie in is not there in a child ([`keep_from_children`]).
 //!
 //! `posix_spawn`, `vfork` and `exec` are no concern of this module: the new program has none
 //! of it, as all descriptors are closed by `exec`.
 
 use std::{
     error::Error,
-    fmt, process,
+    fmt,
+    ops::Range,
+    process, ptr,
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use rustix::mm::{Advice, madvise};
+use rustix::{
+    mm::{Advice, madvise},
+    param::page_size,
+};
 
 /// Something of a process was used in a fork of it. Nothing was done.
 ///
@@ -100,6 +105,23 @@ pub fn check(what: impl FnOnce() -> String) -> Result<(), UsedAfterFork> {
     }
 }
 
+/// Gives a fork of this process a hole in the place of the pages that a range touches.
+///
+/// # Safety
+/// The range is mapped, and a child touches none of its pages.
+pub unsafe fn keep_from_children(range: Range<usize>) {
+    let page = page_size();
+    let start = range.start & !(page - 1);
+    let bytes = range.end.next_multiple_of(page) - start;
+    // SAFETY: the caller's contract: whole pages of what is mapped. The advice changes no byte
+    // in this process.
+    let advised = unsafe {
+        let start = ptr::without_provenance_mut(start);
+        madvise(start, bytes, Advice::LinuxDontFork)
+    };
+    debug_assert!(advised.is_ok(), "madvise of our own range: {advised:?}");
+}
+
 /// This process makes a node: from now on its children are told apart.
 ///
 /// # Errors
@@ -166,7 +188,7 @@ static PAGE: Page = Page {
 impl Page {
     /// Has the kernel zero the page in each child. Returns whether it does.
     fn is_wiped_on_fork(&'static self) -> bool {
-        if rustix::param::page_size() > align_of::<Self>() {
+        if page_size() > align_of::<Self>() {
             return false;
         }
         let start = (&raw const *self).cast_mut().cast();

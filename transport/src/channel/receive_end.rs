@@ -27,10 +27,8 @@ use super::{
 };
 use crate::{
     driver::Counter,
-    fabric::{
-        shm::{MessageSegment, MessageSlots, PassedFd, RingSegment},
-        verbs::LandingBlock,
-    },
+    fabric::shm::{MessageSegment, MessageSlots, PassedFd, RingSegment},
+    rdma::LandingBlock,
 };
 
 /// What one receiving handle, its guards' cells and its engine share.

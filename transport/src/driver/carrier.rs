@@ -20,9 +20,9 @@ use std::{
 
 use ibex_protocol::framing::Carriage;
 
-use crate::fabric::{
-    Fabric,
-    verbs::{PreparedPair, Site},
+use crate::{
+    fabric::Fabric,
+    rdma::{PreparedPair, Site},
 };
 
 /// What carries one session's data.

@@ -56,8 +56,8 @@ use crate::{
     fabric::{
         link::{Handover, Link, LinkStats, compact::compact_pool},
         tcp::outbound::Lists,
-        verbs::PreparedPair,
     },
+    rdma::PreparedPair,
 };
 
 /// All sessions of a node.

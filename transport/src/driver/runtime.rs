@@ -54,8 +54,8 @@ use crate::{
     fabric::{
         link::{Link, LinkStats, RedialError, Redialing},
         shm::ControlSegments,
-        verbs::Site,
     },
+    rdma::Site,
 };
 
 /// What a runtime is made of.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::SessionStats;
-use crate::{channel::coarse_time::CoarseTime, fabric::verbs::SiteCounts};
+use crate::{channel::coarse_time::CoarseTime, rdma::SiteCounts};
 
 /// What a session counts. Written by who has the engine, read by anyone; `bells` by
 /// everyone.

@@ -35,11 +35,8 @@ use super::{
 };
 use crate::{
     channel::{Interface, receive_end::ReceiveEnd, send_end::SendEnd},
-    fabric::{
-        Fabric,
-        shm::Bells,
-        verbs::{LandingBlock, LandingPlace, PreparedPair, Site},
-    },
+    fabric::{Fabric, shm::Bells},
+    rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
 };
 
 /// One session as its handles see it.

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use ibex_ring::memory::{Mapping, MemoryUse};
 use ibex_transport::fabric::verbs::discovery::{Choice, Sysfs, Wish, discover};
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 use ibex_transport::fabric::verbs::{
-    AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, ConnectionSettings, Device,
-    FirstSequence, LocalPort, MemoryRegion, Operation, ProtectionDomain, QueuePair,
-    QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess, Teardown, VerbsError, Verdict,
-    WorkCompletion, WorkId,
+    AnonymousMemory, AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait,
+    ConnectionSettings, Device, FirstSequence, LocalPort, MemoryRegion, Operation,
+    ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess,
+    Teardown, VerbsError, Verdict, WorkCompletion, WorkId,
 };
 
 /// Nothing here takes long; a guest under emulation may.
@@ -72,7 +71,7 @@ pub(crate) struct End {
     choice: Choice,
     pub(crate) completions: CompletionWait,
     pub(crate) shared: Option<ReceiveQueue>,
-    pub(crate) memory: MemoryRegion<Mapping>,
+    pub(crate) memory: MemoryRegion<AnonymousMemory>,
     pub(crate) pair: QueuePair,
 }
 
@@ -97,7 +96,7 @@ impl End {
         if let Some(shared) = &shared {
             builder = builder.shared_receive_queue(shared);
         }
-        let memory = Mapping::anonymous(MemoryUse::ArrivalBlock, 64 << 10).unwrap();
+        let memory = AnonymousMemory::new(64 << 10).unwrap();
         Ok(Self {
             pair: builder.build(choice.port, like.connection)?,
             memory: MemoryRegion::register(&domain, memory, RegionAccess::REMOTE_WRITE)?,

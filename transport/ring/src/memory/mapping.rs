@@ -8,7 +8,6 @@
 //!    decided by whoever holds it, and argued there.
 
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
@@ -199,7 +198,7 @@ impl Mapping {
     pub(super) fn keep_from_children(&self) {
         let start = self.base.as_ptr().addr();
         // SAFETY: the range is mapped (rule 1). A child does not touch it (`fork`, rule 3).
-        unsafe { keep_from_children(start..start + self.bytes) };
+        unsafe { fork::keep_from_children(start..start + self.bytes) };
     }
 
     /// Fills the page tables of the first `bytes`, so that touching them faults no more.
@@ -339,23 +338,6 @@ impl Access {
             Self::ReadOnly => ProtFlags::READ,
         }
     }
-}
-
-/// Gives a fork of this process a hole in the place of the pages that a range touches.
-///
-/// # Safety
-/// The range is mapped, and a child touches none of its pages.
-pub unsafe fn keep_from_children(range: Range<usize>) {
-    let page = page_size();
-    let start = range.start & !(page - 1);
-    let bytes = range.end.next_multiple_of(page) - start;
-    // SAFETY: the caller's contract: whole pages of what is mapped. The advice changes no byte
-    // in this process.
-    let advised = unsafe {
-        let start = ptr::without_provenance_mut(start);
-        madvise(start, bytes, Advice::LinuxDontFork)
-    };
-    debug_assert!(advised.is_ok(), "madvise of our own range: {advised:?}");
 }
 
 /// A successful mmap without MAP_FIXED never gives address 0 (`vm.mmap_min_addr`

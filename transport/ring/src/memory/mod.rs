@@ -44,7 +44,7 @@ pub use large::{
     DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargeBuffer, LargeLease, LargePool, class_bytes,
     longest_of_class,
 };
-pub use mapping::{Access, Mapping, keep_from_children};
+pub use mapping::{Access, Mapping};
 pub use memfd::create_memfd;
 pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;

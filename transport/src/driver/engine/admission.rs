@@ -8,8 +8,8 @@ use crate::{
     fabric::{
         link::{RewiringTerms, say_last_word},
         shm::UnixWires,
-        verbs::PreparedPair,
     },
+    rdma::PreparedPair,
 };
 
 /// A finished handshake, ready to become a session.

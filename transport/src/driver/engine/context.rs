@@ -6,7 +6,8 @@ use ibex_ring::parking::Wakers;
 
 use crate::{
     driver::{MemoryWanted, Runtime},
-    fabric::{link::Redialing, verbs::Site},
+    fabric::link::Redialing,
+    rdma::Site,
 };
 
 /// What a turn collects for after the lock.

@@ -6,10 +6,8 @@ use std::io;
 use super::Engine;
 use crate::{
     driver::{Context, PeerDescription},
-    fabric::{
-        link::{Link, Reconnection},
-        verbs::PreparedPair,
-    },
+    fabric::link::{Link, Reconnection},
+    rdma::PreparedPair,
 };
 
 impl Engine {

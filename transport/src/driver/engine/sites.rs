@@ -23,10 +23,8 @@ use super::{
 use crate::{
     channel::EndCause,
     clock,
-    fabric::verbs::{
-        AsyncEvent, PortEvent, PortNews, PostError, SharedReceives, Site, SiteQueues, VerbsError,
-        WorkCompletion,
-    },
+    fabric::verbs::{AsyncEvent, PortEvent, PostError, VerbsError, WorkCompletion},
+    rdma::{PortNews, SharedReceives, Site, SiteQueues},
 };
 
 /// A site and who lives on it.

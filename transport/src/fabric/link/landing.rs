@@ -15,7 +15,7 @@ use super::{Link, Wires};
 use crate::{
     channel::receive_end::{LargeArrival, LargePlace},
     driver::{Context, MemoryWanted, Purpose},
-    fabric::verbs::LandingBlock,
+    rdma::LandingBlock,
 };
 
 /// The blocks of a pair, by index.

@@ -68,7 +68,8 @@ use self::{
 use crate::{
     channel::EndCause,
     driver::{Context, PeerDescription, SessionShared, Tools},
-    fabric::{shm::UnixWires, verbs::PreparedPair},
+    fabric::shm::UnixWires,
+    rdma::PreparedPair,
 };
 
 /// One session's wires and ends.

@@ -36,9 +36,10 @@ use crate::{
     clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
     fabric::verbs::{
-        ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
-        PortState, PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
+        AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, PortState, QueuePair,
+        QueuePairEvent, Teardown, Verdict,
     },
+    rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
 };
 
 /// The queue pair of one link.

@@ -24,7 +24,8 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, Tools},
-    fabric::verbs::{ArrivedBuffer, CompletionKind, Operation, SharedReceives, WorkCompletion},
+    fabric::verbs::{CompletionKind, Operation, WorkCompletion},
+    rdma::{ArrivedBuffer, SharedReceives},
 };
 
 impl Link {

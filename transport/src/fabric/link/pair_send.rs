@@ -11,7 +11,6 @@ use ibex_protocol::{
     signal_cadence::SignalCadence,
     transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
 };
-use ibex_ring::memory::Mapping;
 
 use super::{
     Link, Phase, Wires,
@@ -22,15 +21,13 @@ use super::{
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters},
-    fabric::verbs::{
-        MemoryRegion, PostError, QueuePair, RemoteAddress, SEND_BATCH, SEND_ENTRIES, ScatterEntry,
-        SendRequest, SendSlots,
-    },
+    fabric::verbs::{MemoryRegion, PostError, QueuePair, RemoteAddress, ScatterEntry, SendRequest},
+    rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
 };
 
 /// What a queue pair sends with.
 pub(super) struct PairSending {
-    heads: MemoryRegion<Mapping>,
+    heads: MemoryRegion<DeviceMapping>,
     pub(super) slots: SendSlots,
     cadence: SignalCadence,
     /// The numbers of writes that are not done.
@@ -104,7 +101,7 @@ impl PairSending {
         requests: u32,
         pair: &QueuePair,
         max_entries: usize,
-        heads: MemoryRegion<Mapping>,
+        heads: MemoryRegion<DeviceMapping>,
         frame_bytes: usize,
     ) -> Self {
         Self {
@@ -483,7 +480,7 @@ fn remote(memory: RemoteMemory, offset: u64) -> RemoteAddress {
 }
 
 /// Puts a head into the slab, for a device to read.
-fn stage(slots: &mut SendSlots, heads: &MemoryRegion<Mapping>, head: &[u8]) -> Range<usize> {
+fn stage(slots: &mut SendSlots, heads: &MemoryRegion<DeviceMapping>, head: &[u8]) -> Range<usize> {
     let at = slots.stage(head.len());
     // SAFETY: `stage` gave a range of the slab that no outstanding request uses, and the
     // region is written here only.

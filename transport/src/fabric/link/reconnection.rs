@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use crate::fabric::verbs::PreparedPair;
+use crate::rdma::PreparedPair;
 
 /// New wires of a session.
 #[derive(Debug)]

@@ -21,10 +21,8 @@ use crate::{
         words::{ReceiverWords, Words},
     },
     driver::SessionShared,
-    fabric::{
-        tcp::outbound::Lists,
-        verbs::{RegisteredMessage, RegisteredRing, Site},
-    },
+    fabric::tcp::outbound::Lists,
+    rdma::{RegisteredMessage, RegisteredRing, Site},
 };
 
 /// One sending end in the engine.

@@ -40,7 +40,8 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, Tools, What},
-    fabric::{tcp::unanswered_for, verbs::PreparedPair},
+    fabric::tcp::unanswered_for,
+    rdma::PreparedPair,
 };
 
 impl Link {

@@ -14,7 +14,7 @@ use super::{Link, pair::Pair, stream::Stream};
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters, Tools},
-    fabric::verbs::PreparedPair,
+    rdma::PreparedPair,
 };
 
 /// The wires of one link.

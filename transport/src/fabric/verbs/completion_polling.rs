@@ -1,4 +1,4 @@
-//! How a site polls its completion queue, and the self-test that decides.
+//! How a completion queue is polled, and the self-test that decides.
 //!
 //! That a device makes an extended queue does not say that it works: soft-RoCE's library
 //! before rdma-core 55 finds completions that nobody made when a batch is drained as the
@@ -9,8 +9,7 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ibex_ring::memory::{Mapping, MemoryUse};
-
+use super::anonymous_memory::AnonymousMemory;
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::connection::{ConnectionSettings, FirstSequence, LocalPort};
@@ -45,7 +44,7 @@ impl fmt::Display for CompletionPolling {
     }
 }
 
-/// How a site's completion queue is polled, and why so.
+/// How a completion queue is polled, and why so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollingChoice {
     /// How.
@@ -56,14 +55,15 @@ pub struct PollingChoice {
     pub reason: String,
 }
 
-/// What a site wants of its completion queue.
+/// What is wanted of a completion queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PollingWish {
-    /// This one and no other.
-    pub(super) forced: Option<CompletionPolling>,
-    pub(super) times: bool,
-    /// Only hardware gains by it.
-    pub(super) is_hardware: bool,
+pub struct PollingWish {
+    /// This way and no other, without a self-test.
+    pub forced: Option<CompletionPolling>,
+    /// Its completions have times, where the device has a clock.
+    pub times: bool,
+    /// The device is hardware: only that gains by another way than the plain one.
+    pub is_hardware: bool,
 }
 
 /// Messages that a queue pair sends to itself, in each of the rounds.
@@ -76,8 +76,14 @@ const EMPTY_LOOKS: usize = 4;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl PollingChoice {
-    /// Decides, by the self-test where nothing else does.
-    pub(super) fn make(
+    /// Decides for queues of a device, by the self-test where nothing else does.
+    ///
+    /// The self-test makes a small completion queue and a queue pair at the port that `local`
+    /// gives, connects it to itself and sends some messages, for each kind of queue until one
+    /// passes. It takes milliseconds, and up to a second for a kind that loses completions.
+    /// Where it cannot be made, [`Plain`](CompletionPolling::Plain) is chosen, and the reason
+    /// says why.
+    pub fn make(
         domain: &ProtectionDomain,
         device: &Device,
         local: impl Fn() -> Result<LocalPort, VerbsError>,
@@ -139,8 +145,9 @@ impl fmt::Display for PollingChoice {
     }
 }
 
-/// Why a kind of queue is not taken.
-pub(super) struct Reason {
+/// Why a test of a device failed, or could not be made.
+#[derive(Debug)]
+pub struct Reason {
     text: String,
     /// There is none of the kind at all.
     is_refusal: bool,
@@ -169,6 +176,8 @@ impl fmt::Display for Reason {
     }
 }
 
+impl std::error::Error for Reason {}
+
 impl From<VerbsError> for Reason {
     fn from(error: VerbsError) -> Self {
         Self::wrong(error.to_string())
@@ -179,7 +188,7 @@ impl From<VerbsError> for Reason {
 pub(super) struct TestQueue {
     // In the order in which they go.
     pub(super) pair: QueuePair,
-    pub(super) region: MemoryRegion<Mapping>,
+    pub(super) region: MemoryRegion<AnonymousMemory>,
     pub(super) queue: CompletionQueue,
 }
 
@@ -200,7 +209,8 @@ impl TestQueue {
             text: error.to_string(),
             is_refusal: true,
         })?;
-        let memory = Mapping::anonymous(MemoryUse::FrameHeads, 4096).map_err(VerbsError::from)?;
+        let memory = AnonymousMemory::new(4096);
+        let memory = memory.map_err(|error| VerbsError::Memory(error.into()))?;
         let access = match takes_writes {
             true => RegionAccess::REMOTE_WRITE,
             false => RegionAccess::RECEIVE,

@@ -359,9 +359,11 @@ pub enum VerbsError {
         /// The device.
         device: String,
     },
-    /// Memory that a device was to use cannot be had.
+    /// Memory that a device was to use cannot be had. What is inside says why: an
+    /// [`io::Error`](std::io::Error) of [`AnonymousMemory`](super::AnonymousMemory), or the error
+    /// of whoever else allocates memory for a device.
     #[error(transparent)]
-    Memory(#[from] ibex_ring::memory::MemoryError),
+    Memory(Box<dyn std::error::Error + Send + Sync>),
     /// A verb failed in another way.
     #[error("RDMA device {device}: {call} failed: {source}; {consequence}")]
     Call {

@@ -21,8 +21,13 @@ const BYTES: usize = 48;
 const FROM: usize = 1024;
 const TO: usize = 2048;
 
-/// Makes the test, over a queue that is polled like the site's.
-pub(super) fn carries_immediate(
+/// Tests whether writes of a device carry immediate data: a queue pair at the port that `local`
+/// gives is connected to itself and writes, over a completion queue that is polled in the way
+/// `polling`. It takes milliseconds, and a second where nobody is told of the write.
+///
+/// # Errors
+/// The [`Reason`] why it carries none, as far as the test can tell.
+pub fn carries_immediate(
     domain: &ProtectionDomain,
     device: &Device,
     polling: CompletionPolling,

@@ -24,7 +24,6 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ibex_base::fork;
-use ibex_ring::memory::{BufferSlab, Mapping, MirroredMapping, keep_from_children};
 
 use super::abi::{Sge, access_flags};
 use super::device::new_tag;
@@ -44,40 +43,6 @@ pub unsafe trait DeviceMemory: Send + Sync {
     fn base(&self) -> NonNull<u8>;
     /// Its length.
     fn bytes(&self) -> usize;
-}
-
-// SAFETY: a mapping is unmapped by its drop alone, and hands out addresses only.
-unsafe impl DeviceMemory for Mapping {
-    fn base(&self) -> NonNull<u8> {
-        Mapping::base(self)
-    }
-
-    fn bytes(&self) -> usize {
-        Mapping::bytes(self)
-    }
-}
-
-// SAFETY: as for `Mapping`. One window is registered: the device needs no second one,
-// since a record over the seam is two scatter entries.
-unsafe impl DeviceMemory for MirroredMapping {
-    fn base(&self) -> NonNull<u8> {
-        MirroredMapping::base(self)
-    }
-
-    fn bytes(&self) -> usize {
-        self.capacity()
-    }
-}
-
-// SAFETY: a slab's memory is a mapping that it gives up with itself.
-unsafe impl DeviceMemory for BufferSlab {
-    fn base(&self) -> NonNull<u8> {
-        BufferSlab::base(self)
-    }
-
-    fn bytes(&self) -> usize {
-        BufferSlab::bytes(self)
-    }
 }
 
 // SAFETY: the value behind the `Arc` does not move and lives as long.
@@ -191,7 +156,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         }
         .map_err(|errno| {
             // SAFETY: `memory` lives, and is kept from children (`DeviceMemory`).
-            unsafe { keep_from_children(range.clone()) };
+            unsafe { fork::keep_from_children(range.clone()) };
             VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
         let number = new_tag();
@@ -307,7 +272,7 @@ impl Registration {
                     // SAFETY: the region's memory is mapped: the region lets go of it after it
                     // has called this, and finds `state` locked until then. It is kept from
                     // children (`DeviceMemory`).
-                    unsafe { keep_from_children(self.range.clone()) };
+                    unsafe { fork::keep_from_children(self.range.clone()) };
                     RegistrationState::Ended
                 }
                 Err(errno) => {

@@ -12,9 +12,6 @@
 //! - what a device, a later kernel or a peer says is an enumeration with an `Unknown`,
 //!   and what goes wrong is told as a diagnosis ([`error`]).
 //!
-//! On top of these stands the [`Site`], what a node has on one device port, which makes
-//! a [`PreparedPair`] for each session; the session's link moves frames over it.
-//!
 //! ```text
 //! Device ── ProtectionDomain ── MemoryRegion
 //!   │              ├── ReceiveQueue (shared) ──┐
@@ -28,7 +25,7 @@
 //! chooses one.
 
 pub mod abi;
-mod arrival_buffers;
+mod anonymous_memory;
 mod async_event;
 mod completion_batch;
 mod completion_channel;
@@ -45,35 +42,24 @@ pub mod error;
 mod fork_report;
 mod gid;
 mod immediate_test;
-mod landing_block;
 mod locked_memory;
 pub mod memory_region;
-mod overdue;
-mod pair_endpoint;
 mod partition;
 mod port;
-mod prepared_pair;
 mod protection_domain;
 pub mod provider;
 mod queue_pair;
 pub mod queue_pair_state;
 mod receive_queue;
-mod registered_memory;
-mod send_slots;
-mod site;
-mod site_counters;
-mod site_queues;
-mod site_settings;
 mod teardown;
-mod unjoined;
 mod work_completion;
 mod work_id;
 mod work_request;
 
-pub(crate) use arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
+pub use anonymous_memory::AnonymousMemory;
 pub use async_event::{AsyncEvent, AsyncEvents, EventElement, PortEvent, QueuePairEvent};
 pub use completion_channel::CompletionChannel;
-pub use completion_polling::{CompletionPolling, PollingChoice};
+pub use completion_polling::{CompletionPolling, PollingChoice, PollingWish, Reason};
 pub use completion_queue::CompletionQueue;
 pub use completion_wait::CompletionWait;
 pub use connect_error::{ConnectCause, ConnectError};
@@ -82,23 +68,14 @@ pub use device::Device;
 pub use error::VerbsError;
 pub use fork_report::{ForkReport, ForkStatus};
 pub use gid::{Gid, GidEntry, GidScope, GidType};
-pub(crate) use landing_block::{LandingBlock, Place as LandingPlace};
+pub use immediate_test::carries_immediate;
 pub use memory_region::{DeviceMemory, MemoryRegion, RegionAccess, RemoteAddress, ScatterEntry};
-pub use pair_endpoint::PairEndpoint;
 pub use partition::{Partition, PartitionKey};
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
-pub use prepared_pair::PreparedPair;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
 pub use queue_pair_state::QueuePairState;
 pub use receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
-pub use registered_memory::{RegisteredMessage, RegisteredRing};
-pub(crate) use send_slots::SendSlots;
-pub use site::Site;
-pub(crate) use site::{Leaver, PortNews, SEND_BATCH, SEND_ENTRIES, Seat};
-pub(crate) use site_counters::SiteCounts;
-pub(crate) use site_queues::{SharedReceives, SiteQueues};
-pub use site_settings::SiteSettings;
 pub use teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
 pub use work_completion::{
     Completed, CompletionFailure, CompletionKind, CompletionStatus, Fault, WorkCompletion,

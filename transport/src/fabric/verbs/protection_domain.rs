@@ -59,8 +59,9 @@ impl ProtectionDomain {
     }
 
     /// Ends all registrations, whoever has the memory, and lets no other be made: memory of
-    /// applications keeps the device open no longer.
-    pub(super) fn end_registrations(&self) {
+    /// applications keeps the device open no longer. Each region keeps its memory, and requests
+    /// that use it fail at the device.
+    pub fn end_registrations(&self) {
         let mut registrations = self.inner.registrations();
         let ended = registrations.take();
         drop(registrations);

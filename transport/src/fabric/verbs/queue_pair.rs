@@ -505,8 +505,8 @@ impl Drop for Pair {
 /// What it sends is borrowed until it is posted:
 ///
 /// ```compile_fail,E0505
-/// # use ibex_transport::{fabric::verbs::*, memory::Mapping};
-/// fn late(pair: &mut QueuePair, region: MemoryRegion<Mapping>, id: WorkId) {
+/// # use ibex_transport::fabric::verbs::*;
+/// fn late(pair: &mut QueuePair, region: MemoryRegion<AnonymousMemory>, id: WorkId) {
 ///     let entries = [region.entry(0..8)];
 ///     let mut batch = pair.send_batch();
 ///     batch.push(&SendRequest::send(id, &entries)).unwrap();

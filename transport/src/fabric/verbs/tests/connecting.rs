@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::fabric::verbs::provider::fake::Call;
 use crate::fabric::verbs::{
-    ConnectCause, GidType, Mtu, PortState, QueuePairState, RemoteEndpoint, VerbsError,
+    ConnectCause, Gid, GidType, Mtu, PortState, QueuePairState, RemoteEndpoint, VerbsError,
 };
 
 fn remote_of(local: &LocalPort) -> RemoteEndpoint {

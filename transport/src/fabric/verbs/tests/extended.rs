@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::fabric::verbs::abi::Wc;
 use crate::fabric::verbs::provider::fake::{Call, FakeClock, FakeExtended};
-use crate::fabric::verbs::{CompletionPolling, PollingChoice, Site, SiteSettings};
+use crate::fabric::verbs::{CompletionPolling, PollingChoice, PollingWish};
 
 fn queue(fake: &FakeProvider, kind: CompletionPolling) -> CompletionQueue {
     let device = Device::open(&fake.provider(), DEVICE).unwrap();
@@ -114,11 +114,19 @@ fn of_a_failed_completion_only_what_means_something_is_asked() {
 
 // ---- The self-test ---------------------------------------------------------------------
 
-fn decided(fake: &FakeProvider, settings: SiteSettings) -> PollingChoice {
-    let choice = choice(DeviceKind::Hardware);
-    let site = Site::open(&fake.provider(), &choice, settings).unwrap();
-    let polling = site.polling().clone();
-    drop(site);
+/// Of a device of hardware, unless `wish` says otherwise.
+const WISH: PollingWish = PollingWish {
+    forced: None,
+    times: false,
+    is_hardware: true,
+};
+
+fn decided(fake: &FakeProvider, wish: PollingWish) -> PollingChoice {
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    let local = || LocalPort::with_gid(&device, 1, |_| true);
+    let polling = PollingChoice::make(&domain, &device, local, wish);
+    drop((domain, device));
     assert!(fake.alive().is_empty(), "{:?}", fake.alive());
     polling
 }
@@ -150,7 +158,7 @@ fn the_self_test_decides_what_a_device_of_hardware_is_polled_by() {
         ),
     ];
     for (extended, says) in cases {
-        let decided = decided(&with(extended), SiteSettings::default());
+        let decided = decided(&with(extended), WISH);
         assert_eq!(decided.to_string(), says);
     }
 }
@@ -160,7 +168,7 @@ fn a_device_that_cannot_be_tested_is_polled_plainly() {
     let fake = one_device();
     fake.refuse(Call::PostSend, Errno::IO);
     fake.refuse(Call::PostSend, Errno::IO);
-    let decided = decided(&fake, SiteSettings::default());
+    let decided = decided(&fake, WISH);
     assert_eq!(decided.polling, CompletionPolling::Plain);
     assert!(
         decided.reason.contains("its queues take no requests"),
@@ -169,23 +177,21 @@ fn a_device_that_cannot_be_tested_is_polled_plainly() {
 }
 
 #[test]
-fn a_software_device_is_polled_plainly_and_a_setting_is_obeyed() {
+fn a_software_device_is_polled_plainly_and_a_forced_way_is_obeyed() {
     let fake = with(FakeExtended::DrainsBeyond);
-    let software = choice(DeviceKind::Software);
-    let open = |settings| Site::open(&fake.provider(), &software, settings).unwrap();
-    let site = open(SiteSettings::default());
-    assert_eq!(site.polling().polling, CompletionPolling::Plain);
-    let forced = SiteSettings {
-        completion_polling: Some(CompletionPolling::Extended),
-        ..SiteSettings::default()
+    let software = PollingWish {
+        is_hardware: false,
+        ..WISH
+    };
+    let polling = decided(&fake, software).polling;
+    assert_eq!(polling, CompletionPolling::Plain);
+    let forced = PollingWish {
+        forced: Some(CompletionPolling::Extended),
+        ..software
     };
     let says = "extended: the settings say so";
-    assert_eq!(open(forced).polling().to_string(), says);
+    assert_eq!(decided(&fake, forced).to_string(), says);
     assert!(fake.posted().is_empty(), "no test was made");
-
-    fake.change(DEVICE, |device| device.extended = FakeExtended::Absent);
-    let error = Site::open(&fake.provider(), &software, forced).unwrap_err();
-    assert!(error.to_string().contains("ibv_create_cq_ex"), "{error}");
 }
 
 // ---- Times -----------------------------------------------------------------------------
@@ -241,9 +247,9 @@ fn ticks_become_time_also_where_the_clock_is_short_and_starts_anew() {
 
 #[test]
 fn times_are_left_out_where_the_device_has_none() {
-    let wanted = SiteSettings {
-        completion_times: true,
-        ..SiteSettings::default()
+    let wanted = PollingWish {
+        times: true,
+        ..WISH
     };
     let decided_with = decided(&with_clock(1_000_000, u64::MAX), wanted);
     assert_eq!(

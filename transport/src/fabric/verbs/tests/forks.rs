@@ -18,7 +18,7 @@ fn domain() -> (FakeProvider, ProtectionDomain) {
 }
 
 /// Returns whether a child would have none of it: the flag `dc` in proc_pid_smaps(5).
-fn is_kept_from_children(memory: &Mapping) -> bool {
+fn is_kept_from_children(memory: &AnonymousMemory) -> bool {
     let range = memory.base().as_ptr().addr()..memory.base().as_ptr().addr() + memory.bytes();
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut covered, mut is_kept) = (0, true);
@@ -78,7 +78,7 @@ fn so_is_memory_that_the_device_refuses() {
 /// A part of a page is a page to the library.
 #[test]
 fn so_is_memory_that_begins_and_ends_within_a_page() {
-    struct Middle(Arc<Mapping>);
+    struct Middle(Arc<AnonymousMemory>);
 
     // SAFETY: a part of a mapping, which stays where it is behind its `Arc`.
     unsafe impl DeviceMemory for Middle {

@@ -132,7 +132,7 @@ fn make_all(provider: &Arc<dyn Provider>) -> Result<QueuePair, String> {
 }
 
 /// Memory that counts its drops.
-struct Counted(Mapping, Arc<AtomicUsize>);
+struct Counted(AnonymousMemory, Arc<AtomicUsize>);
 
 // SAFETY: as of the mapping inside.
 unsafe impl DeviceMemory for Counted {
@@ -188,9 +188,9 @@ fn handles_may_be_moved_to_other_threads() {
     moves::<QueuePair>();
     moves::<CompletionQueue>();
     moves::<ReceiveQueue>();
-    moves::<MemoryRegion<Mapping>>();
+    moves::<MemoryRegion<AnonymousMemory>>();
     moves::<AsyncEvents>();
     shared::<Device>();
     shared::<ProtectionDomain>();
-    shared::<MemoryRegion<Mapping>>();
+    shared::<MemoryRegion<AnonymousMemory>>();
 }

@@ -8,9 +8,7 @@ mod errors;
 mod extended;
 mod forks;
 mod lifetimes;
-mod overdue;
 mod posting;
-mod sessions;
 mod sleeping;
 mod sysfs_tree;
 mod teardown;
@@ -18,14 +16,11 @@ mod teardown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibex_ring::memory::{Mapping, MemoryUse};
-
-use super::discovery::{Choice, DeviceKind};
 use super::provider::Provider;
 use super::provider::fake::{FakeDevice, FakeProvider};
 use super::{
-    CompletionQueue, ConnectionSettings, Device, FirstSequence, Gid, GidEntry, GidType, LocalPort,
-    MemoryRegion, Mtu, Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue,
+    AnonymousMemory, CompletionQueue, ConnectionSettings, Device, FirstSequence, LocalPort,
+    MemoryRegion, Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue,
     ReceiveRequest, RegionAccess, WorkCompletion, WorkId,
 };
 
@@ -41,30 +36,11 @@ fn soft_roce() -> FakeDevice {
     FakeDevice::soft_roce(DEVICE, 7, ADDRESS)
 }
 
-/// The port of `one_device`.
-fn choice(kind: DeviceKind) -> Choice {
-    Choice {
-        device: DEVICE.to_owned(),
-        kind,
-        port: 1,
-        gid: GidEntry {
-            index: 1,
-            gid: Gid::of(ADDRESS.into()),
-            gid_type: GidType::RoceV2,
-            interface_index: 7,
-        },
-        netdev: None,
-        partition_key: None,
-        mtu: Mtu::Bytes1024,
-        reason: "the test says so".to_owned(),
-    }
+fn memory() -> AnonymousMemory {
+    AnonymousMemory::new(64 << 10).unwrap()
 }
 
-fn memory() -> Mapping {
-    Mapping::anonymous(MemoryUse::ArrivalBlock, 64 << 10).unwrap()
-}
-
-fn put(region: &MemoryRegion<Mapping>, offset: usize, bytes: &[u8]) {
+fn put(region: &MemoryRegion<AnonymousMemory>, offset: usize, bytes: &[u8]) {
     assert!(offset + bytes.len() <= region.bytes());
     // SAFETY: in bounds, as just seen; one thread, and no reference into the region.
     unsafe {
@@ -76,7 +52,7 @@ fn put(region: &MemoryRegion<Mapping>, offset: usize, bytes: &[u8]) {
     }
 }
 
-fn get(region: &MemoryRegion<Mapping>, offset: usize, length: usize) -> Vec<u8> {
+fn get(region: &MemoryRegion<AnonymousMemory>, offset: usize, length: usize) -> Vec<u8> {
     assert!(offset + length <= region.bytes());
     let mut bytes = vec![0; length];
     // SAFETY: as in `put`.
@@ -95,8 +71,8 @@ struct End {
     device: Device,
     completions: CompletionQueue,
     shared: Option<ReceiveQueue>,
-    sends: MemoryRegion<Mapping>,
-    receives: MemoryRegion<Mapping>,
+    sends: MemoryRegion<AnonymousMemory>,
+    receives: MemoryRegion<AnonymousMemory>,
     pair: QueuePair,
 }
 

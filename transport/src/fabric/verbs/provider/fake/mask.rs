@@ -1,24 +1,18 @@
 //! Devices that cannot do this or that.
 #![forbid(unsafe_code)]
 
+use super::super::super::CompletionPolling;
 use super::super::super::port::Mtu;
-use super::super::super::{CompletionPolling, SiteSettings};
 use super::FakeDevice;
 
-/// What a device lacks, and with which settings it is used. Everything else works over it.
+/// What a device lacks. Everything else works over it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
     /// One word for it, as tests are named.
     pub name: &'static str,
     /// Takes it from a device.
     pub device: fn(&mut FakeDevice),
-    /// The settings that such a device needs, or that show what it lacks.
-    pub settings: fn(&mut SiteSettings),
 }
-
-const NOTHING: fn(&mut SiteSettings) = |_| ();
-/// Devices write to each other's memory, with immediate data where they can.
-const TRUST: fn(&mut SiteSettings) = |settings| settings.grants_memory = true;
 
 impl Mask {
     /// All of them; the first takes nothing away.
@@ -26,32 +20,26 @@ impl Mask {
         Self {
             name: "whole",
             device: |_| (),
-            settings: NOTHING,
         },
         Self {
             name: "trusted",
             device: |_| (),
-            settings: TRUST,
         },
         Self {
             name: "no-shared-receives",
             device: |device| device.attributes.max_shared_receive_queues = 0,
-            settings: NOTHING,
         },
         Self {
             name: "no-inline",
             device: |device| device.max_inline_bytes = 0,
-            settings: NOTHING,
         },
         Self {
             name: "one-piece",
             device: |device| device.attributes.max_entries = 1,
-            settings: NOTHING,
         },
         Self {
             name: "two-pieces",
             device: |device| device.attributes.max_entries = 2,
-            settings: NOTHING,
         },
         Self {
             name: "tiny-queues",
@@ -60,23 +48,14 @@ impl Mask {
                 device.attributes.max_shared_receive_requests = 19;
                 device.attributes.max_completions = 160;
             },
-            settings: |settings| {
-                settings.max_sessions = 2;
-                settings.receive_buffers = 19;
-                settings.held_buffers = 0;
-                settings.session_credit = 2;
-                settings.send_requests = 64;
-            },
         },
         Self {
             name: "no-immediate",
             device: |device| device.has_immediate = false,
-            settings: TRUST,
         },
         Self {
             name: "small-mtu",
             device: |device| device.ports[0].attributes.active_mtu = Mtu::Bytes256,
-            settings: NOTHING,
         },
         Self {
             name: "all-of-it",
@@ -87,14 +66,6 @@ impl Mask {
                 device.max_inline_bytes = 0;
                 device.has_immediate = false;
                 device.ports[0].attributes.active_mtu = Mtu::Bytes256;
-            },
-            settings: |settings| {
-                settings.grants_memory = true;
-                settings.max_sessions = 2;
-                settings.receive_buffers = 20;
-                settings.held_buffers = 0;
-                settings.session_credit = 2;
-                settings.send_requests = 64;
             },
         },
     ];

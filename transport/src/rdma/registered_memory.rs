@@ -14,17 +14,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{Attachments, LargeLease, Mapping, MirroredMapping, RingLease};
+use ibex_ring::memory::{Attachments, LargeLease, Mapping, RingLease};
 
-use super::error::VerbsError;
-use super::memory_region::{DeviceMemory, MemoryRegion, RegionAccess, ScatterEntry};
-use super::protection_domain::ProtectionDomain;
+use super::device_memory::DeviceRing;
+use crate::fabric::verbs::{
+    DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, VerbsError,
+};
 
 /// A ring that a site's queue pairs send from.
 #[derive(Debug)]
 pub struct RegisteredRing {
     site: u64,
-    region: MemoryRegion<Arc<MirroredMapping>>,
+    region: MemoryRegion<DeviceRing>,
 }
 
 impl RegisteredRing {
@@ -50,7 +51,7 @@ impl RegisteredRing {
         domain: &ProtectionDomain,
         lease: &RingLease,
     ) -> Result<Self, VerbsError> {
-        let memory = lease.memory().clone();
+        let memory = DeviceRing(lease.memory().clone());
         let region = MemoryRegion::register(domain, memory, RegionAccess::SEND)?;
         Ok(Self { site, region })
     }

@@ -1,10 +1,7 @@
 //! The queues of a site that an engine polls.
 
 use super::arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
-use super::async_event::AsyncEvents;
-use super::completion_wait::CompletionWait;
-use super::receive_queue::{PostError, ReceiveQueue};
-use super::work_id::WorkId;
+use crate::fabric::verbs::{AsyncEvents, CompletionWait, PostError, ReceiveQueue, WorkId};
 
 /// The queues of a site.
 #[derive(Debug)]

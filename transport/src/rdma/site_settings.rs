@@ -6,10 +6,8 @@ use ibex_protocol::credit::reserved_buffer::reserved_buffers;
 use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 use super::arrival_buffers::REPOST_BATCH;
-use super::completion_polling::CompletionPolling;
-use super::connection::ConnectionSettings;
-use super::error::VerbsError;
 use super::site::SEND_ENTRIES;
+use crate::fabric::verbs::{CompletionPolling, ConnectionSettings, VerbsError};
 
 /// The settings of a [`Site`](super::Site).
 ///

@@ -3,8 +3,10 @@
 use rustix::io::Errno;
 
 use super::*;
-use crate::fabric::verbs::abi::access_flags;
-use crate::fabric::verbs::provider::fake::{Call, FakeDevice};
+use crate::fabric::verbs::{
+    abi::access_flags,
+    provider::fake::{Call, FakeDevice},
+};
 
 #[test]
 fn credit_is_never_exceeded_whatever_the_receiver_does() {

@@ -35,9 +35,8 @@ use crate::driver::{
     SessionStats, Wait,
 };
 use crate::fabric::Fabric;
-use crate::fabric::verbs::discovery::DeviceKind;
-use crate::fabric::verbs::provider::fake::FakeProvider;
-use crate::fabric::verbs::{PreparedPair, Site, SiteSettings, VerbsError};
+use crate::fabric::verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
+use crate::rdma::{PreparedPair, Site, SiteSettings};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
 struct Stage {

@@ -3,8 +3,7 @@
 
 use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
-use super::connection::RemoteEndpoint;
-use super::error::VerbsError;
+use crate::fabric::verbs::{RemoteEndpoint, VerbsError};
 
 /// One end's queue pair, and what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

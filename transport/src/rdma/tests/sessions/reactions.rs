@@ -225,8 +225,7 @@ fn whatever_a_device_says_does_what_the_table_says() {
         add(&mut lines, situation, fact, outcome);
     }
     let table = table(&lines);
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/fabric/verbs/tests/sessions/reactions.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rdma/tests/sessions/reactions.txt");
     if std::env::var_os("IBEX_REWRITE_TABLES").is_some() {
         std::fs::write(&path, &table).unwrap();
     }

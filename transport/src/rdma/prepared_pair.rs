@@ -10,15 +10,14 @@ use ibex_protocol::signal_cadence::INTERVAL;
 use ibex_ring::memory::{Mapping, MemoryUse};
 
 use super::arrival_buffers::ArrivalBuffers;
-use super::connection::{FirstSequence, LocalPort};
-use super::error::VerbsError;
-use super::memory_region::{MemoryRegion, RegionAccess};
+use super::device_memory::DeviceMapping;
 use super::pair_endpoint::PairEndpoint;
-use super::protection_domain::ProtectionDomain;
-use super::queue_pair::QueuePair;
 use super::site::{SEND_ENTRIES, Seat, Site};
 use super::site_settings::SiteSettings;
 use super::unjoined::Ticket;
+use crate::fabric::verbs::{
+    FirstSequence, LocalPort, MemoryRegion, ProtectionDomain, QueuePair, RegionAccess, VerbsError,
+};
 
 /// The queue pair.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub struct PreparedPair {
     // In the order in which they go.
     pub(crate) pair: QueuePair,
     pub(crate) own: Option<ArrivalBuffers>,
-    pub(crate) heads: MemoryRegion<Mapping>,
+    pub(crate) heads: MemoryRegion<DeviceMapping>,
     pub(crate) seat: Seat,
     ticket: Ticket,
 
@@ -64,8 +63,9 @@ impl PreparedPair {
             SEND_ENTRIES.. => HEADS_BYTES,
             _ => COPIED_FRAMES * settings.buffer_bytes as usize,
         };
-        let heads = Mapping::anonymous(MemoryUse::FrameHeads, heads_bytes)?;
-        let heads = MemoryRegion::register(domain, heads, RegionAccess::SEND)?;
+        let heads = Mapping::anonymous(MemoryUse::FrameHeads, heads_bytes)
+            .map_err(|error| VerbsError::Memory(error.into()))?;
+        let heads = MemoryRegion::register(domain, DeviceMapping(heads), RegionAccess::SEND)?;
         let own = match pair.receive_queue() {
             None => None,
             Some(queue) => {

@@ -7,8 +7,10 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
-use crate::fabric::verbs::abi::{send_flags, wr_opcode};
-use crate::fabric::verbs::provider::fake::{Call, PostedSend};
+use crate::fabric::verbs::{
+    abi::{send_flags, wr_opcode},
+    provider::fake::{Call, PostedSend},
+};
 
 /// Two nodes that trust each other.
 fn trusting() -> SiteSettings {

@@ -8,9 +8,10 @@ use rustix::io::Errno;
 use super::*;
 use crate::channel::EndCause;
 use crate::driver::What;
-use crate::fabric::verbs::QueuePairState;
-use crate::fabric::verbs::provider::RawEvent;
-use crate::fabric::verbs::provider::fake::Call;
+use crate::fabric::verbs::{
+    QueuePairState,
+    provider::{RawEvent, fake::Call},
+};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.

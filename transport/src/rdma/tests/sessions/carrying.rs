@@ -1,9 +1,7 @@
 //! What sessions over queue pairs carry, and what it costs.
 
 use super::*;
-use crate::fabric::verbs::GidEntry;
-use crate::fabric::verbs::discovery::Choice;
-use crate::fabric::verbs::provider::fake::FakeClock;
+use crate::fabric::verbs::{GidEntry, discovery::Choice, provider::fake::FakeClock};
 
 #[test]
 fn records_arrive_in_order_several_to_a_frame_and_are_read_in_place() {

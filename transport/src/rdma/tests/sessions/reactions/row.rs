@@ -10,9 +10,11 @@ use super::{Changed, Fact, Situation, State};
 use crate::channel::{EndCause, RecvError};
 use crate::driver::{Ways, What};
 use crate::fabric::Fabric;
-use crate::fabric::verbs::abi::Wc;
-use crate::fabric::verbs::provider::{RawEvent, fake::Modification};
-use crate::fabric::verbs::{Mtu, PortState, QueuePairState};
+use crate::fabric::verbs::{
+    Mtu, PortState, QueuePairState,
+    abi::Wc,
+    provider::{RawEvent, fake::Modification},
+};
 
 use super::*;
 

@@ -4,9 +4,12 @@
 mod suite;
 
 use super::*;
-use crate::fabric::verbs::CompletionPolling;
-use crate::fabric::verbs::abi::{send_flags, wr_opcode};
-use crate::fabric::verbs::provider::fake::Mask;
+use crate::fabric::verbs::{
+    CompletionPolling,
+    abi::{send_flags, wr_opcode},
+    provider::fake::Mask,
+};
+use crate::rdma::settings_of;
 
 /// Each device, polled in each way.
 fn masked() -> impl Iterator<Item = (FakeProvider, SiteSettings, &'static Mask)> {
@@ -19,7 +22,7 @@ fn masked() -> impl Iterator<Item = (FakeProvider, SiteSettings, &'static Mask)>
                 completion_polling: Some(polling),
                 ..settings()
             };
-            (mask.settings)(&mut wanted);
+            settings_of(mask)(&mut wanted);
             (fake, wanted, mask)
         })
     })

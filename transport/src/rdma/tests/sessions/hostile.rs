@@ -6,8 +6,9 @@ use ibex_protocol::format::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
 
 use super::*;
 use crate::channel::EndCause;
-use crate::fabric::verbs::provider::RawEvent;
-use crate::fabric::verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId};
+use crate::fabric::verbs::{
+    Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId, provider::RawEvent,
+};
 
 /// A node with a session to a peer that is a queue pair and no more.
 struct Victim {

@@ -15,17 +15,15 @@
 //!    more than `replaceable` buffers are replaced.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ibex_ring::memory::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 
-use super::error::VerbsError;
-use super::memory_region::{MemoryRegion, RegionAccess};
+use super::device_memory::DeviceSlab;
 use super::overdue::Overdue;
-use super::protection_domain::ProtectionDomain;
-use super::receive_queue::{PostError, RECEIVE_BATCH, ReceiveQueue};
-use super::work_id::{Operation, WorkId};
-use super::work_request::ReceiveRequest;
+use crate::fabric::verbs::{
+    MemoryRegion, Operation, PostError, ProtectionDomain, RECEIVE_BATCH, ReceiveQueue,
+    ReceiveRequest, RegionAccess, VerbsError, WorkId,
+};
 
 /// The least number of receives that are posted with one call.
 pub(crate) const REPOST_BATCH: u32 = 16;
@@ -33,7 +31,7 @@ pub(crate) const REPOST_BATCH: u32 = 16;
 /// The buffers of one receive queue.
 #[derive(Debug)]
 pub(crate) struct ArrivalBuffers {
-    region: MemoryRegion<Arc<BufferSlab>>,
+    region: MemoryRegion<DeviceSlab>,
     free: FreeBuffers,
     /// The last posting of each buffer, by the buffer's number.
     postings: Box<[Posting]>,
@@ -93,8 +91,10 @@ impl ArrivalBuffers {
     ) -> Result<Self, VerbsError> {
         let buffers = posted + held;
         let frames_per_refill = u64::from(held / 2).max(1);
-        let slab = BufferSlab::allocate(buffers, buffer_bytes)?;
-        let region = MemoryRegion::register(domain, slab.clone(), RegionAccess::RECEIVE)?;
+        let slab = BufferSlab::allocate(buffers, buffer_bytes)
+            .map_err(|error| VerbsError::Memory(error.into()))?;
+        let memory = DeviceSlab(slab.clone());
+        let region = MemoryRegion::register(domain, memory, RegionAccess::RECEIVE)?;
         tracing::debug!(
             bytes = slab.bytes(),
             in_huge_pages = slab.huge_bytes(),
@@ -251,7 +251,7 @@ impl ArrivalBuffers {
                 posting.number = self.posted;
                 self.posted += 1;
                 let id = WorkId::new(Operation::Receive, buffer.index(), generation);
-                let bytes = self.region.memory().buffer_bytes();
+                let bytes = self.region.memory().0.buffer_bytes();
                 let entries = [self.region.entry(index * bytes..(index + 1) * bytes)];
                 posting.buffer = Some(buffer);
                 taken[count] = index;
@@ -283,7 +283,7 @@ impl ArrivalBuffers {
     /// Returns the memory of all buffers.
     #[cfg(test)]
     #[must_use]
-    pub(crate) fn slab(&self) -> &Arc<BufferSlab> {
-        self.region.memory()
+    pub(crate) fn slab(&self) -> &BufferSlab {
+        &self.region.memory().0
     }
 }

@@ -2,9 +2,10 @@
 //! both ends.
 
 use super::*;
-use crate::fabric::verbs::discovery::Choice;
-use crate::fabric::verbs::provider::fake::FakeDevice;
-use crate::fabric::verbs::{GidType, PartitionKey, PortNews, QueuePairState};
+use crate::fabric::verbs::{
+    GidType, PartitionKey, QueuePairState, discovery::Choice, provider::fake::FakeDevice,
+};
+use crate::rdma::PortNews;
 
 /// An InfiniBand port with these keys.
 fn with_keys(keys: &[u16]) -> FakeProvider {

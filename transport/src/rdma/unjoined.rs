@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::device::new_tag;
+use super::site::new_number;
 
 /// The list, by queue pair number.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct Ticket {
 impl Unjoined {
     /// Lists a queue pair.
     pub(super) fn list(self: &Arc<Self>, queue_pair: u32) -> Ticket {
-        let ticket = new_tag();
+        let ticket = new_number();
         self.tickets().insert(queue_pair, ticket);
         Ticket {
             list: self.clone(),

@@ -10,7 +10,7 @@
 //! buffers do not cover is refused.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ibex_protocol::credit::broker::CreditBroker;
@@ -19,29 +19,19 @@ use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
 
 use super::arrival_buffers::ArrivalBuffers;
-use super::async_event::AsyncEvents;
-use super::completion_polling::{CompletionPolling, PollingChoice, PollingWish};
-use super::completion_queue::CompletionQueue;
-use super::completion_wait::CompletionWait;
-use super::connection::{FirstSequence, LocalPort};
-use super::device::{Device, new_tag};
-use super::discovery::{Choice, DeviceKind};
-use super::error::VerbsError;
-use super::gid::GidEntry;
-use super::immediate_test::carries_immediate;
-use super::memory_region::RegionAccess;
-use super::partition::{Partition, PartitionKey};
-use super::port::PortState;
 use super::prepared_pair::PreparedPair;
-use super::protection_domain::ProtectionDomain;
-use super::provider::Provider;
-use super::queue_pair::QueuePairBuilder;
-use super::receive_queue::{PostError, ReceiveQueue};
 use super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing};
 use super::site_counters::SiteCounters;
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
 use super::unjoined::Unjoined;
+use crate::fabric::verbs::{
+    AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, FirstSequence,
+    GidEntry, LocalPort, Partition, PartitionKey, PollingChoice, PollingWish, PortState, PostError,
+    ProtectionDomain, QueuePairBuilder, ReceiveQueue, RegionAccess, VerbsError, carries_immediate,
+    discovery::{Choice, DeviceKind},
+    provider::Provider,
+};
 
 /// A site.
 #[derive(Debug)]
@@ -123,7 +113,7 @@ pub(crate) const SEND_ENTRIES: u32 = 3;
 pub(crate) const SEND_BATCH: usize = 32;
 
 impl Site {
-    /// Opens a device port, as [discovery](super::discovery) chose it.
+    /// Opens a device port, as [discovery](crate::fabric::verbs::discovery) chose it.
     ///
     /// Registers all receive buffers, which takes milliseconds: call it outside turns.
     ///
@@ -236,7 +226,7 @@ impl Site {
             partition_key: choice.partition_key,
             standing: Mutex::new(standing),
             is_lost: AtomicBool::new(false),
-            number: new_tag(),
+            number: new_number(),
             polling,
             max_sessions,
             sessions: AtomicU32::new(0),
@@ -679,6 +669,12 @@ impl Drop for Seat {
         }
         self.site.sessions.fetch_sub(self.seats, Ordering::Relaxed);
     }
+}
+
+/// A number that this process has not given before.
+pub(super) fn new_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn choose_polling(

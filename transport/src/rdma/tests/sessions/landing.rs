@@ -10,8 +10,10 @@ use ibex_protocol::transfer::eager_write::{
 use super::*;
 use crate::channel::EndCause;
 use crate::clock::StoppedClock;
-use crate::fabric::verbs::abi::{send_flags, wr_opcode};
-use crate::fabric::verbs::provider::fake::{FakeDevice, Modification, PostedSend};
+use crate::fabric::verbs::{
+    abi::{send_flags, wr_opcode},
+    provider::fake::{FakeDevice, Modification, PostedSend},
+};
 
 /// Two nodes that trust each other, on a device as it is changed.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {

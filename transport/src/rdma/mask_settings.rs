@@ -1,0 +1,35 @@
+//! The settings of a site on a device that lacks what a [`Mask`] takes away.
+#![forbid(unsafe_code)]
+
+use super::SiteSettings;
+use crate::fabric::verbs::provider::fake::Mask;
+
+/// Returns what makes the settings that a masked device needs, or that show what it lacks.
+///
+/// # Panics
+/// If the mask has a name that none of [`Mask::ALL`] has.
+#[must_use]
+pub fn settings_of(mask: &Mask) -> fn(&mut SiteSettings) {
+    match mask.name {
+        "whole" | "no-shared-receives" | "no-inline" | "one-piece" | "two-pieces" | "small-mtu" => {
+            |_| ()
+        }
+        // Devices write to each other's memory, with immediate data where they can.
+        "trusted" | "no-immediate" => |settings| settings.grants_memory = true,
+        "tiny-queues" => |settings| shrink(settings, 19),
+        "all-of-it" => |settings| {
+            settings.grants_memory = true;
+            shrink(settings, 20);
+        },
+        name => panic!("no settings are known for the mask {name}"),
+    }
+}
+
+/// Has two sessions find room in the smallest queues.
+fn shrink(settings: &mut SiteSettings, receive_buffers: u32) {
+    settings.max_sessions = 2;
+    settings.receive_buffers = receive_buffers;
+    settings.held_buffers = 0;
+    settings.session_credit = 2;
+    settings.send_requests = 64;
+}

@@ -1,0 +1,41 @@
+//! How a site decides by what it polls its completion queue.
+
+use super::{DEVICE, choice, one_device};
+use crate::fabric::verbs::CompletionPolling;
+use crate::fabric::verbs::discovery::DeviceKind;
+use crate::fabric::verbs::provider::fake::FakeExtended;
+use crate::rdma::{Site, SiteSettings};
+
+#[test]
+fn a_site_on_hardware_is_polled_by_what_passes_the_self_test() {
+    let fake = one_device();
+    let choice = choice(DeviceKind::Hardware);
+    let site = Site::open(&fake.provider(), &choice, SiteSettings::default()).unwrap();
+    let says = "extended: it passed the self-test";
+    assert_eq!(site.polling().to_string(), says);
+    drop(site);
+    assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+}
+
+#[test]
+fn a_software_device_is_polled_plainly_and_a_setting_is_obeyed() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| {
+        device.extended = FakeExtended::DrainsBeyond;
+    });
+    let software = choice(DeviceKind::Software);
+    let open = |settings| Site::open(&fake.provider(), &software, settings).unwrap();
+    let site = open(SiteSettings::default());
+    assert_eq!(site.polling().polling, CompletionPolling::Plain);
+    let forced = SiteSettings {
+        completion_polling: Some(CompletionPolling::Extended),
+        ..SiteSettings::default()
+    };
+    let says = "extended: the settings say so";
+    assert_eq!(open(forced).polling().to_string(), says);
+    assert!(fake.posted().is_empty(), "no test was made");
+
+    fake.change(DEVICE, |device| device.extended = FakeExtended::Absent);
+    let error = Site::open(&fake.provider(), &software, forced).unwrap_err();
+    assert!(error.to_string().contains("ibv_create_cq_ex"), "{error}");
+}
