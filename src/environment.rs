@@ -6,7 +6,7 @@
 
 use std::{env, fmt, time::Duration};
 
-use ibex_transport::fabric::verbs::CompletionPolling;
+use ibex_verbs::CompletionPolling;
 
 use crate::Fabric;
 

@@ -62,17 +62,15 @@ mod settings;
 
 use std::sync::Arc;
 
-use ibex_transport::fabric::verbs::discovery::{self, Sysfs};
-use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
+use ibex_verbs::discovery::{self, Sysfs};
+use ibex_verbs::provider::{Libibverbs, Provider};
 
 pub use ibex_ring::memory::HugePages;
-pub use ibex_transport::fabric::verbs::discovery::{
+pub use ibex_verbs::discovery::{
     Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
     address_towards,
 };
-pub use ibex_transport::fabric::verbs::{
-    CompletionPolling, ForkReport, ForkStatus, Mtu, PartitionKey, VerbsError,
-};
+pub use ibex_verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, PartitionKey, VerbsError};
 pub(crate) use node_devices::NodeDevices;
 pub use settings::RdmaSettings;
 

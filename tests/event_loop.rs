@@ -51,7 +51,7 @@ fn a_time_that_runs_out_makes_the_descriptor_readable() {
 #[test]
 fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
     use ibex::{io, rdma::RdmaSettings};
-    use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+    use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
     // Of a network for documentation (RFC 5737).
     let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);

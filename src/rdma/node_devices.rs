@@ -16,15 +16,11 @@ use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
 use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
 use ibex_ring::memory::HugePages;
 use ibex_transport::driver::Runtime;
-use ibex_transport::fabric::verbs::discovery::{
-    self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish,
-};
-use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
-use ibex_transport::{
-    fabric::verbs::{
-        FirstSequence, ForkReport, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError,
-    },
-    rdma::{PairEndpoint, PreparedPair, Site},
+use ibex_transport::rdma::{PairEndpoint, PreparedPair, Site};
+use ibex_verbs::discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish};
+use ibex_verbs::provider::{Libibverbs, Provider};
+use ibex_verbs::{
+    FirstSequence, ForkReport, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError,
 };
 
 use super::{RdmaSettings, choose};
@@ -406,7 +402,7 @@ mod tests {
     #[cfg(feature = "fake-device")]
     #[test]
     fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
-        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+        use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
         let mut device = FakeDevice::infiniband("mlx5_0", 3);
         device.ports[0].pkeys = vec![0xffff, 0x8001];

@@ -7,12 +7,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ibex_transport::rdma::SiteSettings;
 #[cfg(feature = "fake-device")]
-use ibex_transport::fabric::verbs::provider::{Provider, fake::FakeProvider};
-use ibex_transport::{
-    fabric::verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, VerbsError},
-    rdma::SiteSettings,
-};
+use ibex_verbs::provider::{Provider, fake::FakeProvider};
+use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, VerbsError};
 
 use crate::{SettingConflict, SettingError, environment::Site};
 

@@ -11,10 +11,8 @@ use std::{
 };
 
 use ibex::rdma::{CompletionPolling, RdmaSettings};
-use ibex_transport::{
-    fabric::verbs::provider::fake::{FakeDevice, FakeProvider, Mask},
-    rdma::{SiteSettings, settings_of},
-};
+use ibex_transport::rdma::{SiteSettings, settings_of};
+use ibex_verbs::provider::fake::{FakeDevice, FakeProvider, Mask};
 
 use super::{
     line::Line,

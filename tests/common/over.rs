@@ -9,7 +9,7 @@ use ibex::{Driver, Fabric, Node, NodeBuilder, Policy};
 pub(crate) struct Over {
     pub(crate) fabric: Fabric,
     #[cfg(feature = "fake-device")]
-    devices: ibex_transport::fabric::verbs::provider::fake::FakeProvider,
+    devices: ibex_verbs::provider::fake::FakeProvider,
 }
 
 impl Over {
@@ -31,7 +31,7 @@ impl Over {
 
     #[cfg(feature = "fake-device")]
     pub(crate) fn new(fabric: Fabric) -> Over {
-        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+        use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
         // Of a network for documentation (RFC 5737).
         let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);

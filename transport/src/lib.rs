@@ -1,8 +1,8 @@
-//! The engine, rings and fabrics below ibex's typed channels.
+//! The engine and fabrics below ibex's typed channels.
 //!
-//! Dependencies point one way: [`channel`] handles and the [`driver`] know the
-//! [`engine`]'s pure state and the [`ring`] algorithms; fabrics move bytes for them; the
-//! engine state knows nobody.
+//! Dependencies point one way: [`channel`] handles and the [`driver`] know the pure state of
+//! sessions ([`ibex_protocol`]) and the ring algorithms ([`ibex_ring`]). Fabrics move bytes for
+//! them; [`rdma`] does so by the objects of [`ibex_verbs`].
 
 pub mod channel;
 mod clock;

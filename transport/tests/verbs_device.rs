@@ -14,14 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, hint, thread};
 
-use ibex_transport::fabric::verbs::discovery::{Choice, DeviceKind};
-use ibex_transport::fabric::verbs::provider::Provider;
-use ibex_transport::{
-    fabric::verbs::{
-        CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
-        SendRequest, WorkCompletion,
-    },
-    rdma::{Site, SiteSettings},
+use ibex_transport::rdma::{Site, SiteSettings};
+use ibex_verbs::discovery::{Choice, DeviceKind};
+use ibex_verbs::provider::Provider;
+use ibex_verbs::{
+    CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
+    SendRequest, WorkCompletion,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

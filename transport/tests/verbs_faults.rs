@@ -12,7 +12,7 @@ mod two_ends;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ibex_transport::fabric::verbs::{
+use ibex_verbs::{
     AsyncEvent, AsyncEvents, CompletionFailure, CompletionStatus, ConnectionSettings, Fault,
     QueuePairEvent, ScatterEntry, SendRequest, WorkCompletion,
 };

@@ -67,7 +67,7 @@ fn sum(text: &str) -> Option<f64> {
 }
 
 const TESTS: &str = "rdma::tests::sessions::counted";
-const FAKE: &str = "ibex_transport::fabric::verbs::provider::fake::hot";
+const FAKE: &str = "ibex_verbs::provider::fake::hot";
 /// The calls of the data path; none calls another.
 const CALLS: [&str; 5] = [
     "post_send",

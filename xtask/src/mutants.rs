@@ -303,9 +303,9 @@ pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
 pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     let with_loom = build_with_loom(watchdog)?;
     let with_std = build_with_std(watchdog)?;
-    let sleepers = Step::of_line("cargo test --lib --profile bench -p ibex-transport");
+    let sleepers = Step::of_line("cargo test --lib --profile bench -p ibex-verbs");
     Step::new(&sleepers.build_program(watchdog)?)
-        .arg("verbs::tests::sleeping")
+        .arg("tests::sleeping")
         .env("IBEX_TEST_SLEEPS", SLEEPS)
         .run(watchdog)?;
     let [first, second] = &mut [Vec::new(), Vec::new()];

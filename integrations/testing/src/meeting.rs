@@ -75,7 +75,7 @@ impl fmt::Display for Cell {
 /// A device made of memory, which joins the nodes that it carries.
 #[cfg(feature = "fake-device")]
 #[derive(Clone, Debug)]
-pub struct MemoryDevice(ibex_transport::fabric::verbs::provider::fake::FakeProvider);
+pub struct MemoryDevice(ibex_verbs::provider::fake::FakeProvider);
 
 #[cfg(feature = "fake-device")]
 impl MemoryDevice {
@@ -83,7 +83,7 @@ impl MemoryDevice {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each is a device of its own")]
     pub fn new() -> Self {
-        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+        use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
         // Of a network for documentation (RFC 5737).
         let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
         Self(FakeProvider::new(vec![device]))

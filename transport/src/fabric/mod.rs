@@ -2,14 +2,12 @@
 //!
 //! Every session has a tcp connection for life, which carries control and liveness on
 //! every fabric (`link`), and data too where the fabric is [`tcp`]. With [`shm`] data
-//! goes through memory that both processes map and never through a link. [`verbs`] is the
-//! layer over RDMA devices; the feature of that name adds the system's library to it, and
-//! tests a device made of memory.
+//! goes through memory that both processes map and never through a link. Where the fabric is
+//! RDMA a link moves frames over the queue pairs of [`rdma`](crate::rdma).
 
 mod kind;
 pub(crate) mod link;
 pub mod shm;
 pub mod tcp;
-pub mod verbs;
 
 pub use kind::Fabric;

@@ -17,13 +17,13 @@
 use std::collections::BTreeMap;
 
 use ibex_ring::memory::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
-
-use super::device_memory::DeviceSlab;
-use super::overdue::Overdue;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     MemoryRegion, Operation, PostError, ProtectionDomain, RECEIVE_BATCH, ReceiveQueue,
     ReceiveRequest, RegionAccess, VerbsError, WorkId,
 };
+
+use super::device_memory::DeviceSlab;
+use super::overdue::Overdue;
 
 /// The least number of receives that are posted with one call.
 pub(crate) const REPOST_BATCH: u32 = 16;
@@ -92,7 +92,7 @@ impl ArrivalBuffers {
         let buffers = posted + held;
         let frames_per_refill = u64::from(held / 2).max(1);
         let slab = BufferSlab::allocate(buffers, buffer_bytes)
-            .map_err(|error| VerbsError::Memory(error.into()))?;
+            .map_err(|error| VerbsError::Other(error.into()))?;
         let memory = DeviceSlab(slab.clone());
         let region = MemoryRegion::register(domain, memory, RegionAccess::RECEIVE)?;
         tracing::debug!(

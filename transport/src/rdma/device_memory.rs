@@ -4,7 +4,7 @@ use std::{ptr::NonNull, sync::Arc};
 
 use ibex_ring::memory::{BufferSlab, Mapping, MirroredMapping};
 
-use crate::fabric::verbs::DeviceMemory;
+use ibex_verbs::DeviceMemory;
 
 /// A mapping.
 #[derive(Debug)]

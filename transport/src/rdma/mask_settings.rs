@@ -1,8 +1,9 @@
 //! The settings of a site on a device that lacks what a [`Mask`] takes away.
 #![forbid(unsafe_code)]
 
+use ibex_verbs::provider::fake::Mask;
+
 use super::SiteSettings;
-use crate::fabric::verbs::provider::fake::Mask;
 
 /// Returns what makes the settings that a masked device needs, or that show what it lacks.
 ///

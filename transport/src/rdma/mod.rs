@@ -1,5 +1,4 @@
-//! Sessions over RDMA verbs: what stands between the crate [`verbs`](crate::fabric::verbs) and
-//! the links.
+//! Sessions over RDMA verbs: what stands between the objects of [`ibex_verbs`] and the links.
 //!
 //! A [`Site`] is what a node has on one device port. It makes a [`PreparedPair`] for each
 //! session, and registers the memory that sessions send from and are written to. The session's
@@ -17,6 +16,7 @@ mod registered_memory;
 mod send_slots;
 mod site;
 mod site_counters;
+mod site_error;
 mod site_queues;
 mod site_settings;
 mod unjoined;
@@ -33,6 +33,7 @@ pub(crate) use send_slots::SendSlots;
 pub use site::Site;
 pub(crate) use site::{Leaver, PortNews, SEND_BATCH, SEND_ENTRIES, Seat};
 pub(crate) use site_counters::SiteCounts;
+pub use site_error::SiteError;
 pub(crate) use site_queues::{SharedReceives, SiteQueues};
 pub use site_settings::SiteSettings;
 

@@ -3,7 +3,9 @@
 
 use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
-use crate::fabric::verbs::{RemoteEndpoint, VerbsError};
+use ibex_verbs::{RemoteEndpoint, VerbsError};
+
+use super::site_error::SiteError;
 
 /// One end's queue pair, and what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +31,11 @@ impl PairEndpoint {
     /// Checks what a peer says of itself.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         if (self.buffer_bytes as usize) < LEAST_BUFFER_BYTES {
-            return Err(VerbsError::PeerEndpoint {
+            return Err(SiteError::PeerEndpoint {
                 what: "receive buffers of so many bytes",
                 given: self.buffer_bytes,
-            });
+            }
+            .into());
         }
         Ok(())
     }

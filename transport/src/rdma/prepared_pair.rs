@@ -8,6 +8,9 @@ use std::sync::Arc;
 use ibex_protocol::framing::Carriage;
 use ibex_protocol::signal_cadence::INTERVAL;
 use ibex_ring::memory::{Mapping, MemoryUse};
+use ibex_verbs::{
+    FirstSequence, LocalPort, MemoryRegion, ProtectionDomain, QueuePair, RegionAccess, VerbsError,
+};
 
 use super::arrival_buffers::ArrivalBuffers;
 use super::device_memory::DeviceMapping;
@@ -15,9 +18,6 @@ use super::pair_endpoint::PairEndpoint;
 use super::site::{SEND_ENTRIES, Seat, Site};
 use super::site_settings::SiteSettings;
 use super::unjoined::Ticket;
-use crate::fabric::verbs::{
-    FirstSequence, LocalPort, MemoryRegion, ProtectionDomain, QueuePair, RegionAccess, VerbsError,
-};
 
 /// The queue pair.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl PreparedPair {
             _ => COPIED_FRAMES * settings.buffer_bytes as usize,
         };
         let heads = Mapping::anonymous(MemoryUse::FrameHeads, heads_bytes)
-            .map_err(|error| VerbsError::Memory(error.into()))?;
+            .map_err(|error| VerbsError::Other(error.into()))?;
         let heads = MemoryRegion::register(domain, DeviceMapping(heads), RegionAccess::SEND)?;
         let own = match pair.receive_queue() {
             None => None,

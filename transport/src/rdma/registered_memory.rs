@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_ring::memory::{Attachments, LargeLease, Mapping, RingLease};
-
-use super::device_memory::DeviceRing;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, VerbsError,
 };
+
+use super::device_memory::DeviceRing;
 
 /// A ring that a site's queue pairs send from.
 #[derive(Debug)]

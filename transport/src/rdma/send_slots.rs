@@ -7,7 +7,7 @@
 //! so a completion that is late, or a device's invention, is known.
 #![forbid(unsafe_code)]
 
-use crate::fabric::verbs::{Operation, WorkId};
+use ibex_verbs::{Operation, WorkId};
 
 /// The places.
 #[derive(Debug)]

@@ -17,21 +17,22 @@ use ibex_protocol::credit::broker::CreditBroker;
 use ibex_protocol::credit::reserved_buffer::reserved_buffers;
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
-
-use super::arrival_buffers::ArrivalBuffers;
-use super::prepared_pair::PreparedPair;
-use super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing};
-use super::site_counters::SiteCounters;
-use super::site_queues::{SharedReceives, SiteQueues};
-use super::site_settings::SiteSettings;
-use super::unjoined::Unjoined;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, FirstSequence,
     GidEntry, LocalPort, Partition, PartitionKey, PollingChoice, PollingWish, PortState, PostError,
     ProtectionDomain, QueuePairBuilder, ReceiveQueue, RegionAccess, VerbsError, carries_immediate,
     discovery::{Choice, DeviceKind},
     provider::Provider,
 };
+
+use super::arrival_buffers::ArrivalBuffers;
+use super::prepared_pair::PreparedPair;
+use super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing};
+use super::site_counters::SiteCounters;
+use super::site_error::SiteError;
+use super::site_queues::{SharedReceives, SiteQueues};
+use super::site_settings::SiteSettings;
+use super::unjoined::Unjoined;
 
 /// A site.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ pub(crate) const SEND_ENTRIES: u32 = 3;
 pub(crate) const SEND_BATCH: usize = 32;
 
 impl Site {
-    /// Opens a device port, as [discovery](crate::fabric::verbs::discovery) chose it.
+    /// Opens a device port, as [discovery](ibex_verbs::discovery) chose it.
     ///
     /// Registers all receive buffers, which takes milliseconds: call it outside turns.
     ///
@@ -478,8 +479,11 @@ impl Site {
     /// Gives an engine what it has to poll, once.
     pub(crate) fn take_into_care(&self) -> Result<SiteQueues, VerbsError> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.take().ok_or_else(|| VerbsError::SiteTaken {
-            device: self.device().to_owned(),
+        queues.take().ok_or_else(|| {
+            SiteError::Taken {
+                device: self.device().to_owned(),
+            }
+            .into()
         })
     }
 
@@ -645,12 +649,13 @@ impl Seat {
                 seats,
                 is_drained: false,
             }),
-            Err(taken) => Err(VerbsError::NoSeat {
+            Err(taken) => Err(SiteError::NoSeat {
                 device: site.device().to_owned(),
                 sessions: taken + seats,
                 limit: site.max_sessions,
                 next_step: site.next_step_for_more(),
-            }),
+            }
+            .into()),
         }
     }
 }

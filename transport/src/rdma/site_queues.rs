@@ -1,7 +1,8 @@
 //! The queues of a site that an engine polls.
 
+use ibex_verbs::{AsyncEvents, CompletionWait, PostError, ReceiveQueue, WorkId};
+
 use super::arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
-use crate::fabric::verbs::{AsyncEvents, CompletionWait, PostError, ReceiveQueue, WorkId};
 
 /// The queues of a site.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 use ibex_protocol::credit::broker::BrokerSettings;
 use ibex_protocol::credit::reserved_buffer::reserved_buffers;
 use ibex_protocol::framing::LEAST_BUFFER_BYTES;
+use ibex_verbs::{CompletionPolling, ConnectionSettings, VerbsError};
 
 use super::arrival_buffers::REPOST_BATCH;
 use super::site::SEND_ENTRIES;
-use crate::fabric::verbs::{CompletionPolling, ConnectionSettings, VerbsError};
 
 /// The settings of a [`Site`](super::Site).
 ///
@@ -60,7 +60,7 @@ pub struct SiteSettings {
     /// costs memory for each. Default: true.
     pub shared_receives: bool,
     /// How completions are polled, without a test whether that works. Default: what the
-    /// [self-test](super::PollingChoice) says.
+    /// [self-test](ibex_verbs::PollingChoice) says.
     pub completion_polling: Option<CompletionPolling>,
     /// The completion vector of the device, that is the interrupt that wakes a thread which
     /// sleeps on the completion queue. Default: 0; less than the device's number of vectors.

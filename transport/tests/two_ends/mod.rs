@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use ibex_transport::fabric::verbs::discovery::{Choice, Sysfs, Wish, discover};
-use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
-use ibex_transport::fabric::verbs::{
+use ibex_verbs::discovery::{Choice, Sysfs, Wish, discover};
+use ibex_verbs::provider::{Libibverbs, Provider};
+use ibex_verbs::{
     AnonymousMemory, AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait,
     ConnectionSettings, Device, FirstSequence, LocalPort, MemoryRegion, Operation,
     ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess,

@@ -15,6 +15,7 @@ use ibex_protocol::{
     credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
     id_map::IdMap,
 };
+use ibex_verbs::{AsyncEvent, PortEvent, PostError, VerbsError, WorkCompletion};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{
@@ -23,7 +24,6 @@ use super::{
 use crate::{
     channel::EndCause,
     clock,
-    fabric::verbs::{AsyncEvent, PortEvent, PostError, VerbsError, WorkCompletion},
     rdma::{PortNews, SharedReceives, Site, SiteQueues},
 };
 

@@ -27,6 +27,10 @@ use std::{io, mem, sync::Arc, time::Instant};
 
 use ibex_protocol::{session::WireTerms, timer::Timer};
 use ibex_ring::memory::LargeLease;
+use ibex_verbs::{
+    AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, PortState, QueuePair,
+    QueuePairEvent, Teardown, Verdict,
+};
 
 use super::{
     Link, Phase, Wires, landing::Landings, pair_send::PairSending, receive_link::ReceiveLink,
@@ -35,10 +39,6 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
-    fabric::verbs::{
-        AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, PortState, QueuePair,
-        QueuePairEvent, Teardown, Verdict,
-    },
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
 };
 

@@ -14,6 +14,7 @@ use ibex_protocol::{
     transfer::{eager_write::LandingId, rendezvous::Chunk},
 };
 use ibex_ring::memory::BufferLease;
+use ibex_verbs::{CompletionKind, Operation, WorkCompletion};
 
 use super::{
     Link, Phase, Wires,
@@ -24,7 +25,6 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, Tools},
-    fabric::verbs::{CompletionKind, Operation, WorkCompletion},
     rdma::{ArrivedBuffer, SharedReceives},
 };
 

@@ -11,6 +11,7 @@ use ibex_protocol::{
     signal_cadence::SignalCadence,
     transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
 };
+use ibex_verbs::{MemoryRegion, PostError, QueuePair, RemoteAddress, ScatterEntry, SendRequest};
 
 use super::{
     Link, Phase, Wires,
@@ -21,7 +22,6 @@ use super::{
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters},
-    fabric::verbs::{MemoryRegion, PostError, QueuePair, RemoteAddress, ScatterEntry, SendRequest},
     rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
 };
 

@@ -5,9 +5,9 @@ mod overdue;
 mod polling;
 mod sessions;
 
-use crate::fabric::verbs::discovery::{Choice, DeviceKind};
-use crate::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
-use crate::fabric::verbs::{Gid, GidEntry, GidType, Mtu};
+use ibex_verbs::discovery::{Choice, DeviceKind};
+use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
+use ibex_verbs::{Gid, GidEntry, GidType, Mtu};
 
 const DEVICE: &str = "rxe0";
 const ADDRESS: [u8; 4] = [192, 0, 2, 1];

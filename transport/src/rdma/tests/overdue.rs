@@ -1,11 +1,12 @@
 //! Receives of a shared queue that go with queue pairs: others are posted for them.
 
-use super::{DEVICE, one_device, soft_roce};
-use crate::fabric::verbs::provider::fake::FakeProvider;
-use crate::fabric::verbs::{
+use ibex_verbs::provider::fake::FakeProvider;
+use ibex_verbs::{
     CompletionQueue, ConnectionSettings, Device, ProtectionDomain, QueuePair, QueuePairBuilder,
     ReceiveQueue, WorkId,
 };
+
+use super::{DEVICE, one_device, soft_roce};
 use crate::rdma::{ArrivalBuffers, SharedReceives};
 
 /// A shared receive queue, its buffers, and a queue pair that takes them.

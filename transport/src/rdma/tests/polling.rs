@@ -1,9 +1,10 @@
 //! How a site decides by what it polls its completion queue.
 
+use ibex_verbs::CompletionPolling;
+use ibex_verbs::discovery::DeviceKind;
+use ibex_verbs::provider::fake::FakeExtended;
+
 use super::{DEVICE, choice, one_device};
-use crate::fabric::verbs::CompletionPolling;
-use crate::fabric::verbs::discovery::DeviceKind;
-use crate::fabric::verbs::provider::fake::FakeExtended;
 use crate::rdma::{Site, SiteSettings};
 
 #[test]

@@ -1,7 +1,8 @@
 //! What sessions over queue pairs carry, and what it costs.
 
+use ibex_verbs::{GidEntry, discovery::Choice, provider::fake::FakeClock};
+
 use super::*;
-use crate::fabric::verbs::{GidEntry, discovery::Choice, provider::fake::FakeClock};
 
 #[test]
 fn records_arrive_in_order_several_to_a_frame_and_are_read_in_place() {

@@ -89,7 +89,7 @@ fn a_handshake_that_breaks_gives_its_place_back() {
     }
     assert_eq!(fake.alive(), before);
     // Each step of the way may be refused, too.
-    use crate::fabric::verbs::provider::fake::Call;
+    use ibex_verbs::provider::fake::Call;
     for call in [
         Call::QueryPort,
         Call::QueryGid,

@@ -1,7 +1,8 @@
 //! What arrives for a queue pair before its session is made: the peer was quicker.
 
+use ibex_verbs::{Operation, ScatterEntry, SendRequest, WorkId};
+
 use super::*;
-use crate::fabric::verbs::{Operation, ScatterEntry, SendRequest, WorkId};
 
 /// Both ends of another session, of which only the second node's is made so far. It has
 /// lent credit and opened a channel, and the frames have arrived.

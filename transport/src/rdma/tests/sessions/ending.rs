@@ -3,15 +3,15 @@
 use std::{net::Shutdown, time::Duration};
 
 use ibex_protocol::format::control::{CloseReason, Role};
+use ibex_verbs::{
+    QueuePairState,
+    provider::{RawEvent, fake::Call},
+};
 use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
 use crate::driver::What;
-use crate::fabric::verbs::{
-    QueuePairState,
-    provider::{RawEvent, fake::Call},
-};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.
@@ -336,7 +336,7 @@ fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_anothe
     stage.settle();
     assert!(stage.nodes.iter().all(|node| node.session.is_gone()));
     // The drain of its queue pairs waits for what never comes.
-    clock.advance(crate::fabric::verbs::DEFAULT_DRAIN_TIMEOUT);
+    clock.advance(ibex_verbs::DEFAULT_DRAIN_TIMEOUT);
     stage.settle();
     let sites = [(); 2].map(|()| open_site(&stage.fake, settings()));
     let [one, other] = pairs([&sites[0], &sites[1]]).unwrap();

@@ -3,12 +3,10 @@
 use std::net::Shutdown;
 
 use ibex_protocol::format::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
+use ibex_verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId, provider::RawEvent};
 
 use super::*;
 use crate::channel::EndCause;
-use crate::fabric::verbs::{
-    Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId, provider::RawEvent,
-};
 
 /// A node with a session to a peer that is a queue pair and no more.
 struct Victim {

@@ -6,14 +6,14 @@ use ibex_protocol::transfer::eager_write::{
     LANDING_HEAD_BYTES, LANDING_MESSAGE_BYTES, LANDINGS_PER_CHANNEL, LANDINGS_PER_SESSION,
     LandingId,
 };
+use ibex_verbs::{
+    abi::{send_flags, wr_opcode},
+    provider::fake::{FakeDevice, Modification, PostedSend},
+};
 
 use super::*;
 use crate::channel::EndCause;
 use crate::clock::StoppedClock;
-use crate::fabric::verbs::{
-    abi::{send_flags, wr_opcode},
-    provider::fake::{FakeDevice, Modification, PostedSend},
-};
 
 /// Two nodes that trust each other, on a device as it is changed.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {

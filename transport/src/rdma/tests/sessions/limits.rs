@@ -1,12 +1,13 @@
 //! Where sessions over queue pairs come to a limit.
 
-use rustix::io::Errno;
-
-use super::*;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     abi::access_flags,
     provider::fake::{Call, FakeDevice},
 };
+use rustix::io::Errno;
+
+use super::*;
+use crate::rdma::SiteError;
 
 #[test]
 fn credit_is_never_exceeded_whatever_the_receiver_does() {
@@ -198,6 +199,13 @@ fn buffers_for_a_shared_queue_may_be_too_few_where_there_is_none() {
     assert_eq!(open_site(&fake, enough).max_sessions(), 1);
 }
 
+fn of_site(error: &VerbsError) -> &SiteError {
+    match error {
+        VerbsError::Other(error) => error.downcast_ref().expect("an error of the site"),
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     let fake = one_device();
@@ -208,7 +216,7 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     // Who dials keeps a buffer more.
     prepared.push(site.prepare(true).unwrap());
     let error = site.prepare(false).unwrap_err();
-    assert!(matches!(error, VerbsError::NoSeat { limit, .. } if limit == covered));
+    assert!(matches!(of_site(&error), SiteError::NoSeat { limit, .. } if *limit == covered));
     assert_eq!(
         error.to_string(),
         "RDMA device rxe0 has no place for another session: there are 16, and 17 would be taken \
@@ -230,7 +238,7 @@ fn a_short_completion_queue_means_fewer_places_and_says_so() {
     assert_eq!(prepared.len(), 220);
     let error = site.prepare(false).unwrap_err();
     assert!(
-        matches!(error, VerbsError::NoSeat { limit: 220, .. }),
+        matches!(of_site(&error), SiteError::NoSeat { limit: 220, .. }),
         "{error}"
     );
 }
@@ -407,9 +415,10 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
     let (mut one, other) = (site.prepare(true).unwrap(), site.prepare(false).unwrap());
     let mut theirs = other.endpoint();
     theirs.buffer_bytes = 1024;
+    let error = one.connect(&theirs).unwrap_err();
     assert!(matches!(
-        one.connect(&theirs),
-        Err(VerbsError::PeerEndpoint { given: 1024, .. })
+        of_site(&error),
+        SiteError::PeerEndpoint { given: 1024, .. }
     ));
     one.connect(&other.endpoint()).unwrap();
 }

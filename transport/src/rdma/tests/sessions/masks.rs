@@ -3,12 +3,13 @@
 
 mod suite;
 
-use super::*;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     CompletionPolling,
     abi::{send_flags, wr_opcode},
     provider::fake::Mask,
 };
+
+use super::*;
 use crate::rdma::settings_of;
 
 /// Each device, polled in each way.
@@ -51,7 +52,7 @@ fn check_posted(stage: &Stage, mask: &Mask) {
         assert!(posted.iter().any(|send| send.entries.len() > 1));
     }
     if mask.name == "no-immediate" {
-        let plain = |send: &crate::fabric::verbs::provider::fake::PostedSend| {
+        let plain = |send: &ibex_verbs::provider::fake::PostedSend| {
             send.opcode == wr_opcode::SEND || send.opcode == wr_opcode::RDMA_WRITE
         };
         assert!(posted.iter().all(plain));

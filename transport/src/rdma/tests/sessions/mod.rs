@@ -27,6 +27,7 @@ use std::{array, mem::MaybeUninit, ptr};
 
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_protocol::format::{control::ChannelSpec, message_version::MessageVersion};
+use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
 
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
@@ -35,7 +36,6 @@ use crate::driver::{
     SessionStats, Wait,
 };
 use crate::fabric::Fabric;
-use crate::fabric::verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
 use crate::rdma::{PreparedPair, Site, SiteSettings};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).

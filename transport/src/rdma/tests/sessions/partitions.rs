@@ -1,10 +1,11 @@
 //! The partition of a site: found in the port's table for each queue pair, and the same at
 //! both ends.
 
-use super::*;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     GidType, PartitionKey, QueuePairState, discovery::Choice, provider::fake::FakeDevice,
 };
+
+use super::*;
 use crate::rdma::PortNews;
 
 /// An InfiniBand port with these keys.

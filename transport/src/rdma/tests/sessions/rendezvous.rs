@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use ibex_protocol::transfer::rendezvous::WRITE_BYTES;
+use ibex_verbs::{
+    abi::{send_flags, wr_opcode},
+    provider::fake::{Call, PostedSend},
+};
 use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
-use crate::fabric::verbs::{
-    abi::{send_flags, wr_opcode},
-    provider::fake::{Call, PostedSend},
-};
 
 /// Two nodes that trust each other.
 fn trusting() -> SiteSettings {

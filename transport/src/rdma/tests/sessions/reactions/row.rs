@@ -3,20 +3,20 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use super::super::resuming::{
-    PATIENCE, Resuming, Stream, TICK, VERBS_FIRST, posted_receives, trusting,
-};
-use super::{Changed, Fact, Situation, State};
-use crate::channel::{EndCause, RecvError};
-use crate::driver::{Ways, What};
-use crate::fabric::Fabric;
-use crate::fabric::verbs::{
+use ibex_verbs::{
     Mtu, PortState, QueuePairState,
     abi::Wc,
     provider::{RawEvent, fake::Modification},
 };
 
+use super::super::resuming::{
+    PATIENCE, Resuming, Stream, TICK, VERBS_FIRST, posted_receives, trusting,
+};
 use super::*;
+use super::{Changed, Fact, Situation, State};
+use crate::channel::{EndCause, RecvError};
+use crate::driver::{Ways, What};
+use crate::fabric::Fabric;
 
 /// A session of the first node in a state, with a stream of messages each way, and another
 /// one of the same site, whose peer is of an older version.

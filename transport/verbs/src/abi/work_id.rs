@@ -1,0 +1,166 @@
+//! What a work request is known by: its operation, its slot and that slot's generation.
+//!
+//! The 64 bits travel to the device and come back in a completion, also in a failed one,
+//! of which little else can be read. The generation tells a completion that is late from
+//! one that belongs to the slot's present use.
+//!
+//! | bits | meaning |
+//! |---|---|
+//! | 56..64 | operation |
+//! | 32..56 | generation |
+//! | 0..32 | slot |
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// The identity of one work request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkId(u64);
+
+impl WorkId {
+    /// Puts it together. Of the generation, the lower 24 bits count.
+    #[inline]
+    #[must_use]
+    pub const fn new(operation: Operation, slot: u32, generation: u32) -> Self {
+        let generation = generation & Self::GENERATION_MASK;
+        Self((operation.to_raw() as u64) << 56 | (generation as u64) << 32 | slot as u64)
+    }
+
+    /// The lower 24 bits of a generation, which are those that come back.
+    pub const GENERATION_MASK: u32 = (1 << 24) - 1;
+
+    /// As the device brought it.
+    #[inline]
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// As the device takes it.
+    #[inline]
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        self.0
+    }
+
+    /// What was asked for.
+    #[inline]
+    #[must_use]
+    pub const fn operation(self) -> Operation {
+        Operation::from_raw((self.0 >> 56) as u8)
+    }
+
+    /// Which slot it used.
+    #[inline]
+    #[must_use]
+    pub const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Which use of the slot it was.
+    #[inline]
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32 & Self::GENERATION_MASK
+    }
+}
+
+impl fmt::Debug for WorkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for WorkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}.{}",
+            self.operation(),
+            self.slot(),
+            self.generation()
+        )
+    }
+}
+
+/// What a work request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A send.
+    Send,
+    /// Memory for what arrives.
+    Receive,
+    /// An RDMA write.
+    Write,
+    /// The last request of a queue that is being drained.
+    Drain,
+    /// Not one of ours.
+    Unknown(u8),
+}
+
+impl Operation {
+    #[inline]
+    const fn to_raw(self) -> u8 {
+        match self {
+            Self::Send => 1,
+            Self::Receive => 2,
+            Self::Write => 3,
+            Self::Drain => 4,
+            Self::Unknown(raw) => raw,
+        }
+    }
+    #[inline]
+    const fn from_raw(raw: u8) -> Self {
+        match raw {
+            1 => Self::Send,
+            2 => Self::Receive,
+            3 => Self::Write,
+            4 => Self::Drain,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Send => f.write_str("send"),
+            Self::Receive => f.write_str("receive"),
+            Self::Write => f.write_str("write"),
+            Self::Drain => f.write_str("drain"),
+            Self::Unknown(raw) => write!(f, "operation {raw}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn all_parts_come_back(slot: u32, generation: u32, raw: u64) {
+            for operation in [
+                Operation::Send,
+                Operation::Receive,
+                Operation::Write,
+                Operation::Drain,
+            ] {
+                let id = WorkId::from_raw(WorkId::new(operation, slot, generation).to_raw());
+                prop_assert_eq!(id.operation(), operation);
+                prop_assert_eq!(id.slot(), slot);
+                prop_assert_eq!(id.generation(), generation & WorkId::GENERATION_MASK);
+            }
+            // Whatever a device brings can be looked at.
+            let id = WorkId::from_raw(raw);
+            prop_assert_eq!(WorkId::new(id.operation(), id.slot(), id.generation()), id);
+        }
+    }
+
+    #[test]
+    fn a_foreign_id_is_told_as_one() {
+        assert_eq!(WorkId::from_raw(0).operation(), Operation::Unknown(0));
+        assert_eq!(WorkId::new(Operation::Send, 7, 3).to_string(), "send 7.3");
+    }
+}

@@ -1,0 +1,187 @@
+//! Polling an extended completion queue, in batches that begin and end.
+//!
+//! What ibv_create_cq_ex(3) asks for:
+//!
+//! 1. Between a start that succeeded and its end, and only there, the queue stands at a
+//!    completion: [`Batch`] is that stretch. A start that failed is not ended.
+//! 2. `ENOENT` of start or next says that there is no completion, and the queue is as it
+//!    was. After a next that failed the batch still has to be ended.
+//! 3. `EBUSY` of start passes; only clocks that nobody asks for here give it.
+//! 4. Of a completion only those fields are read that the queue was made with, and of a
+//!    failed one those that mean something.
+
+use std::ffi::c_int;
+use std::hint;
+
+use rustix::io::Errno;
+
+use super::work_completion::WorkCompletion;
+use crate::abi::{PollAttributes, Wc, wc_flags, wc_opcode};
+use crate::device::clock::DeviceClock;
+use crate::provider::{BatchCalls, CompletionHandle};
+
+/// How an extended completion queue is polled.
+#[derive(Debug)]
+pub(crate) struct BatchPolling {
+    handle: CompletionHandle,
+    calls: BatchCalls,
+    /// Completions of one batch, at most.
+    most: usize,
+    /// An error that came behind completions; the caller gets these first.
+    failed: Option<PollFailure>,
+    /// The clock that turns the completions' times into ours, where they have some.
+    clock: Option<DeviceClock>,
+}
+
+/// The call that failed, and its errno.
+pub(crate) type PollFailure = (&'static str, c_int);
+
+/// The number of starts in a row that may find the queue busy before it counts as lost. A queue
+/// is busy for as long as the kernel writes its clock.
+const BUSY_STARTS: u32 = 1 << 16;
+
+const EMPTY: c_int = Errno::NOENT.raw_os_error();
+const BUSY: c_int = Errno::BUSY.raw_os_error();
+
+impl BatchPolling {
+    pub(crate) fn new(
+        handle: CompletionHandle,
+        calls: BatchCalls,
+        most: Option<usize>,
+        clock: Option<DeviceClock>,
+    ) -> Self {
+        Self {
+            handle,
+            calls,
+            most: most.unwrap_or(usize::MAX),
+            failed: None,
+            clock,
+        }
+    }
+
+    pub(crate) fn has_times(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Takes the completions that are there, as far as they fit; gives how many, or the call that
+    /// failed.
+    ///
+    /// # Safety
+    /// The queue is alive.
+    pub(crate) unsafe fn poll(
+        &mut self,
+        into: &mut [WorkCompletion],
+    ) -> Result<usize, PollFailure> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        let mut found = 0;
+        while found < into.len() {
+            // SAFETY: our caller's contract.
+            let Some(mut batch) = (unsafe { self.begin() })? else {
+                break;
+            };
+            let room = (into.len() - found).min(batch.polling.most);
+            let (taken, ended) = batch.take(&mut into[found..found + room]);
+            drop(batch);
+            found += taken;
+            match ended {
+                // A batch of one says nothing of what is behind it.
+                Ok(true) if self.most < usize::MAX => {}
+                Ok(_) => break,
+                Err(errno) => {
+                    self.failed = Some(("ibv_next_poll", errno));
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// # Safety
+    /// The queue is alive.
+    unsafe fn begin(&mut self) -> Result<Option<Batch<'_>>, PollFailure> {
+        const CALL: &str = "ibv_start_poll";
+        let mut attributes = PollAttributes::default();
+        for _ in 0..BUSY_STARTS {
+            // SAFETY: our caller's contract; no batch has begun, for it would borrow us.
+            let status = unsafe { (self.calls.start)(self.handle.as_ptr(), &raw mut attributes) };
+            match status {
+                0 => return Ok(Some(Batch { polling: self })),
+                EMPTY => return Ok(None),
+                BUSY => hint::spin_loop(),
+                errno => return Err((CALL, errno)),
+            }
+        }
+        Err((CALL, BUSY))
+    }
+}
+
+/// A batch that has begun, standing at a completion. Dropping it ends it.
+struct Batch<'queue> {
+    polling: &'queue mut BatchPolling,
+}
+
+impl Batch<'_> {
+    /// Takes completions until none is left, which is `false`, or no room, which there is
+    /// for one.
+    fn take(&mut self, into: &mut [WorkCompletion]) -> (usize, Result<bool, c_int>) {
+        let mut taken = 0;
+        loop {
+            self.read(&mut into[taken].0);
+            taken += 1;
+            if taken == into.len() {
+                return (taken, Ok(true));
+            }
+            match self.next() {
+                0 => {}
+                EMPTY => return (taken, Ok(false)),
+                errno => return (taken, Err(errno)),
+            }
+        }
+    }
+
+    fn next(&mut self) -> c_int {
+        // SAFETY: the queue is alive and a batch has begun (rule 1).
+        unsafe { (self.polling.calls.next)(self.polling.handle.as_ptr()) }
+    }
+
+    /// Copies the completion that the batch stands at.
+    #[inline]
+    fn read(&mut self, into: &mut Wc) {
+        let (calls, queue) = (&self.polling.calls, self.polling.handle.as_ptr());
+        // SAFETY: the batch stands at a completion (rule 1); which fields are read, rule 4
+        // says.
+        unsafe {
+            into.wr_id = calls.wr_id.read();
+            into.status = calls.status.read();
+            into.qp_num = (calls.qp_num)(queue);
+            (into.byte_len, into.wc_flags) = (0, 0);
+            if into.status != 0 {
+                into.vendor_err = (calls.vendor_err)(queue);
+                return;
+            }
+            into.opcode = (calls.opcode)(queue);
+            if into.opcode & wc_opcode::RECV == 0 {
+                return;
+            }
+            into.byte_len = (calls.byte_len)(queue);
+            into.wc_flags = (calls.flags)(queue);
+            if into.wc_flags & wc_flags::WITH_IMM != 0 {
+                into.imm_data = (calls.imm_data)(queue);
+            }
+        }
+        if let (Some(time), Some(clock)) = (calls.time, &mut self.polling.clock) {
+            // SAFETY: as above; the queue was made with times.
+            let ticks = unsafe { time(queue) };
+            WorkCompletion::set_time(into, clock.nanoseconds(ticks));
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the queue is alive and this batch has begun and not ended (rule 1).
+        unsafe { (self.polling.calls.end)(self.polling.handle.as_ptr()) }
+    }
+}

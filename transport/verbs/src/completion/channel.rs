@@ -1,0 +1,83 @@
+//! A completion channel: the descriptor to sleep on until a completion queue has news.
+//!
+//! The descriptor does not block: it is slept on in a set of descriptors, and drained to
+//! `EAGAIN` after every wake-up. Each event taken from it is owed an acknowledgement,
+//! which takes a lock in the library, so acknowledgements are given in batches, and the
+//! rest before the queue is destroyed, which would wait for them for ever.
+
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use ibex_base::fork;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::device::Context;
+use crate::error::VerbsError;
+use crate::provider::ChannelHandle;
+
+/// A completion channel; a completion queue made with one owns it.
+#[derive(Debug)]
+pub struct CompletionChannel {
+    pub(crate) handle: ChannelHandle,
+    fd: RawFd,
+    context: Arc<Context>,
+}
+
+impl CompletionChannel {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
+        // SAFETY: the context is open.
+        let (handle, fd) = unsafe { context.provider().create_channel(context.handle()) }.map_err(
+            |errno| {
+                context.failed(
+                    "ibv_create_comp_channel",
+                    errno,
+                    "waiting without polling is impossible; raise the limit of open files (ulimit -n)",
+                )
+            },
+        )?;
+        let channel = Self {
+            handle,
+            fd,
+            context: Arc::clone(context),
+        };
+        set_nonblocking(channel.as_fd()).map_err(|errno| {
+            context.failed("fcntl", errno, "reading the channel could block a turn")
+        })?;
+        Ok(channel)
+    }
+
+    /// Takes one event; false when none is left. Its acknowledgement is owed.
+    pub(crate) fn take_event(&self) -> Result<bool, VerbsError> {
+        // SAFETY: the channel is alive.
+        unsafe { self.context.provider().channel_event(self.handle) }.map_err(|errno| {
+            self.context
+                .failed("ibv_get_cq_event", errno, "the queue has to be polled")
+        })
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel owns the descriptor and closes it when it is destroyed,
+        // which is when `self` is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        // SAFETY: the one queue on this channel owned it, and is destroyed.
+        if let Err(errno) = unsafe { self.context.provider().destroy_channel(self.handle) } {
+            self.context.undestroyed("ibv_destroy_comp_channel", errno);
+        }
+    }
+}
+
+/// Makes reads of a descriptor return `EAGAIN` instead of waiting.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
+}

@@ -1,0 +1,52 @@
+//! What keeps whoever drains a completion queue apart from whoever destroys what completes into it.
+//!
+//! An extended queue is made for one thread (`IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), so its library
+//! takes no lock for it. But `ibv_destroy_qp` takes a queue pair's completions out of its queues,
+//! and a queue pair that comes to nothing is destroyed by the thread whose handshake failed, while
+//! another drains the queue for others (libmlx5: `mlx5_destroy_qp`, `__mlx5_cq_clean`).
+//!
+//! Draining is favoured, and costs two stores a batch; destroying pays.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use ibex_base::sync::{Asymmetry, BiasedLock};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct DrainLock {
+    draining: BiasedLock,
+    /// One destroys at a time.
+    destroying: Mutex<()>,
+}
+
+impl DrainLock {
+    /// For the owner of the queue.
+    #[inline]
+    pub(crate) fn while_draining<T>(&self, act: impl FnOnce() -> T) -> T {
+        while !self.draining.try_enter() {
+            // For as long as a call of the kernel's.
+            thread::yield_now();
+        }
+        let outcome = act();
+        self.draining.leave();
+        outcome
+    }
+
+    /// For anybody who is not draining the queue.
+    pub(crate) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
+        let one = self
+            .destroying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.draining.close();
+        Asymmetry::of_process().heavy_here();
+        while !self.draining.is_left() {
+            thread::yield_now();
+        }
+        let outcome = act();
+        self.draining.open();
+        drop(one);
+        outcome
+    }
+}

@@ -1,0 +1,331 @@
+//! What became of a work request.
+//!
+//! Of a failed completion only four fields mean anything (ibv_poll_cq(3)): the id, the
+//! status, the queue pair and the vendor's word. So [`WorkCompletion::outcome`] is the
+//! one way to look at either kind, and [`CompletionFailure`] has exactly these four.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::abi::work_id::{Operation, WorkId};
+use crate::abi::{Wc, wc_flags, wc_opcode};
+
+/// One entry of a completion queue.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+pub struct WorkCompletion(pub(crate) Wc);
+
+impl WorkCompletion {
+    /// An entry to be filled; arrays for [`poll`](crate::CompletionQueue::poll) are made of it.
+    pub const EMPTY: Self = Self(Wc {
+        wr_id: 0,
+        status: 0,
+        opcode: 0,
+        vendor_err: 0,
+        byte_len: 0,
+        imm_data: 0,
+        qp_num: 0,
+        src_qp: 0,
+        wc_flags: 0,
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    });
+
+    /// The request.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> WorkId {
+        WorkId::from_raw(self.0.wr_id)
+    }
+
+    /// The local queue pair that it belonged to.
+    #[inline]
+    #[must_use]
+    pub fn queue_pair(&self) -> u32 {
+        self.0.qp_num
+    }
+
+    /// Bytes that arrived, if it was a receive of a message and was done.
+    #[inline]
+    #[must_use]
+    pub fn received(&self) -> Option<u32> {
+        (self.0.status == 0 && self.0.opcode == wc_opcode::RECV).then_some(self.0.byte_len)
+    }
+
+    /// When it came, in nanoseconds since 1970, of a receive that was done in a queue with
+    /// times; of another queue's, anything.
+    #[inline]
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        let low = u64::from(self.0.src_qp);
+        low | u64::from(self.0.pkey_index) << 32 | u64::from(self.0.slid) << 48
+    }
+
+    /// Writes it where only datagrams have something, so that an entry is no longer than
+    /// the provider's.
+    pub(crate) fn set_time(wc: &mut Wc, nanoseconds: u64) {
+        wc.src_qp = nanoseconds as u32;
+        wc.pkey_index = (nanoseconds >> 32) as u16;
+        wc.slid = (nanoseconds >> 48) as u16;
+    }
+
+    /// What became of it.
+    ///
+    /// # Errors
+    /// [`CompletionFailure`] if it was not done; the queue pair is dead then.
+    #[inline]
+    pub fn outcome(&self) -> Result<Completed, CompletionFailure> {
+        if self.0.status == 0 {
+            return Ok(Completed {
+                kind: CompletionKind::from_raw(self.0.opcode),
+                bytes: self.0.byte_len,
+                immediate: (self.0.wc_flags & wc_flags::WITH_IMM != 0)
+                    .then(|| u32::from_be(self.0.imm_data)),
+            });
+        }
+        Err(CompletionFailure {
+            id: self.id(),
+            status: CompletionStatus::from_raw(self.0.status),
+            queue_pair: self.0.qp_num,
+            vendor_error: self.0.vendor_err,
+        })
+    }
+}
+
+/// A request that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// What it was.
+    pub kind: CompletionKind,
+    /// Bytes that arrived, for receives.
+    pub bytes: u32,
+    /// The peer's immediate data, for receives.
+    pub immediate: Option<u32>,
+}
+
+/// `enum ibv_wc_opcode`, as far as it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionKind {
+    /// A send of ours: the peer's device has it.
+    Send,
+    /// An RDMA write of ours: the peer's device has it.
+    Write,
+    /// A message arrived.
+    Receive,
+    /// An RDMA write with immediate data arrived; the bytes are where the peer put them.
+    ReceiveWrite,
+    /// A number that this version does not know.
+    Unknown(u32),
+}
+
+impl CompletionKind {
+    #[inline]
+    fn from_raw(raw: u32) -> Self {
+        match raw {
+            wc_opcode::SEND => Self::Send,
+            wc_opcode::RDMA_WRITE => Self::Write,
+            wc_opcode::RECV => Self::Receive,
+            wc_opcode::RECV_RDMA_WITH_IMM => Self::ReceiveWrite,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// A request that was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "queue pair {queue_pair:#x} failed in {id}: {status} (vendor {vendor_error:#x}); the queue \
+     pair is dead and everything else on it is flushed"
+)]
+pub struct CompletionFailure {
+    /// The request.
+    pub id: WorkId,
+    /// Why.
+    pub status: CompletionStatus,
+    /// The local queue pair.
+    pub queue_pair: u32,
+    /// The device's own word for it.
+    pub vendor_error: u32,
+}
+
+impl CompletionFailure {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match (self.id.operation(), self.status) {
+            // A receive asks for nothing: it is the peer that sent more than was agreed on.
+            // Which of the two a device says differs.
+            (
+                Operation::Receive,
+                CompletionStatus::LocalLength | CompletionStatus::LocalOperation,
+            ) => Fault::Protocol,
+            (_, status) => status.fault(),
+        }
+    }
+}
+
+/// Whose fault a failed completion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Our request was wrong.
+    Ours,
+    /// The peer refused it: keys, lengths or rights do not fit what it granted.
+    Protocol,
+    /// The way to the peer, or the peer, is gone.
+    Link,
+    /// It was flushed because something before it failed. Soft-RoCE reports causes of
+    /// its own side so too, so a first flush starts recovery like any other failure.
+    Flushed,
+    /// The device is broken, or says something that this version does not know.
+    Device,
+}
+
+macro_rules! statuses {
+    ($($name:ident = $raw:literal, $fault:ident, $text:literal;)*) => {
+        /// `enum ibv_wc_status`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CompletionStatus {
+            $(#[doc = concat!("Status ", $raw, ": ", $text, ".")] $name,)*
+            /// A number that this version does not know.
+            Unknown(u32),
+        }
+
+        impl CompletionStatus {
+            /// From the C enumeration.
+            #[must_use]
+            pub fn from_raw(raw: u32) -> Self {
+                match raw {
+                    $($raw => Self::$name,)*
+                    other => Self::Unknown(other),
+                }
+            }
+
+            /// To the C enumeration.
+            #[must_use]
+            pub fn to_raw(self) -> u32 {
+                match self {
+                    $(Self::$name => $raw,)*
+                    Self::Unknown(raw) => raw,
+                }
+            }
+
+            /// Whose fault it is, if it was a request to send that failed.
+            #[must_use]
+            pub fn fault(self) -> Fault {
+                match self {
+                    $(Self::$name => Fault::$fault,)*
+                    Self::Unknown(_) => Fault::Device,
+                }
+            }
+        }
+
+        impl fmt::Display for CompletionStatus {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$name => f.write_str(concat!($text, " (status ", $raw, ")")),)*
+                    Self::Unknown(raw) => write!(f, "unknown status {raw}"),
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    LocalLength = 1, Ours, "a message longer than the receive, or than the port allows";
+    LocalOperation = 2, Ours, "the queue pair could not do it; for a receive: the message was longer";
+    LocalEeContext = 3, Ours, "local end-to-end context error";
+    LocalProtection = 4, Ours, "local memory not registered, or not for this";
+    Flushed = 5, Flushed, "flushed";
+    MemoryWindowBind = 6, Ours, "a memory window could not be bound";
+    BadResponse = 7, Device, "the peer's answer made no sense";
+    LocalAccess = 8, Ours, "local memory may not be written";
+    RemoteInvalidRequest = 9, Protocol, "the peer took the request for invalid";
+    RemoteAccess = 10, Protocol, "the peer's memory is not granted: wrong key, range or rights";
+    RemoteOperation = 11, Protocol, "the peer could not do it; its receive may be too short";
+    RetryExceeded = 12, Link, "retries exceeded: the peer does not acknowledge";
+    ReceiverNotReady = 13, Link, "the peer has posted no receive for too long";
+    LocalRddViolation = 14, Ours, "local reliable-datagram domain violation";
+    RemoteInvalidReadRequest = 15, Protocol, "the peer took the read request for invalid";
+    RemoteAborted = 16, Link, "the peer aborted";
+    InvalidEeContextNumber = 17, Ours, "invalid end-to-end context number";
+    InvalidEeContextState = 18, Ours, "invalid end-to-end context state";
+    Fatal = 19, Device, "fatal error of the device";
+    ResponseTimeout = 20, Link, "the peer's response timed out";
+    General = 21, Device, "general error";
+    TagMatching = 22, Device, "tag-matching error";
+    TagMatchingRendezvous = 23, Device, "tag-matching rendezvous incomplete";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_keeps_its_number() {
+        for raw in 1..64 {
+            let status = CompletionStatus::from_raw(raw);
+            assert_eq!(status.to_raw(), raw);
+            assert_eq!(matches!(status, CompletionStatus::Unknown(_)), raw > 23);
+        }
+    }
+
+    #[test]
+    fn a_failure_says_who_what_and_what_follows() {
+        let failed = WorkCompletion(Wc {
+            wr_id: WorkId::new(Operation::Send, 4, 1).to_raw(),
+            status: 12,
+            vendor_err: 0x81,
+            qp_num: 0x2a,
+            // What a device leaves in the other fields is not to be read.
+            opcode: 999,
+            byte_len: 999,
+            ..Wc::default()
+        });
+        let failure = failed.outcome().unwrap_err();
+        assert_eq!(failure.fault(), Fault::Link);
+        assert_eq!(
+            failure.to_string(),
+            "queue pair 0x2a failed in send 4.1: retries exceeded: the peer does not acknowledge \
+             (status 12) (vendor 0x81); the queue pair is dead and everything else on it is flushed"
+        );
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_the_fault_of_who_sent_it() {
+        for status in [1, 2] {
+            let fault = |operation| {
+                let wr_id = WorkId::new(operation, 0, 0).to_raw();
+                let failed = WorkCompletion(Wc {
+                    wr_id,
+                    status,
+                    ..Wc::default()
+                });
+                failed.outcome().unwrap_err().fault()
+            };
+            assert_eq!(fault(Operation::Receive), Fault::Protocol);
+            assert_eq!(fault(Operation::Send), Fault::Ours);
+        }
+    }
+
+    #[test]
+    fn immediate_data_is_there_only_where_the_flag_says_so() {
+        let mut wc = Wc {
+            opcode: wc_opcode::RECV,
+            byte_len: 64,
+            imm_data: 7_u32.to_be(),
+            ..Wc::default()
+        };
+        assert_eq!(WorkCompletion(wc).outcome().unwrap().immediate, None);
+        wc.wc_flags = wc_flags::WITH_IMM;
+        let completed = WorkCompletion(wc).outcome().unwrap();
+        assert_eq!(completed.immediate, Some(7));
+        assert_eq!(completed.kind, CompletionKind::Receive);
+        wc.opcode = 77;
+        assert_eq!(
+            WorkCompletion(wc).outcome().unwrap().kind,
+            CompletionKind::Unknown(77)
+        );
+    }
+}

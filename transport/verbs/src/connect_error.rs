@@ -1,0 +1,91 @@
+//! A queue pair could not be brought to another state: everything there is to know.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use super::abi::queue_pair_state::{
+    AttributeMask, IllegalTransition, QueuePairAttributes, QueuePairState,
+};
+use super::queue_pair::connection::{LocalPort, RemoteEndpoint};
+
+/// A queue pair could not be brought to another state: everything there is to know.
+#[derive(Debug)]
+pub struct ConnectError {
+    /// The device.
+    pub device: String,
+    /// Our queue pair.
+    pub queue_pair: u32,
+    /// From here.
+    pub from: QueuePairState,
+    /// What was to be set.
+    pub attributes: QueuePairAttributes,
+    /// Which of it.
+    pub mask: AttributeMask,
+    /// Our port and GID, as soon as they are known.
+    pub local: Option<LocalPort>,
+    /// The peer.
+    pub remote: Option<RemoteEndpoint>,
+    /// Why.
+    pub cause: ConnectCause,
+}
+
+/// Why a queue pair could not be brought to another state.
+#[derive(Debug)]
+pub enum ConnectCause {
+    /// No device would take it; it was not asked.
+    Illegal(IllegalTransition),
+    /// The device refused.
+    Refused(Errno),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "queue pair {:#x} of {}: {} -> {} failed: ",
+            self.queue_pair, self.device, self.from, self.attributes.state
+        )?;
+        match &self.cause {
+            ConnectCause::Illegal(illegal) => write!(f, "{illegal}")?,
+            ConnectCause::Refused(errno) => write!(f, "{errno}")?,
+        }
+        write!(f, "; set were {}", self.mask)?;
+        if let Some(local) = &self.local {
+            write!(
+                f,
+                "; port {} with MTU {} and GID {}",
+                local.number, local.attributes.active_mtu, local.gid
+            )?;
+        }
+        if let Some(remote) = &self.remote {
+            write!(
+                f,
+                "; peer's queue pair {:#x} at {} ({}, LID {}) with MTU {}",
+                remote.queue_pair, remote.gid, remote.gid_type, remote.lid, remote.mtu
+            )?;
+        }
+        write!(f, "; {}", self.next_step())
+    }
+}
+
+impl ConnectError {
+    fn next_step(&self) -> &'static str {
+        match &self.cause {
+            ConnectCause::Illegal(_) => "this is a mistake of the program",
+            ConnectCause::Refused(Errno::NODATA) => {
+                "the GID index has moved: addresses changed meanwhile; connect again"
+            }
+            ConnectCause::Refused(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
+                "the peer's address was not resolved: check `ip route get` and `ip neigh`"
+            }
+            ConnectCause::Refused(Errno::INVAL) => {
+                "the device takes one of these for wrong; MTU and GID type are the usual ones"
+            }
+            ConnectCause::Refused(_) => "the queue pair has to be made anew",
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}

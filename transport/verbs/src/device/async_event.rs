@@ -1,0 +1,236 @@
+//! Asynchronous events: what a device says unasked.
+//!
+//! One reader per device, because each event is given to one reader only. It does not
+//! block; its descriptor goes into the set that is slept on. An event is copied out and
+//! acknowledged at once, so that no object's destruction waits for it.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Context, Device};
+use crate::completion::channel::set_nonblocking;
+use crate::error::VerbsError;
+use crate::provider::RawEvent;
+
+/// The one reader of a device's asynchronous events.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    context: Arc<Context>,
+}
+
+impl AsyncEvents {
+    /// Takes the reader; `None` while another one of this device exists.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if reading cannot be made non-blocking.
+    pub fn of(device: &Device) -> Result<Option<Self>, VerbsError> {
+        let context = device.context();
+        // Acquire pairs with the Release in `drop`; nothing but the flag is handed over.
+        if context.events_taken.swap(true, Ordering::Acquire) {
+            return Ok(None);
+        }
+        let events = Self {
+            context: Arc::clone(context),
+        };
+        set_nonblocking(context.async_fd())
+            .map_err(|errno| context.failed("fcntl", errno, "reading events could block a turn"))?;
+        Ok(Some(events))
+    }
+
+    /// The next event; `None` when none waits.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device is gone.
+    pub fn take(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
+        let event = self.context.next_event()?;
+        Ok(event.map(AsyncEvent::from_raw))
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.async_fd()
+    }
+}
+
+impl Drop for AsyncEvents {
+    fn drop(&mut self) {
+        self.context.events_taken.store(false, Ordering::Release);
+    }
+}
+
+/// What happened, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// Something about a queue pair, by its number.
+    QueuePair(u32, QueuePairEvent),
+    /// A completion queue, by its tag, has overflowed or broken: it is lost, and every
+    /// connection that completes into it.
+    CompletionQueueError(u64),
+    /// A shared receive queue, by its tag, has broken.
+    ReceiveQueueError(u64),
+    /// A shared receive queue, by its tag, has fewer receives left than its limit. Comes
+    /// once; armed again by the next [`arm_limit`](crate::ReceiveQueue::arm_limit).
+    ReceiveQueueLimit(u64),
+    /// Something about a port, by its number.
+    Port(u8, PortEvent),
+    /// The device is broken: everything on it is lost.
+    DeviceFatal,
+    /// A work queue has broken, of which this library makes none.
+    WorkQueueFatal,
+    /// A number that this version does not know. Without consequence here.
+    Unknown(u32),
+}
+
+/// What happened to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueuePairEvent {
+    /// It broke, and may not even report its requests.
+    Fatal,
+    /// It refused a request of the peer as invalid; it is dead.
+    InvalidRequest,
+    /// It refused a request of the peer that lacked the rights; it is dead.
+    AccessViolation,
+    /// The peer's first packet has come.
+    Established,
+    /// Its send queue is empty.
+    SendQueueDrained,
+    /// It is dead and takes no more from the shared receive queue.
+    LastRequestReached,
+    /// It changed to its alternate path. Ours have none.
+    PathMigrated,
+    /// It could not change to its alternate path.
+    PathMigrationFailed,
+}
+
+/// What happened to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortEvent {
+    /// It carries traffic again. Queue pairs that died meanwhile stay dead.
+    Active,
+    /// It carries no traffic.
+    Error,
+    /// Its GID table has changed: indices have to be looked up again.
+    GidChange,
+    /// Its local identifier has changed.
+    LidChange,
+    /// Its partitions have changed.
+    PkeyChange,
+    /// The subnet manager has changed.
+    SubnetManagerChange,
+    /// The subnet manager wants everybody to register again.
+    ReregisterWanted,
+    /// Its speed has changed.
+    SpeedChange,
+}
+
+impl AsyncEvent {
+    fn from_raw(raw: RawEvent) -> Self {
+        use QueuePairEvent as Pair;
+        let pair = |event| Self::QueuePair(raw.element as u32, event);
+        let port = |event| Self::Port(raw.element as u8, event);
+        match raw.event_type {
+            0 => Self::CompletionQueueError(raw.element),
+            1 => pair(Pair::Fatal),
+            2 => pair(Pair::InvalidRequest),
+            3 => pair(Pair::AccessViolation),
+            4 => pair(Pair::Established),
+            5 => pair(Pair::SendQueueDrained),
+            6 => pair(Pair::PathMigrated),
+            7 => pair(Pair::PathMigrationFailed),
+            8 => Self::DeviceFatal,
+            9 => port(PortEvent::Active),
+            10 => port(PortEvent::Error),
+            11 => port(PortEvent::LidChange),
+            12 => port(PortEvent::PkeyChange),
+            13 => port(PortEvent::SubnetManagerChange),
+            14 => Self::ReceiveQueueError(raw.element),
+            15 => Self::ReceiveQueueLimit(raw.element),
+            16 => pair(Pair::LastRequestReached),
+            17 => port(PortEvent::ReregisterWanted),
+            18 => port(PortEvent::GidChange),
+            19 => Self::WorkQueueFatal,
+            20 => port(PortEvent::SpeedChange),
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for AsyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueuePair(number, event) => write!(f, "queue pair {number:#x}: {event:?}"),
+            Self::CompletionQueueError(tag) => write!(f, "completion queue {tag} is lost"),
+            Self::ReceiveQueueError(tag) => write!(f, "shared receive queue {tag} is lost"),
+            Self::ReceiveQueueLimit(tag) => {
+                write!(f, "shared receive queue {tag} runs out of receives")
+            }
+            Self::Port(number, event) => write!(f, "port {number}: {event:?}"),
+            Self::DeviceFatal => f.write_str("the device is broken"),
+            Self::WorkQueueFatal => f.write_str("a work queue is lost"),
+            Self::Unknown(raw) => write!(f, "unknown event {raw}"),
+        }
+    }
+}
+
+/// Which element of `union ibv_async_event::element` a kind of event has set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventElement {
+    /// `cq`.
+    CompletionQueue,
+    /// `qp`.
+    QueuePair,
+    /// `srq`.
+    ReceiveQueue,
+    /// `port_num`.
+    Port,
+    /// None, or one that is not used here.
+    Nothing,
+}
+
+impl EventElement {
+    /// By `enum ibv_event_type` (ibv_get_async_event(3)).
+    #[must_use]
+    pub fn of(event_type: u32) -> Self {
+        match event_type {
+            0 => Self::CompletionQueue,
+            1..=7 | 16 => Self::QueuePair,
+            9..=13 | 17 | 18 | 20 => Self::Port,
+            14 | 15 => Self::ReceiveQueue,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_names_the_kind_of_element_that_it_carries() {
+        for event_type in 0..40 {
+            let event = AsyncEvent::from_raw(RawEvent {
+                event_type,
+                element: 3,
+            });
+            let told = match event {
+                AsyncEvent::QueuePair(3, _) => EventElement::QueuePair,
+                AsyncEvent::CompletionQueueError(3) => EventElement::CompletionQueue,
+                AsyncEvent::ReceiveQueueError(3) | AsyncEvent::ReceiveQueueLimit(3) => {
+                    EventElement::ReceiveQueue
+                }
+                AsyncEvent::Port(3, _) => EventElement::Port,
+                _ => EventElement::Nothing,
+            };
+            assert_eq!(told, EventElement::of(event_type), "{event_type}: {event}");
+        }
+        let unknown = AsyncEvent::from_raw(RawEvent {
+            event_type: 39,
+            element: 0,
+        });
+        assert_eq!(unknown, AsyncEvent::Unknown(39));
+    }
+}

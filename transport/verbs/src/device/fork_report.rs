@@ -1,0 +1,185 @@
+//! Reports what a fork means for registered memory, by the kernel, libibverbs and the
+//! environment. ibex reads this state and never changes it: calling `ibv_fork_init` is up to
+//! the program or another library.
+#![forbid(unsafe_code)]
+
+use std::{env, fmt, sync::Arc};
+
+use crate::provider::Provider;
+
+/// The answer of `ibv_is_fork_initialized` about this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForkStatus {
+    /// A fork may leave a registered page to the child and give the parent a copy that the
+    /// device does not know. A libibverbs that cannot be asked counts as this too.
+    Disabled,
+    /// libibverbs keeps registered memory from children, its own memory included.
+    Enabled,
+    /// The kernel gives the child the copy (5.12 and later).
+    Unneeded,
+    /// A number that this version does not know.
+    Unknown(u32),
+}
+
+impl ForkStatus {
+    /// Returns whether a process may fork while a device works for it, whatever its child does.
+    #[must_use]
+    pub fn is_safe(self) -> bool {
+        matches!(self, Self::Enabled | Self::Unneeded)
+    }
+
+    /// Translates the C enumeration `ibv_fork_status`.
+    #[must_use]
+    pub fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::Disabled,
+            1 => Self::Enabled,
+            2 => Self::Unneeded,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for ForkStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disabled => f.write_str(
+                "not safe for the queues of libibverbs (IBV_FORK_DISABLED): set RDMAV_FORK_SAFE=1 \
+                 if the program forks, also where the child calls exec at once; posix_spawn and \
+                 vfork are safe",
+            ),
+            Self::Enabled => f.write_str("safe, by libibverbs (IBV_FORK_ENABLED)"),
+            Self::Unneeded => f.write_str("safe, by the kernel (IBV_FORK_UNNEEDED)"),
+            Self::Unknown(raw) => write!(f, "not known ({raw})"),
+        }
+    }
+}
+
+/// A report for programs that fork. Its `Display` is one line.
+///
+/// ibex itself keeps the memory that it registers from children; the status is about the
+/// queues, which libibverbs registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForkReport {
+    /// The answer of `ibv_is_fork_initialized` about this process.
+    pub status: ForkStatus,
+    /// `RDMAV_FORK_SAFE` or `IBV_FORK_SAFE` is set: libibverbs calls `ibv_fork_init` itself.
+    pub fork_safe: bool,
+    /// `RDMAV_HUGEPAGES_SAFE` is set: libibverbs then asks for the size of pages. ibex does not
+    /// need it, since it has no memory of hugetlbfs.
+    pub huge_pages_safe: bool,
+}
+
+impl ForkReport {
+    /// Reads the state of this process.
+    #[must_use]
+    pub fn now(provider: &Arc<dyn Provider>) -> Self {
+        Self::of(provider, |name| env::var_os(name).is_some())
+    }
+
+    /// Tells the log what a fork means for a device that was opened: a warning where it is not
+    /// [safe](ForkStatus::is_safe).
+    pub fn log(&self, device: &str) {
+        const WHAT: &str = "a fork of this process beside an RDMA device";
+        match self.status.is_safe() {
+            true => tracing::info!(device, fork = %self, "{WHAT}"),
+            false => tracing::warn!(device, fork = %self, "{WHAT}"),
+        }
+    }
+
+    pub(crate) fn of(provider: &Arc<dyn Provider>, is_set: impl Fn(&str) -> bool) -> Self {
+        Self {
+            status: provider.fork_status(),
+            fork_safe: is_set("RDMAV_FORK_SAFE") || is_set("IBV_FORK_SAFE"),
+            huge_pages_safe: is_set("RDMAV_HUGEPAGES_SAFE"),
+        }
+    }
+}
+
+impl fmt::Display for ForkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = |is_set| if is_set { "is set" } else { "is not set" };
+        write!(
+            f,
+            "{}; RDMAV_FORK_SAFE {}, RDMAV_HUGEPAGES_SAFE {}",
+            self.status,
+            said(self.fork_safe),
+            said(self.huge_pages_safe)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tracing::{Event, Level, Metadata, Subscriber, span, subscriber};
+
+    use super::*;
+    use crate::provider::fake::{FakeDevice, FakeProvider};
+
+    /// A subscriber that keeps the level of each event.
+    #[derive(Clone, Default)]
+    struct Levels(Arc<Mutex<Vec<Level>>>);
+
+    impl Subscriber for Levels {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            self.0.lock().unwrap().push(*event.metadata().level());
+        }
+
+        // Nothing here opens spans.
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_fork_that_is_not_known_to_be_safe_is_a_warning() {
+        let levels = Levels::default();
+        subscriber::with_default(levels.clone(), || {
+            for raw in 0..4 {
+                let status = ForkStatus::from_raw(raw);
+                let report = ForkReport {
+                    status,
+                    fork_safe: false,
+                    huge_pages_safe: false,
+                };
+                report.log("mlx5_0");
+            }
+        });
+        // Disabled, enabled, unneeded, unknown.
+        let expected = [Level::WARN, Level::INFO, Level::INFO, Level::WARN];
+        assert_eq!(*levels.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn the_variables_and_the_status_are_one_line() {
+        let provider = FakeProvider::new(Vec::<FakeDevice>::new()).provider();
+        let report = ForkReport::of(&provider, |name| name == "IBV_FORK_SAFE");
+        assert_eq!(
+            report.to_string(),
+            "safe, by the kernel (IBV_FORK_UNNEEDED); RDMAV_FORK_SAFE is set, \
+             RDMAV_HUGEPAGES_SAFE is not set"
+        );
+        let report = ForkReport {
+            status: ForkStatus::from_raw(0),
+            ..ForkReport::of(&provider, |name| name == "RDMAV_HUGEPAGES_SAFE")
+        };
+        assert_eq!(
+            report.to_string(),
+            "not safe for the queues of libibverbs (IBV_FORK_DISABLED): set RDMAV_FORK_SAFE=1 if \
+             the program forks, also where the child calls exec at once; posix_spawn and vfork \
+             are safe; RDMAV_FORK_SAFE is not set, RDMAV_HUGEPAGES_SAFE is set"
+        );
+        assert_eq!(ForkStatus::from_raw(9), ForkStatus::Unknown(9));
+    }
+}

@@ -1,0 +1,377 @@
+//! An open RDMA device: what every other object is made from and kept alive by.
+//!
+//! The rule of the whole layer: an object holds an `Arc` of what it was made from, so the
+//! order of destruction is the reverse of the order of making, whatever the order of
+//! drops. The context closes when the last of them is gone.
+
+pub(crate) mod async_event;
+pub(crate) mod clock;
+pub(crate) mod fork_report;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ibex_base::fork;
+use rustix::fs::Access;
+use rustix::io::Errno;
+
+use super::abi::gid::GidEntry;
+use super::abi::partition::{Partition, PartitionKey};
+use super::abi::port::{PortAttributes, PortState};
+use super::error::VerbsError;
+use super::locked_memory::LockedMemory;
+use super::provider::{
+    ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
+};
+
+/// An open device. Clones are the same device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    context: Arc<Context>,
+}
+
+/// What the objects of a device share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    provider: Arc<dyn Provider>,
+    opened: OpenedContext,
+    name: String,
+    /// By which the list of devices has it, whatever it is renamed to.
+    file: String,
+    /// Of the same, in `/sys`.
+    entry: String,
+    attributes: DeviceAttributes,
+    /// Whether the one reader of asynchronous events is out.
+    pub(crate) events_taken: AtomicBool,
+}
+
+impl Device {
+    /// Opens a device by name.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: there are none, none of that name, it may not be opened, or it
+    /// speaks another protocol.
+    pub fn open(provider: &Arc<dyn Provider>, name: &str) -> Result<Self, VerbsError> {
+        let present = provider.devices()?;
+        let Some(entry) = present.iter().find(|entry| entry.name == name) else {
+            return Err(VerbsError::NoSuchDevice {
+                name: name.to_owned(),
+                present: present.into_iter().map(|entry| entry.name).collect(),
+            });
+        };
+        if entry.transport != Transport::InfiniBand {
+            return Err(VerbsError::WrongTransport {
+                device: name.to_owned(),
+                transport: entry.transport,
+            });
+        }
+        let opened = provider.open(name)?;
+        let mut context = Context {
+            provider: Arc::clone(provider),
+            opened,
+            name: name.to_owned(),
+            file: entry.file.clone(),
+            entry: format!("/sys/class/infiniband_verbs/{}", entry.file),
+            attributes: DeviceAttributes::default(),
+            events_taken: AtomicBool::new(false),
+        };
+        // SAFETY: the context was just opened; if this fails, `context` closes it.
+        context.attributes = unsafe { provider.query_device(opened.handle) }.map_err(|errno| {
+            context.failed("ibv_query_device", errno, "the device cannot be used")
+        })?;
+        Ok(Self {
+            context: Arc::new(context),
+        })
+    }
+
+    /// Its name, as in `/sys/class/infiniband`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.context.name
+    }
+
+    /// Whether the machine shows that it has it, as it does unless `/sys` is hidden. Costs one
+    /// short system call and allocates nothing.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        rustix::fs::access(self.context.entry.as_str(), Access::EXISTS).is_ok()
+    }
+
+    /// Whether the machine still has it. One that is being removed is listed no more, is
+    /// gone when all have closed it, and need not tell anybody (soft-RoCE does not). Takes
+    /// long: off the turn.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        match self.provider().devices() {
+            Ok(listed) => listed.iter().any(|entry| entry.file == self.context.file),
+            // Who is not told keeps what works.
+            Err(_) => true,
+        }
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn attributes(&self) -> &DeviceAttributes {
+        &self.context.attributes
+    }
+
+    /// What a port is like now.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if there is no such port, or the device is gone.
+    pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.check_port(port)?;
+        // SAFETY: the context is open while `self` lives.
+        unsafe { self.provider().query_port(self.context.handle(), port) }.map_err(|errno| {
+            self.context
+                .failed("ibv_query_port", errno, "the port cannot be used")
+        })
+    }
+
+    /// The same, for a port that has to carry traffic.
+    ///
+    /// # Errors
+    /// As [`Device::query_port`], and if the port is not active.
+    pub fn query_active_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        let attributes = self.query_port(port)?;
+        match attributes.state {
+            PortState::Active => Ok(attributes),
+            state => Err(VerbsError::PortNotActive {
+                device: self.name().to_owned(),
+                port,
+                state,
+            }),
+        }
+    }
+
+    /// One slot of a port's GID table; `None` if it is empty.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if there is no such port, or the device is gone.
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, VerbsError> {
+        self.check_port(port)?;
+        // SAFETY: the context is open while `self` lives.
+        unsafe {
+            self.provider()
+                .query_gid(self.context.handle(), port, index)
+        }
+        .map_err(|errno| {
+            self.context
+                .failed("ibv_query_gid", errno, "the GID cannot be used")
+        })
+    }
+
+    /// The occupied slots of a port's GID table, as they are now, as far as a connection
+    /// can name them.
+    ///
+    /// # Errors
+    /// As [`Device::query_gid`].
+    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        let length = self.query_port(port)?.gid_table_len;
+        let mut found = Vec::new();
+        for index in 0..length.min(GidEntry::LAST_INDEX + 1) {
+            found.extend(self.query_gid(port, index)?);
+        }
+        Ok(found)
+    }
+
+    /// A port's partition keys.
+    ///
+    /// # Errors
+    /// As [`Device::query_port`].
+    pub fn pkeys(&self, port: u8) -> Result<Vec<u16>, VerbsError> {
+        let length = self.query_port(port)?.pkey_table_len;
+        (0..length).map(|index| self.pkey(port, index)).collect()
+    }
+
+    /// A port's place in a partition, as its table is now; without a wish that of the table's
+    /// first key.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchPartition`] if the port is not in the partition, or its table cannot
+    /// be read and a key is wanted.
+    pub fn partition(
+        &self,
+        port: u8,
+        wanted: Option<PartitionKey>,
+    ) -> Result<Partition, VerbsError> {
+        let Some(wanted) = wanted else {
+            // Older libraries read keys from /sys, which may be hidden.
+            let key = self.pkey(port, 0).ok().and_then(PartitionKey::new);
+            return Ok(Partition { index: 0, key });
+        };
+        let table = self.pkeys(port)?;
+        Partition::find(wanted, &table).ok_or_else(|| VerbsError::NoSuchPartition {
+            device: self.name().to_owned(),
+            port,
+            key: wanted,
+            present: table.into_iter().filter_map(PartitionKey::new).collect(),
+        })
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// The same, and if there is none at that index.
+    pub fn pkey(&self, port: u8, index: u16) -> Result<u16, VerbsError> {
+        self.check_port(port)?;
+        // SAFETY: the context is open while `self` lives.
+        unsafe {
+            self.provider()
+                .query_pkey(self.context.handle(), port, index)
+        }
+        .map_err(|errno| {
+            self.context
+                .failed("ibv_query_pkey", errno, "the partition cannot be used")
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn provider(&self) -> &dyn Provider {
+        self.context.provider()
+    }
+
+    fn check_port(&self, port: u8) -> Result<(), VerbsError> {
+        let ports = self.attributes().ports;
+        if (1..=ports).contains(&port) {
+            return Ok(());
+        }
+        Err(VerbsError::NoSuchPort {
+            device: self.name().to_owned(),
+            port,
+            ports,
+        })
+    }
+}
+
+impl Context {
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
+    pub(crate) fn handle(&self) -> ContextHandle {
+        self.opened.handle
+    }
+
+    pub(crate) fn opened(&self) -> &OpenedContext {
+        &self.opened
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    /// Readable when an asynchronous event waits.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context owns the descriptor and closes it with itself, which is
+        // not before `self` is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.opened.async_fd) }
+    }
+
+    /// Takes one asynchronous event, acknowledged already.
+    pub(crate) fn next_event(&self) -> Result<Option<RawEvent>, VerbsError> {
+        // SAFETY: the context is open.
+        unsafe { self.provider.async_event(self.handle()) }.map_err(|errno| {
+            self.failed(
+                "ibv_get_async_event",
+                errno,
+                "changes of ports and queues are no longer told",
+            )
+        })
+    }
+
+    pub(crate) fn failed(
+        &self,
+        call: &'static str,
+        source: Errno,
+        consequence: &'static str,
+    ) -> VerbsError {
+        VerbsError::Call {
+            device: self.name.clone(),
+            call,
+            source,
+            consequence,
+        }
+    }
+
+    /// A refused creation: told as a limit where what was asked for is beyond one.
+    pub(crate) fn refused(
+        &self,
+        call: &'static str,
+        source: Errno,
+        limits: &[Asked],
+    ) -> VerbsError {
+        let beyond = limits.iter().find(|asked| asked.asked > asked.limit);
+        match beyond {
+            Some(asked) => VerbsError::Limit {
+                device: self.name.clone(),
+                what: asked.what,
+                asked: asked.asked,
+                limit: asked.limit,
+                setting: asked.setting,
+            },
+            None => VerbsError::creation(&self.name, call, LockedMemory::now(), source),
+        }
+    }
+
+    /// Tells the log about an object that could not be destroyed. It stays with the
+    /// kernel until the context is closed, at the latest with the process.
+    pub(crate) fn undestroyed(&self, call: &'static str, errno: Errno) {
+        tracing::warn!(
+            device = %self.name,
+            call,
+            error = %errno,
+            "an RDMA object could not be destroyed; it stays until the device is closed"
+        );
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        // SAFETY: every object of this context held an `Arc` of it, so all are destroyed.
+        if let Err(errno) = unsafe { self.provider.close(self.opened.handle) } {
+            self.undestroyed("ibv_close_device", errno);
+        }
+    }
+}
+
+/// A number that no other queue of this process has, by which events name it.
+pub(crate) fn new_tag() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// One size that was asked for, beside the device's limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// What it is a size of.
+    pub(crate) what: &'static str,
+    /// What was asked for.
+    pub(crate) asked: u64,
+    /// What the device has.
+    pub(crate) limit: u64,
+    /// What asks for less.
+    pub(crate) setting: &'static str,
+}
+
+impl Asked {
+    pub(crate) fn new(what: &'static str, asked: u32, limit: u32, setting: &'static str) -> Self {
+        Self {
+            what,
+            asked: asked.into(),
+            limit: limit.into(),
+            setting,
+        }
+    }
+}

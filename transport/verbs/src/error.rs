@@ -1,0 +1,568 @@
+//! What can be wrong with RDMA on a machine, each told as a diagnosis.
+//!
+//! The errno of a verb says little: `ENOMEM` is a limit on locked memory far more often
+//! than a lack of memory, and `EINVAL` is what a device says to any size it does not
+//! like. So each refusal is turned into what it means, while what was asked for and what
+//! the device allows are at hand, and says what an operator can do. The errno stands in the
+//! text, so `source()` does not give it once more (`r#source`).
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use ibex_base::fork::UsedAfterFork;
+use rustix::io::Errno;
+
+use super::abi::gid::{Gid, GidEntry, GidType};
+use super::abi::partition::PartitionKey;
+use super::abi::port::PortState;
+use super::connect_error::ConnectError;
+use super::locked_memory::LockedMemory;
+use super::provider::Transport;
+
+/// RDMA cannot be used, or one object of it cannot be had.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// This process is a fork of one that has made a node: the library's locks may be held.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
+    /// The library is not installed, or cannot be loaded.
+    #[error(
+        "RDMA cannot be used: libibverbs.so.1 cannot be loaded ({reason}); install rdma-core's \
+         libraries (Debian: libibverbs1 ibverbs-providers; Fedora: libibverbs) and start again"
+    )]
+    NoLibrary {
+        /// What the dynamic linker said.
+        reason: String,
+    },
+    /// The kernel has no verbs.
+    #[error(
+        "RDMA cannot be used: the kernel offers no verbs ({source}); {}",
+        hidden.as_deref().unwrap_or(
+            "`modprobe ib_uverbs`, or, inside a container, have the host do so"
+        )
+    )]
+    NoKernelSupport {
+        /// What the library said.
+        r#source: Errno,
+        /// What keeps this process from seeing them, if the kernel may have them.
+        hidden: Option<String>,
+    },
+    /// There are none.
+    #[error(
+        "RDMA cannot be used: this machine has no RDMA device; {}",
+        hidden.as_deref().unwrap_or(
+            "`rdma link` lists them; without hardware, `rdma link add rxe0 type rxe netdev <netdev>` \
+             makes a software device"
+        )
+    )]
+    NoDevice {
+        /// What keeps this process from seeing them, if there may be some.
+        hidden: Option<String>,
+    },
+    /// The list of devices was refused.
+    #[error(
+        "RDMA cannot be used: the list of devices was refused: ibv_get_device_list: {source}{}",
+        list_step(*source)
+    )]
+    DeviceList {
+        /// What the library said.
+        r#source: Errno,
+    },
+    /// There are devices, but none of that name.
+    #[error("there is no RDMA device {name:?}; there are: {}", list(present))]
+    NoSuchDevice {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        present: Vec<String>,
+    },
+    /// A device is there and cannot be opened.
+    #[error("RDMA device {device} cannot be opened: {source}; {}", open_step(*source))]
+    Open {
+        /// The device.
+        device: String,
+        /// What the library said.
+        r#source: Errno,
+    },
+    /// The inventory has the device, with what stands in the way of using it.
+    #[error(transparent)]
+    Unusable {
+        /// What does.
+        source: Arc<VerbsError>,
+    },
+    /// A device speaks another protocol.
+    #[error(
+        "RDMA device {device} speaks {transport}; this library needs reliable connections over \
+         InfiniBand or RoCE; choose another device or another fabric"
+    )]
+    WrongTransport {
+        /// The device.
+        device: String,
+        /// What it speaks.
+        transport: Transport,
+    },
+    /// A port number that the device does not have.
+    #[error("RDMA device {device} has no port {port}: it has ports 1 to {ports}")]
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// The number asked for.
+        port: u8,
+        /// How many there are.
+        ports: u8,
+    },
+    /// A port carries no traffic.
+    #[error(
+        "RDMA device {device} port {port} is {state}, not ACTIVE; {}",
+        state.next_step()
+    )]
+    PortNotActive {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// Its state.
+        state: PortState,
+    },
+    /// No entry of a port's GID table serves.
+    #[error(
+        "RDMA device {device} port {port} has no GID that can be used{}: its table has {}; give \
+         its network interface an address (`ip addr add`)",
+        netdev.as_ref().map(|netdev| format!(" on {netdev}")).unwrap_or_default(),
+        list(present)
+    )]
+    NoUsableGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The network interface that it had to belong to.
+        netdev: Option<String>,
+        /// What the table has.
+        present: Vec<GidEntry>,
+    },
+    /// A connection would be given a GID that its peer may be unable to reach.
+    #[error(
+        "RDMA device {device} port {port} has only link-local GIDs on {netdev} ({}), which no \
+         router passes on, and the connection runs from {address}; give {netdev} an address (`ip \
+         addr add`), or, where all peers are on its link, name the device in the settings",
+        list(present)
+    )]
+    OnlyLinkLocal {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The network interface.
+        netdev: String,
+        /// Our address of the connection.
+        address: std::net::IpAddr,
+        /// What the table has.
+        present: Vec<GidEntry>,
+    },
+    /// A GID index with nothing usable behind it.
+    #[error(
+        "RDMA device {device} port {port} has no usable GID at index {index}; its table has {}",
+        list(present)
+    )]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The index asked for.
+        index: u32,
+        /// What the table has.
+        present: Vec<GidEntry>,
+    },
+    /// No device belongs to a network interface.
+    #[error(
+        "no RDMA device belongs to the network interface {netdev}{}; devices are at: {}",
+        if parents.is_empty() { String::new() } else { format!(" or what is below it ({})", list(parents)) },
+        list(present)
+    )]
+    NoDeviceForNetdev {
+        /// The interface asked for.
+        netdev: String,
+        /// The interfaces that it stands on.
+        parents: Vec<String>,
+        /// The devices there are, with their interfaces.
+        present: Vec<String>,
+    },
+    /// There is no network interface of that name.
+    #[error(
+        "this machine has no network interface {netdev}; there are: {}; RDMA devices are at: {}",
+        list(present),
+        list(devices)
+    )]
+    NoSuchNetdev {
+        /// The interface asked for.
+        netdev: String,
+        /// The interfaces there are.
+        present: Vec<String>,
+        /// The devices there are, with their interfaces.
+        devices: Vec<String>,
+    },
+    /// No network interface has an address.
+    #[error("no network interface of this machine has the address {address}")]
+    NoSuchAddress {
+        /// The address.
+        address: std::net::IpAddr,
+    },
+    /// The two ends use different kinds of GID.
+    #[error(
+        "the two ends speak different versions: ours is {ours}, the peer's {theirs}; choose a GID \
+         of the same type at both ends"
+    )]
+    DifferentGidTypes {
+        /// Ours.
+        ours: GidType,
+        /// The peer's.
+        theirs: GidType,
+    },
+    /// The port is not in the partition that is wanted.
+    #[error(
+        "RDMA device {device} port {port} is not in partition {key}: its table of partition keys has \
+         {}; have the subnet manager add it (opensm: partitions.conf), or name another by \
+         partition_key or IBEX_RDMA_PARTITION_KEY",
+        list(present)
+    )]
+    NoSuchPartition {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The key that is wanted, by the settings or by the network interface of the route.
+        key: PartitionKey,
+        /// The keys in the port's table.
+        present: Vec<PartitionKey>,
+    },
+    /// The two ends' ports take no packets of each other's partition.
+    #[error("{}", different_partitions(*ours, *theirs))]
+    DifferentPartitions {
+        /// Our port's key.
+        ours: PartitionKey,
+        /// The peer's port's key.
+        theirs: PartitionKey,
+    },
+    /// The peer is in another InfiniBand subnet, and no route leads there.
+    #[error(
+        "the peer's port has the GID {theirs} and is in another InfiniBand subnet than ours ({ours}), \
+         and its GID names no LID of a router; have the subnet managers give the subnets site-local \
+         prefixes with floating LIDs (fec0:0:FLID::), or use another fabric"
+    )]
+    OtherSubnet {
+        /// Our port's.
+        ours: Gid,
+        /// The peer's port's.
+        theirs: Gid,
+    },
+    /// The limit on locked memory is too small.
+    #[error(
+        "cannot register {bytes} bytes with RDMA device {device}: {already} bytes are pinned \
+         already and the limit on locked memory is {limit} bytes, so at least {} are needed \
+         ({source}); raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit \
+         memlock=-1 (docker) or /etc/security/limits.conf, or lower receive_buffers or held_buffers",
+        already.saturating_add(*bytes)
+    )]
+    MemoryLock {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        bytes: u64,
+        /// What devices have pinned for this process so far.
+        already: u64,
+        /// The soft limit.
+        limit: u64,
+        /// What the library said.
+        r#source: Errno,
+    },
+    /// A queue could not be made, within all limits that are known of it.
+    #[error(
+        "RDMA device {device}: {call} failed: {source}; the device has no room for it, or the \
+         limit on locked memory is too small: of {limit} bytes {already} are pinned already, and \
+         the receive buffers of a node take 36 MiB by default; raise it with `ulimit -l`, \
+         LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) or \
+         /etc/security/limits.conf"
+    )]
+    QueueMemory {
+        /// The device.
+        device: String,
+        /// The verb.
+        call: &'static str,
+        /// What devices have pinned for this process so far.
+        already: u64,
+        /// The soft limit.
+        limit: u64,
+        /// What the library said.
+        r#source: Errno,
+    },
+    /// A size or number beyond what the device has.
+    #[error(
+        "RDMA device {device} cannot make {what}: {asked} were asked for and its limit is {limit}; \
+         lower {setting}"
+    )]
+    Limit {
+        /// The device.
+        device: String,
+        /// What was to be made.
+        what: &'static str,
+        /// How many or how large.
+        asked: u64,
+        /// How many or how large it can be.
+        limit: u64,
+        /// What asks for less.
+        setting: &'static str,
+    },
+    /// The device was closed under whoever uses it.
+    #[error(
+        "RDMA device {device} was closed, as it failed or was removed; sessions of before are over"
+    )]
+    Closed {
+        /// The device.
+        device: String,
+    },
+    /// Memory that a device was to use cannot be had, or a rule of the layer above these verbs
+    /// does not hold. What is inside says which, by a type of that layer; of
+    /// [`AnonymousMemory`](crate::AnonymousMemory) it is an [`io::Error`](std::io::Error).
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+    /// A verb failed in another way.
+    #[error("RDMA device {device}: {call} failed: {source}; {consequence}")]
+    Call {
+        /// The device.
+        device: String,
+        /// The verb.
+        call: &'static str,
+        /// What it said.
+        r#source: Errno,
+        /// What that means for the caller.
+        consequence: &'static str,
+    },
+    /// A queue pair could not be brought to another state.
+    #[error(transparent)]
+    Connect(#[from] Box<ConnectError>),
+    /// A setting is outside its range.
+    #[error("{setting} is {given}, and can be {allowed}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// What was given.
+        given: String,
+        /// What it can be.
+        allowed: String,
+    },
+}
+
+impl VerbsError {
+    /// Whether it is a fact about this machine, so that trying again does not help until
+    /// somebody changes something.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            Self::NoLibrary { .. } | Self::NoKernelSupport { .. } | Self::NoDevice { .. }
+        )
+    }
+
+    /// A queue that was refused although no limit of the device is known to forbid it. What
+    /// it takes of the locked memory is the driver's business.
+    pub(crate) fn creation(
+        device: &str,
+        call: &'static str,
+        locked: LockedMemory,
+        source: Errno,
+    ) -> Self {
+        let device = device.to_owned();
+        match (source, locked.limit) {
+            (Errno::NOMEM | Errno::AGAIN, Some(limit)) => Self::QueueMemory {
+                device,
+                call,
+                already: locked.pinned,
+                limit,
+                source,
+            },
+            _ => Self::Call {
+                device,
+                call,
+                source,
+                consequence: match source {
+                    Errno::NOMEM | Errno::AGAIN => "the device has no room for it",
+                    _ => "the device refuses what is within all limits that it tells",
+                },
+            },
+        }
+    }
+
+    /// A refused registration: the limit on locked memory where that is what stops it.
+    pub(crate) fn registration(
+        device: &str,
+        bytes: u64,
+        locked: LockedMemory,
+        source: Errno,
+    ) -> Self {
+        // The kernel answers ENOMEM both for the limit and for a real lack; below the
+        // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c). EPERM is its
+        // answer where the limit is 0 (can_do_mlock, mm/mlock.c).
+        match (source, locked.limit_passed_by(bytes)) {
+            (Errno::NOMEM | Errno::AGAIN | Errno::PERM, Some(limit)) => Self::MemoryLock {
+                device: device.to_owned(),
+                bytes,
+                already: locked.pinned,
+                limit,
+                source,
+            },
+            _ => Self::Call {
+                device: device.to_owned(),
+                call: "ibv_reg_mr",
+                source,
+                consequence: "the memory stays unregistered; free memory or register less",
+            },
+        }
+    }
+}
+
+fn different_partitions(ours: PartitionKey, theirs: PartitionKey) -> String {
+    if ours.is_of_same_partition(theirs) {
+        return format!(
+            "both ends' ports are limited members of their partition (keys {ours} and {theirs}), and \
+             such cannot talk to each other; have the subnet manager make one of them a full member"
+        );
+    }
+    format!(
+        "the two ends' ports are in different partitions: our key is {ours}, the peer's {theirs}; \
+         have both connections run over interfaces of one partition, or set partition_key or \
+         IBEX_RDMA_PARTITION_KEY at both ends"
+    )
+}
+
+fn open_step(source: Errno) -> &'static str {
+    match source {
+        Errno::ACCESS | Errno::PERM => {
+            "let this user read and write /dev/infiniband/uverbs* (group rdma; systemd: \
+             PrivateDevices=no or DeviceAllow=)"
+        }
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            "its file in /dev/infiniband is missing, or not this user's to read and write: give \
+             the container --device=/dev/infiniband, the service PrivateDevices=no, the user the \
+             file's group (rdma)"
+        }
+        Errno::OPNOTSUPP | Errno::NOSYS => {
+            "its provider library is missing or too old for the kernel: install ibverbs-providers"
+        }
+        Errno::MFILE | Errno::NFILE => MORE_FILES,
+        _ => "see the kernel's log",
+    }
+}
+
+fn list_step(source: Errno) -> String {
+    match source {
+        Errno::MFILE | Errno::NFILE => format!("; {MORE_FILES}"),
+        _ => String::new(),
+    }
+}
+
+const MORE_FILES: &str = "raise the limit of open files (ulimit -n)";
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    if items.is_empty() {
+        return "none".to_owned();
+    }
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+ibex_base::debug_as_display!(VerbsError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_names_the_packages() {
+        let error = VerbsError::NoLibrary {
+            reason: "cannot open shared object file".to_owned(),
+        };
+        assert!(error.is_absence());
+        assert_eq!(
+            error.to_string(),
+            "RDMA cannot be used: libibverbs.so.1 cannot be loaded (cannot open shared object \
+             file); install rdma-core's libraries (Debian: libibverbs1 ibverbs-providers; \
+             Fedora: libibverbs) and start again"
+        );
+    }
+
+    #[test]
+    fn each_reason_not_to_open_has_its_own_next_step() {
+        let text = |source| {
+            VerbsError::Open {
+                device: "mlx5_0".to_owned(),
+                source,
+            }
+            .to_string()
+        };
+        assert!(text(Errno::ACCESS).contains("group rdma"));
+        assert!(text(Errno::NOENT).contains("--device=/dev/infiniband"));
+        assert!(text(Errno::NOSYS).contains("provider library is missing"));
+    }
+
+    #[test]
+    fn a_queue_that_finds_no_memory_may_have_met_the_limit_if_there_is_one() {
+        let text = |limit, source| {
+            let pinned = 4096;
+            let locked = LockedMemory { pinned, limit };
+            VerbsError::creation("mlx5_0", "ibv_create_cq", locked, source).to_string()
+        };
+        assert_eq!(
+            text(Some(65_536), Errno::NOMEM),
+            "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
+             device has no room for it, or the limit on locked memory is too small: of 65536 bytes \
+             4096 are pinned already, and the receive buffers of a node take 36 MiB by default; \
+             raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 \
+             (docker) or /etc/security/limits.conf"
+        );
+        assert_eq!(
+            text(None, Errno::NOMEM),
+            "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
+             device has no room for it"
+        );
+        assert_eq!(
+            text(Some(65_536), Errno::INVAL),
+            "RDMA device mlx5_0: ibv_create_cq failed: Invalid argument (os error 22); the device \
+             refuses what is within all limits that it tells"
+        );
+    }
+
+    #[test]
+    fn locked_memory_is_blamed_only_beyond_its_limit() {
+        let locked = LockedMemory {
+            pinned: 4096,
+            limit: Some(65_536),
+        };
+        let text =
+            |bytes, source| VerbsError::registration("rxe0", bytes, locked, source).to_string();
+        assert_eq!(
+            text(65_536, Errno::NOMEM),
+            "cannot register 65536 bytes with RDMA device rxe0: 4096 bytes are pinned already and \
+             the limit on locked memory is 65536 bytes, so at least 69632 are needed (Cannot \
+             allocate memory (os error 12)); raise it with `ulimit -l`, LimitMEMLOCK=infinity \
+             (systemd), --ulimit memlock=-1 (docker) or /etc/security/limits.conf, or lower \
+             receive_buffers or held_buffers"
+        );
+        for text in [text(4096, Errno::NOMEM), text(65_536, Errno::INVAL)] {
+            assert!(text.contains("ibv_reg_mr failed"), "{text}");
+        }
+        let none = LockedMemory {
+            pinned: 0,
+            limit: Some(0),
+        };
+        let text = VerbsError::registration("rxe0", 4096, none, Errno::PERM).to_string();
+        assert!(
+            text.contains("the limit on locked memory is 0 bytes"),
+            "{text}"
+        );
+        assert!(text.contains("`ulimit -l`"), "{text}");
+    }
+}

@@ -1,0 +1,97 @@
+//! RDMA verbs: reliable connections over InfiniBand and RoCE.
+//!
+//! This is the layer between the verbs and whoever moves messages by them. It has the field's
+//! own nouns, one per file, knows no protocol above them, and takes care of what a type can:
+//!
+//! - an object keeps alive what it was made from, so nothing is destroyed too early
+//!   ([`device`]);
+//! - posting and polling take `&mut`, so two threads cannot interleave;
+//! - memory that a device may still touch is not given back ([`memory::region`]);
+//! - a change of a queue pair's state that no device would take is refused with what is
+//!   missing ([`abi::queue_pair_state`]);
+//! - what a device, a later kernel or a peer says is an enumeration with an `Unknown`,
+//!   and what goes wrong is told as a diagnosis ([`error`]).
+//!
+//! ```text
+//! Device ── ProtectionDomain ── MemoryRegion
+//!   │              ├── ReceiveQueue (shared) ──┐
+//!   ├── CompletionQueue (CompletionChannel) ───┴── QueuePair ── Teardown
+//!   │         └── CompletionWait
+//!   └── AsyncEvents
+//! ```
+//!
+//! # Order of life
+//!
+//! 1. [`discovery`] lists the devices of the machine and chooses a port and a GID of one, and
+//!    [`Device::open`] opens it.
+//! 2. A [`ProtectionDomain`] holds what belongs together. A [`CompletionQueue`] tells what
+//!    became of requests, and a [`CompletionWait`] over it sleeps until it tells something. A
+//!    [`MemoryRegion`] is memory that the device may touch.
+//! 3. [`QueuePairBuilder::build`] makes a queue pair, which takes receives from then on. Post
+//!    some before it is connected, since the peer may send at once.
+//! 4. The two ends tell each other [`QueuePair::endpoint`], by whatever connection they have, and
+//!    each calls [`QueuePair::connect`].
+//! 5. A [`SendBatch`] or a [`ReceiveBatch`] posts requests with one call. A request is
+//!    outstanding until its completion is polled and the queue is told to retire it.
+//! 6. [`Teardown`] brings a queue pair to its end with nothing left behind: it waits for the last
+//!    completion. Who drops a queue pair instead loses what was outstanding.
+//!
+//! Everything can be dropped in any order.
+//!
+//! # Forks
+//!
+//! A child of a fork may use none of it. Its drops do nothing there, and the library is not loaded,
+//! if [`fork::claim`] was called in the parent before.
+//!
+//! # Providers
+//!
+//! Below the objects is a [table of calls](provider), filled by the system's library (feature
+//! `libibverbs`), which is looked for when the program starts, or by a device made of memory
+//! (feature `fake`). The fake moves bytes between its queue pairs, so that all of this is tested on
+//! machines without any device. It can refuse each of its calls with any errno, lack what a
+//! device may lack, hold requests back, fail or flush them, raise every asynchronous event, lose
+//! events, be removed, and say what is alive and what was posted.
+
+pub mod abi;
+mod completion;
+mod connect_error;
+pub mod device;
+pub mod discovery;
+pub mod error;
+mod locked_memory;
+pub mod memory;
+mod probe;
+pub mod provider;
+mod queue_pair;
+
+pub use abi::gid::{Gid, GidEntry, GidScope, GidType};
+pub use abi::partition::{Partition, PartitionKey};
+pub use abi::port::{LinkLayer, Mtu, PortAttributes, PortState};
+pub use abi::queue_pair_state::QueuePairState;
+pub use abi::work_id::{Operation, WorkId};
+pub use completion::channel::CompletionChannel;
+pub use completion::queue::CompletionQueue;
+pub use completion::wait::CompletionWait;
+pub use completion::work_completion::{
+    Completed, CompletionFailure, CompletionKind, CompletionStatus, Fault, WorkCompletion,
+};
+pub use connect_error::{ConnectCause, ConnectError};
+pub use device::Device;
+pub use device::async_event::{AsyncEvent, AsyncEvents, EventElement, PortEvent, QueuePairEvent};
+pub use device::fork_report::{ForkReport, ForkStatus};
+pub use error::VerbsError;
+#[doc(no_inline)]
+pub use ibex_base::fork;
+pub use memory::anonymous::AnonymousMemory;
+pub use memory::protection_domain::ProtectionDomain;
+pub use memory::region::{DeviceMemory, MemoryRegion, RegionAccess, RemoteAddress, ScatterEntry};
+pub use probe::immediate::carries_immediate;
+pub use probe::polling::{CompletionPolling, PollingChoice, PollingWish, ProbeFailure};
+pub use queue_pair::connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
+pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
+pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
+pub use queue_pair::work_request::{PushError, ReceiveRequest, SendRequest};
+pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! A protection domain, which queue pairs and memory regions must share to be used together.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ibex_base::fork;
+
+use super::region::Registration;
+use crate::device::{Context, Device};
+use crate::error::VerbsError;
+use crate::provider::DomainHandle;
+
+/// A protection domain of an open device. Clones are the same domain.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    inner: Arc<Domain>,
+}
+
+/// The part of a domain that the objects made from it keep alive.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) handle: DomainHandle,
+    pub(crate) context: Arc<Context>,
+    /// The device may order its accesses to regions of this domain loosely.
+    pub(crate) relaxed_ordering: bool,
+    /// Registrations by number, which closing the device ends; `None` after that.
+    registrations: Mutex<Option<BTreeMap<u64, Weak<Registration>>>>,
+}
+
+impl ProtectionDomain {
+    /// Makes a domain on an open device.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device refuses.
+    pub fn new(device: &Device) -> Result<Self, VerbsError> {
+        Self::with_ordering(device, false)
+    }
+
+    /// Makes a domain like [`new`](Self::new). If `relaxed`, the device may write to its regions
+    /// in any order before the completion that announces the bytes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_ordering(device: &Device, relaxed: bool) -> Result<Self, VerbsError> {
+        let context = Arc::clone(device.context());
+        // SAFETY: the context is open.
+        let handle =
+            unsafe { context.provider().create_domain(context.handle()) }.map_err(|errno| {
+                context.failed("ibv_alloc_pd", errno, "nothing can be made on this device")
+            })?;
+        Ok(Self {
+            inner: Arc::new(Domain {
+                handle,
+                context,
+                relaxed_ordering: relaxed,
+                registrations: Mutex::new(Some(BTreeMap::new())),
+            }),
+        })
+    }
+
+    /// Ends all registrations, whoever has the memory, and lets no other be made: memory of
+    /// applications keeps the device open no longer. Each region keeps its memory, and requests
+    /// that use it fail at the device.
+    pub fn end_registrations(&self) {
+        let mut registrations = self.inner.registrations();
+        let ended = registrations.take();
+        drop(registrations);
+        for registration in ended.into_iter().flat_map(BTreeMap::into_values) {
+            if let Some(registration) = registration.upgrade() {
+                registration.end();
+            }
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Domain> {
+        &self.inner
+    }
+}
+
+impl Domain {
+    /// Adds a registration; false if the domain takes no more.
+    pub(crate) fn note(&self, number: u64, registration: &Arc<Registration>) -> bool {
+        let mut registrations = self.registrations();
+        let noted = registrations.as_mut();
+        noted
+            .map(|noted| noted.insert(number, Arc::downgrade(registration)))
+            .is_some()
+    }
+
+    /// Removes a registration that has ended.
+    pub(crate) fn forget(&self, number: u64) {
+        if let Some(noted) = self.registrations().as_mut() {
+            noted.remove(&number);
+        }
+    }
+
+    fn registrations(&self) -> MutexGuard<'_, Option<BTreeMap<u64, Weak<Registration>>>> {
+        let registrations = self.registrations.lock();
+        registrations.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        // SAFETY: regions, shared receive queues and queue pairs of this domain held an
+        // `Arc` of it, so all are destroyed.
+        if let Err(errno) = unsafe { self.context.provider().destroy_domain(self.handle) } {
+            self.context.undestroyed("ibv_dealloc_pd", errno);
+        }
+    }
+}

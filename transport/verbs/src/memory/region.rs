@@ -1,0 +1,350 @@
+//! Registered memory: bytes that the device may read and write.
+//!
+//! Rules:
+//! 1. A region owns its memory and gives it up only after it has been deregistered, so a
+//!    request that is still on its way when a region is dropped fails at the device and
+//!    never touches memory that is somebody else's by then. If deregistering fails, the
+//!    memory is leaked. A device that goes ends registrations under their owners
+//!    (`Registration`): the memory stays theirs, and requests fail as before.
+//! 2. Nobody holds a reference into registered memory unless he knows that the device
+//!    does not write there: the device writes a receive from its posting until its
+//!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
+//!    hands out an address.
+//! 3. Registered memory is kept from children of a fork. libibverbs lets them have it again
+//!    when the last registration of a page ends, or is refused (`ibv_dofork_range`, with
+//!    `RDMAV_FORK_SAFE` before Linux 5.12 and with `RDMAV_USE_MADVISE` on every kernel), so
+//!    the advice is given anew then.
+//! 4. A [`ScatterEntry`] borrows what it points to, so it is mapped when it is posted;
+//!    what happens afterwards is rule 1.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ibex_base::fork;
+
+use super::protection_domain::{Domain, ProtectionDomain};
+use crate::abi::{Sge, access_flags};
+use crate::device::new_tag;
+use crate::error::VerbsError;
+use crate::locked_memory::LockedMemory;
+use crate::provider::RegionHandle;
+
+/// Memory that can be registered.
+///
+/// # Safety
+/// `base()..base() + bytes()` is mapped, at the same place and with the same length, from
+/// now until the value is dropped, also when the value moves. Whoever makes references
+/// into it keeps rule 2 of this module. A child of a fork touches none of its pages (rule 3).
+pub unsafe trait DeviceMemory: Send + Sync {
+    /// Its first byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Its length.
+    fn bytes(&self) -> usize;
+}
+
+// SAFETY: the value behind the `Arc` does not move and lives as long.
+unsafe impl<M: DeviceMemory> DeviceMemory for Arc<M> {
+    fn base(&self) -> NonNull<u8> {
+        (**self).base()
+    }
+
+    fn bytes(&self) -> usize {
+        (**self).bytes()
+    }
+}
+
+/// What may be done with a region.
+///
+/// Memory that is only sent from carries no rights of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionAccess(u32);
+
+impl RegionAccess {
+    /// We send from it.
+    pub const SEND: Self = Self(0);
+    /// The device writes into it what arrives for us.
+    pub const RECEIVE: Self = Self(access_flags::LOCAL_WRITE);
+    /// The peer writes into it by RDMA, who has the key.
+    pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
+
+    /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes
+    /// all bytes before it visible (ibv_reg_mr(3)), so it is for memory that is read behind a
+    /// completion, never for memory that is polled. Libraries and kernels that do not know
+    /// this right ignore it.
+    const fn relaxed_ordering(self) -> Self {
+        Self(self.0 | access_flags::RELAXED_ORDERING)
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// As `ibv_reg_mr` takes it.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Memory that is registered.
+#[derive(Debug)]
+pub struct MemoryRegion<M: DeviceMemory> {
+    memory: ManuallyDrop<M>,
+    registration: Arc<Registration>,
+    base: NonNull<u8>,
+    bytes: usize,
+    lkey: u32,
+    rkey: u32,
+}
+
+/// What a device knows of a region, until it is ended: by the region, or before that by
+/// who closes the device.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    /// By which the domain has it.
+    number: u64,
+    /// The addresses that are registered, which are mapped while the state is `Held`.
+    range: Range<usize>,
+    state: Mutex<RegistrationState>,
+}
+
+#[derive(Debug)]
+enum RegistrationState {
+    Held(RegionHandle, Arc<Domain>),
+    /// The device is done with the memory.
+    Ended,
+    /// It could not be ended: the memory is the device's for ever.
+    Stuck,
+}
+
+// SAFETY: `base` is an address of `memory`, which is Send; the rest is Send by itself.
+unsafe impl<M: DeviceMemory> Send for MemoryRegion<M> {}
+// SAFETY: `&self` gives out addresses, keys and `&M`, and `M` is Sync.
+unsafe impl<M: DeviceMemory> Sync for MemoryRegion<M> {}
+
+impl<M: DeviceMemory> MemoryRegion<M> {
+    /// Registers memory: pins all of it. Takes long (faults in every page), so it is
+    /// for set-up and for a caller's thread, not for the data path.
+    ///
+    /// # Errors
+    /// [`VerbsError::MemoryLock`] where the limit on locked memory is too small, else
+    /// what the device says. The memory is dropped.
+    pub fn register(
+        domain: &ProtectionDomain,
+        memory: M,
+        access: RegionAccess,
+    ) -> Result<Self, VerbsError> {
+        let domain = domain.inner();
+        let context = &domain.context;
+        let (base, bytes) = (memory.base(), memory.bytes());
+        let access = match domain.relaxed_ordering {
+            true => access.relaxed_ordering(),
+            false => access,
+        };
+        let range = base.addr().get()..base.addr().get() + bytes;
+        // SAFETY: the domain is alive; the range is mapped while `memory` lives
+        // (`DeviceMemory`), and `drop` deregisters before it lets go of it.
+        let registered = unsafe {
+            context
+                .provider()
+                .register(domain.handle, base, bytes, access.bits())
+        }
+        .map_err(|errno| {
+            // SAFETY: `memory` lives, and is kept from children (`DeviceMemory`).
+            unsafe { fork::keep_from_children(range.clone()) };
+            VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
+        })?;
+        let number = new_tag();
+        let held = RegistrationState::Held(registered.handle, Arc::clone(domain));
+        let region = Self {
+            memory: ManuallyDrop::new(memory),
+            registration: Arc::new(Registration {
+                number,
+                range,
+                state: Mutex::new(held),
+            }),
+            base,
+            bytes,
+            lkey: registered.lkey,
+            rkey: registered.rkey,
+        };
+        if domain.note(number, &region.registration) {
+            Ok(region)
+        } else {
+            Err(VerbsError::Closed {
+                device: context.name().to_owned(),
+            })
+        }
+    }
+
+    /// Whether the device knows it still.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        matches!(*self.registration.state(), RegistrationState::Held(..))
+    }
+
+    /// The memory itself.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Its length.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its first byte. What may be done with it: rule 2 of this module.
+    #[inline]
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Where a peer finds the byte at `offset`, to be told to it together with the key.
+    ///
+    /// # Panics
+    /// If the region has no such byte.
+    #[inline]
+    #[must_use]
+    pub fn remote(&self, offset: usize) -> RemoteAddress {
+        assert!(offset < self.bytes, "byte {offset} of {}", self.bytes);
+        RemoteAddress {
+            address: (self.base.as_ptr().addr() + offset) as u64,
+            rkey: self.rkey,
+        }
+    }
+
+    /// One piece of it, to post.
+    ///
+    /// # Panics
+    /// If the range leaves the region, or is longer than 4 GiB.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, range: Range<usize>) -> ScatterEntry<'_> {
+        assert!(
+            range.start <= range.end && range.end <= self.bytes,
+            "{range:?} leaves a region of {} bytes",
+            self.bytes
+        );
+        let length = u32::try_from(range.end - range.start).expect("a piece below 4 GiB");
+        ScatterEntry {
+            sge: Sge {
+                addr: (self.base.as_ptr().addr() + range.start) as u64,
+                length,
+                lkey: self.lkey,
+            },
+            registered: true,
+            memory: PhantomData,
+        }
+    }
+}
+
+impl<M: DeviceMemory> Drop for MemoryRegion<M> {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        if self.registration.end() {
+            // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
+            // `self.memory` is not touched after this.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
+
+impl Registration {
+    /// Ends it, if that was not done before. Whether the device is done with the memory.
+    pub(crate) fn end(&self) -> bool {
+        let mut state = self.state();
+        if let RegistrationState::Held(handle, domain) = &*state {
+            domain.forget(self.number);
+            let context = &domain.context;
+            // SAFETY: the region is registered, and `state`, which is locked, has its handle
+            // no more after this.
+            let ended = unsafe { context.provider().deregister(*handle) };
+            *state = match ended {
+                Ok(()) => {
+                    // SAFETY: the region's memory is mapped: the region lets go of it after it
+                    // has called this, and finds `state` locked until then. It is kept from
+                    // children (`DeviceMemory`).
+                    unsafe { fork::keep_from_children(self.range.clone()) };
+                    RegistrationState::Ended
+                }
+                Err(errno) => {
+                    context.undestroyed("ibv_dereg_mr", errno);
+                    RegistrationState::Stuck
+                }
+            };
+        }
+        matches!(*state, RegistrationState::Ended)
+    }
+
+    fn state(&self) -> MutexGuard<'_, RegistrationState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in a peer's memory, and the key to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// The address there.
+    pub address: u64,
+    /// The key that lets us write there.
+    pub rkey: u32,
+}
+
+/// One piece of memory of a work request.
+#[derive(Clone, Copy, Debug)]
+pub struct ScatterEntry<'memory> {
+    pub(crate) sge: Sge,
+    pub(crate) registered: bool,
+    memory: PhantomData<&'memory [u8]>,
+}
+
+impl<'memory> ScatterEntry<'memory> {
+    /// No bytes of nowhere: what arrays of entries are made of before they are filled.
+    pub const EMPTY: Self = Self {
+        sge: Sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        },
+        registered: false,
+        memory: PhantomData,
+    };
+
+    /// Memory that is not registered, for inline sends only: the bytes are copied while
+    /// they are posted.
+    ///
+    /// # Panics
+    /// If it is longer than 4 GiB.
+    #[inline]
+    #[must_use]
+    pub fn unregistered(bytes: &'memory [u8]) -> Self {
+        Self {
+            sge: Sge {
+                addr: bytes.as_ptr().addr() as u64,
+                length: u32::try_from(bytes.len()).expect("a piece below 4 GiB"),
+                lkey: 0,
+            },
+            registered: false,
+            memory: PhantomData,
+        }
+    }
+
+    /// Its length.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.sge.length
+    }
+}

@@ -1,0 +1,74 @@
+//! Whether a device's writes carry immediate data: a queue pair writes to itself, and is to
+//! be told of it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use super::polling::{CompletionPolling, PATIENCE, ProbeFailure, TestQueue, post_send};
+use crate::abi::work_id::{Operation, WorkId};
+use crate::completion::work_completion::{CompletionKind, WorkCompletion};
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::memory::protection_domain::ProtectionDomain;
+use crate::queue_pair::connection::LocalPort;
+use crate::queue_pair::work_request::SendRequest;
+
+/// What the write says, and how long it is.
+const WORD: u32 = 0x1234_5678;
+const BYTES: usize = 48;
+/// Where it comes from and where it goes.
+const FROM: usize = 1024;
+const TO: usize = 2048;
+
+/// Tests whether writes of a device carry immediate data: a queue pair at the port that `local`
+/// gives is connected to itself and writes, over a completion queue that is polled in the way
+/// `polling`. It takes milliseconds, and a second where nobody is told of the write.
+///
+/// # Errors
+/// The [`ProbeFailure`] why it carries none, as far as the test can tell.
+pub fn carries_immediate(
+    domain: &ProtectionDomain,
+    device: &Device,
+    polling: CompletionPolling,
+    local: impl Fn() -> Result<LocalPort, VerbsError>,
+) -> Result<(), ProbeFailure> {
+    let local = local()?;
+    let mut test = TestQueue::make(domain, device, &local, polling, false, true)?;
+    test.connect(local)?;
+    test.post_receive(0, 0)?;
+    byte(&test, FROM + BYTES - 1).store(7, Ordering::Relaxed);
+    let entries = [test.region.entry(FROM..FROM + BYTES)];
+    let id = WorkId::new(Operation::Write, 0, 0);
+    let write = SendRequest::write(id, &entries, test.region.remote(TO));
+    post_send(&mut test.pair, &write.with_immediate(WORD).signaled())?;
+    let (mut is_done, mut is_told) = (false, false);
+    let deadline = Instant::now() + PATIENCE;
+    let mut room = [WorkCompletion::EMPTY; 4];
+    while !(is_done && is_told) {
+        for completion in test.queue.poll(&mut room)? {
+            let Ok(done) = completion.outcome() else {
+                return Err(ProbeFailure::wrong("such a write failed"));
+            };
+            match done.kind {
+                CompletionKind::ReceiveWrite => is_told = done.immediate == Some(WORD),
+                _ => is_done = true,
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(ProbeFailure::wrong("nobody was told of such a write"));
+        }
+        thread::yield_now();
+    }
+    match byte(&test, TO + BYTES - 1).load(Ordering::Relaxed) {
+        7 => Ok(()),
+        _ => Err(ProbeFailure::wrong("such a write was told of and not made")),
+    }
+}
+
+/// A byte of the memory, which the device may write.
+fn byte(test: &TestQueue, offset: usize) -> &AtomicU8 {
+    // SAFETY: the region is longer than any offset here, stays mapped as long as the test
+    // lives, and nobody has a reference that is not to an atomic.
+    unsafe { test.region.base().add(offset).cast().as_ref() }
+}

@@ -1,0 +1,335 @@
+//! How a completion queue is polled, and the self-test that decides.
+//!
+//! That a device makes an extended queue does not say that it works: soft-RoCE's library
+//! before rdma-core 55 finds completions that nobody made when a batch is drained as the
+//! manual has it. So before a queue is trusted, a queue pair sends messages to itself, and
+//! what a small queue of that kind says of them has to be exactly that.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::abi::work_id::{Operation, WorkId};
+use crate::completion::channel::CompletionChannel;
+use crate::completion::queue::CompletionQueue;
+use crate::completion::work_completion::WorkCompletion;
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::memory::anonymous::AnonymousMemory;
+use crate::memory::protection_domain::ProtectionDomain;
+use crate::memory::region::{MemoryRegion, RegionAccess};
+use crate::queue_pair::connection::{ConnectionSettings, FirstSequence, LocalPort};
+use crate::queue_pair::work_request::{ReceiveRequest, SendRequest};
+use crate::queue_pair::{QueuePair, QueuePairBuilder};
+
+/// How a completion queue is polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionPolling {
+    /// By `ibv_poll_cq`, which copies all fields of each completion.
+    Plain,
+    /// By `ibv_start_poll` and `ibv_next_poll`, which lets each field be asked for.
+    Extended,
+    /// The same with one completion in each batch, for libraries that do not drain longer
+    /// ones correctly.
+    ExtendedOneByOne,
+}
+
+impl fmt::Display for CompletionPolling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain => "plain",
+            Self::Extended => "extended",
+            Self::ExtendedOneByOne => "extended, one by one",
+        })
+    }
+}
+
+/// How a completion queue is polled, and why so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PollingChoice {
+    /// How.
+    pub polling: CompletionPolling,
+    /// Whether its completions have times.
+    pub times: bool,
+    /// Why.
+    pub reason: String,
+}
+
+/// What is wanted of a completion queue.
+#[derive(Clone, Copy, Debug)]
+pub struct PollingWish {
+    /// This way and no other, without a self-test.
+    pub forced: Option<CompletionPolling>,
+    /// Its completions have times, where the device has a clock.
+    pub times: bool,
+    /// The device is hardware: only that gains by another way than the plain one.
+    pub is_hardware: bool,
+}
+
+/// Messages that a queue pair sends to itself, in each of the rounds.
+const MESSAGES: u32 = 3;
+const ROUNDS: u32 = 3;
+/// Looks that have to find nothing behind each round.
+const EMPTY_LOOKS: usize = 4;
+/// A device sends to itself within microseconds; one that takes longer has its queue pair
+/// elsewhere or broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+impl PollingChoice {
+    /// Decides for queues of a device, by the self-test where nothing else does.
+    ///
+    /// The self-test makes a small completion queue and a queue pair at the port that `local`
+    /// gives, connects it to itself and sends some messages, for each kind of queue until one
+    /// passes. It takes milliseconds, and up to a second for a kind that loses completions.
+    /// Where it cannot be made, [`Plain`](CompletionPolling::Plain) is chosen, and the reason
+    /// says why.
+    pub fn make(
+        domain: &ProtectionDomain,
+        device: &Device,
+        local: impl Fn() -> Result<LocalPort, VerbsError>,
+        wish: PollingWish,
+    ) -> Self {
+        let chosen = |polling, times, reason: &str| Self {
+            polling,
+            times,
+            reason: reason.to_owned(),
+        };
+        if let Some(forced) = wish.forced {
+            return chosen(forced, wish.times, "the settings say so");
+        }
+        if !wish.is_hardware && !wish.times {
+            let reason = "a software device only has more calls to make with another";
+            return chosen(CompletionPolling::Plain, false, reason);
+        }
+        let test = |polling, times| {
+            let local = local()?;
+            let queue = TestQueue::make(domain, device, &local, polling, times, false);
+            queue.and_then(|mut test| test.run(local))
+        };
+        let kinds = [
+            CompletionPolling::Extended,
+            CompletionPolling::ExtendedOneByOne,
+        ];
+        let mut why = Vec::new();
+        for times in [true, false] {
+            if times && !wish.times {
+                continue;
+            }
+            for polling in kinds {
+                match test(polling, times) {
+                    Ok(()) if why.is_empty() => {
+                        return chosen(polling, times, "it passed the self-test");
+                    }
+                    Ok(()) => {
+                        why.push("this passed the self-test".to_owned());
+                        return chosen(polling, times, &why.join("; "));
+                    }
+                    Err(reason) => {
+                        let with = if times { " with times" } else { "" };
+                        why.push(format!("{polling}{with}: {}", reason.text));
+                        if reason.is_refusal {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        chosen(CompletionPolling::Plain, false, &why.join("; "))
+    }
+}
+
+impl fmt::Display for PollingChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let times = if self.times { " with times" } else { "" };
+        write!(f, "{}{times}: {}", self.polling, self.reason)
+    }
+}
+
+/// Why a test of a device failed, or could not be made.
+#[derive(Debug)]
+pub struct ProbeFailure {
+    text: String,
+    /// There is none of the kind at all.
+    is_refusal: bool,
+}
+
+impl ProbeFailure {
+    pub(crate) fn wrong(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            is_refusal: false,
+        }
+    }
+
+    fn full() -> Self {
+        Self::wrong("its queues are full")
+    }
+
+    fn refused() -> Self {
+        Self::wrong("its queues take no requests")
+    }
+}
+
+impl fmt::Display for ProbeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for ProbeFailure {}
+
+impl From<VerbsError> for ProbeFailure {
+    fn from(error: VerbsError) -> Self {
+        Self::wrong(error.to_string())
+    }
+}
+
+/// A small queue and a queue pair that is connected to itself.
+pub(crate) struct TestQueue {
+    // In the order in which they go.
+    pub(crate) pair: QueuePair,
+    pub(crate) region: MemoryRegion<AnonymousMemory>,
+    pub(crate) queue: CompletionQueue,
+}
+
+impl TestQueue {
+    pub(crate) fn make(
+        domain: &ProtectionDomain,
+        device: &Device,
+        local: &LocalPort,
+        polling: CompletionPolling,
+        times: bool,
+        takes_writes: bool,
+    ) -> Result<Self, ProbeFailure> {
+        // With a channel, as the real one.
+        let channel = CompletionChannel::new(device.context())?;
+        let entries = 2 * MESSAGES + 2;
+        let queue = CompletionQueue::create(device, entries, Some(channel), 0, polling, times);
+        let queue = queue.map_err(|error| ProbeFailure {
+            text: error.to_string(),
+            is_refusal: true,
+        })?;
+        let memory = AnonymousMemory::new(4096);
+        let memory = memory.map_err(|error| VerbsError::Other(error.into()))?;
+        let access = match takes_writes {
+            true => RegionAccess::REMOTE_WRITE,
+            false => RegionAccess::RECEIVE,
+        };
+        let region = MemoryRegion::register(domain, memory, access)?;
+        let mut builder = QueuePairBuilder::new(domain, &queue)
+            .send_requests(MESSAGES)
+            .send_entries(1)
+            .inline_bytes(0)
+            .receives(MESSAGES, 1)
+            .pkey_index(local.partition.index);
+        if takes_writes {
+            builder = builder.remote_access(access);
+        }
+        let pair = builder.build(local.number, ConnectionSettings::default())?;
+        Ok(Self {
+            pair,
+            region,
+            queue,
+        })
+    }
+
+    /// Connects it to itself.
+    pub(crate) fn connect(&mut self, local: LocalPort) -> Result<(), ProbeFailure> {
+        let first = FirstSequence::from_random(self.pair.number());
+        let endpoint = self.pair.endpoint(first, &local);
+        self.pair.connect(first, local, endpoint)?;
+        Ok(())
+    }
+
+    fn run(&mut self, local: LocalPort) -> Result<(), ProbeFailure> {
+        self.connect(local)?;
+        for round in 0..ROUNDS {
+            self.post(round)?;
+            self.check(round)?;
+        }
+        Ok(())
+    }
+
+    /// Receives of 64 bytes, and a message of another length into each.
+    fn post(&mut self, round: u32) -> Result<(), ProbeFailure> {
+        for slot in 0..MESSAGES {
+            self.post_receive(slot, round)?;
+        }
+        for slot in 0..MESSAGES {
+            let entries = [self.region.entry(1024..1024 + length(slot) as usize)];
+            let id = WorkId::new(Operation::Send, slot, round);
+            post_send(&mut self.pair, &SendRequest::send(id, &entries).signaled())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_receive(&mut self, slot: u32, round: u32) -> Result<(), ProbeFailure> {
+        let at = 64 * slot as usize;
+        let entries = [self.region.entry(at..at + 64)];
+        let id = WorkId::new(Operation::Receive, slot, round);
+        let mut batch = self.pair.receive_queue().expect("its own").batch();
+        batch
+            .push(&ReceiveRequest::new(id, &entries))
+            .map_err(|_| ProbeFailure::full())?;
+        batch.post().map_err(|_| ProbeFailure::refused())?;
+        Ok(())
+    }
+
+    /// Drains the queue until all is there, and then finds it empty.
+    fn check(&mut self, round: u32) -> Result<(), ProbeFailure> {
+        let deadline = Instant::now() + PATIENCE;
+        let wanted = 2 * MESSAGES as usize;
+        let (mut seen, mut empty_looks) = (Vec::new(), 0);
+        let mut room = [WorkCompletion::EMPTY; 4];
+        while seen.len() < wanted || empty_looks < EMPTY_LOOKS {
+            let found = self.queue.poll(&mut room)?;
+            if found.is_empty() {
+                empty_looks += usize::from(seen.len() == wanted);
+                if Instant::now() > deadline {
+                    let count = seen.len();
+                    return Err(ProbeFailure::wrong(format!(
+                        "{count} of {wanted} completions came"
+                    )));
+                }
+                thread::yield_now();
+            }
+            for completion in found {
+                let id = completion.id();
+                if !self.is_expected(completion, round) || seen.contains(&id) {
+                    return Err(ProbeFailure::wrong("it showed a completion of no request"));
+                }
+                seen.push(id);
+            }
+        }
+        self.pair.retire_sends(MESSAGES);
+        self.pair.receive_queue().expect("its own").retire(MESSAGES);
+        Ok(())
+    }
+
+    fn is_expected(&self, completion: &WorkCompletion, round: u32) -> bool {
+        let id = completion.id();
+        let bytes_fit = match id.operation() {
+            Operation::Receive => completion.received() == Some(length(id.slot())),
+            Operation::Send => completion.outcome().is_ok(),
+            Operation::Write | Operation::Drain | Operation::Unknown(_) => false,
+        };
+        id.slot() < MESSAGES
+            && id.generation() == round
+            && completion.queue_pair() == self.pair.number()
+            && bytes_fit
+    }
+}
+
+pub(crate) fn post_send(
+    pair: &mut QueuePair,
+    request: &SendRequest<'_, '_>,
+) -> Result<(), ProbeFailure> {
+    let mut batch = pair.send_batch();
+    batch.push(request).map_err(|_| ProbeFailure::full())?;
+    batch.post().map_err(|_| ProbeFailure::refused())?;
+    Ok(())
+}
+
+fn length(slot: u32) -> u32 {
+    8 + slot
+}

@@ -1,0 +1,162 @@
+//! What a fake device says of itself.
+#![forbid(unsafe_code)]
+
+use crate::abi::gid::{Gid, GidEntry, GidType};
+use crate::abi::port::{LinkLayer, Mtu, PortAttributes, PortState};
+use crate::provider::{DeviceAttributes, Transport};
+
+/// A device.
+#[derive(Clone, Debug)]
+pub struct FakeDevice {
+    /// Its name.
+    pub name: String,
+    /// Its file.
+    pub file: String,
+    /// Whether the machine still has it; what was opened before goes on working.
+    pub is_listed: bool,
+    /// What it speaks.
+    pub transport: Transport,
+    /// What it can do.
+    pub attributes: DeviceAttributes,
+    /// The longest inline send; asking for more is `EINVAL`.
+    pub max_inline_bytes: u32,
+    /// Whether it takes immediate data; else requests with some are `EINVAL`.
+    pub has_immediate: bool,
+    /// Set if its queues hold exactly what is asked for; else sizes are rounded up.
+    pub has_exact_queues: bool,
+    /// What its extended completion queues are like.
+    pub extended: FakeExtended,
+    /// Its clock.
+    pub clock: Option<FakeClock>,
+    /// Its ports, from number 1.
+    pub ports: Vec<FakePort>,
+}
+
+/// What extended completion queues are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FakeExtended {
+    /// There are none.
+    Absent,
+    /// As the manual has them.
+    Works,
+    /// A batch that is drained shows what nobody put there afterwards, as soft-RoCE's does
+    /// before rdma-core 55.
+    DrainsBeyond,
+    /// They lose completions.
+    Loses,
+}
+
+/// A device's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FakeClock {
+    /// Its ticks in a millisecond.
+    pub kilohertz: u64,
+    /// The bits that it has.
+    pub mask: u64,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug)]
+pub struct FakePort {
+    /// What it is like.
+    pub attributes: PortAttributes,
+    /// Its GIDs; the table is as long as `attributes` say.
+    pub gids: Vec<GidEntry>,
+    /// Its partitions.
+    pub pkeys: Vec<u16>,
+}
+
+impl FakeDevice {
+    /// Returns the size that a queue comes out with. Devices round up, soft-RoCE to one less
+    /// than a power of two.
+    pub(super) fn queue_size(&self, asked: u32) -> u32 {
+        match self.has_exact_queues {
+            true => asked,
+            false => (asked + 1).next_power_of_two() - 1,
+        }
+    }
+
+    /// A device like soft-RoCE on a network interface with that index and IPv4 address:
+    /// one active port, an IPv6 link-local GID and the IPv4-mapped one.
+    #[must_use]
+    pub fn soft_roce(name: &str, interface_index: u32, address: [u8; 4]) -> Self {
+        let gid = |index, address: std::net::IpAddr| GidEntry {
+            index,
+            gid: Gid::of(address),
+            gid_type: GidType::RoceV2,
+            interface_index,
+        };
+        let port = FakePort {
+            attributes: PortAttributes {
+                state: PortState::Active,
+                max_mtu: Mtu::Bytes4096,
+                active_mtu: Mtu::Bytes1024,
+                gid_table_len: 8,
+                pkey_table_len: 1,
+                lid: 0,
+                max_message_bytes: 1 << 31,
+                link_layer: LinkLayer::Ethernet,
+                needs_global_route: true,
+            },
+            gids: vec![
+                gid(0, [0xfe80, 0, 0, 0, 0, 0, 0, 1].into()),
+                gid(1, address.into()),
+            ],
+            pkeys: vec![0xffff],
+        };
+        Self {
+            name: name.to_owned(),
+            file: format!("uverbs_{name}"),
+            is_listed: true,
+            transport: Transport::InfiniBand,
+            attributes: DeviceAttributes {
+                firmware: "0.0.0".to_owned(),
+                node_guid: 0x0002_c903_0000_0001,
+                vendor_id: 0x00ff_ffff,
+                vendor_part_id: 0,
+                max_queue_pairs: 1024,
+                max_queue_pair_requests: 4096,
+                max_entries: 32,
+                max_completion_queues: 1024,
+                max_completions: 32767,
+                completion_vectors: 2,
+                max_memory_regions: 4096,
+                max_memory_region_bytes: u64::MAX,
+                max_shared_receive_queues: 1024,
+                max_shared_receive_requests: 4096,
+                max_shared_receive_entries: 27,
+                max_responder_resources: 128,
+                max_initiator_depth: 128,
+                ports: 1,
+            },
+            max_inline_bytes: 512,
+            has_immediate: true,
+            has_exact_queues: false,
+            extended: FakeExtended::Works,
+            clock: None,
+            ports: vec![port],
+        }
+    }
+
+    /// A device like an InfiniBand adapter's: a LID, one GID, no Ethernet.
+    #[must_use]
+    pub fn infiniband(name: &str, lid: u16) -> Self {
+        let mut device = Self::soft_roce(name, 0, [0; 4]);
+        device.attributes.vendor_id = 0x02c9;
+        let port = &mut device.ports[0];
+        port.attributes.lid = lid;
+        port.attributes.active_mtu = Mtu::Bytes4096;
+        port.attributes.link_layer = LinkLayer::InfiniBand;
+        port.attributes.needs_global_route = false;
+        port.attributes.gid_table_len = 1;
+        port.gids = vec![GidEntry {
+            index: 0,
+            gid: Gid([
+                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 0xc9, 3, 0, 0, 0, lid as u8,
+            ]),
+            gid_type: GidType::InfiniBand,
+            interface_index: 0,
+        }];
+        device
+    }
+}

@@ -1,0 +1,88 @@
+//! Devices that cannot do this or that.
+#![forbid(unsafe_code)]
+
+use super::FakeDevice;
+use crate::CompletionPolling;
+use crate::abi::port::Mtu;
+
+/// What a device lacks. Everything else works over it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask {
+    /// One word for it, as tests are named.
+    pub name: &'static str,
+    /// Takes it from a device.
+    pub device: fn(&mut FakeDevice),
+}
+
+impl Mask {
+    /// All of them; the first takes nothing away.
+    pub const ALL: &[Self] = &[
+        Self {
+            name: "whole",
+            device: |_| (),
+        },
+        Self {
+            name: "trusted",
+            device: |_| (),
+        },
+        Self {
+            name: "no-shared-receives",
+            device: |device| device.attributes.max_shared_receive_queues = 0,
+        },
+        Self {
+            name: "no-inline",
+            device: |device| device.max_inline_bytes = 0,
+        },
+        Self {
+            name: "one-piece",
+            device: |device| device.attributes.max_entries = 1,
+        },
+        Self {
+            name: "two-pieces",
+            device: |device| device.attributes.max_entries = 2,
+        },
+        Self {
+            name: "tiny-queues",
+            device: |device| {
+                device.attributes.max_queue_pair_requests = 65;
+                device.attributes.max_shared_receive_requests = 19;
+                device.attributes.max_completions = 160;
+            },
+        },
+        Self {
+            name: "no-immediate",
+            device: |device| device.has_immediate = false,
+        },
+        Self {
+            name: "small-mtu",
+            device: |device| device.ports[0].attributes.active_mtu = Mtu::Bytes256,
+        },
+        Self {
+            name: "all-of-it",
+            device: |device| {
+                device.attributes.max_shared_receive_queues = 0;
+                device.attributes.max_entries = 1;
+                device.attributes.max_queue_pair_requests = 65;
+                device.max_inline_bytes = 0;
+                device.has_immediate = false;
+                device.ports[0].attributes.active_mtu = Mtu::Bytes256;
+            },
+        },
+    ];
+
+    /// In which ways the completions of such a device are polled.
+    #[must_use]
+    pub fn pollings(&self) -> &'static [CompletionPolling] {
+        // One by one is how the queue is asked, whatever else the device is like.
+        match self.name {
+            "whole" => &POLLINGS,
+            _ => &POLLINGS[..2],
+        }
+    }
+}
+
+const POLLINGS: [CompletionPolling; 3] = [
+    CompletionPolling::Plain,
+    CompletionPolling::Extended,
+    CompletionPolling::ExtendedOneByOne,
+];

@@ -1,0 +1,369 @@
+//! A device made of memory, for tests and simulations.
+//!
+//! It takes the same calls with the same C arguments as libibverbs and keeps the same
+//! rules: a queue holds what it was made for, objects in use are not destroyed
+//! (`EBUSY`), a dead queue pair flushes, a message without a receive waits. Two queue
+//! pairs that are connected to each other, on one device or two, really move the bytes.
+//! Beyond that a test can see every request that was posted, refuse any call, hold sends
+//! back and complete or fail them one by one, and put completions and events wherever it
+//! likes.
+//!
+//! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
+//! than its receive is status 2 at the receiver and 11 at the sender.
+
+mod batch;
+mod control;
+mod device;
+mod handle;
+mod hot;
+mod mask;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Provider, RawEvent};
+use crate::abi::queue_pair_state::{AttributeMask, QueuePairAttributes};
+use crate::abi::{Sge, Wc};
+use crate::device::fork_report::ForkStatus;
+
+pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
+pub use mask::Mask;
+
+use world::World;
+
+/// The provider; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct FakeProvider {
+    world: Arc<World>,
+}
+
+/// A call that can be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(
+    missing_docs,
+    reason = "each is the call of its name in `Provider` or `HotCalls`"
+)]
+pub enum Call {
+    Devices,
+    Open,
+    Close,
+    QueryDevice,
+    QueryPort,
+    QueryGid,
+    QueryPkey,
+    AsyncEvent,
+    CreateDomain,
+    DestroyDomain,
+    Register,
+    Deregister,
+    CreateChannel,
+    DestroyChannel,
+    ChannelEvent,
+    CreateCompletionQueue,
+    DestroyCompletionQueue,
+    CreateSharedReceive,
+    ArmSharedReceiveLimit,
+    DestroySharedReceive,
+    CreatePair,
+    ModifyPair,
+    DestroyPair,
+    PostSend,
+    PostReceive,
+    PollQueue,
+    StartPoll,
+    NextPoll,
+    CreateExtendedQueue,
+    ReadClock,
+    RequestNotify,
+}
+
+/// A send as it was posted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostedSend {
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// The request's identity.
+    pub wr_id: u64,
+    /// `enum ibv_wr_opcode`.
+    pub opcode: u32,
+    /// `enum ibv_send_flags`.
+    pub flags: u32,
+    /// Immediate data, in network byte order.
+    pub immediate: u32,
+    /// The peer's address and key, for RDMA.
+    pub remote: (u64, u32),
+    /// The pieces.
+    pub entries: Vec<Sge>,
+    /// The bytes, if it is inline.
+    pub inline: Option<Vec<u8>>,
+    /// Which call posted it, counting from 1.
+    pub doorbell: u64,
+}
+
+/// A receive as it was posted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostedReceive {
+    /// The request's identity.
+    pub wr_id: u64,
+    /// The pieces.
+    pub entries: Vec<Sge>,
+}
+
+/// A change of a queue pair's state, as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Modification {
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// What was set.
+    pub attributes: QueuePairAttributes,
+    /// Which of it.
+    pub mask: AttributeMask,
+}
+
+impl FakeProvider {
+    /// A machine with these devices.
+    #[must_use]
+    pub fn new(devices: Vec<FakeDevice>) -> Self {
+        Self {
+            world: Arc::new(World::new(devices)),
+        }
+    }
+
+    /// As the layer above takes it.
+    #[must_use]
+    pub fn provider(&self) -> Arc<dyn Provider> {
+        Arc::new(self.clone())
+    }
+
+    /// Refuses the next such call.
+    pub fn refuse(&self, call: Call, errno: Errno) {
+        self.refuse_after(call, 0, errno);
+    }
+
+    /// Lets so many of these calls through and refuses the one after. Of posted lists
+    /// each request counts.
+    pub fn refuse_after(&self, call: Call, granted: u32, errno: Errno) {
+        let mut state = self.world.lock();
+        state
+            .refusals
+            .entry(call)
+            .or_default()
+            .push_back((granted, errno));
+    }
+
+    /// Changes a device, which must exist: its ports, GIDs, limits.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn change(&self, device: &str, change: impl FnOnce(&mut FakeDevice)) {
+        let mut state = self.world.lock();
+        let device = state
+            .devices
+            .iter_mut()
+            .find(|known| known.name == device)
+            .expect("a device of that name");
+        change(device);
+    }
+
+    /// Whether sends wait for [`release`](Self::release) instead of going out at once.
+    pub fn hold_sends(&self, hold: bool) {
+        let mut state = self.world.lock();
+        state.hold = hold;
+        if !hold {
+            state.progress();
+        }
+    }
+
+    /// Whether from now on no queue pair that dies says that its last request was reached, as
+    /// some devices do not: whoever waits for it waits until time is up.
+    pub fn lose_last_events(&self, lose: bool) {
+        self.world.lock().loses_last_events = lose;
+    }
+
+    /// Sets what `ibv_is_fork_initialized` says from now on. With [`ForkStatus::Enabled`] the end
+    /// of a registration lets children have its pages, as libibverbs does.
+    pub fn set_fork_status(&self, status: ForkStatus) {
+        self.world.lock().fork_status = Some(status);
+    }
+
+    /// From now on a queue pair that dies says nothing at all, of no request.
+    pub fn fall_silent(&self) {
+        self.world.lock().is_silent = true;
+    }
+
+    /// Has a queue pair take so many receives that never complete; fewer if there are not so
+    /// many.
+    pub fn swallow_receives(&self, queue_pair: u32, receives: usize) {
+        let mut state = self.world.lock();
+        (0..receives).for_each(|_| state.swallow_receive(queue_pair.into()));
+    }
+
+    /// Lets the oldest `sends` of a queue pair go out.
+    pub fn release(&self, queue_pair: u32, sends: usize) {
+        let mut state = self.world.lock();
+        for _ in 0..sends {
+            state.deliver_next(queue_pair);
+        }
+    }
+
+    /// Changes the oldest send that is held back, as a peer does that makes it so.
+    pub fn forge(&self, queue_pair: u32, change: impl FnOnce(&mut PostedSend)) {
+        let mut state = self.world.lock();
+        let pair = state.pairs.get_mut(&queue_pair.into()).expect("it lives");
+        change(pair.sends.front_mut().expect("one is held back"));
+    }
+
+    /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn fail_send(&self, queue_pair: u32, status: u32, vendor_error: u32) {
+        self.world
+            .lock()
+            .fail_next(queue_pair, status, vendor_error);
+    }
+
+    /// Fails the oldest sends of a queue pair, each with a status of its own; the queue pair
+    /// dies of it.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    pub fn fail_sends(&self, queue_pair: u32, statuses: &[u32], vendor_error: u32) {
+        self.world
+            .lock()
+            .fail_oldest(queue_pair, statuses, vendor_error);
+    }
+
+    /// Fails the oldest receive that a queue pair may take with a status; the queue pair dies
+    /// of it.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn fail_receive(&self, queue_pair: u32, status: u32, vendor_error: u32) {
+        self.world
+            .lock()
+            .fail_receive(queue_pair, status, vendor_error);
+    }
+
+    /// The tags of the completion queues and of the shared receive queues, in the order in
+    /// which they were made.
+    #[must_use]
+    pub fn tags(&self) -> (Vec<u64>, Vec<u64>) {
+        self.world.lock().tags()
+    }
+
+    /// The completion vector and the capacity of each completion queue, in the order in which
+    /// they were made.
+    #[must_use]
+    pub fn completion_queues(&self) -> Vec<(u32, usize)> {
+        self.world.lock().completion_queues()
+    }
+
+    /// How often a shared receive queue was asked to tell when little is left.
+    #[must_use]
+    pub fn limits_armed(&self) -> u64 {
+        self.world.lock().limits_armed
+    }
+
+    /// Puts any completion into the completion queue with that tag.
+    pub fn complete(&self, queue_tag: u64, completion: Wc) {
+        self.world.lock().complete_by_tag(queue_tag, completion);
+    }
+
+    /// What the devices' clocks show from now on.
+    pub fn set_clock(&self, ticks: u64) {
+        self.world.lock().ticks = ticks;
+    }
+
+    /// Batches of completions that were begun, and completions that were shown in them.
+    #[must_use]
+    pub fn batches(&self) -> (u64, u64) {
+        let state = self.world.lock();
+        (state.batches, state.shown)
+    }
+
+    /// Raises an asynchronous event at every open context of a device.
+    pub fn raise(&self, device: &str, event: RawEvent) {
+        self.world.lock().raise_at(device, event);
+    }
+
+    /// All sends that were posted so far, in order.
+    #[must_use]
+    pub fn posted(&self) -> Vec<PostedSend> {
+        self.world.lock().posted.clone()
+    }
+
+    /// Forgets them.
+    pub fn forget_posted(&self) {
+        self.world.lock().posted.clear();
+    }
+
+    /// Receives that wait in a shared receive queue, by its tag.
+    #[must_use]
+    pub fn shared_receives(&self, tag: u64) -> Vec<PostedReceive> {
+        self.world.lock().shared_receives(tag)
+    }
+
+    /// Receives that wait in a queue pair's own queue.
+    #[must_use]
+    pub fn own_receives(&self, queue_pair: u32) -> Vec<PostedReceive> {
+        self.world.lock().own_receives(queue_pair)
+    }
+
+    /// Calls that posted sends, and calls that posted receives.
+    #[must_use]
+    pub fn doorbells(&self) -> (u64, u64) {
+        let state = self.world.lock();
+        (state.send_doorbells, state.receive_doorbells)
+    }
+
+    /// All changes of queue pairs' states, refused ones too.
+    #[must_use]
+    pub fn modifications(&self) -> Vec<Modification> {
+        self.world.lock().modifications.clone()
+    }
+
+    /// How often a message found no receive.
+    #[must_use]
+    pub fn rnr_naks(&self) -> u64 {
+        self.world.lock().rnr_naks
+    }
+
+    /// Completion events acknowledged so far, and calls that did so.
+    #[must_use]
+    pub fn acknowledged(&self) -> (u64, u64) {
+        let state = self.world.lock();
+        (state.acknowledged, state.acknowledgements)
+    }
+
+    /// Whether a key lets a peer write to an address.
+    #[must_use]
+    pub fn is_registered(&self, key: u32, address: u64) -> bool {
+        self.world.lock().lets_in(key, address)
+    }
+
+    /// The rights of all memory regions, in the order in which they were registered.
+    #[must_use]
+    pub fn region_accesses(&self) -> Vec<u32> {
+        let state = self.world.lock();
+        let mut regions: Vec<_> = state.regions.iter().collect();
+        regions.sort_unstable_by_key(|(number, _)| **number);
+        regions.iter().map(|(_, region)| region.access).collect()
+    }
+
+    /// Bytes of all memory regions.
+    #[must_use]
+    pub fn registered_bytes(&self) -> u64 {
+        let state = self.world.lock();
+        state.regions.values().map(|region| region.bytes).sum()
+    }
+
+    /// Objects that exist, by kind; empty when everything has been destroyed.
+    #[must_use]
+    pub fn alive(&self) -> BTreeMap<&'static str, usize> {
+        self.world.lock().alive()
+    }
+}

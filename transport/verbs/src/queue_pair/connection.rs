@@ -1,0 +1,531 @@
+//! How a queue pair is connected: the settings with their reasons, and what the two ends
+//! tell each other.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::abi::gid::{GidEntry, GidType};
+use crate::abi::partition::{Partition, PartitionKey};
+use crate::abi::port::{LinkLayer, Mtu, PortAttributes};
+use crate::abi::queue_pair_state::{
+    AddressVector, AttributeMask, GlobalRoute, QueuePairAttributes, QueuePairState,
+};
+use crate::device::Device;
+use crate::error::VerbsError;
+
+/// How a reliable connection behaves.
+///
+/// With the defaults a peer that is gone is noticed after 7 × 67 ms ≈ 0.5 s at the
+/// earliest; devices may wait up to four times their time-out, so after 2 s at the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionSettings {
+    path_mtu: Option<Mtu>,
+    timeout_code: u8,
+    retry_count: u8,
+    rnr_retry: u8,
+    rnr_timer_code: u8,
+    service_level: u8,
+    traffic_class: u8,
+}
+
+impl Default for ConnectionSettings {
+    fn default() -> Self {
+        Self {
+            path_mtu: None,
+            // 4.096 µs << 14 = 67 ms.
+            timeout_code: 14,
+            retry_count: 6,
+            rnr_retry: 7,
+            // 1.28 ms.
+            rnr_timer_code: 14,
+            service_level: 0,
+            traffic_class: 0,
+        }
+    }
+}
+
+impl ConnectionSettings {
+    /// Payload per packet. Default: the smaller of what the two ports carry now. A
+    /// larger one than a port carries is refused when connecting.
+    #[must_use]
+    pub fn path_mtu(mut self, mtu: Mtu) -> Self {
+        self.path_mtu = Some(mtu);
+        self
+    }
+
+    /// How long an acknowledgement may take before a packet is sent again. Default:
+    /// 67 ms. Rounded up to 4.096 µs times a power of two, at most 8796 s. Shorter
+    /// notices a lost packet earlier, and takes a busy peer for a lost one; each loss
+    /// costs one time-out, since RoCE goes back to the lost packet.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] for zero, which would mean for ever, and beyond the range.
+    pub fn timeout(mut self, timeout: Duration) -> Result<Self, VerbsError> {
+        let code = (1..=31).find(|code| timeout_of(*code) >= timeout);
+        match code {
+            Some(code) if !timeout.is_zero() => self.timeout_code = code,
+            _ => {
+                return Err(setting(
+                    "timeout",
+                    timeout,
+                    "more than 0 and at most 8796 s",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// How often a packet is sent again before the connection is given up. Default and
+    /// most: 6. The field has room for 7, which soft-RoCE takes for "for ever", so that a
+    /// dead peer would never be noticed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] above 6.
+    pub fn retry_count(mut self, tries: u8) -> Result<Self, VerbsError> {
+        if tries > 6 {
+            return Err(setting("retry_count", tries, "0 to 6"));
+        }
+        self.retry_count = tries;
+        Ok(self)
+    }
+
+    /// How often a message is sent again to a peer without a receive. Default: 7, which
+    /// means for ever: credits keep it from happening, and where they fail, a late
+    /// message is better than a dead connection.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] above 7.
+    pub fn rnr_retry(mut self, tries: u8) -> Result<Self, VerbsError> {
+        if tries > 7 {
+            return Err(setting("rnr_retry", tries, "0 to 7, where 7 is for ever"));
+        }
+        self.rnr_retry = tries;
+        Ok(self)
+    }
+
+    /// How long a peer waits before it tries again when we have no receive. Default:
+    /// 1.28 ms. Rounded up to one of 32 steps from 10 µs to 655 ms. It only matters where
+    /// credits have failed; shorter burdens the link with what cannot be received.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] beyond 655.36 ms.
+    pub fn min_rnr_timer(mut self, timer: Duration) -> Result<Self, VerbsError> {
+        let code = (0..32)
+            .filter(|code| rnr_timer_of(*code) >= timer)
+            .min_by_key(|code| rnr_timer_of(*code));
+        match code {
+            Some(code) => self.rnr_timer_code = code,
+            None => return Err(setting("min_rnr_timer", timer, "0 to 655.36 ms")),
+        }
+        Ok(self)
+    }
+
+    /// Service level. Default: 0. On InfiniBand it chooses the virtual lane, on RoCE the
+    /// priority within the VLAN.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] above 15.
+    pub fn service_level(mut self, level: u8) -> Result<Self, VerbsError> {
+        if level > 15 {
+            return Err(setting("service_level", level, "0 to 15"));
+        }
+        self.service_level = level;
+        Ok(self)
+    }
+
+    /// Traffic class of the global route. Default: 0. On RoCE v2 its upper six bits are
+    /// the DSCP, by which switches tell lossless traffic.
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.traffic_class = class;
+        self
+    }
+
+    /// The time-out as the device takes it: exactly this.
+    #[must_use]
+    pub fn actual_timeout(&self) -> Duration {
+        timeout_of(self.timeout_code)
+    }
+
+    /// The RNR timer as the device takes it: exactly this.
+    #[must_use]
+    pub fn actual_rnr_timer(&self) -> Duration {
+        rnr_timer_of(self.rnr_timer_code)
+    }
+
+    /// The path MTU between two ports that carry these now.
+    pub(crate) fn mtu_between(&self, ours: Mtu, theirs: Mtu) -> Result<Mtu, VerbsError> {
+        let most = ours.min(theirs);
+        match self.path_mtu {
+            Some(mtu) if mtu > most => Err(VerbsError::Setting {
+                setting: "path_mtu",
+                given: format!("{mtu} (our port carries {ours}, the peer's {theirs})"),
+                allowed: "at most what both ports carry now".to_owned(),
+            }),
+            Some(mtu) => Ok(mtu),
+            None => Ok(most),
+        }
+    }
+
+    pub(crate) fn to_init(
+        self,
+        port: u8,
+        pkey_index: u16,
+        access: u32,
+    ) -> (QueuePairAttributes, AttributeMask) {
+        let attributes = QueuePairAttributes {
+            port,
+            pkey_index,
+            access_flags: access,
+            ..QueuePairAttributes::to(QueuePairState::Init)
+        };
+        let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS;
+        (attributes, mask)
+    }
+
+    pub(crate) fn to_receive(
+        self,
+        local: &LocalPort,
+        remote: &RemoteEndpoint,
+        mtu: Mtu,
+        most_resources: u32,
+    ) -> (QueuePairAttributes, AttributeMask) {
+        let lid = remote.lid_from(local);
+        let route = local.needs_global_route(remote).then_some(GlobalRoute {
+            destination: remote.gid,
+            // Entries beyond 8 bits are never chosen (`GidEntry::preference`).
+            source_index: local.gid.index as u8,
+            hop_limit: HOP_LIMIT,
+            traffic_class: self.traffic_class,
+        });
+        let attributes = QueuePairAttributes {
+            address: AddressVector {
+                lid,
+                route,
+                service_level: self.service_level,
+                port: local.number,
+            },
+            path_mtu: mtu,
+            destination: remote.queue_pair,
+            receive_sequence: remote.first_sequence.get(),
+            responder_resources: at_most(READ_DEPTH, most_resources),
+            min_rnr_timer: self.rnr_timer_code,
+            ..QueuePairAttributes::to(QueuePairState::ReadyToReceive)
+        };
+        let mask = AttributeMask::ADDRESS
+            | AttributeMask::PATH_MTU
+            | AttributeMask::DESTINATION
+            | AttributeMask::RECEIVE_SEQUENCE
+            | AttributeMask::RESPONDER_RESOURCES
+            | AttributeMask::MIN_RNR_TIMER;
+        (attributes, mask)
+    }
+
+    pub(crate) fn to_send(
+        self,
+        first: FirstSequence,
+        most_depth: u32,
+    ) -> (QueuePairAttributes, AttributeMask) {
+        let attributes = QueuePairAttributes {
+            send_sequence: first.get(),
+            timeout: self.timeout_code,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            initiator_depth: at_most(READ_DEPTH, most_depth),
+            ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
+        };
+        let mask = AttributeMask::SEND_SEQUENCE
+            | AttributeMask::TIMEOUT
+            | AttributeMask::RETRY_COUNT
+            | AttributeMask::RNR_RETRY
+            | AttributeMask::INITIATOR_DEPTH;
+        (attributes, mask)
+    }
+}
+
+/// Routers that a packet may pass, as for IP. On RoCE the kernel puts the route's own limit in
+/// its place (`ib_resolve_unicast_gid_dmac`, drivers/infiniband/core/verbs.c).
+const HOP_LIMIT: u8 = 64;
+/// RDMA reads and atomics outstanding, and served at a time: the least that devices agree on,
+/// because ibex uses neither; it limits neither sends nor writes.
+const READ_DEPTH: u8 = 1;
+
+fn at_most(wanted: u8, most: u32) -> u8 {
+    wanted.min(u8::try_from(most).unwrap_or(u8::MAX))
+}
+
+/// InfiniBand Architecture Specification, volume 1, section 9.7.6.1.3.
+fn timeout_of(code: u8) -> Duration {
+    Duration::from_nanos(4096 << code)
+}
+
+/// InfiniBand Architecture Specification, volume 1, table 45, in steps of 10 µs. Code 0
+/// is the longest and not the shortest, which is why it is always set.
+fn rnr_timer_of(code: u8) -> Duration {
+    const STEPS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10 * STEPS[usize::from(code)])
+}
+
+fn setting(setting: &'static str, given: impl fmt::Debug, allowed: &'static str) -> VerbsError {
+    VerbsError::Setting {
+        setting,
+        given: format!("{given:?}"),
+        allowed: allowed.to_owned(),
+    }
+}
+
+/// The number of a connection's first packet, 24 bits.
+///
+/// Random, so that packets of an earlier connection with the same queue pair number are
+/// not taken for this one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstSequence(u32);
+
+impl FirstSequence {
+    /// From random bits, of which the lower 24 count.
+    #[must_use]
+    pub fn from_random(bits: u32) -> Self {
+        Self(bits & 0x00ff_ffff)
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Our port and GID as they are at this moment: read for each connection, because
+/// indices move with addresses and the MTU with the network interface.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalPort {
+    /// The port's number.
+    pub number: u8,
+    /// What it is like.
+    pub attributes: PortAttributes,
+    /// The GID that packets come from.
+    pub gid: GidEntry,
+    /// The partition that packets are of.
+    pub partition: Partition,
+}
+
+impl LocalPort {
+    /// Returns whether packets to `remote` need a global route header: always on Ethernet and
+    /// where the port demands it (`IBV_QPF_GRH_REQUIRED`), and on InfiniBand to another subnet.
+    /// Within a subnet the LID is enough, and the header would be 40 bytes in each packet.
+    fn needs_global_route(&self, remote: &RemoteEndpoint) -> bool {
+        self.attributes.needs_global_route || self.is_in_another_subnet(remote)
+    }
+
+    fn is_in_another_subnet(&self, remote: &RemoteEndpoint) -> bool {
+        self.attributes.link_layer == LinkLayer::InfiniBand
+            && self.gid.gid.subnet_prefix() != remote.gid.subnet_prefix()
+    }
+
+    /// Reads a port, which has to be active, and finds a GID again by its value.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the port is not active, or no longer has that GID.
+    pub fn with_gid(
+        device: &Device,
+        port: u8,
+        wanted: impl Fn(&GidEntry) -> bool,
+    ) -> Result<Self, VerbsError> {
+        Self::in_partition(device, port, None, wanted)
+    }
+
+    /// Reads a port, which has to be active, and finds a GID and a partition again by their
+    /// values; without a `key` it is the partition of the table's first key.
+    ///
+    /// # Errors
+    /// As [`with_gid`](Self::with_gid), and if the port is not in the partition.
+    pub fn in_partition(
+        device: &Device,
+        port: u8,
+        key: Option<PartitionKey>,
+        wanted: impl Fn(&GidEntry) -> bool,
+    ) -> Result<Self, VerbsError> {
+        let attributes = device.query_active_port(port)?;
+        let present = device.gids(port)?;
+        let found = present
+            .iter()
+            .filter(|entry| wanted(entry))
+            .filter_map(|entry| entry.preference().map(|rank| (rank, *entry)))
+            .min_by_key(|(rank, entry)| (*rank, entry.index));
+        match found {
+            Some((_, gid)) => Ok(Self {
+                number: port,
+                attributes,
+                gid,
+                partition: device.partition(port, key)?,
+            }),
+            None => Err(VerbsError::NoUsableGid {
+                device: device.name().to_owned(),
+                port,
+                netdev: None,
+                present,
+            }),
+        }
+    }
+}
+
+/// What a peer has to know of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteEndpoint {
+    /// Its number, 24 bits.
+    pub queue_pair: u32,
+    /// Its first packet's number.
+    pub first_sequence: FirstSequence,
+    /// The local identifier of its port; 0 on RoCE.
+    pub lid: u16,
+    /// The GID of its port.
+    pub gid: crate::abi::gid::Gid,
+    /// How packets with that GID travel.
+    pub gid_type: GidType,
+    /// The key of its partition; `None` if it does not say so.
+    pub partition_key: Option<PartitionKey>,
+    /// What its port carries.
+    pub mtu: Mtu,
+}
+
+impl RemoteEndpoint {
+    /// The same, of one of our own queue pairs, to be told to a peer.
+    #[must_use]
+    pub fn of(queue_pair: u32, first_sequence: FirstSequence, local: &LocalPort) -> Self {
+        Self {
+            queue_pair,
+            first_sequence,
+            lid: match local.attributes.link_layer {
+                LinkLayer::Ethernet => 0,
+                _ => local.attributes.lid,
+            },
+            gid: local.gid.gid,
+            gid_type: local.gid.gid_type,
+            partition_key: local.partition.key,
+            mtu: local.attributes.active_mtu,
+        }
+    }
+
+    /// Returns the LID that packets from `local` are sent to: the peer's own within a subnet,
+    /// and its subnet's floating LID from another one, where its own means another port.
+    fn lid_from(&self, local: &LocalPort) -> u16 {
+        match local.is_in_another_subnet(self) {
+            true => self.gid.floating_lid().unwrap_or(self.lid),
+            false => self.lid,
+        }
+    }
+
+    /// Checks that two ends can talk at all.
+    ///
+    /// # Errors
+    /// [`VerbsError::DifferentGidTypes`], [`VerbsError::OtherSubnet`],
+    /// [`VerbsError::DifferentPartitions`].
+    pub fn check_against(&self, local: &LocalPort) -> Result<(), VerbsError> {
+        if local.is_in_another_subnet(self) && self.gid.floating_lid().is_none() {
+            return Err(VerbsError::OtherSubnet {
+                ours: local.gid.gid,
+                theirs: self.gid,
+            });
+        }
+        if let (LinkLayer::InfiniBand, Some(ours), Some(theirs)) = (
+            local.attributes.link_layer,
+            local.partition.key,
+            self.partition_key,
+        ) && !ours.matches(theirs)
+        {
+            return Err(VerbsError::DifferentPartitions { ours, theirs });
+        }
+        let ours = local.gid.gid_type;
+        // An InfiniBand port numbers its GIDs 0 like RoCE v1 does in older kernels, so on
+        // InfiniBand the link layer is what counts.
+        if local.attributes.link_layer == LinkLayer::InfiniBand || ours == self.gid_type {
+            return Ok(());
+        }
+        Err(VerbsError::DifferentGidTypes {
+            ours,
+            theirs: self.gid_type,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_what_their_documentation_says() {
+        let settings = ConnectionSettings::default();
+        assert_eq!(settings.actual_timeout(), Duration::from_nanos(67_108_864));
+        assert_eq!(settings.actual_rnr_timer(), Duration::from_micros(1280));
+        assert_eq!((settings.retry_count, settings.rnr_retry), (6, 7));
+    }
+
+    #[test]
+    fn times_are_rounded_up_to_what_a_device_can_say() {
+        let settings = ConnectionSettings::default();
+        let millis = Duration::from_millis;
+        for wanted in [1, 5, 50, 500, 5000].map(millis) {
+            let actual = settings.timeout(wanted).unwrap().actual_timeout();
+            assert!(wanted <= actual && actual < 2 * wanted, "{actual:?}");
+        }
+        for wanted in [1, 5, 50, 500].map(millis) {
+            let actual = settings.min_rnr_timer(wanted).unwrap().actual_rnr_timer();
+            assert!(wanted <= actual && actual < 2 * wanted, "{actual:?}");
+        }
+        // Not code 0, which is the longest.
+        let shortest = settings.min_rnr_timer(Duration::ZERO).unwrap();
+        assert_eq!(shortest.actual_rnr_timer(), Duration::from_micros(10));
+    }
+
+    #[test]
+    fn each_setting_is_checked_when_it_is_set() {
+        let settings = ConnectionSettings::default();
+        let refused = [
+            settings.timeout(Duration::ZERO).unwrap_err(),
+            settings.timeout(Duration::from_secs(9000)).unwrap_err(),
+            settings.retry_count(7).unwrap_err(),
+            settings.rnr_retry(8).unwrap_err(),
+            settings.min_rnr_timer(Duration::from_secs(1)).unwrap_err(),
+            settings.service_level(16).unwrap_err(),
+        ];
+        let texts: Vec<_> = refused.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "timeout is 0ns, and can be more than 0 and at most 8796 s",
+                "timeout is 9000s, and can be more than 0 and at most 8796 s",
+                "retry_count is 7, and can be 0 to 6",
+                "rnr_retry is 8, and can be 0 to 7, where 7 is for ever",
+                "min_rnr_timer is 1s, and can be 0 to 655.36 ms",
+                "service_level is 16, and can be 0 to 15",
+            ]
+        );
+        assert!(settings.retry_count(6).is_ok());
+        assert!(settings.rnr_retry(7).is_ok());
+        assert!(settings.service_level(15).is_ok());
+    }
+
+    #[test]
+    fn the_path_takes_the_smaller_mtu_and_no_larger_one() {
+        let settings = ConnectionSettings::default();
+        let (small, large) = (Mtu::Bytes1024, Mtu::Bytes4096);
+        assert_eq!(settings.mtu_between(large, small).unwrap(), small);
+        let fixed = settings.path_mtu(Mtu::Bytes512);
+        assert_eq!(fixed.mtu_between(large, small).unwrap(), Mtu::Bytes512);
+        let refused = settings.path_mtu(large).mtu_between(large, small);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "path_mtu is 4096 (our port carries 4096, the peer's 1024), and can be at most what \
+             both ports carry now"
+        );
+    }
+
+    #[test]
+    fn a_sequence_number_has_24_bits() {
+        assert_eq!(FirstSequence::from_random(u32::MAX).get(), 0x00ff_ffff);
+    }
+}

@@ -1,0 +1,589 @@
+//! A queue pair: one end of a reliable connection.
+//!
+//! It is made with its completion queues and its receive queue, keeps them alive, and is
+//! brought up in steps, so that receives are posted before anything can arrive:
+//! `build` (INIT) → post receives → `connect` (RTR, RTS) → post sends. Posting takes
+//! `&mut`, so two threads cannot interleave their batches.
+//!
+//! The send queue's room is counted here: a request is outstanding from its posting until
+//! its owner [retires](QueuePair::retire_sends) it, which he does when a signaled
+//! completion tells that it and all before it are done. One place more than callers see
+//! is kept for the last request of all, by which the queue is [drained](crate::Teardown).
+
+pub(crate) mod connection;
+pub(crate) mod receive_queue;
+pub(crate) mod teardown;
+pub(crate) mod work_request;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
+use ibex_base::fork;
+use receive_queue::{PostError, ReceiveQueue, SharedReceives};
+use work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
+
+use super::abi::SendWr;
+use super::abi::port::Mtu;
+use super::abi::queue_pair_state::{
+    AttributeMask, QueuePairAttributes, QueuePairState, check_transition,
+};
+use super::abi::work_id::{Operation, WorkId};
+use super::completion::queue::{CompletionQueue, Completions};
+use super::connect_error::{ConnectCause, ConnectError};
+use super::device::Asked;
+use super::error::VerbsError;
+use super::memory::protection_domain::{Domain, ProtectionDomain};
+use super::memory::region::RegionAccess;
+use super::provider::{PairHandle, PostSend, QueuePairInit, QueuePairSizes};
+
+/// What a queue pair is made with; ends in [`build`](QueuePairBuilder::build).
+#[derive(Clone, Debug)]
+pub struct QueuePairBuilder {
+    domain: Arc<Domain>,
+    send_completions: Arc<Completions>,
+    receive_completions: Arc<Completions>,
+    shared: Option<Arc<SharedReceives>>,
+    sizes: QueuePairSizes,
+    access: RegionAccess,
+    pkey_index: u16,
+    batch: usize,
+}
+
+impl QueuePairBuilder {
+    /// Begins with one completion queue for sends and receives, and an own receive queue.
+    #[must_use]
+    pub fn new(domain: &ProtectionDomain, completions: &CompletionQueue) -> Self {
+        Self {
+            domain: Arc::clone(domain.inner()),
+            send_completions: Arc::clone(completions.inner()),
+            receive_completions: Arc::clone(completions.inner()),
+            shared: None,
+            sizes: QueuePairSizes {
+                send_requests: 128,
+                receive_requests: 128,
+                send_entries: 2,
+                receive_entries: 1,
+                inline_bytes: 220,
+            },
+            access: RegionAccess::SEND,
+            pkey_index: 0,
+            batch: 64,
+        }
+    }
+
+    /// Completes receives into another queue.
+    #[must_use]
+    pub fn receive_completions(mut self, completions: &CompletionQueue) -> Self {
+        self.receive_completions = Arc::clone(completions.inner());
+        self
+    }
+
+    /// Takes receives from a shared queue.
+    ///
+    /// # Panics
+    /// If that queue is another queue pair's own.
+    #[must_use]
+    pub fn shared_receive_queue(mut self, queue: &ReceiveQueue) -> Self {
+        let shared = queue.shared_inner().expect("a shared receive queue");
+        self.shared = Some(Arc::clone(shared));
+        self
+    }
+
+    /// Sends outstanding at a time. Default: 128.
+    #[must_use]
+    pub fn send_requests(mut self, requests: u32) -> Self {
+        self.sizes.send_requests = requests;
+        self
+    }
+
+    /// Receives outstanding at a time, and pieces of one; without a shared queue only.
+    /// Default: 128 of one piece.
+    #[must_use]
+    pub fn receives(mut self, requests: u32, entries: u32) -> Self {
+        self.sizes.receive_requests = requests;
+        self.sizes.receive_entries = entries;
+        self
+    }
+
+    /// Pieces of one send. Default: 2, since a record over a ring's seam is two.
+    #[must_use]
+    pub fn send_entries(mut self, entries: u32) -> Self {
+        self.sizes.send_entries = entries;
+        self
+    }
+
+    /// Bytes of an inline send. Default: 220, and whatever the device gives is taken:
+    /// devices differ widely, and refuse, rather than cut, what is too much for them.
+    #[must_use]
+    pub fn inline_bytes(mut self, bytes: u32) -> Self {
+        self.sizes.inline_bytes = bytes;
+        self
+    }
+
+    /// What the peer may do with memory that it has keys to. Default: nothing.
+    #[must_use]
+    pub fn remote_access(mut self, access: RegionAccess) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// The partition that it is in, by the place of the key in the port's table. Default: 0.
+    #[must_use]
+    pub fn pkey_index(mut self, index: u16) -> Self {
+        self.pkey_index = index;
+        self
+    }
+
+    /// Sends posted with one call, at most. Default: 64.
+    #[must_use]
+    pub fn batch(mut self, requests: usize) -> Self {
+        self.batch = requests;
+        self
+    }
+
+    /// Makes the queue pair and brings it to INIT, where it takes receives.
+    ///
+    /// # Errors
+    /// [`VerbsError`], with the device's limit where that is what stops it.
+    pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
+        let context = &self.domain.context;
+        let mut init = QueuePairInit {
+            send_queue: self.send_completions.handle,
+            receive_queue: self.receive_completions.handle,
+            shared: self.shared.as_ref().map(|shared| shared.handle),
+            sizes: QueuePairSizes {
+                // One more of each, for `Teardown`.
+                send_requests: self.sizes.send_requests.saturating_add(1),
+                receive_requests: self.sizes.receive_requests.saturating_add(1),
+                ..self.sizes
+            },
+        };
+        if init.shared.is_some() {
+            // mlx5 checks these against its limits even where they mean nothing.
+            init.sizes.receive_requests = 0;
+            init.sizes.receive_entries = 0;
+        }
+        let created = loop {
+            // SAFETY: domain, completion queues and shared receive queue are alive.
+            match unsafe { context.provider().create_pair(self.domain.handle, &init) } {
+                // An inline size that a device does not have is EINVAL, and no limit tells
+                // it: ask for less until it fits.
+                Err(rustix::io::Errno::INVAL) if init.sizes.inline_bytes > 0 => {
+                    init.sizes.inline_bytes /= 2;
+                }
+                other => break other,
+            }
+        };
+        let created = created.map_err(|errno| {
+            let limits = context.attributes();
+            context.refused(
+                "ibv_create_qp",
+                errno,
+                &[
+                    Asked::new(
+                        "a queue pair with that many sends",
+                        init.sizes.send_requests,
+                        limits.max_queue_pair_requests,
+                        "send_requests",
+                    ),
+                    Asked::new(
+                        "a queue pair with that many receives",
+                        init.sizes.receive_requests,
+                        limits.max_queue_pair_requests,
+                        "its receives (session_credit)",
+                    ),
+                    Asked::new(
+                        "a queue pair with that many scatter entries",
+                        init.sizes.send_entries.max(init.sizes.receive_entries),
+                        limits.max_entries,
+                        "send_entries or the entries of receives",
+                    ),
+                ],
+            )
+        })?;
+        let inner = Arc::new(Pair {
+            handle: created.handle,
+            shared: self.shared,
+            send_completions: self.send_completions,
+            receive_completions: self.receive_completions,
+            domain: self.domain,
+        });
+        let receives = inner.shared.is_none().then(|| {
+            ReceiveQueue::of_pair(
+                &inner,
+                created.sizes.receive_requests.saturating_sub(1),
+                created.sizes.receive_entries,
+            )
+        });
+        let mut pair = QueuePair {
+            number: created.number,
+            state: QueuePairState::Reset,
+            sizes: created.sizes,
+            settings,
+            local: None,
+            remote: None,
+            post: inner.domain.context.opened().hot.post_send,
+            table: RequestTable::new(self.batch, created.sizes.send_entries as usize),
+            capacity: created.sizes.send_requests.saturating_sub(1),
+            outstanding: 0,
+            receives,
+            inner,
+        };
+        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
+        pair.modify(&attributes, mask)?;
+        Ok(pair)
+    }
+}
+
+/// One of the two queues of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    Send,
+    Receive,
+}
+
+/// One end of a reliable connection.
+#[derive(Debug)]
+pub struct QueuePair {
+    inner: Arc<Pair>,
+    number: u32,
+    sizes: QueuePairSizes,
+
+    // The connection.
+    state: QueuePairState,
+    settings: ConnectionSettings,
+    local: Option<LocalPort>,
+    remote: Option<RemoteEndpoint>,
+
+    // Sending.
+    post: PostSend,
+    table: RequestTable<SendWr>,
+    /// Requests that callers may have outstanding; the queue holds one more.
+    capacity: u32,
+    outstanding: u32,
+
+    // Receiving.
+    receives: Option<ReceiveQueue>,
+}
+
+/// The object itself, which an own receive queue keeps alive too.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) handle: PairHandle,
+    shared: Option<Arc<SharedReceives>>,
+    pub(crate) domain: Arc<Domain>,
+    // Where it completes.
+    send_completions: Arc<Completions>,
+    receive_completions: Arc<Completions>,
+}
+
+impl QueuePair {
+    /// Its number, 24 bits, by which completions and events name it.
+    #[inline]
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The state that it was last brought to. An error moves it to ERR behind our back;
+    /// that is learnt from a failed completion.
+    #[must_use]
+    pub fn state(&self) -> QueuePairState {
+        self.state
+    }
+
+    /// Bytes of an inline send, as the device gave them.
+    #[inline]
+    #[must_use]
+    pub fn max_inline_bytes(&self) -> u32 {
+        self.sizes.inline_bytes
+    }
+
+    /// Pieces of one send, as the device gave them.
+    #[inline]
+    #[must_use]
+    pub fn max_send_entries(&self) -> u32 {
+        self.sizes.send_entries
+    }
+
+    /// Pieces of one receive; 0 with a shared receive queue.
+    #[must_use]
+    pub fn max_receive_entries(&self) -> u32 {
+        self.sizes.receive_entries
+    }
+
+    /// Its own receive queue; `None` if it takes from a shared one.
+    #[inline]
+    pub fn receive_queue(&mut self) -> Option<&mut ReceiveQueue> {
+        self.receives.as_mut()
+    }
+
+    /// Whether it takes from a shared receive queue.
+    #[inline]
+    #[must_use]
+    pub fn has_shared_receives(&self) -> bool {
+        self.inner.shared.is_some()
+    }
+
+    /// What the peer has to know of it.
+    #[must_use]
+    pub fn endpoint(&self, first: FirstSequence, local: &LocalPort) -> RemoteEndpoint {
+        RemoteEndpoint::of(self.number, first, local)
+    }
+
+    /// Connects it: INIT → RTR → RTS. Gives the path MTU.
+    ///
+    /// `first` is what the peer was told in [`endpoint`](Self::endpoint). The peer may
+    /// send as soon as this end is at RTR, so receives are posted before.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: the ends do not fit, or [`ConnectError`] with all attributes. The
+    /// queue pair has to be dropped then.
+    pub fn connect(
+        &mut self,
+        first: FirstSequence,
+        local: LocalPort,
+        remote: RemoteEndpoint,
+    ) -> Result<Mtu, VerbsError> {
+        remote.check_against(&local)?;
+        let mtu = self
+            .settings
+            .mtu_between(local.attributes.active_mtu, remote.mtu)?;
+        self.local = Some(local);
+        self.remote = Some(remote);
+        let limits = self.inner.domain.context.attributes();
+        let (resources, depth) = (limits.max_responder_resources, limits.max_initiator_depth);
+        let (attributes, mask) = self.settings.to_receive(&local, &remote, mtu, resources);
+        self.modify(&attributes, mask)?;
+        let (attributes, mask) = self.settings.to_send(first, depth);
+        self.modify(&attributes, mask)?;
+        Ok(mtu)
+    }
+
+    /// Moves it to ERR: everything outstanding is flushed, and nothing goes out any more.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if the device refuses, which a device that is gone does.
+    pub fn fail(&mut self) -> Result<(), VerbsError> {
+        self.modify(
+            &QueuePairAttributes::to(QueuePairState::Error),
+            AttributeMask::default(),
+        )
+    }
+
+    /// Sends that may still be posted.
+    #[inline]
+    #[must_use]
+    pub fn send_room(&self) -> u32 {
+        self.capacity - self.outstanding
+    }
+
+    /// Sends that are posted and not retired.
+    #[inline]
+    #[must_use]
+    pub fn outstanding_sends(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Takes notice that so many sends, the oldest ones, are done. A signaled completion
+    /// tells it of its request and of all unsignaled ones before it.
+    ///
+    /// # Panics
+    /// If there were not so many outstanding.
+    #[inline]
+    pub fn retire_sends(&mut self, sends: u32) {
+        self.outstanding = self
+            .outstanding
+            .checked_sub(sends)
+            .expect("no more sends complete than were posted");
+    }
+
+    /// Begins a batch of sends.
+    #[inline]
+    #[must_use = "a batch that is dropped posts nothing"]
+    pub fn send_batch<'memory>(&mut self) -> SendBatch<'_, 'memory> {
+        self.table.clear();
+        SendBatch {
+            pair: self,
+            memory: PhantomData,
+        }
+    }
+
+    /// Posts the last requests of all, into the places kept for them: with the queue pair
+    /// in ERR they are flushed after everything before them.
+    pub(crate) fn post_drain(&mut self, generation: u32) -> Result<(), PostError> {
+        let id = self.drain_id(Queue::Receive, generation);
+        if let Some(receives) = &mut self.receives {
+            receives.post_beyond_capacity(&ReceiveRequest::new(id, &[]))?;
+        }
+        let id = self.drain_id(Queue::Send, generation);
+        self.table.clear();
+        self.table
+            .push_send(&SendRequest::send(id, &[]).signaled(), 0)
+            .expect("an empty request fits into an empty table");
+        self.post_table().map(|_| ())
+    }
+
+    /// What the last request of one of its queues is known by. A number has 24 bits, so
+    /// there is one to spare for the queue.
+    pub(crate) fn drain_id(&self, queue: Queue, generation: u32) -> WorkId {
+        let queue = match queue {
+            Queue::Send => 0,
+            Queue::Receive => 1 << 31,
+        };
+        WorkId::new(Operation::Drain, self.number | queue, generation)
+    }
+
+    #[inline(always)]
+    fn post_table(&mut self) -> Result<u32, PostError> {
+        let requests = self.table.len();
+        if requests == 0 {
+            return Ok(0);
+        }
+        let head = self.table.link();
+        let mut refused = std::ptr::null_mut();
+        // SAFETY:
+        // 1. The queue pair is alive while `inner` is.
+        // 2. `head` is a list of `requests` requests with their entries, in the table.
+        // 3. The memory is mapped now (rule 2 of `work_request`); what is not inline is
+        //    registered, and deregistered before it is unmapped (`memory::region`).
+        let status = unsafe { (self.post)(self.inner.handle.as_ptr(), head, &mut refused) };
+        let accepted = if status == 0 {
+            requests
+        } else {
+            self.table.accepted(refused)
+        };
+        PostError::check("ibv_post_send", status, requests, accepted)
+    }
+
+    fn modify(
+        &mut self,
+        attributes: &QueuePairAttributes,
+        mask: AttributeMask,
+    ) -> Result<(), VerbsError> {
+        let mask = mask | AttributeMask::STATE;
+        let cause = match check_transition(self.state, attributes.state, mask) {
+            Err(illegal) => ConnectCause::Illegal(illegal),
+            Ok(()) => {
+                let provider = self.inner.domain.context.provider();
+                // SAFETY: the queue pair is alive while `inner` is.
+                match unsafe { provider.modify_pair(self.inner.handle, attributes, mask) } {
+                    Ok(()) => {
+                        self.state = attributes.state;
+                        return Ok(());
+                    }
+                    Err(errno) => ConnectCause::Refused(errno),
+                }
+            }
+        };
+        Err(VerbsError::Connect(Box::new(ConnectError {
+            device: self.inner.domain.context.name().to_owned(),
+            queue_pair: self.number,
+            from: self.state,
+            attributes: *attributes,
+            mask,
+            local: self.local,
+            remote: self.remote,
+            cause,
+        })))
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        let context = &self.domain.context;
+        // SAFETY: nothing is made from a queue pair but its own receive queue, which held
+        // an `Arc` of it. What it was made from is held by fields, and goes after it.
+        let destroy = || unsafe { context.provider().destroy_pair(self.handle) };
+        let (sends, receives) = (&self.send_completions, &self.receive_completions);
+        let destroyed = sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
+            true => destroy(),
+            false => receives.while_undrained(destroy),
+        });
+        if let Err(errno) = destroyed {
+            context.undestroyed("ibv_destroy_qp", errno);
+        }
+    }
+}
+
+/// Sends that are about to be posted, with one call. Dropped, it posts nothing.
+///
+/// What it sends is borrowed until it is posted:
+///
+/// ```compile_fail,E0505
+/// # use ibex_verbs::*;
+/// fn late(pair: &mut QueuePair, region: MemoryRegion<AnonymousMemory>, id: WorkId) {
+///     let entries = [region.entry(0..8)];
+///     let mut batch = pair.send_batch();
+///     batch.push(&SendRequest::send(id, &entries)).unwrap();
+///     drop(region);
+///     batch.post().unwrap();
+/// }
+/// ```
+///
+/// And there is one at a time:
+///
+/// ```compile_fail,E0499
+/// # use ibex_verbs::*;
+/// fn two(pair: &mut QueuePair) {
+///     let one = pair.send_batch();
+///     let other = pair.send_batch();
+///     one.post().unwrap();
+///     other.post().unwrap();
+/// }
+/// ```
+#[derive(Debug)]
+pub struct SendBatch<'pair, 'memory> {
+    pair: &'pair mut QueuePair,
+    memory: PhantomData<&'memory [u8]>,
+}
+
+impl<'memory> SendBatch<'_, 'memory> {
+    /// Adds one.
+    ///
+    /// # Errors
+    /// [`PushError`]; the batch is as it was.
+    #[inline(always)]
+    pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
+        if self.pair.send_room() <= self.pair.table.len() as u32 {
+            return Err(PushError::QueueFull {
+                capacity: self.pair.capacity,
+            });
+        }
+        self.pair
+            .table
+            .push_send(request, self.pair.sizes.inline_bytes)
+    }
+
+    /// Requests in it.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pair.table.len()
+    }
+
+    /// Whether nothing is in it.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Posts what is in it; gives how many.
+    ///
+    /// # Errors
+    /// [`PostError`], which says how many were posted all the same.
+    #[inline]
+    pub fn post(self) -> Result<u32, PostError> {
+        let outcome = self.pair.post_table();
+        self.pair.outstanding += match &outcome {
+            Ok(posted) => *posted,
+            Err(error) => error.accepted,
+        };
+        outcome
+    }
+}

@@ -1,0 +1,328 @@
+//! A receive queue: memory that is posted for messages, shared by queue pairs or of one alone.
+//!
+//! One type serves both, because not every device has shared receive queues (in rdma-core 65,
+//! efa, erdma, ionic and mana have none). Their owner refills both in the same way, in
+//! batches, and learns from completions which receives were used. The queue counts its receives, so its
+//! limit is known before the device is asked.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use ibex_base::fork;
+use rustix::io::Errno;
+
+use super::Pair;
+use super::work_request::{PushError, ReceiveRequest, RequestTable};
+use crate::abi::RecvWr;
+use crate::device::{Asked, new_tag};
+use crate::error::VerbsError;
+use crate::memory::protection_domain::{Domain, ProtectionDomain};
+use crate::provider::{PostReceive, SharedReceiveHandle};
+
+/// A queue of receives, shared by queue pairs or of one alone.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    target: Target,
+    post: PostReceive,
+    table: RequestTable<RecvWr>,
+    capacity: u32,
+    outstanding: u32,
+}
+
+/// The owner of a receive queue.
+#[derive(Clone, Debug)]
+enum Target {
+    Shared(Arc<SharedReceives>),
+    Pair(Arc<Pair>),
+}
+
+/// The part of a shared receive queue that its queue pairs keep alive.
+#[derive(Debug)]
+pub(crate) struct SharedReceives {
+    pub(crate) handle: SharedReceiveHandle,
+    tag: u64,
+    domain: Arc<Domain>,
+}
+
+/// The most receives that are posted with one call.
+pub const RECEIVE_BATCH: usize = 64;
+
+impl ReceiveQueue {
+    /// Makes a queue for all queue pairs of a protection domain that are made with it.
+    ///
+    /// # Errors
+    /// [`VerbsError`], with the device's limit where that is what stops it; a device
+    /// without shared receive queues has the limit 0.
+    pub fn shared(
+        domain: &ProtectionDomain,
+        requests: u32,
+        entries: u32,
+    ) -> Result<Self, VerbsError> {
+        let domain = Arc::clone(domain.inner());
+        let context = Arc::clone(&domain.context);
+        let tag = new_tag();
+        let limits = context.attributes();
+        let limits = [
+            Asked::new(
+                "a shared receive queue",
+                1,
+                limits.max_shared_receive_queues,
+                "it: use the queue pairs' own receive queues",
+            ),
+            Asked::new(
+                "a shared receive queue of that depth",
+                requests,
+                limits.max_shared_receive_requests,
+                "its depth (receive_buffers)",
+            ),
+            Asked::new(
+                "a shared receive queue with that many scatter entries",
+                entries,
+                limits.max_shared_receive_entries,
+                "the entries of one receive",
+            ),
+        ];
+        // SAFETY: the domain is alive.
+        let made = unsafe {
+            context
+                .provider()
+                .create_shared_receive(domain.handle, requests, entries, tag)
+        };
+        let (handle, capacity, entries) =
+            made.map_err(|errno| context.refused("ibv_create_srq", errno, &limits))?;
+        Ok(Self {
+            target: Target::Shared(Arc::new(SharedReceives {
+                handle,
+                tag,
+                domain,
+            })),
+            post: context.opened().hot.post_shared_receive,
+            table: RequestTable::new(RECEIVE_BATCH, entries as usize),
+            capacity,
+            outstanding: 0,
+        })
+    }
+
+    /// Makes the own queue of a queue pair.
+    pub(crate) fn of_pair(pair: &Arc<Pair>, capacity: u32, entries: u32) -> Self {
+        Self {
+            target: Target::Pair(Arc::clone(pair)),
+            post: pair.domain.context.opened().hot.post_receive,
+            table: RequestTable::new(RECEIVE_BATCH, entries as usize),
+            capacity,
+            outstanding: 0,
+        }
+    }
+
+    /// Returns how many receives it holds, at least as many as were asked for.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Returns the number of receives that are posted and not [retired](Self::retire).
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Notes that so many receives have completed, failed ones included.
+    ///
+    /// # Panics
+    /// If there were not so many outstanding.
+    #[inline]
+    pub fn retire(&mut self, receives: u32) {
+        self.outstanding = self
+            .outstanding
+            .checked_sub(receives)
+            .expect("no more receives complete than were posted");
+    }
+
+    /// Begins a batch of receives.
+    #[inline]
+    #[must_use = "a batch that is dropped posts nothing"]
+    pub fn batch<'memory>(&mut self) -> ReceiveBatch<'_, 'memory> {
+        self.table.clear();
+        ReceiveBatch {
+            queue: self,
+            memory: PhantomData,
+        }
+    }
+
+    /// Posts one request into the place that callers are not told of.
+    pub(crate) fn post_beyond_capacity(
+        &mut self,
+        request: &ReceiveRequest<'_, '_>,
+    ) -> Result<(), PostError> {
+        self.table.clear();
+        self.table
+            .push_receive(request)
+            .expect("a request without entries fits into an empty table");
+        self.post_table().map(|_| ())
+    }
+
+    #[inline]
+    fn post_table(&mut self) -> Result<u32, PostError> {
+        let requests = self.table.len();
+        if requests == 0 {
+            return Ok(0);
+        }
+        let head = self.table.link();
+        let mut refused = std::ptr::null_mut();
+        let target = match &self.target {
+            Target::Shared(shared) => shared.handle.as_ptr(),
+            Target::Pair(pair) => pair.handle.as_ptr(),
+        };
+        // SAFETY:
+        // 1. The queue is alive: `target` holds it, or the queue pair that it is part of.
+        // 2. `head` is a list of `requests` requests with their entries, in the table.
+        // 3. The memory is mapped now (rule 2 of `work_request`), registered (`push`
+        //    checked), and deregistered before it is unmapped (`memory::region`).
+        let status = unsafe { (self.post)(target, head, &mut refused) };
+        let accepted = if status == 0 {
+            requests
+        } else {
+            self.table.accepted(refused)
+        };
+        PostError::check(self.call(), status, requests, accepted)
+    }
+
+    /// The name of the verb that posts to this queue.
+    #[inline]
+    fn call(&self) -> &'static str {
+        match &self.target {
+            Target::Shared(_) => "ibv_post_srq_recv",
+            Target::Pair(_) => "ibv_post_recv",
+        }
+    }
+
+    /// Asks for one event when fewer than `limit` receives are left.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device refuses.
+    ///
+    /// # Panics
+    /// If it is a queue pair's own queue, which has no such event.
+    pub fn arm_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
+        let shared = self.shared_inner().expect("a shared receive queue");
+        let context = &shared.domain.context;
+        // SAFETY: the queue is alive.
+        unsafe {
+            context
+                .provider()
+                .arm_shared_receive_limit(shared.handle, limit)
+        }
+        .map_err(|errno| {
+            context.failed(
+                "ibv_modify_srq",
+                errno,
+                "running out of receives is not announced",
+            )
+        })
+    }
+
+    /// Returns the number by which asynchronous events name it; `None` for a queue pair's own.
+    #[must_use]
+    pub fn tag(&self) -> Option<u64> {
+        self.shared_inner().map(|shared| shared.tag)
+    }
+
+    pub(crate) fn shared_inner(&self) -> Option<&Arc<SharedReceives>> {
+        match &self.target {
+            Target::Shared(shared) => Some(shared),
+            Target::Pair(_) => None,
+        }
+    }
+}
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        let context = &self.domain.context;
+        // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed.
+        if let Err(errno) = unsafe { context.provider().destroy_shared_receive(self.handle) } {
+            context.undestroyed("ibv_destroy_srq", errno);
+        }
+    }
+}
+
+/// Receives that are about to be posted, with one call. Dropped, it posts nothing.
+#[derive(Debug)]
+pub struct ReceiveBatch<'queue, 'memory> {
+    queue: &'queue mut ReceiveQueue,
+    memory: PhantomData<&'memory [u8]>,
+}
+
+impl<'memory> ReceiveBatch<'_, 'memory> {
+    /// Adds a receive to the batch.
+    ///
+    /// # Errors
+    /// [`PushError`]; the batch is as it was.
+    #[inline]
+    pub fn push(&mut self, request: &ReceiveRequest<'_, 'memory>) -> Result<(), PushError> {
+        let pending = self.queue.table.len() as u32;
+        if self.queue.outstanding + pending >= self.queue.capacity {
+            return Err(PushError::QueueFull {
+                capacity: self.queue.capacity,
+            });
+        }
+        self.queue.table.push_receive(request)
+    }
+
+    /// Posts the receives of the batch; gives how many.
+    ///
+    /// # Errors
+    /// [`PostError`], which says how many were posted all the same.
+    #[inline]
+    pub fn post(self) -> Result<u32, PostError> {
+        let outcome = self.queue.post_table();
+        self.queue.outstanding += match &outcome {
+            Ok(posted) => *posted,
+            Err(error) => error.accepted,
+        };
+        outcome
+    }
+}
+
+/// The device refused a batch from some request on. A dead queue pair does not refuse
+/// requests: it flushes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{call} refused request {} of {requests}: {source}; {accepted} are posted and the rest is not",
+    accepted + 1
+)]
+pub struct PostError {
+    /// The name of the verb that failed.
+    pub call: &'static str,
+    /// The number of requests of the batch.
+    pub requests: u32,
+    /// The number of requests, from the first on, that were posted.
+    pub accepted: u32,
+    /// The errno that the device gave.
+    pub r#source: Errno,
+}
+
+impl PostError {
+    #[inline]
+    pub(crate) fn check(
+        call: &'static str,
+        status: i32,
+        requests: usize,
+        accepted: usize,
+    ) -> Result<u32, Self> {
+        if status == 0 {
+            return Ok(accepted as u32);
+        }
+        Err(Self {
+            call,
+            requests: requests as u32,
+            accepted: accepted as u32,
+            // Verbs return the errno; some old providers its negative, or -1.
+            source: Errno::from_raw_os_error(status.saturating_abs().clamp(1, 4095)),
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! The end of a queue pair: ERR, drain, destroy.
+//!
+//! Pure but for the queue pair that it owns: completions, events and the time come in,
+//! and it says when the queue pair may be dropped. After that no completion of it comes
+//! any more, its memory may be used again, and its number may come back.
+//!
+//! No single sign of "drained" works everywhere. A last request posted behind all others
+//! is flushed last, which tells of the send queue and of an own receive queue; of a
+//! shared one, `LAST_WQE_REACHED` and then one empty poll. But soft-RoCE flushes a late
+//! receive only with the next activity, and devices have been seen to lose either sign
+//! (spdk/spdk#1697, ceph/ceph#25447), so that in the end time decides.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use super::{Queue, QueuePair};
+use crate::abi::work_id::WorkId;
+use crate::completion::work_completion::WorkCompletion;
+use crate::device::async_event::{AsyncEvent, QueuePairEvent};
+
+/// How long to wait for a queue pair to be drained, unless told otherwise. Flushing
+/// takes microseconds; a device that has said nothing for so long is not going to.
+pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A queue pair on its way out.
+#[derive(Debug)]
+pub struct Teardown {
+    pair: QueuePair,
+    generation: u32,
+    deadline: Instant,
+    /// Why nothing will tell that it is drained.
+    blind: Option<String>,
+    sends_drained: bool,
+    receives: ReceivesDrained,
+}
+
+/// What is known of the receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReceivesDrained {
+    /// Some may still complete.
+    No,
+    /// Shared: no more are taken from the queue; completions may still lie in the
+    /// completion queue.
+    LastReached,
+    /// None will complete.
+    Yes,
+}
+
+/// What to do with a queue pair that is on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on polling.
+    Draining,
+    /// All requests have completed: drop it.
+    Drained,
+    /// Not all have, and waiting longer helps nothing: drop it. Receives of a shared queue that
+    /// were not seen again are replaced later.
+    GaveUp(String),
+}
+
+impl Teardown {
+    /// Moves a queue pair to ERR, so that its requests are flushed.
+    ///
+    /// `generation` tells this teardown's last requests from those of an earlier queue
+    /// pair with the same number.
+    #[must_use]
+    pub fn begin(mut pair: QueuePair, generation: u32, now: Instant, timeout: Duration) -> Self {
+        let generation = generation & WorkId::GENERATION_MASK;
+        let mut blind = pair.fail().err().map(|error| error.to_string());
+        if blind.is_none() {
+            blind = pair
+                .post_drain(generation)
+                .err()
+                .map(|error| error.to_string());
+        }
+        Self {
+            pair,
+            generation,
+            deadline: now + timeout,
+            blind,
+            sends_drained: false,
+            receives: ReceivesDrained::No,
+        }
+    }
+
+    /// The queue pair's number.
+    #[must_use]
+    pub fn queue_pair(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// When to ask for a verdict at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Takes notice of a completion. True if it is one of the last requests, which are
+    /// nobody else's business; all others go where they always go.
+    pub fn handle_completion(&mut self, completion: &WorkCompletion) -> bool {
+        let id = completion.id();
+        if id == self.pair.drain_id(Queue::Send, self.generation) {
+            self.sends_drained = true;
+        } else if id == self.pair.drain_id(Queue::Receive, self.generation) {
+            self.receives = ReceivesDrained::Yes;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Takes notice of an asynchronous event. True if it is the one that is waited for.
+    pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
+        let last = AsyncEvent::QueuePair(self.pair.number(), QueuePairEvent::LastRequestReached);
+        let is_awaited = *event == last && self.receives == ReceivesDrained::No;
+        if is_awaited {
+            self.receives = ReceivesDrained::LastReached;
+        }
+        is_awaited
+    }
+
+    /// Takes notice that a poll of the completion queue found nothing.
+    pub fn handle_empty_poll(&mut self) {
+        if self.receives == ReceivesDrained::LastReached {
+            self.receives = ReceivesDrained::Yes;
+        }
+    }
+
+    /// What to do now.
+    #[must_use]
+    pub fn verdict(&self, now: Instant) -> Verdict {
+        if let Some(reason) = &self.blind {
+            return Verdict::GaveUp(reason.clone());
+        }
+        let receives = self.receives == ReceivesDrained::Yes;
+        if self.sends_drained && receives {
+            return Verdict::Drained;
+        }
+        if now < self.deadline {
+            return Verdict::Draining;
+        }
+        Verdict::GaveUp(format!(
+            "queue pair {:#x} was not drained in time: last request {}, receives {}",
+            self.pair.number(),
+            seen(self.sends_drained),
+            seen(receives)
+        ))
+    }
+}
+
+fn seen(seen: bool) -> &'static str {
+    if seen { "seen" } else { "not seen" }
+}

@@ -1,0 +1,365 @@
+//! Work requests, and the tables in which a batch of them waits for its doorbell.
+//!
+//! A batch is a linked list of C structures, so that one call, and one doorbell, posts
+//! all of it. Its memory belongs to the queue and is allocated once; pushing copies a
+//! request in, posting links the list and hands it over. Rules:
+//! 1. Pointers inside a table are set by `link`, right before the call that follows them,
+//!    and mean nothing before and after; so a table may move.
+//! 2. A pushed request's memory is borrowed until the batch is posted or dropped, so the
+//!    call never reads an address that is not mapped. What the device does afterwards is
+//!    the business of the memory region (its rule 1).
+
+use std::ffi::c_int;
+
+use crate::abi::work_id::WorkId;
+use crate::abi::{RecvWr, SendWr, Sge, send_flags, wr_opcode};
+use crate::memory::region::{RemoteAddress, ScatterEntry};
+
+/// A request to a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'entries, 'memory> {
+    id: WorkId,
+    opcode: u32,
+    flags: u32,
+    immediate: u32,
+    remote: RemoteAddress,
+    entries: &'entries [ScatterEntry<'memory>],
+}
+
+impl<'entries, 'memory> SendRequest<'entries, 'memory> {
+    /// Sends the bytes of `entries`, one after the other, into the peer's next receive.
+    #[inline]
+    #[must_use]
+    pub fn send(id: WorkId, entries: &'entries [ScatterEntry<'memory>]) -> Self {
+        Self {
+            id,
+            opcode: wr_opcode::SEND,
+            flags: 0,
+            immediate: 0,
+            remote: RemoteAddress {
+                address: 0,
+                rkey: 0,
+            },
+            entries,
+        }
+    }
+
+    /// Writes the bytes of `entries` into memory that the peer has granted. The peer
+    /// learns nothing of it, unless there is immediate data.
+    #[inline]
+    #[must_use]
+    pub fn write(
+        id: WorkId,
+        entries: &'entries [ScatterEntry<'memory>],
+        remote: RemoteAddress,
+    ) -> Self {
+        Self {
+            opcode: wr_opcode::RDMA_WRITE,
+            remote,
+            ..Self::send(id, entries)
+        }
+    }
+
+    /// Adds 32 bits for the peer's completion; a write then takes one of its receives.
+    #[inline]
+    #[must_use]
+    pub fn with_immediate(mut self, immediate: u32) -> Self {
+        // Both operations have their variant with immediate data one above.
+        if matches!(self.opcode, wr_opcode::SEND | wr_opcode::RDMA_WRITE) {
+            self.opcode += 1;
+        }
+        self.immediate = immediate.to_be();
+        self
+    }
+
+    /// Copies the bytes into the request: they may be used again as soon as it is
+    /// posted, and the device has no second read to do. Short requests only.
+    #[inline]
+    #[must_use]
+    pub fn inline(mut self) -> Self {
+        self.flags |= send_flags::INLINE;
+        self
+    }
+
+    /// Makes a completion. One that succeeds says that all requests before it on this
+    /// queue pair have succeeded too.
+    #[inline]
+    #[must_use]
+    pub fn signaled(mut self) -> Self {
+        self.flags |= send_flags::SIGNALED;
+        self
+    }
+
+    /// Wakes a peer that waits for solicited completions only.
+    #[inline]
+    #[must_use]
+    pub fn solicited(mut self) -> Self {
+        self.flags |= send_flags::SOLICITED;
+        self
+    }
+
+    /// Waits for earlier RDMA reads of this queue pair.
+    #[inline]
+    #[must_use]
+    pub fn fenced(mut self) -> Self {
+        self.flags |= send_flags::FENCE;
+        self
+    }
+
+    /// Whether it is inline.
+    #[inline]
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        self.flags & send_flags::INLINE != 0
+    }
+
+    /// Bytes of all its entries.
+    #[inline(always)]
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.entries
+            .iter()
+            .map(|entry| u64::from(entry.bytes()))
+            .sum()
+    }
+
+    #[inline(always)]
+    fn check(&self, max_entries: usize, max_inline: u32) -> Result<(), PushError> {
+        check_entries(self.entries, max_entries)?;
+        if !self.is_inline() {
+            return check_registered(self.entries);
+        }
+        let bytes = self.bytes();
+        if bytes > u64::from(max_inline) {
+            return Err(PushError::InlineTooLong {
+                bytes,
+                limit: max_inline,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A request to a receive queue: memory for one message.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveRequest<'entries, 'memory> {
+    id: WorkId,
+    entries: &'entries [ScatterEntry<'memory>],
+}
+
+impl<'entries, 'memory> ReceiveRequest<'entries, 'memory> {
+    /// Lets the next message be put into `entries`, one after the other.
+    #[inline]
+    #[must_use]
+    pub fn new(id: WorkId, entries: &'entries [ScatterEntry<'memory>]) -> Self {
+        Self { id, entries }
+    }
+    #[inline]
+    fn check(&self, max_entries: usize) -> Result<(), PushError> {
+        check_entries(self.entries, max_entries)?;
+        check_registered(self.entries)
+    }
+}
+#[inline]
+fn check_entries(entries: &[ScatterEntry<'_>], limit: usize) -> Result<(), PushError> {
+    if entries.len() > limit {
+        return Err(PushError::TooManyEntries {
+            entries: entries.len(),
+            limit,
+        });
+    }
+    Ok(())
+}
+#[inline]
+fn check_registered(entries: &[ScatterEntry<'_>]) -> Result<(), PushError> {
+    if entries.iter().all(|entry| entry.registered) {
+        Ok(())
+    } else {
+        Err(PushError::NotRegistered)
+    }
+}
+
+/// Why a request was not taken into a batch. The batch is as it was.
+///
+/// All but [`PushError::QueueFull`] and [`PushError::BatchFull`] are mistakes of the
+/// caller; a device would answer each of them with the same `EINVAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The queue has no room: wait for completions and retire them.
+    #[error("the queue is full: all of its {capacity} requests are outstanding")]
+    QueueFull {
+        /// How many it holds.
+        capacity: u32,
+    },
+    /// The batch has no room: post it and begin another.
+    #[error("the batch is full at {capacity} requests; post it first")]
+    BatchFull {
+        /// How many it holds.
+        capacity: usize,
+    },
+    /// More pieces than one request can have.
+    #[error("a request of {entries} scatter entries, where the queue pair has {limit}")]
+    TooManyEntries {
+        /// How many were given.
+        entries: usize,
+        /// How many are possible.
+        limit: usize,
+    },
+    /// More bytes than an inline request can have.
+    #[error("an inline request of {bytes} bytes, where the queue pair takes {limit}")]
+    InlineTooLong {
+        /// How many were given.
+        bytes: u64,
+        /// How many are possible.
+        limit: u32,
+    },
+    /// Memory that is not registered, in a request that is not inline.
+    #[error("only inline requests can have memory that is not registered")]
+    NotRegistered,
+}
+
+/// A structure that a batch is a list of.
+pub(crate) trait Linked: Copy {
+    /// One that asks for nothing.
+    const EMPTY: Self;
+    /// Sets the pointers; the number of entries is already in it.
+    fn link(&mut self, next: *mut Self, entries: *mut Sge);
+}
+
+impl Linked for SendWr {
+    const EMPTY: Self = SendWr::EMPTY;
+
+    #[inline]
+    fn link(&mut self, next: *mut Self, entries: *mut Sge) {
+        self.next = next;
+        self.sg_list = entries;
+    }
+}
+
+impl Linked for RecvWr {
+    const EMPTY: Self = RecvWr::EMPTY;
+
+    #[inline]
+    fn link(&mut self, next: *mut Self, entries: *mut Sge) {
+        self.next = next;
+        self.sg_list = entries;
+    }
+}
+
+/// The memory of a queue's batches, allocated once.
+#[derive(Debug)]
+pub(crate) struct RequestTable<W> {
+    requests: Box<[W]>,
+    /// Request `i` has `entries[i * stride..]`.
+    entries: Box<[Sge]>,
+    stride: usize,
+    used: usize,
+}
+
+// SAFETY: the pointers inside mean nothing outside of `link` and the call that follows it
+// (rule 1), which the owner of the table makes on one thread.
+unsafe impl<W: Linked> Send for RequestTable<W> {}
+// SAFETY: `&self` reads no pointer.
+unsafe impl<W: Linked> Sync for RequestTable<W> {}
+
+impl<W: Linked> RequestTable<W> {
+    pub(crate) fn new(requests: usize, stride: usize) -> Self {
+        Self {
+            requests: vec![W::EMPTY; requests].into_boxed_slice(),
+            entries: vec![Sge::default(); requests * stride].into_boxed_slice(),
+            stride,
+            used: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// The next free request and its entries, filled from `entries`, at most `stride`.
+    #[inline(always)]
+    fn next(&mut self, entries: &[ScatterEntry<'_>]) -> Result<&mut W, PushError> {
+        let capacity = self.requests.len();
+        let index = self.used;
+        let request = self
+            .requests
+            .get_mut(index)
+            .ok_or(PushError::BatchFull { capacity })?;
+        let place = &mut self.entries[index * self.stride..][..entries.len()];
+        for (place, entry) in place.iter_mut().zip(entries) {
+            *place = entry.sge;
+        }
+        self.used += 1;
+        Ok(request)
+    }
+
+    /// Links the batch into a list and gives its head. There is at least one request.
+    #[inline]
+    pub(crate) fn link(&mut self) -> *mut W {
+        debug_assert!(self.used > 0);
+        let head = self.requests.as_mut_ptr();
+        let (mut last, mut entries) = (head, self.entries.as_mut_ptr());
+        // SAFETY: `last` goes from the first request to the one before `used`, which is at
+        // most the number of requests; `entries` has `stride` for each of them.
+        unsafe {
+            for _ in 1..self.used {
+                let next = last.add(1);
+                (*last).link(next, entries);
+                (last, entries) = (next, entries.add(self.stride));
+            }
+            (*last).link(std::ptr::null_mut(), entries);
+        }
+        head
+    }
+
+    /// How many requests were taken before the one that `refused` points to.
+    pub(crate) fn accepted(&self, refused: *mut W) -> usize {
+        let offset = refused.addr().wrapping_sub(self.requests.as_ptr().addr());
+        // A provider that does not say which one it refused took none that we know of.
+        match offset / size_of::<W>() {
+            index if !refused.is_null() && index < self.used => index,
+            _ => 0,
+        }
+    }
+}
+
+impl RequestTable<SendWr> {
+    /// Adds a request. Inlined, so that one whose number of entries is known is checked and
+    /// copied without a loop.
+    #[inline(always)]
+    pub(crate) fn push_send(
+        &mut self,
+        request: &SendRequest<'_, '_>,
+        max_inline: u32,
+    ) -> Result<(), PushError> {
+        request.check(self.stride, max_inline)?;
+        let place = self.next(request.entries)?;
+        place.wr_id = request.id.to_raw();
+        place.num_sge = request.entries.len() as c_int;
+        place.opcode = request.opcode;
+        place.send_flags = request.flags;
+        place.imm_data = request.immediate;
+        place.remote_addr = request.remote.address;
+        place.rkey = request.remote.rkey;
+        Ok(())
+    }
+}
+
+impl RequestTable<RecvWr> {
+    #[inline]
+    pub(crate) fn push_receive(
+        &mut self,
+        request: &ReceiveRequest<'_, '_>,
+    ) -> Result<(), PushError> {
+        request.check(self.stride)?;
+        let place = self.next(request.entries)?;
+        place.wr_id = request.id.to_raw();
+        place.num_sge = request.entries.len() as c_int;
+        Ok(())
+    }
+}

@@ -1,0 +1,548 @@
+//! Inventories and choices, over fake devices and a `/sys` made of files.
+
+use std::fs;
+use std::net::IpAddr;
+
+use rustix::io::Errno;
+
+use super::sysfs_tree::SysfsTree;
+use super::*;
+use crate::discovery::{Choice, DeviceKind, Inventory, LocalAddress, Wish, discover};
+use crate::provider::Transport;
+use crate::provider::fake::Call;
+use crate::{Gid, GidEntry, GidScope, GidType, PartitionKey, PortState, VerbsError};
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A machine with an adapter on `eth0`, with a VLAN of its own, and soft-RoCE on `v0`.
+fn machine() -> (FakeProvider, SysfsTree) {
+    let mut adapter = FakeDevice::soft_roce("mlx5_0", 2, [198, 51, 100, 1]);
+    adapter.attributes.vendor_id = 0x02c9;
+    adapter.ports[0].gids.push(GidEntry {
+        index: 2,
+        gid: Gid::of(address("198.51.100.1")),
+        gid_type: GidType::RoceV1,
+        interface_index: 2,
+    });
+    adapter.ports[0].gids.push(GidEntry {
+        index: 3,
+        gid: Gid::of(address("203.0.113.9")),
+        gid_type: GidType::RoceV2,
+        interface_index: 4,
+    });
+    let fake = FakeProvider::new(vec![
+        adapter,
+        FakeDevice::soft_roce("rxe0", 7, [192, 0, 2, 1]),
+    ]);
+    let tree = SysfsTree::new();
+    tree.netdev("lo", 1, &[]);
+    tree.netdev("eth0", 2, &[]);
+    tree.netdev("eth0.100", 4, &["eth0"]);
+    tree.netdev("v0", 7, &[]);
+    tree.hardware("mlx5_0", "1", &["eth0"]);
+    // The kernel's file is asked first, the index of the interface where there is none.
+    tree.gid_netdev("mlx5_0", 0, "eth0");
+    tree.gid_netdev("mlx5_0", 1, "eth0");
+    tree.file("sys/class/infiniband/rxe0/parent", "v0");
+    (fake, tree)
+}
+
+fn inventory(fake: &FakeProvider, tree: &SysfsTree) -> Inventory {
+    discover(&fake.provider(), &tree.sysfs()).unwrap()
+}
+
+fn netdev(name: &str) -> Wish {
+    Wish::Netdev(name.to_owned())
+}
+
+fn place(choice: &Choice) -> (&str, u8, u32) {
+    (&choice.device, choice.port, choice.gid.index)
+}
+
+#[test]
+fn an_inventory_shows_everything_and_leaves_no_device_open() {
+    let (fake, tree) = machine();
+    let inventory = inventory(&fake, &tree);
+    assert!(fake.alive().is_empty());
+    assert_eq!(
+        inventory.to_string(),
+        "mlx5_0: hardware, InfiniBand/RoCE, NUMA node 1, firmware 0.0.0, vendor 0x02c9 part 0
+  up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
+  up to 1024 shared receive queues of 4096 requests
+  port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on eth0, P_Keys 0xffff
+    GID [0] fe80::1 (RoCE v2) on eth0
+    GID [1] ::ffff:198.51.100.1 (RoCE v2) on eth0
+    GID [2] ::ffff:198.51.100.1 (RoCE v1) on eth0
+    GID [3] ::ffff:203.0.113.9 (RoCE v2) on eth0.100
+rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
+  up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
+  up to 1024 shared receive queues of 4096 requests
+  port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
+    GID [0] fe80::1 (RoCE v2) on v0
+    GID [1] ::ffff:192.0.2.1 (RoCE v2) on v0
+"
+    );
+}
+
+#[test]
+fn by_interface_the_best_gid_of_that_interface() {
+    let (fake, tree) = machine();
+    let inventory = inventory(&fake, &tree);
+    let choice = inventory.choose(&netdev("eth0"), &[]).unwrap();
+    assert_eq!(place(&choice), ("mlx5_0", 1, 1));
+    assert_eq!(choice.kind, DeviceKind::Hardware);
+    let vlan = inventory.choose(&netdev("eth0.100"), &[]).unwrap();
+    assert_eq!(place(&vlan), ("mlx5_0", 1, 3));
+    let soft = inventory.choose(&netdev("v0"), &[]).unwrap();
+    assert_eq!(place(&soft), ("rxe0", 1, 1));
+    assert_eq!(soft.kind, DeviceKind::Software);
+    assert_eq!(
+        soft.to_string(),
+        "rxe0 port 1 with GID [1] ::ffff:192.0.2.1 (RoCE v2) and MTU 1024: v0 was asked for"
+    );
+}
+
+#[test]
+fn by_address_its_own_gid_and_why() {
+    let (fake, tree) = machine();
+    let inventory = inventory(&fake, &tree);
+    let at = |netdev: &str, text: &str| LocalAddress {
+        netdev: netdev.to_owned(),
+        address: address(text),
+    };
+    let addresses = [at("eth0", "fe80::1"), at("eth0", "198.51.100.1")];
+    // Not the preferred kind of GID, but the one of the address that is in use.
+    let wish = Wish::Address(address("fe80::1"));
+    let choice = inventory.choose(&wish, &addresses).unwrap();
+    assert_eq!(place(&choice), ("mlx5_0", 1, 0));
+    assert_eq!(choice.reason, "the address fe80::1 is on eth0");
+    let wish = Wish::Address(address("198.51.100.1"));
+    let choice = inventory.choose(&wish, &addresses).unwrap();
+    assert_eq!(place(&choice), ("mlx5_0", 1, 1));
+
+    let wish = Wish::Address(address("10.9.8.7"));
+    assert_eq!(
+        inventory.choose(&wish, &addresses).unwrap_err().to_string(),
+        "no network interface of this machine has the address 10.9.8.7"
+    );
+}
+
+#[test]
+fn virtual_interfaces_lead_to_what_they_stand_on() {
+    let (fake, tree) = machine();
+    tree.netdev("eth1", 3, &[]);
+    tree.netdev("bond0", 10, &["eth1", "eth0"]);
+    tree.netdev("bond0.5", 11, &["bond0"]);
+    tree.netdev("macvlan0", 12, &["bond0.5"]);
+    let inventory = inventory(&fake, &tree);
+    for name in ["bond0", "bond0.5", "macvlan0"] {
+        let choice = inventory.choose(&netdev(name), &[]).unwrap();
+        assert_eq!(place(&choice), ("mlx5_0", 1, 1), "{name}");
+        assert_eq!(
+            choice.reason,
+            format!("{name} was asked for, which stands on eth0")
+        );
+    }
+}
+
+#[test]
+fn a_bond_prefers_its_active_member() {
+    let (fake, tree) = machine();
+    tree.netdev("bond0", 10, &["eth0", "v0"]);
+    tree.file("sys/class/net/bond0/bonding/active_slave", "v0");
+    let inventory = inventory(&fake, &tree);
+    let choice = inventory.choose(&netdev("bond0"), &[]).unwrap();
+    assert_eq!(choice.device, "rxe0");
+}
+
+#[test]
+fn interfaces_that_stand_on_each_other_are_no_endless_way() {
+    let tree = SysfsTree::new();
+    tree.netdev("a", 1, &["b"]);
+    tree.netdev("b", 2, &["a", "c"]);
+    tree.netdev("c", 3, &[]);
+    assert_eq!(tree.sysfs().below("a"), ["b", "c"]);
+}
+
+#[test]
+fn infiniband_interfaces_belong_to_ports_and_their_children_to_them() {
+    let fake = FakeProvider::new(vec![FakeDevice::infiniband("mlx5_0", 3)]);
+    let tree = SysfsTree::new();
+    tree.netdev("ib0", 5, &[]);
+    tree.netdev("ib1", 6, &[]);
+    tree.netdev("ib0.8001", 8, &[]);
+    tree.netdev("macvlan0", 9, &["ib0.8001"]);
+    tree.file("sys/class/net/ib0.8001/parent", "ib0");
+    tree.file("sys/class/net/ib0.8001/pkey", "0x8001");
+    tree.file("sys/class/net/ib0/pkey", "0xffff");
+    tree.file("sys/class/net/ib0/dev_port", "0");
+    tree.file("sys/class/net/ib1/dev_id", "0x1");
+    tree.hardware("mlx5_0", "-1", &["ib0", "ib1"]);
+    let inventory = inventory(&fake, &tree);
+    let choice = inventory.choose(&netdev("ib0.8001"), &[]).unwrap();
+    assert_eq!(place(&choice), ("mlx5_0", 1, 0));
+    assert!(choice.reason.ends_with("which stands on ib0"));
+    // And are in partitions of their own, with all that stands on them.
+    let key_of = |name: &str| {
+        let choice = inventory.choose(&netdev(name), &[]).unwrap();
+        choice.partition_key.map(PartitionKey::get)
+    };
+    assert_eq!(key_of("ib0.8001"), Some(0x8001));
+    assert_eq!(key_of("macvlan0"), Some(0x8001));
+    assert_eq!(key_of("ib0"), Some(0xffff));
+    assert!(
+        choice
+            .to_string()
+            .contains(" in partition 0x8001: ib0.8001 was asked for"),
+        "{choice}"
+    );
+    // The other port's interface is not this port's.
+    assert_eq!(
+        inventory
+            .choose(&netdev("ib1"), &[])
+            .unwrap_err()
+            .to_string(),
+        "no RDMA device belongs to the network interface ib1; devices are at: mlx5_0 at ib0"
+    );
+    assert_eq!(inventory.devices[0].numa_node, None);
+}
+
+#[test]
+fn by_name_with_port_and_gid_or_the_best_of_them() {
+    let (fake, tree) = machine();
+    let inventory = inventory(&fake, &tree);
+    let wish = |port, gid_index| Wish::Device {
+        name: "mlx5_0".to_owned(),
+        port,
+        gid_index,
+    };
+    let best = inventory.choose(&wish(None, None), &[]).unwrap();
+    assert_eq!(place(&best), ("mlx5_0", 1, 1));
+    let named = inventory.choose(&wish(Some(1), Some(2)), &[]).unwrap();
+    assert_eq!(named.gid.gid_type, GidType::RoceV1);
+    let text = |wish: &Wish| inventory.choose(wish, &[]).unwrap_err().to_string();
+    assert_eq!(
+        text(&wish(Some(2), None)),
+        "RDMA device mlx5_0 has no port 2: it has ports 1 to 1"
+    );
+    let missing = text(&wish(None, Some(9)));
+    assert!(
+        missing.starts_with("RDMA device mlx5_0 port 1 has no usable GID at index 9"),
+        "{missing}"
+    );
+    let wish = Wish::Device {
+        name: "mlx4_0".to_owned(),
+        port: None,
+        gid_index: None,
+    };
+    assert_eq!(
+        text(&wish),
+        "there is no RDMA device \"mlx4_0\"; there are: mlx5_0, rxe0"
+    );
+}
+
+#[test]
+fn a_port_that_is_down_is_said_to_be_so() {
+    let (fake, tree) = machine();
+    fake.change("rxe0", |device| {
+        device.ports[0].attributes.state = PortState::Down;
+    });
+    let inventory = inventory(&fake, &tree);
+    let named = Wish::Device {
+        name: "rxe0".to_owned(),
+        port: None,
+        gid_index: None,
+    };
+    for wish in [netdev("v0"), named] {
+        assert_eq!(
+            inventory.choose(&wish, &[]).unwrap_err().to_string(),
+            "RDMA device rxe0 port 1 is DOWN, not ACTIVE; check the cable and `ip link set \
+             <netdev> up`; `rdma link` shows the state"
+        );
+    }
+}
+
+#[test]
+fn a_port_without_addresses_is_said_to_have_none() {
+    let (fake, tree) = machine();
+    fake.change("rxe0", |device| device.ports[0].gids.clear());
+    let inventory = inventory(&fake, &tree);
+    assert_eq!(
+        inventory
+            .choose(&netdev("v0"), &[])
+            .unwrap_err()
+            .to_string(),
+        "RDMA device rxe0 port 1 has no GID that can be used on v0: its table has none; give its \
+         network interface an address (`ip addr add`)"
+    );
+}
+
+#[test]
+fn an_interface_without_a_device_is_told_where_devices_are() {
+    let (fake, tree) = machine();
+    tree.netdev("br0", 20, &["lo"]);
+    let inventory = inventory(&fake, &tree);
+    assert_eq!(
+        inventory
+            .choose(&netdev("br0"), &[])
+            .unwrap_err()
+            .to_string(),
+        "no RDMA device belongs to the network interface br0 or what is below it (lo); devices \
+         are at: mlx5_0 at eth0 and eth0.100, rxe0 at v0"
+    );
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_told_from_one_without_a_device() {
+    let (fake, tree) = machine();
+    tree.file("sys/class/net/bonding_masters", "");
+    let inventory = inventory(&fake, &tree);
+    let error = |name: &str, addresses: &[LocalAddress]| {
+        let error = inventory.choose(&netdev(name), addresses).unwrap_err();
+        error.to_string()
+    };
+    assert_eq!(
+        error("mlx5_0", &[]),
+        "this machine has no network interface mlx5_0; there are: eth0, eth0.100, lo, v0; RDMA \
+         devices are at: mlx5_0 at eth0 and eth0.100, rxe0 at v0"
+    );
+    // One that has an address is there, whatever `/sys` shows.
+    let seen = LocalAddress {
+        netdev: "eth7".to_owned(),
+        address: address("203.0.113.7"),
+    };
+    assert!(error("eth7", &[seen]).starts_with("no RDMA device belongs to"));
+    assert!(error("lo", &[]).starts_with("no RDMA device belongs to"));
+}
+
+#[test]
+fn a_device_that_cannot_be_used_is_listed_with_its_reason() {
+    let (fake, tree) = machine();
+    fake.change("rxe0", |device| device.transport = Transport::Iwarp);
+    fake.refuse(Call::Open, Errno::ACCESS);
+    let text = inventory(&fake, &tree).to_string();
+    assert!(
+        text.contains("mlx5_0: hardware, InfiniBand/RoCE, NUMA node 1\n  cannot be used: RDMA"),
+        "{text}"
+    );
+    assert!(
+        text.contains("rxe0: software, iWARP\n  cannot be used: RDMA"),
+        "{text}"
+    );
+}
+
+/// What is said of a machine where the library finds nothing.
+fn nothing_found(tree: &SysfsTree) -> String {
+    let fake = FakeProvider::new(Vec::new());
+    let error = discover(&fake.provider(), &tree.sysfs()).unwrap_err();
+    assert!(error.is_absence());
+    error.to_string()
+}
+
+#[test]
+fn no_device_is_told_by_what_hides_it() {
+    let none = "RDMA cannot be used: this machine has no RDMA device; ";
+    let tree = SysfsTree::new();
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}ib_uverbs is not loaded: if there is hardware, `modprobe ib_uverbs` and its \
+             driver (inside a container, have the host do so)"
+        )
+    );
+    fs::create_dir_all(tree.path("sys/class/infiniband_verbs")).unwrap();
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}`rdma link` lists them; without hardware, `rdma link add rxe0 type rxe netdev \
+             <netdev>` makes a software device"
+        )
+    );
+    tree.hardware("mlx5_0", "0", &[]);
+    let files_hidden = format!(
+        "{none}the kernel has mlx5_0, but its files in /dev/infiniband are not here: give a \
+         container --device=/dev/infiniband, or a systemd service PrivateDevices=no"
+    );
+    assert_eq!(nothing_found(&tree), files_hidden);
+    // A sandbox may leave the directory.
+    tree.file("dev/infiniband/rdma_cm", "");
+    assert_eq!(nothing_found(&tree), files_hidden);
+    tree.file("dev/infiniband/uverbs0", "");
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}the kernel has mlx5_0, but no provider library knows them: install \
+             ibverbs-providers"
+        )
+    );
+    fs::remove_dir_all(tree.path("sys/class/infiniband_verbs")).unwrap();
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}the kernel has mlx5_0, but ib_uverbs is not loaded: `modprobe ib_uverbs` \
+             (inside a container, have the host do so)"
+        )
+    );
+    fs::remove_dir_all(tree.path("sys")).unwrap();
+    assert_eq!(
+        nothing_found(&tree),
+        format!("{none}/sys is not mounted here, and without it none may be found: mount it")
+    );
+}
+
+#[test]
+fn a_library_that_misses_the_kernel_is_told_by_what_hides_it() {
+    let text = |tree: &SysfsTree| {
+        let fake = one_device();
+        fake.refuse(Call::Devices, Errno::NOSYS);
+        let error = discover(&fake.provider(), &tree.sysfs()).unwrap_err();
+        assert!(error.is_absence());
+        error.to_string()
+    };
+    let none = "RDMA cannot be used: the kernel offers no verbs (Function not implemented (os \
+                error 38)); ";
+    let tree = SysfsTree::new();
+    assert_eq!(
+        text(&tree),
+        format!(
+            "{none}ib_uverbs is not loaded: if there is hardware, `modprobe ib_uverbs` and its \
+             driver (inside a container, have the host do so)"
+        )
+    );
+    fs::remove_dir_all(tree.path("sys")).unwrap();
+    assert_eq!(
+        text(&tree),
+        format!("{none}/sys is not mounted here, and without it none may be found: mount it")
+    );
+}
+
+#[test]
+fn who_asks_for_a_device_that_cannot_be_used_hears_why() {
+    let (fake, tree) = machine();
+    tree.netdev("eth1", 3, &[]);
+    fake.refuse(Call::Open, Errno::ACCESS);
+    let inventory = inventory(&fake, &tree);
+    let named = Wish::Device {
+        name: "mlx5_0".to_owned(),
+        port: None,
+        gid_index: None,
+    };
+    let obstacle = "RDMA device mlx5_0 cannot be opened: Permission denied (os error 13); let \
+                    this user read and write /dev/infiniband/uverbs* (group rdma; systemd: \
+                    PrivateDevices=no or DeviceAllow=)";
+    for wish in [named, netdev("eth0"), netdev("eth0.100")] {
+        let error = inventory.choose(&wish, &[]).unwrap_err();
+        assert!(
+            matches!(&error, VerbsError::Unusable { source }
+                if matches!(&**source, VerbsError::Open { .. })),
+            "{error:?}"
+        );
+        assert_eq!(error.to_string(), obstacle);
+    }
+    assert_eq!(
+        inventory
+            .choose(&netdev("eth1"), &[])
+            .unwrap_err()
+            .to_string(),
+        format!(
+            "no RDMA device belongs to the network interface eth1; devices are at: mlx5_0, but \
+             {obstacle}, rxe0 at v0"
+        )
+    );
+}
+
+#[test]
+fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
+    let (fake, tree) = machine();
+    fake.change("rxe0", |device| device.ports[0].gids.truncate(1));
+    tree.netdev("br0", 9, &["v0"]);
+    let inventory = inventory(&fake, &tree);
+    let at = |text: &str| LocalAddress {
+        netdev: "br0".to_owned(),
+        address: address(text),
+    };
+    let addresses = [at("192.0.2.1"), at("fe80::7")];
+    let routed = Wish::Address(address("192.0.2.1"));
+    assert_eq!(
+        inventory
+            .choose(&routed, &addresses)
+            .unwrap_err()
+            .to_string(),
+        "RDMA device rxe0 port 1 has only link-local GIDs on v0 ([0] fe80::1 (RoCE v2)), which no \
+         router passes on, and the connection runs from 192.0.2.1; give v0 an address (`ip addr \
+         add`), or, where all peers are on its link, name the device in the settings"
+    );
+    // Whoever is on the link, or knows that the peer is, may have it.
+    let named = Wish::Device {
+        name: "rxe0".to_owned(),
+        port: None,
+        gid_index: None,
+    };
+    for wish in [Wish::Address(address("fe80::7")), netdev("v0"), named] {
+        let choice = inventory.choose(&wish, &addresses).unwrap();
+        assert_eq!(place(&choice), ("rxe0", 1, 0), "{wish:?}");
+    }
+}
+
+#[test]
+fn on_infiniband_the_usual_gid_is_link_local_and_reaches_the_subnet() {
+    let mut adapter = FakeDevice::infiniband("mlx5_0", 3);
+    // Older kernels say of InfiniBand's that they are of RoCE v1.
+    for entry in &mut adapter.ports[0].gids {
+        entry.gid_type = GidType::RoceV1;
+        assert_eq!(entry.gid.scope(), GidScope::LinkLocal);
+    }
+    let fake = FakeProvider::new(vec![adapter]);
+    let tree = SysfsTree::new();
+    tree.netdev("ib0", 5, &[]);
+    tree.hardware("mlx5_0", "-1", &["ib0"]);
+    let addresses = [LocalAddress {
+        netdev: "ib0".to_owned(),
+        address: address("192.0.2.1"),
+    }];
+    let choice = inventory(&fake, &tree).choose(&Wish::Address(address("192.0.2.1")), &addresses);
+    assert_eq!(place(&choice.unwrap()), ("mlx5_0", 1, 0));
+}
+
+#[test]
+fn a_machine_with_its_files_hidden_still_has_its_devices() {
+    let (fake, _) = machine();
+    fake.change("rxe0", |device| device.attributes.vendor_id = 0xff_ffff);
+    let tree = SysfsTree::new();
+    fs::remove_dir_all(tree.path("sys")).unwrap();
+    fake.refuse(Call::QueryPkey, Errno::NOENT);
+    let inventory = inventory(&fake, &tree);
+    let text = inventory.to_string();
+    assert!(
+        text.contains("P_Keys unknown\n    GID [0] fe80::1 (RoCE v2)\n"),
+        "{text}"
+    );
+    // Whether it is hardware its vendor tells.
+    let kinds = [DeviceKind::Hardware, DeviceKind::Software];
+    assert_eq!(
+        inventory
+            .devices
+            .iter()
+            .map(|one| one.kind)
+            .collect::<Vec<_>>(),
+        kinds
+    );
+    // Whose interface it is nobody does, but an address is a GID.
+    let at = |netdev: &str, text: &str| LocalAddress {
+        netdev: netdev.to_owned(),
+        address: address(text),
+    };
+    let addresses = [at("v0", "192.0.2.1"), at("eth9", "192.0.2.9")];
+    let wish = Wish::Address(address("192.0.2.1"));
+    let choice = inventory.choose(&wish, &addresses).unwrap();
+    assert_eq!(place(&choice), ("rxe0", 1, 1));
+    assert_eq!(choice.reason, "192.0.2.1 is one of its GIDs");
+    let wish = Wish::Address(address("192.0.2.9"));
+    assert_eq!(
+        inventory.choose(&wish, &addresses).unwrap_err().to_string(),
+        "no RDMA device belongs to the network interface eth9; devices are at: mlx5_0 at an \
+         interface that only /sys tells, rxe0 at an interface that only /sys tells"
+    );
+}
