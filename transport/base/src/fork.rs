@@ -38,10 +38,10 @@ use rustix::{
 ///
 /// What a child is not told by an error:
 ///
-/// - A [`Message`](ibex_transport::channel::RawMessage) or reservation that was held at the fork may be
-///   dropped, acknowledged and detached, all without effect. Its bytes are not there: to read
-///   them is a segmentation fault, or reads what the child has mapped in their place since.
-///   Not to do so is a duty of whoever calls `fork`, which is `unsafe` for such reasons.
+/// - A message or reservation that was held at the fork may be dropped, acknowledged and
+///   detached, all without effect. Its bytes are not there: to read them is a segmentation fault,
+///   or reads what the child has mapped in their place since. Not to do so is a duty of whoever
+///   calls `fork`, which is `unsafe` for such reasons.
 /// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler,
 ///   the call must not go on in the child.
 /// - A descriptor that was given for an event loop is the parent's: to sleep on it takes from

@@ -6,7 +6,7 @@
 //! over sockets, queue pairs, shared memory, or a simulated network. It depends on this crate
 //! and never the other way round, so every rule here is tested without a device.
 //!
-//! - [`format`]: the bytes of frames, records and control messages, and the checksums over them.
+//! - [`format`](mod@format): the bytes of frames, records and control messages, and the checksums over them.
 //! - [`session`]: the channels of one session, and which frame goes next.
 //! - [`credit`]: how much the peer's engine can still take in, and how it shares that between
 //!   sessions.

@@ -29,7 +29,8 @@
 use super::barrier::Asymmetry;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
-/// See the [module](self).
+/// A lock that one thread enters by a store and a load; others may enter only while that thread is
+/// away.
 #[derive(Debug)]
 pub struct BiasedLock {
     /// The favoured thread is inside, or about to look whether it may be.

@@ -45,7 +45,7 @@ impl Rung {
     }
 
     /// Rings the bell for the arming `generation` (see
-    /// [`Doorbell::generation`](super::Doorbell::generation)).
+    /// [`Doorbell::generation`](crate::Doorbell::generation)).
     ///
     /// `bell` must order what is done before it before whatever its hearer does after
     /// draining it: a socket does, by the lock that its queue is under.
