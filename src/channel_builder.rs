@@ -8,8 +8,8 @@ use ibex_protocol::format::{
     message_version::MessageVersion,
 };
 use ibex_transport::{
-    channel::{Interface, ReceiveHandle, SendHandle},
-    driver::SessionShared,
+    channel::{ReceiveHandle, SendHandle},
+    session::{Interface, SessionShared},
 };
 
 use crate::{

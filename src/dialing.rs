@@ -24,7 +24,7 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_transport::driver::Admission;
+use ibex_transport::engine::Admission;
 
 use crate::{ConnectError, Node, Peer, ToAddress, address};
 

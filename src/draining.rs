@@ -14,7 +14,7 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_transport::driver::{Runtime, Undelivered};
+use ibex_transport::{node::Undelivered, runtime::Runtime};
 
 use crate::Node;
 

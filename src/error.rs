@@ -10,8 +10,9 @@ use ibex_protocol::{
     format::control::{MAX_NAME_BYTES, Role},
     session::CannotOpen,
 };
-use ibex_transport::channel::{
-    Interface, NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull,
+use ibex_transport::{
+    channel::{NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull},
+    session::Interface,
 };
 
 use crate::{Fabric, SettingConflict, SettingError, VariableError};

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::driver::{self, Patience, Runtime, What};
+use ibex_transport::{
+    node::{self, What},
+    runtime::{Patience, Runtime},
+};
 
 use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::rounded};
 
@@ -238,8 +241,8 @@ impl fmt::Debug for Events {
 }
 
 impl Event {
-    fn of(event: driver::Event) -> Self {
-        let driver::Event {
+    fn of(event: node::Event) -> Self {
+        let node::Event {
             address,
             identity,
             incarnation,
@@ -393,7 +396,7 @@ impl fmt::Display for Event {
                 lacks_room,
                 ..
             } => {
-                let stalled = driver::Stalled {
+                let stalled = node::Stalled {
                     channel: channel.clone(),
                     end: *end,
                     since: *since,

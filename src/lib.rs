@@ -228,11 +228,14 @@ pub use ibex_protocol::format::{
 pub use ibex_ring::memory::{MemoryError, MemoryUse};
 pub use ibex_transport::{
     channel::{
-        Counts, Disconnected, EndCause, LossReason, MessageTooLong, NoMessage, NotOpened,
-        RecvError, SchemaMismatch, SendError, StayedFull, WaitAckedError, WhenFull,
+        LossReason, MessageTooLong, NoMessage, NotOpened, RecvError, SchemaMismatch, SendError,
+        StayedFull, WaitAckedError, WhenFull,
         stats::{ChannelState, ChannelStats},
     },
-    driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
+    engine::Wait,
+    node::{CloseReport, Undelivered},
+    runtime::Driver,
+    session::{Counts, Disconnected, EndCause, SessionStats},
 };
 
 /// The README's code, as it is shown.

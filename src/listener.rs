@@ -11,11 +11,11 @@ use std::{
 
 use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem};
 use ibex_transport::{
-    driver::{
-        Admission, ControlSource, Incoming, PeerDescription, Runtime,
-        log_limit::{Held, LogLimit},
-    },
-    fabric::shm::UnixWires,
+    engine::{Admission, ControlSource, Incoming},
+    node::log_limit::{Held, LogLimit},
+    runtime::Runtime,
+    session::PeerDescription,
+    shared_memory::UnixWires,
 };
 
 use crate::{

@@ -14,10 +14,11 @@ use ibex_bootstrap::{
     Acceptor, Local, Meanwhile, NodeIdentity, Places, SessionLimits, UnixClosing, dial,
 };
 use ibex_transport::{
-    driver::{
-        Admission, CloseReport, Driver, Runtime, RuntimeConfig, SessionShared, has_membarrier,
-    },
-    fabric::shm,
+    engine::Admission,
+    node::CloseReport,
+    runtime::{Driver, Runtime, RuntimeConfig, has_membarrier},
+    session::SessionShared,
+    shared_memory,
 };
 
 #[cfg(feature = "verbs")]
@@ -228,8 +229,8 @@ impl Node {
             local.verbs_site = Some(devices.clone());
         }
         local.unix_closing = UnixClosing {
-            close: shm::close_unix,
-            is_held_up: shm::is_held_up,
+            close: shared_memory::close_unix,
+            is_held_up: shared_memory::is_held_up,
         };
         local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_bootstrap::{Integrity, Policy};
-use ibex_transport::driver::{Driver, Wait};
+use ibex_transport::{engine::Wait, runtime::Driver};
 
 use crate::{
     Fabric, ListenError, Node, SettingError, ToAddress, address,

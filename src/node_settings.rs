@@ -5,7 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 use ibex_bootstrap::{Integrity, Policy};
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_ring::memory::process_memory_limit;
-use ibex_transport::driver::{Driver, Wait};
+use ibex_transport::{engine::Wait, runtime::Driver};
 
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;

@@ -3,10 +3,7 @@
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use ibex_protocol::format::control::Role;
-use ibex_transport::{
-    driver::{PeerDescription, SessionShared, SessionStats},
-    fabric,
-};
+use ibex_transport::session::{self, PeerDescription, SessionShared, SessionStats};
 
 use crate::{ChannelBuilder, Fabric, channel_defaults::ChannelDefaults};
 #[cfg(feature = "rkyv")]
@@ -84,20 +81,20 @@ impl fmt::Display for PeerAt {
 }
 
 /// As this crate calls it.
-pub(crate) fn fabric_of(fabric: fabric::Fabric) -> Fabric {
+pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
     match fabric {
-        fabric::Fabric::Shm => Fabric::Shm,
-        fabric::Fabric::Tcp => Fabric::Tcp,
-        fabric::Fabric::Verbs => Fabric::Verbs,
+        session::Fabric::Shm => Fabric::Shm,
+        session::Fabric::Tcp => Fabric::Tcp,
+        session::Fabric::Verbs => Fabric::Verbs,
     }
 }
 
 /// As the crate of transports calls it.
-pub(crate) fn as_carried(fabric: Fabric) -> fabric::Fabric {
+pub(crate) fn as_carried(fabric: Fabric) -> session::Fabric {
     match fabric {
-        Fabric::Shm => fabric::Fabric::Shm,
-        Fabric::Tcp => fabric::Fabric::Tcp,
-        Fabric::Verbs => fabric::Fabric::Verbs,
+        Fabric::Shm => session::Fabric::Shm,
+        Fabric::Tcp => session::Fabric::Tcp,
+        Fabric::Verbs => session::Fabric::Verbs,
     }
 }
 

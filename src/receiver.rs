@@ -4,8 +4,9 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::{Codec, Invalid};
 use ibex_transport::{
-    channel::{Counts, RawMessage, ReceiveHandle, RecvError, RecvFailure},
-    driver::Patience,
+    channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure},
+    runtime::Patience,
+    session::Counts,
 };
 
 use crate::{

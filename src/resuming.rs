@@ -14,7 +14,7 @@ use ibex_bootstrap::{
     Ticket, VerbsPair, resume,
 };
 use ibex_transport::{
-    driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways},
+    connection::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways},
     rdma::PreparedPair,
 };
 

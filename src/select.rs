@@ -5,7 +5,7 @@ use std::time::Duration;
 use ibex_codec::Codec;
 use ibex_transport::{
     channel::{Awaited, Ends, Several},
-    driver::Patience,
+    runtime::Patience,
 };
 
 use crate::{FanIn, KnownVersions, Receiver, UntilAcked, VersionedReceiver};

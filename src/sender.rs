@@ -6,8 +6,9 @@ use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
 #[cfg(feature = "serde")]
 use ibex_codec::{SerdeBorrowed, WithLifetime};
 use ibex_transport::{
-    channel::{Abort, Counts, SendError, SendFailure, SendHandle, WaitAckedError},
-    driver::Patience,
+    channel::{Abort, SendError, SendFailure, SendHandle, WaitAckedError},
+    runtime::Patience,
+    session::Counts,
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
-use ibex_transport::driver::{Driver, LinkStats, SessionStats};
+use ibex_transport::{connection::LinkStats, runtime::Driver, session::SessionStats};
 
 use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
 

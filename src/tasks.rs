@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ibex_transport::driver::{Runtime, Step};
+use ibex_transport::runtime::{Runtime, Step};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::Handle,

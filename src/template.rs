@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ibex_transport::{channel::Interface, driver::SessionShared};
+use ibex_transport::session::{Interface, SessionShared};
 
 use crate::{ChannelBuilder, Node, SettingError, channel_defaults::ChannelDefaults};
 

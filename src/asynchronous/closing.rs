@@ -9,7 +9,7 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_transport::driver::CloseWait;
+use ibex_transport::runtime::CloseWait;
 
 use crate::{CloseReport, Driver, Node};
 

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_transport::{channel::Interface, driver::SessionShared};
+use ibex_transport::session::{Interface, SessionShared};
 
 use super::{
     caller::Caller,

@@ -8,7 +8,7 @@ use std::{
 
 use ibex_codec::{Codec, Invalid};
 use ibex_ring::parking::Ticket;
-use ibex_transport::driver::TimedOut;
+use ibex_transport::runtime::TimedOut;
 
 use super::{
     error::{CallError, Failure, MAX_FAILURE_BYTES, Over, Refused},

@@ -16,7 +16,7 @@ use std::{
 
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::{WaitSlot, thread_waker};
-use ibex_transport::driver::{Condition, Serves, SessionShared};
+use ibex_transport::{node::Serves, runtime::Condition, session::SessionShared};
 
 use super::{
     builder::CallSettings,

@@ -4,7 +4,10 @@
 use std::fmt;
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_transport::channel::{Interface, RecvError, SendError};
+use ibex_transport::{
+    channel::{RecvError, SendError},
+    session::Interface,
+};
 
 use crate::SettingError;
 

@@ -19,7 +19,8 @@ use ibex_base::fork;
 use ibex_ring::parking::{Ticket, WaitSlot, thread_waker};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
-    driver::{Condition, Driver, Patience, SessionShared, TimedOut},
+    runtime::{Condition, Driver, Patience, TimedOut},
+    session::SessionShared,
 };
 
 use super::{

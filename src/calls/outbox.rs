@@ -19,7 +19,8 @@ use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::{Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
-    driver::{Condition, Patience, SessionShared},
+    runtime::{Condition, Patience},
+    session::SessionShared,
 };
 
 use super::{

@@ -14,7 +14,7 @@ use std::{
 
 use futures_core::Stream;
 use ibex_codec::Codec;
-use ibex_transport::driver::{Runtime, ServiceName, SessionShared};
+use ibex_transport::{node::ServiceName, runtime::Runtime, session::SessionShared};
 
 use super::{
     asking::Asked,

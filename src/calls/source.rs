@@ -8,7 +8,7 @@ use std::{
 use ibex_codec::Codec;
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure},
-    driver::Patience,
+    runtime::Patience,
 };
 
 use super::{

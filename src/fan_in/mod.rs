@@ -13,8 +13,9 @@ use std::{
 use ibex_base::fork;
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{FOUND_PER_TURN, GatheringWait, Interface, OfAnyPeer, RecvError},
-    driver::{Condition, Gathering, SessionShared},
+    channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
+    runtime::{Condition, Gathering},
+    session::{Interface, SessionShared},
 };
 
 use self::member::Member;

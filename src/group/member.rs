@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Instant};
 
-use ibex_transport::channel::{Counts, LossReason, MemberCounts, Parted};
+use ibex_transport::{
+    channel::{LossReason, MemberCounts, Parted},
+    session::Counts,
+};
 
 use crate::{PeerAt, Sequence};
 

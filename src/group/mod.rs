@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use ibex_codec::Codec;
 use ibex_transport::{
     channel::{SendGroup, WhenFull},
-    driver::Patience,
+    runtime::Patience,
 };
 
 pub use self::{

@@ -3,7 +3,7 @@
 use std::{borrow::Borrow, time::Duration};
 
 use ibex_codec::Codec;
-use ibex_transport::{channel::GroupMessage, driver::Patience};
+use ibex_transport::{channel::GroupMessage, runtime::Patience};
 
 use super::{
     Group, GroupSendError, MemberId, VersionedGroup,

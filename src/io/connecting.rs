@@ -15,10 +15,7 @@ use std::{
 };
 
 use ibex_codec::SlotWriter;
-use ibex_transport::{
-    channel::{Abort, Interface},
-    driver::Patience,
-};
+use ibex_transport::{channel::Abort, runtime::Patience, session::Interface};
 
 use super::{
     Stream,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_core::{FusedStream, Stream as FuturesStream};
-use ibex_transport::channel::Interface;
+use ibex_transport::session::Interface;
 
 use super::{
     Stream,

@@ -9,7 +9,7 @@ use std::{
 use ibex_codec::Raw;
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError},
-    driver::Patience,
+    runtime::Patience,
 };
 
 use super::{Stream, WriteHalf, announcement::Side, error};

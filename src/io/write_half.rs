@@ -10,7 +10,7 @@ use std::{
 use ibex_codec::{Raw, SlotWriter};
 use ibex_transport::{
     channel::{Abort, SendHandle},
-    driver::Patience,
+    runtime::Patience,
 };
 
 use super::{announcement::Side, error};

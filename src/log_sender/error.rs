@@ -3,7 +3,10 @@
 use std::error::Error;
 
 use ibex_protocol::format::control::CloseReason;
-use ibex_transport::channel::{Disconnected, EndCause, SendError, SendFailure};
+use ibex_transport::{
+    channel::{SendError, SendFailure},
+    session::{Disconnected, EndCause},
+};
 
 use crate::Sequence;
 

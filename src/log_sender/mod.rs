@@ -12,7 +12,7 @@ use std::{fmt, task::Poll, time::Duration};
 use ibex_codec::Codec;
 use ibex_transport::{
     channel::{SendError, SendFailure, WaitAckedError},
-    driver::Patience,
+    runtime::Patience,
 };
 
 pub use self::{

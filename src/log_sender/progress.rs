@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ibex_transport::channel::Counts;
+use ibex_transport::session::Counts;
 
 use crate::Sequence;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_ring::parking::Ticket;
-use ibex_transport::driver::Patience;
+use ibex_transport::runtime::Patience;
 
 use super::LogError;
 use crate::{Peer, peers::Board};

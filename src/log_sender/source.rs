@@ -3,7 +3,7 @@
 use std::{error::Error, fmt, future::Future, task::Poll, task::Waker};
 
 use ibex_codec::{Codec, Raw};
-use ibex_transport::{channel::SendFailure, driver::Patience};
+use ibex_transport::{channel::SendFailure, runtime::Patience};
 
 use crate::{Peer, Sender, Sequence, message::DefaultCodec};
 

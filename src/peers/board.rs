@@ -9,7 +9,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_ring::parking::{Ticket, WaitSlot};
-use ibex_transport::driver::{Patience, Runtime};
+use ibex_transport::runtime::{Patience, Runtime};
 
 use super::PeersEvent;
 use crate::Peer;

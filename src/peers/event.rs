@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_ring::parking::Ticket;
-use ibex_transport::driver::Patience;
+use ibex_transport::runtime::Patience;
 
 use super::{PeersEventAsync, board::Board};
 use crate::{ConnectError, DiscoveryError, EndCause, Peer, PeerId};

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::driver::Admission;
+use ibex_transport::engine::Admission;
 
 use crate::{ConnectError, DiscoveryError};
 

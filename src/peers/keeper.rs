@@ -10,7 +10,7 @@ use std::{
 };
 
 use ibex_ring::parking::Ticket;
-use ibex_transport::driver::{Admission, CloseWait};
+use ibex_transport::{engine::Admission, runtime::CloseWait};
 
 use super::{
     Board, Inbox, News, PeersEvent, Reaching,

@@ -22,7 +22,7 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_transport::driver::CloseWait;
+use ibex_transport::runtime::CloseWait;
 
 pub(crate) use self::{board::Board, reaching::Reaching};
 pub use self::{
@@ -184,7 +184,7 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Has the keeper told of the node's end; it is ready if that has come.
-fn watch_close(runtime: &ibex_transport::driver::Runtime, wait: &mut CloseWait, waker: &Waker) {
+fn watch_close(runtime: &ibex_transport::runtime::Runtime, wait: &mut CloseWait, waker: &Waker) {
     if runtime.poll_closed(wait, waker).is_ready() {
         waker.wake_by_ref();
     }

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use ibex_bootstrap::{Local, dial_once};
-use ibex_transport::driver::{Admission, Runtime};
+use ibex_transport::{engine::Admission, runtime::Runtime};
 
 use crate::{
     ConnectError, Peer, PeerId,

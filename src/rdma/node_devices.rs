@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
 use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
 use ibex_ring::memory::HugePages;
-use ibex_transport::driver::Runtime;
 use ibex_transport::rdma::{PairEndpoint, PreparedPair, Site};
+use ibex_transport::runtime::Runtime;
 use ibex_verbs::discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish};
 use ibex_verbs::provider::{Libibverbs, Provider};
 use ibex_verbs::{

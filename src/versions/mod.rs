@@ -5,8 +5,9 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{Counts, RawMessage, ReceiveHandle, RecvError, SendHandle},
-    driver::Patience,
+    channel::{RawMessage, ReceiveHandle, RecvError, SendHandle},
+    runtime::Patience,
+    session::Counts,
 };
 
 pub(crate) use self::known::fingerprint;

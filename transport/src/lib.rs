@@ -1,11 +1,19 @@
 //! The engine and fabrics below ibex's typed channels.
 //!
-//! Dependencies point one way: [`channel`] handles and the [`driver`] know the pure state of
-//! sessions ([`ibex_protocol`]) and the ring algorithms ([`ibex_ring`]). Fabrics move bytes for
-//! them; [`rdma`] does so by the objects of [`ibex_verbs`].
+//! From the top floor down: [`channel`] has the handles, [`runtime`] the threads and tasks that
+//! turn the engine and wait for it, [`node`] what a node tells of itself, [`engine`] all sessions
+//! of a node and their turn, [`connection`] one of them. A session's bytes go over a [`stream`],
+//! through [`shared_memory`] or over the queue pairs of [`rdma`]. [`session`] is what all of these
+//! know of a session. Below are the pure protocol ([`ibex_protocol`]), the rings ([`ibex_ring`])
+//! and the objects of RDMA ([`ibex_verbs`]).
 
 pub mod channel;
 mod clock;
-pub mod driver;
-pub mod fabric;
+pub mod connection;
+pub mod engine;
+pub mod node;
 pub mod rdma;
+pub mod runtime;
+pub mod session;
+pub mod shared_memory;
+pub mod stream;

@@ -3,7 +3,7 @@
 //! What decodes has one encoding: the bytes that it was decoded from.
 #![forbid(unsafe_code)]
 
-use ibex_transport::fabric::shm::message::{Message, Role};
+use ibex_transport::shared_memory::message::{Message, Role};
 
 use crate::Seed;
 

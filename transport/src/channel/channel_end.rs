@@ -15,17 +15,11 @@ use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::parking::WaitSlot;
 
 use super::{
-    error::{
-        Counts, Disconnected, EndCause, NotOpened, RecvError, RecvFailure, SchemaMismatch,
-        SendError, SendFailure,
-    },
-    interface::Interface,
+    error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
     state::{End, EndState},
 };
-use crate::{
-    clock,
-    driver::{Patience, SessionShared, What},
-};
+use crate::session::{Counts, Disconnected, EndCause, Interface};
+use crate::{clock, node::What, runtime::Patience, session::SessionShared};
 
 /// The part of an end that does not depend on the direction.
 pub struct ChannelEnd {

@@ -9,9 +9,9 @@ use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::memory::MemoryError;
 
-pub use super::disconnected::{Counts, Disconnected, EndCause};
-use super::interface::Interface;
-use crate::fabric::shm::MESSAGE_SLOTS;
+use crate::session::Interface;
+pub use crate::session::disconnected::{Counts, Disconnected, EndCause};
+use crate::shared_memory::MESSAGE_SLOTS;
 
 /// The two ends of a channel do not mean the same messages: they know no version of the
 /// message type in common.

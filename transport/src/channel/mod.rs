@@ -7,11 +7,8 @@
 //! handles do not ask which it is on the path of a message.
 
 pub mod channel_end;
-pub(crate) mod coarse_time;
-pub mod disconnected;
 pub mod error;
 mod group;
-mod interface;
 pub mod message;
 mod promptness;
 pub mod receive_end;
@@ -30,14 +27,13 @@ mod task;
 pub mod words;
 
 pub use error::{
-    Counts, Disconnected, EndCause, MessageTooLong, NoMessage, NotOpened, RecvError, RecvFailure,
-    SchemaMismatch, SendError, SendFailure, StayedFull, WaitAckedError,
+    MessageTooLong, NoMessage, NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError,
+    SendFailure, StayedFull, WaitAckedError,
 };
 pub use group::{
     GroupFailure, GroupMessage, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes,
     WhenFull,
 };
-pub use interface::Interface;
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;

@@ -22,13 +22,14 @@ use ibex_ring::{
 
 use super::{
     channel_end::ChannelEnd,
-    error::{Counts, RecvError},
+    error::RecvError,
     words::{ReceiverWords, SenderWords, Words},
 };
+use crate::session::Counts;
 use crate::{
-    driver::Counter,
-    fabric::shm::{MessageSegment, MessageSlots, PassedFd, RingSegment},
     rdma::LandingBlock,
+    session::Counter,
+    shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
 };
 
 /// What one receiving handle, its guards' cells and its engine share.

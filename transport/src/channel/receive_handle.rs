@@ -38,9 +38,7 @@ use ibex_ring::{
 use self::frames::{Found, Frames};
 use super::{
     channel_end::ChannelEnd,
-    coarse_time::CoarseTime,
-    error::{Counts, RecvError, RecvFailure},
-    interface::Interface,
+    error::{RecvError, RecvFailure},
     message::RawMessage,
     promptness::Promptness,
     receive_end::{
@@ -48,10 +46,12 @@ use super::{
         Source as SourceOffer,
     },
 };
+use crate::session::{Counts, Interface, coarse_time::CoarseTime};
 use crate::{
     clock,
-    driver::{Patience, SessionShared},
-    fabric::shm::{PassedFd, RingSegment, SegmentRefused},
+    runtime::Patience,
+    session::SessionShared,
+    shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
 /// A receiver's handle, without the message type.

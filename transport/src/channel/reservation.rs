@@ -8,7 +8,7 @@ use super::{
     error::{SendError, SendFailure},
     send_handle::{Abort, Reserved, SendHandle},
 };
-use crate::driver::Patience;
+use crate::runtime::Patience;
 
 /// Room for one payload, to be built in place and then published.
 ///

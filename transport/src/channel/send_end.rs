@@ -31,13 +31,14 @@ use ibex_ring::{
 
 use super::{
     channel_end::ChannelEnd,
-    error::{Counts, SendError, SendFailure},
+    error::{SendError, SendFailure},
     send_producer::SendProducer,
     shared_sender::Shared,
     stall::Stall,
     words::{ReceiverWords, SenderWords, Words},
 };
-use crate::driver::{Counter, Patience};
+use crate::session::Counts;
+use crate::{runtime::Patience, session::Counter};
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

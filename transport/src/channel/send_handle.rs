@@ -25,8 +25,7 @@ use ibex_ring::memory::class_bytes;
 
 use super::{
     channel_end::ChannelEnd,
-    error::{Counts, EndCause, Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
-    interface::Interface,
+    error::{Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
     reservation::RawReservation,
     send_end::{SendEnd, Writing},
     send_producer::{LargePlace, SendProducer},
@@ -34,9 +33,11 @@ use super::{
     state::End,
     task::SendWaits,
 };
+use crate::session::{Counts, EndCause, Interface};
 use crate::{
-    driver::{Condition, Patience, SessionShared, TimedOut},
-    fabric::shm::MESSAGE_SLOTS,
+    runtime::{Condition, Patience, TimedOut},
+    session::SessionShared,
+    shared_memory::MESSAGE_SLOTS,
 };
 
 /// Why an encoder stopped.

@@ -19,7 +19,7 @@ use super::{
     send_end::SendEnd,
     words::{ReceiverWords, Words},
 };
-use crate::fabric::shm::{MessageSegmentPool, RingSegment};
+use crate::shared_memory::{MessageSegmentPool, RingSegment};
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]

@@ -12,7 +12,10 @@ use super::{
     stall::Recovered,
     words::SenderWords,
 };
-use crate::driver::{Condition, Patience, Stalled, TimedOut, What};
+use crate::{
+    node::{Stalled, What},
+    runtime::{Condition, Patience, TimedOut},
+};
 
 impl SendEnd {
     /// Waits until the peer has opened its end.

@@ -16,7 +16,7 @@ use ibex_protocol::format::control::Ask;
 use ibex_ring::parking::WaitSlot;
 
 use super::{ReceiveHandle, SendHandle, TaskWait};
-use crate::driver::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut};
+use crate::runtime::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut};
 
 /// Where callers turn the engine, one end that has something all the time keeps nothing from
 /// the others that a turn brings: one in so many calls that find something runs one.

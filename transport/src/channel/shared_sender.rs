@@ -14,7 +14,7 @@ use ibex_base::fork;
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
 use super::{SendHandle, send_end::SendEnd};
-use crate::driver::{Runtime, SessionShared};
+use crate::{runtime::Runtime, session::SessionShared};
 
 /// Mark of an end that stays open without a handle.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{clock, driver::Counter};
+use crate::{clock, session::Counter};
 
 /// A sending end's waits.
 #[derive(Debug, Default)]

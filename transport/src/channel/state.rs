@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ibex_protocol::{format::control::ChannelSpec, session::Agreed};
 
-use super::error::EndCause;
+use crate::session::EndCause;
 
 /// What the engine knows of an end, for its handle.
 #[derive(Debug, Default)]

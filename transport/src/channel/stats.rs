@@ -5,10 +5,8 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use ibex_protocol::format::{control::Role, counters::Counters, record};
 
-use super::{
-    channel_end::ChannelEnd, error::Counts, receive_end::ReceiveEnd, send_end::SendEnd,
-    state::EndState,
-};
+use super::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd, state::EndState};
+use crate::session::Counts;
 
 /// A snapshot of one end of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]

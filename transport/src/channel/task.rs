@@ -35,7 +35,7 @@ use super::{
     send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
-use crate::driver::{Condition, Driver, Gathering, Patience, Runtime};
+use crate::runtime::{Condition, Driver, Gathering, Patience, Runtime};
 
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]
@@ -500,7 +500,7 @@ impl Runtime {
         &self,
         wait: &mut TaskWait,
         waker: &Waker,
-    ) -> Poll<Option<std::sync::Arc<crate::driver::SessionShared>>> {
+    ) -> Poll<Option<std::sync::Arc<crate::session::SessionShared>>> {
         self.leave_accept(wait);
         let look = || match self.try_accept() {
             Some(session) => Poll::Ready(Some(session)),

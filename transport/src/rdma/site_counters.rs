@@ -1,7 +1,7 @@
 //! What a site counts while it runs, for all of its sessions together.
 #![forbid(unsafe_code)]
 
-use crate::driver::Counter;
+use crate::session::Counter;
 
 /// What a site counts. Written by who has the engine, read by anyone.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::{
 use super::{GroupFailure, GroupMessage, MOST_VERSIONS, SendGroup, member::Member};
 use crate::{
     channel::{Abort, SendError, SendHandle},
-    driver::{Condition, Patience, TimedOut},
+    runtime::{Condition, Patience, TimedOut},
 };
 
 /// A message that is being built. Dropping it gives back what it took.

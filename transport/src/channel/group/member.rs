@@ -10,10 +10,10 @@ use ibex_base::fork::UsedAfterFork;
 use super::{GroupFailure, GroupMessage, WhenFull};
 use crate::{
     channel::{
-        Counts, Disconnected, NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle,
-        channel_end::Unusable,
+        NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle, channel_end::Unusable,
     },
-    driver::Patience,
+    runtime::Patience,
+    session::{Counts, Disconnected},
 };
 
 /// A sending end in a group.

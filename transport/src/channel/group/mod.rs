@@ -33,7 +33,10 @@ use super::{
     Abort, SendError, SendFailure, SendHandle, WaitAckedError,
     several::{Place, place},
 };
-use crate::driver::{Looks, Patience, Runtime, Warning, warn_of};
+use crate::{
+    node::{Warning, warn_of},
+    runtime::{Looks, Patience, Runtime},
+};
 
 mod building;
 mod member;

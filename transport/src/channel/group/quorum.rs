@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     channel::SendHandle,
-    driver::{Condition, Patience, TimedOut},
+    runtime::{Condition, Patience, TimedOut},
 };
 
 /// A message is not acknowledged by as many as were asked for.

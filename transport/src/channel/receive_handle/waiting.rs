@@ -10,7 +10,7 @@ use crate::{
         error::{NoMessage, RecvError, RecvFailure},
         message::RawMessage,
     },
-    driver::{Condition, Patience, TimedOut},
+    runtime::{Condition, Patience, TimedOut},
 };
 
 impl ReceiveHandle {

@@ -10,8 +10,8 @@ use ibex_verbs::{
 use rustix::io::Errno;
 
 use super::*;
-use crate::channel::EndCause;
-use crate::driver::What;
+use crate::node::What;
+use crate::session::EndCause;
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.

@@ -6,7 +6,7 @@ use ibex_protocol::format::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
 use ibex_verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId, provider::RawEvent};
 
 use super::*;
-use crate::channel::EndCause;
+use crate::session::EndCause;
 
 /// A node with a session to a peer that is a queue pair and no more.
 struct Victim {

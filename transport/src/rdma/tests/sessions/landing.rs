@@ -12,8 +12,8 @@ use ibex_verbs::{
 };
 
 use super::*;
-use crate::channel::EndCause;
 use crate::clock::StoppedClock;
+use crate::session::EndCause;
 
 /// Two nodes that trust each other, on a device as it is changed.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {

@@ -31,12 +31,13 @@ use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider
 
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
-use crate::driver::{
-    Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared,
-    SessionStats, Wait,
-};
-use crate::fabric::Fabric;
 use crate::rdma::{PreparedPair, Site, SiteSettings};
+use crate::session::Fabric;
+use crate::{
+    engine::{Admission, Wait},
+    runtime::{Driver, Patience, Runtime, RuntimeConfig},
+    session::{PeerDescription, SessionShared, SessionStats},
+};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
 struct Stage {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::resuming::{Breaks, PATIENCE, Resuming, TICK, VERBS_FIRST, trusting};
 use super::*;
-use crate::channel::EndCause;
 use crate::clock;
-use crate::driver::What;
+use crate::node::What;
+use crate::session::EndCause;
 
 impl Resuming {
     /// The second has said goodbye, and the answer is on its way.

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::channel::{EndCause, SendError};
 use crate::clock::StoppedClock;
+use crate::{channel::SendError, session::EndCause};
 
 /// Much longer than the looks are apart.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use ibex_verbs::{
 use rustix::io::Errno;
 
 use super::*;
-use crate::channel::EndCause;
+use crate::session::EndCause;
 
 /// Two nodes that trust each other.
 fn trusting() -> SiteSettings {

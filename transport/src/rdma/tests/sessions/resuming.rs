@@ -11,7 +11,7 @@ use ibex_verbs::provider::RawEvent;
 
 use super::*;
 use crate::clock::{self, StoppedClock};
-use crate::driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways};
+use crate::connection::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways};
 
 /// A watchdog's time: nothing that a test waits for takes so long on any machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);

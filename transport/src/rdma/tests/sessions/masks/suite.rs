@@ -7,9 +7,12 @@ use ibex_protocol::format::control::CloseReason;
 
 use super::super::resuming::{Breaks, Resuming, VERBS_FIRST};
 use super::*;
-use crate::channel::{EndCause, SendError, WaitAckedError};
 use crate::clock::StoppedClock;
-use crate::driver::Ways;
+use crate::connection::Ways;
+use crate::{
+    channel::{SendError, WaitAckedError},
+    session::EndCause,
+};
 
 /// So few that a sender waits soon.
 const NARROW: ChannelWindow = ChannelWindow {

@@ -14,9 +14,9 @@ use super::super::resuming::{
 };
 use super::*;
 use super::{Changed, Fact, Situation, State};
-use crate::channel::{EndCause, RecvError};
-use crate::driver::{Ways, What};
-use crate::fabric::Fabric;
+use crate::session::Fabric;
+use crate::{channel::RecvError, session::EndCause};
+use crate::{connection::Ways, node::What};
 
 /// A session of the first node in a state, with a stream of messages each way, and another
 /// one of the same site, whose peer is of an older version.

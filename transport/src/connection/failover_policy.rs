@@ -1,0 +1,102 @@
+//! What a session that has broken off asks its peer to go on over.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::session::Fabric;
+
+/// What a session may go on over, as far as this end is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ways {
+    /// One fabric: that which it began over, or the only one that it may get.
+    Only(Fabric),
+    /// Another queue pair, for so long from the break on; then the connection.
+    VerbsThenTcp {
+        /// How long.
+        after: Duration,
+        /// A session that went over to the connection asks for a queue pair once, first, whenever
+        /// that breaks.
+        back: bool,
+    },
+}
+
+impl Ways {
+    /// What to ask for at a time since the break of what it `was_over`.
+    pub(super) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
+        match (self, was_over) {
+            (Ways::Only(fabric), _) => fabric,
+            (Ways::VerbsThenTcp { after, .. }, Fabric::Verbs) if broken_for < after => {
+                Fabric::Verbs
+            }
+            (Ways::VerbsThenTcp { back: true, .. }, Fabric::Tcp) if is_first => Fabric::Verbs,
+            (Ways::VerbsThenTcp { .. }, _) => Fabric::Tcp,
+        }
+    }
+
+    /// Whether the session may get a queue pair when it has gone over to the connection.
+    pub(super) fn goes_back(self) -> bool {
+        matches!(self, Ways::VerbsThenTcp { back: true, .. })
+    }
+
+    /// The pause to make where `pause` was meant: no longer than until something else is wanted.
+    pub(super) fn shorten(self, pause: Duration, broken_for: Duration) -> Duration {
+        match self {
+            Ways::VerbsThenTcp { after, .. } if broken_for < after => pause.min(after - broken_for),
+            _ => pause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn verbs_is_asked_for_until_it_is_time_for_tcp() {
+        let ways = |after| Ways::VerbsThenTcp { after, back: false };
+        let nearly = SECOND - Duration::from_nanos(1);
+        for (broken_for, wanted) in [
+            (Duration::ZERO, Fabric::Verbs),
+            (nearly, Fabric::Verbs),
+            (SECOND, Fabric::Tcp),
+            (Duration::MAX, Fabric::Tcp),
+        ] {
+            for is_first in [true, false] {
+                let wants = |was_over| ways(SECOND).wanted(broken_for, is_first, was_over);
+                assert_eq!(wants(Fabric::Verbs), wanted);
+                assert_eq!(wants(Fabric::Tcp), Fabric::Tcp);
+            }
+        }
+        let at_once = ways(Duration::ZERO).wanted(Duration::ZERO, true, Fabric::Verbs);
+        assert_eq!(at_once, Fabric::Tcp);
+        for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Verbs] {
+            let only = Ways::Only(fabric);
+            assert_eq!(only.wanted(Duration::ZERO, true, fabric), fabric);
+            assert_eq!(only.wanted(Duration::MAX, false, fabric), fabric);
+        }
+    }
+
+    #[test]
+    fn who_goes_back_asks_once_for_verbs_whenever_tcp_breaks() {
+        let after = Duration::ZERO;
+        let ways = Ways::VerbsThenTcp { after, back: true };
+        assert!(ways.goes_back() && !Ways::Only(Fabric::Verbs).goes_back());
+        let wants = |is_first| ways.wanted(Duration::ZERO, is_first, Fabric::Tcp);
+        assert_eq!([wants(true), wants(false)], [Fabric::Verbs, Fabric::Tcp]);
+        let over_verbs = ways.wanted(Duration::ZERO, true, Fabric::Verbs);
+        assert_eq!(over_verbs, Fabric::Tcp);
+    }
+
+    #[test]
+    fn no_pause_is_longer_than_until_then() {
+        let (after, back) = (SECOND, false);
+        let ways = Ways::VerbsThenTcp { after, back };
+        assert_eq!(ways.shorten(SECOND / 4, SECOND / 2), SECOND / 4);
+        assert_eq!(ways.shorten(SECOND, SECOND / 2), SECOND / 2);
+        assert_eq!(ways.shorten(SECOND, SECOND), SECOND);
+        let only = Ways::Only(Fabric::Verbs);
+        assert_eq!(only.shorten(SECOND, Duration::ZERO), SECOND);
+    }
+}

@@ -1,0 +1,182 @@
+//! What a session gives back when it is silent: the rings of its senders, and what its
+//! receivers and its wires have for messages.
+//!
+//! The engine looks about once a second, as long as there is something that may go back.
+//! What has not moved between two looks is silent: no clock is read for a message, and a
+//! session that rests is not looked at. Where messages are out that are not released, the
+//! peer is asked to tell when they are, once, which leads to other looks.
+
+use std::{mem, sync::atomic::Ordering};
+
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::format::control::Ask;
+
+use super::{Link, Phase, wires::Wires};
+use crate::{
+    channel::send_end::{Claim, Rested, SendEnd, Wish},
+    engine::{Context, Tools},
+};
+
+/// What the last look at a sender's ring found.
+#[derive(Debug, Default)]
+pub(super) struct SenderSilence {
+    /// Messages sent; `None` before the first look.
+    sent: Option<u64>,
+    /// The peer was asked to tell when all of them are released, or, behind the last of
+    /// their frames, whatever it says.
+    is_asked: bool,
+    /// Once all are released: the number of a frame that none of theirs comes after.
+    last_frame: Option<u64>,
+    /// In its sight (shm).
+    wish: Option<Wish>,
+}
+
+/// What a look at a sender's ring means.
+enum Finding {
+    /// It was used since the last look.
+    Used,
+    /// It may go back.
+    Silent,
+    /// It is still needed; the peer has to be asked, or was.
+    Needed { is_asked: bool },
+}
+
+impl SenderSilence {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// The wires may still be reading what is released already. A device may be done with
+    /// all of it, and not have said so before it is asked for something that has to be told,
+    /// as a question is.
+    fn look(&mut self, end: &SendEnd, wires: &Wires) -> Finding {
+        let sent = end.sent.load(Ordering::Acquire);
+        if self.sent.replace(sent) != Some(sent) {
+            self.is_asked = false;
+            self.last_frame = None;
+            end.take_back_question(&mut self.wish);
+            return Finding::Used;
+        }
+        if end.counts().released == sent {
+            let last_frame = *self.last_frame.get_or_insert_with(|| {
+                // What was asked before may have gone out before that frame.
+                self.is_asked = false;
+                wires.in_flight().unwrap_or(0)
+            });
+            if wires.are_done_with(last_frame) {
+                return Finding::Silent;
+            }
+        }
+        let is_asked = mem::replace(&mut self.is_asked, true);
+        Finding::Needed { is_asked }
+    }
+}
+
+impl Link {
+    /// Gives back what was not used since the last look. Returns whether another look is
+    /// worth it although nothing moves.
+    pub(crate) fn look_for_silence(
+        &mut self,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        match self.phase {
+            Phase::Up => {}
+            // It goes as a whole, unless the peer's host says nothing any more.
+            Phase::Closing => {
+                let goes_on = self.look_for_cut_frame() | self.look_for_answers(tools, context);
+                self.settle(tools, context);
+                return goes_on;
+            }
+            Phase::PeerClosed | Phase::Gone => return false,
+        }
+        let mut goes_on = self.rest_senders(context);
+        for receiver in self.receivers.values_mut() {
+            goes_on |= receiver.look_for_silence();
+        }
+        goes_on |= self.wires.look_for_silence(&self.shared.counters);
+        goes_on |= self.look_for_cut_frame();
+        goes_on |= self.look_for_answers(tools, context);
+        self.settle(tools, context);
+        if !goes_on {
+            self.rest();
+        }
+        goes_on
+    }
+
+    /// Nothing moves: lists for what comes and goes are freed.
+    fn rest(&mut self) {
+        self.session.rest();
+        if let Some(local) = &mut self.local {
+            local.rest();
+        }
+        self.hot_rings.shrink_to_fit();
+        self.parting.shrink_to_fit();
+    }
+
+    fn rest_senders(&mut self, context: &mut Context<'_>) -> bool {
+        let mut goes_on = false;
+        let mut silent = Vec::new();
+        for (id, sender) in self.senders.iter_mut() {
+            let Some(silence) = &mut sender.silence else {
+                continue;
+            };
+            match silence.look(&sender.end, &self.wires) {
+                Finding::Used => goes_on = true,
+                Finding::Silent => silent.push(id),
+                Finding::Needed { is_asked: true } => {}
+                Finding::Needed { is_asked: false } if self.local.is_some() => {
+                    sender.end.ask_for_news(&mut silence.wish);
+                }
+                Finding::Needed { is_asked: false } => {
+                    // Not for what is released, which a sender asks that waits for room: the
+                    // peer would watch it stall. Where acknowledgement has ended this is
+                    // answered when all of them are released.
+                    let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
+                    self.session.ask(id, ask);
+                }
+            }
+        }
+        goes_on | self.take_rings(&silent, context)
+    }
+
+    /// Takes the rings of senders back, unless their handles are at it. Returns whether
+    /// one was.
+    fn take_rings(&mut self, silent: &[u32], context: &mut Context<'_>) -> bool {
+        let ends: Vec<_> = silent
+            .iter()
+            .filter_map(|&id| Some((id, self.senders.get(id)?.end.clone())))
+            .collect();
+        if ends.is_empty() {
+            return false;
+        }
+        let claims: Vec<_> = ends.iter().map(|(_, end)| end.claim()).collect();
+        // Of all claims at once.
+        Asymmetry::of_process().heavy_here();
+        let mut is_busy = false;
+        for ((id, _), claim) in ends.iter().zip(claims) {
+            match claim.and_then(Claim::take) {
+                Some(rested) => self.ring_rests(*id, rested, context),
+                None => is_busy = true,
+            }
+        }
+        is_busy
+    }
+
+    fn ring_rests(&mut self, id: u32, rested: Rested, context: &mut Context<'_>) {
+        self.hot_rings.retain(|&hot| hot != id);
+        self.session.return_landings(id);
+        let Some(sender) = self.senders.get_mut(id) else {
+            return;
+        };
+        let ring = sender.ring.take();
+        if let Some(mut silence) = sender.silence.take() {
+            sender.end.take_back_question(&mut silence.wish);
+        }
+        context.leftovers.push(Box::new((ring, rested)));
+        self.pass_rest(id);
+    }
+}

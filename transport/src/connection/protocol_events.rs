@@ -1,0 +1,229 @@
+//! What a link does about the events of its session.
+
+use ibex_protocol::{
+    format::{
+        control::{CloseReason, Role},
+        record,
+    },
+    session::{Agreed, Event},
+};
+use ibex_ring::arrival_ring;
+
+use super::{Link, Phase};
+use crate::{
+    channel::{
+        receive_end::Source,
+        state::End,
+        words::{ReceiverWords, Words},
+    },
+    engine::Context,
+    node::What,
+    session::EndCause,
+};
+
+impl Link {
+    /// The session is up.
+    pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
+        if context.runtime.is_draining() {
+            self.session.say_draining(false);
+        }
+        let peer = self.shared.peer();
+        let (fabric, reason) = (peer.fabric, peer.reason.clone());
+        self.tell(What::Connected { fabric, reason }, context);
+    }
+
+    /// Tells whoever listens to the node's events, unless they know that the session is over:
+    /// a handle may notice something in the moment of the end.
+    pub(crate) fn tell(&self, what: What, context: &mut Context<'_>) {
+        if self.phase == Phase::Gone && !matches!(what, What::Gone { .. }) {
+            return;
+        }
+        if let What::Gone { cause } = &what {
+            self.shared.ended(cause, &mut context.wakers);
+        }
+        let events = &context.runtime.events;
+        events.tell(self.shared.peer(), what, &mut context.wakers);
+    }
+
+    #[inline]
+    pub(super) fn handle_events(&mut self, context: &mut Context<'_>) {
+        if self.session.has_events() {
+            self.handle_all_events(context);
+        }
+    }
+
+    #[inline(never)]
+    fn handle_all_events(&mut self, context: &mut Context<'_>) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::PeerOpened { .. } => {}
+                Event::Opened {
+                    end,
+                    peer_end,
+                    agreed,
+                } => {
+                    self.opened(end, peer_end, agreed, context);
+                }
+                Event::Mismatched { end, theirs } => {
+                    self.end_channel(end, End::Mismatch(theirs), context);
+                }
+                Event::Counted { end, counters } => {
+                    if let Some(sender) = self.senders.get_mut(end) {
+                        if let Some(theirs) = sender.end.theirs.get() {
+                            theirs.report(&counters);
+                        }
+                        sender.end.waiters.take(&mut context.wakers);
+                        if sender.large_arrived(counters.received, &self.session, &mut self.parting)
+                        {
+                            self.part_with_what_is_gone(context);
+                        }
+                    }
+                }
+                Event::Asked { end } => {
+                    if let Some(receiver) = self.receivers.get(end) {
+                        receiver.end.answer_ask();
+                        // It may wait for a guard that was counted here.
+                        receiver.end.waiters.take(&mut context.wakers);
+                        self.session.released(end, &receiver.end.counters());
+                        if self.session.wants_room(end) {
+                            self.room_is_wanted(end);
+                        }
+                    }
+                }
+                Event::Told { end, counters } => {
+                    if let Some(receiver) = self.receivers.get(end) {
+                        receiver.end.told(&counters);
+                    }
+                }
+                Event::PeerClosed {
+                    end,
+                    reason,
+                    final_sequence,
+                } => {
+                    self.peer_closed(end, reason, final_sequence, context);
+                }
+                Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                } => {
+                    self.large_announced(end, sequence, length, context);
+                }
+                Event::LandingReturned { index } => self.landing_returned(index),
+                Event::Forgotten { end } => {
+                    self.forget_sender(end);
+                    self.grants_are_over(end);
+                    if let Some(local) = &mut self.local {
+                        local.forget_words(end);
+                    }
+                }
+                Event::Goodbye => self.peer_said_goodbye(context),
+                Event::Abandoned => {
+                    self.is_certainly_gone("it has given the session up", context);
+                }
+                Event::Draining { is_done } => self.peer_drains(is_done, context),
+                Event::Damaged { times } => self.peer_found_damage(times),
+                Event::Replay {
+                    end,
+                    received,
+                    position,
+                } => {
+                    let sender = self.senders.get_mut(end);
+                    if !sender.is_some_and(|sender| sender.replay(received, position)) {
+                        let why = format!(
+                            "it broke the protocol: message {received} of channel {end} does not \
+                             end where it says"
+                        );
+                        return self.fail(&why, context);
+                    }
+                }
+                Event::Resumed { replayed } => self.goes_on(replayed, context),
+            }
+        }
+    }
+
+    /// Both ends are open: gives our handle what it needs, once all of it is here.
+    fn opened(&mut self, end: u32, peer_end: u32, agreed: Agreed, context: &mut Context<'_>) {
+        let role = if self.senders.contains(end) {
+            Role::Sender
+        } else {
+            Role::Receiver
+        };
+        if let Some(local) = &mut self.local {
+            // The peer's words come over the Unix socket, before or after this.
+            local.opened(end, role, peer_end, agreed);
+            self.open_local(context);
+            return;
+        }
+        if let Some(sender) = self.senders.get(end) {
+            let words = Words::<ReceiverWords>::local();
+            words.reset(record::first_position(agreed.alignment as usize));
+            let _ = sender.end.theirs.set(words);
+            sender.end.state.open(agreed);
+            sender.end.waiters.take(&mut context.wakers);
+        }
+        if let Some(receiver) = self.receivers.get_mut(end) {
+            let arrivals = arrival_ring(agreed.window.messages.next_power_of_two() as usize);
+            let (writer, reader, retirer) = match arrivals {
+                Ok(arrivals) => arrivals,
+                Err(error) => return self.receiver_lacks_memory(end, &error, context),
+            };
+            receiver.writer = Some(writer);
+            receiver.end.held().frames = Some(retirer);
+            let _ = receiver.end.theirs.set(Words::local());
+            // First what was agreed: it says how to read what is provided.
+            receiver.end.state.open(agreed);
+            self.session.tell_every(end, receiver.end.tell_every);
+            receiver.end.provide(Source::Frames(reader));
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        self.forget_openings();
+    }
+
+    fn peer_closed(
+        &mut self,
+        end: u32,
+        reason: CloseReason,
+        final_sequence: u64,
+        context: &mut Context<'_>,
+    ) {
+        // What the peer passed before it closed its end is still to be handed out.
+        self.receive_local(context);
+        if let Some(receiver) = self.receivers.get(end) {
+            if reason == CloseReason::Dropped {
+                // shm: the peer's own word says so, and it may be ahead of us. And once we
+                // say goodbye, the peer closes what its application did not.
+                if self.local.is_none()
+                    && self.phase != Phase::Closing
+                    && let Some(theirs) = receiver.end.theirs.get()
+                {
+                    theirs.close(final_sequence);
+                }
+            } else if let Some(local) = &mut self.local
+                && local.is_behind()
+            {
+                local.closed_behind.push((end, reason));
+            } else {
+                receiver
+                    .end
+                    .state
+                    .end(End::Cause(EndCause::PeerClosed(reason)));
+            }
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        if self.senders.contains(end) {
+            self.end_channel(end, End::Cause(EndCause::PeerClosed(reason)), context);
+        }
+    }
+
+    pub(super) fn end_channel(&mut self, end: u32, why: End, context: &mut Context<'_>) {
+        if let Some(sender) = self.senders.get(end) {
+            sender.end.state.end(why.clone());
+            sender.end.waiters.take(&mut context.wakers);
+        }
+        if let Some(receiver) = self.receivers.get(end) {
+            receiver.end.state.end(why);
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! The sending half of a queue pair: frames are planned, a batch of them, and posted with one
+//! doorbell; a record that is alone goes at once.
+
+use std::{collections::VecDeque, ops::Range, ptr, slice};
+
+use ibex_protocol::{
+    format::frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
+    framing::LEAST_BUFFER_BYTES,
+    id_map::IdMap,
+    session::{Body, Session},
+    signal_cadence::SignalCadence,
+    transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
+};
+use ibex_verbs::{MemoryRegion, PostError, QueuePair, RemoteAddress, ScatterEntry, SendRequest};
+
+use super::{
+    Link, Phase, Wires,
+    queue_pair::{Pair, PairState},
+    retained::Parting,
+    senders::{Rings, SendLink, locate},
+};
+use crate::{
+    engine::Context,
+    rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
+    session::{EndCause, SessionCounters},
+};
+
+/// What a queue pair sends with.
+pub(super) struct PairSending {
+    heads: MemoryRegion<DeviceMapping>,
+    pub(super) slots: SendSlots,
+    cadence: SignalCadence,
+    /// The numbers of writes that are not done.
+    writes: VecDeque<u64>,
+    /// Frames are due and cannot go before a completion comes: of a send, for a place in
+    /// the queue, or of a receive, with credit.
+    pub(super) is_blocked: bool,
+    /// Heads of the batch that is being built, one behind the other; behind those of short
+    /// frames, their bodies.
+    head: Vec<u8>,
+    planned: Vec<Planned>,
+    /// Pieces that the device takes of one send.
+    max_entries: usize,
+    /// The longest record with its head that goes at once, inline: none where that would be
+    /// more pieces than the device takes.
+    max_lone: usize,
+    /// What has to be free in the head slab before a frame is taken out of the session.
+    longest_stage: usize,
+    /// The head of a frame that goes alone; behind its header there are zeros for ever.
+    lone_head: [u8; LONE_HEAD_BYTES],
+}
+
+/// What a pair sends of.
+struct Ends<'a> {
+    senders: &'a mut IdMap<SendLink>,
+    parting: &'a mut Vec<Parting>,
+    /// A large message is kept until it has arrived.
+    keeps: bool,
+}
+
+/// A frame of the batch that is being built.
+struct Planned {
+    place: Place,
+    body: Body,
+    is_signaled: bool,
+    /// The head slab is in use up to here, once it is posted.
+    staged: u64,
+}
+
+/// Where a frame's bytes are.
+enum Place {
+    /// All of them in the list of heads: the frame goes inline.
+    Inline(Range<usize>),
+    /// The head in the head slab, the body where it was.
+    Staged(Range<usize>),
+    /// All of them in the head slab: the device takes fewer pieces than they are.
+    Copied(Range<usize>),
+    /// No frame: a write into memory of the peer's.
+    Write(RemoteAddress),
+    /// The same, of the head of a block from the head slab and the message behind it.
+    Landing {
+        head: Range<usize>,
+        block: RemoteAddress,
+        immediate: u32,
+    },
+}
+
+impl Place {
+    fn is_write(&self) -> bool {
+        matches!(self, Place::Write(_) | Place::Landing { .. })
+    }
+}
+
+/// The longest frame that goes inline, if the device takes so much.
+const INLINE_BYTES: usize = 256;
+
+impl PairSending {
+    /// For so many requests outstanding on `pair`, each of up to `max_entries` pieces, with
+    /// `heads` for those that do not go inline, and frames of up to `frame_bytes`.
+    pub(super) fn new(
+        requests: u32,
+        pair: &QueuePair,
+        max_entries: usize,
+        heads: MemoryRegion<DeviceMapping>,
+        frame_bytes: usize,
+    ) -> Self {
+        Self {
+            max_entries,
+            max_lone: match max_entries {
+                0..LONE_ENTRIES => 0,
+                _ => pair.max_inline_bytes() as usize,
+            },
+            longest_stage: match max_entries {
+                0..MOST_ENTRIES => frame_bytes.max(LONGEST_HEAD),
+                _ => LONGEST_HEAD,
+            },
+            slots: SendSlots::new(requests, heads.bytes()),
+            heads,
+            cadence: SignalCadence::default(),
+            writes: VecDeque::new(),
+            is_blocked: false,
+            head: Vec::with_capacity(SEND_BATCH * INLINE_BYTES + LONGEST_HEAD),
+            planned: Vec::with_capacity(SEND_BATCH),
+            lone_head: [0; LONE_HEAD_BYTES],
+        }
+    }
+
+    /// How many writes were done since the last time, if any.
+    #[inline]
+    pub(super) fn take_done_writes(&mut self) -> Option<u32> {
+        if self.writes.is_empty() {
+            return None;
+        }
+        let done = self.slots.done();
+        let writes = self.writes.partition_point(|number| *number <= done);
+        self.writes.drain(..writes);
+        (writes > 0).then_some(writes as u32)
+    }
+}
+
+impl Link {
+    /// Posts frames until nothing is due or the queue is full.
+    pub(super) fn transmit_pair(&mut self, context: &mut Context<'_>) -> bool {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return false;
+        };
+        if self.phase == Phase::Gone || self.broken.is_some() {
+            return false;
+        }
+        let (senders, parting) = (&mut self.senders, &mut self.parting);
+        let ends = Ends {
+            senders,
+            parting,
+            keeps: self.rewiring.is_some(),
+        };
+        match pair.transmit(&mut self.session, ends, &self.shared.counters) {
+            Ok(progress) => {
+                self.finish_if_said(context);
+                progress
+            }
+            Err(refused) => {
+                self.device_refused(&refused);
+                true
+            }
+        }
+    }
+
+    /// The device takes no request any more.
+    pub(super) fn device_refused(&mut self, refused: &PostError) {
+        let why = refused.to_string();
+        self.drain_then_end(EndCause::DeviceLost { why });
+    }
+}
+
+impl Pair {
+    /// Posts frames in batches, one doorbell for each. Returns whether there were any.
+    fn transmit(
+        &mut self,
+        session: &mut Session,
+        mut ends: Ends<'_>,
+        counters: &SessionCounters,
+    ) -> Result<bool, PostError> {
+        let mut progress = false;
+        loop {
+            let has_more = self.plan(session, ends.senders);
+            if self.sending.planned.is_empty() {
+                self.note_blocked(session, counters);
+                return Ok(progress);
+            }
+            self.post_planned(&mut ends, counters)?;
+            progress = true;
+            if !has_more {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Puts as many frames as there is room for into `planned`, as long as the session has
+    /// some. Returns whether it may have more.
+    #[inline]
+    fn plan(&mut self, session: &mut Session, senders: &mut IdMap<SendLink>) -> bool {
+        let (PairState::Live(queue_pair), sending) = (&self.state, &mut self.sending) else {
+            return false;
+        };
+        let room = sending.slots.room().min(queue_pair.send_room() as usize);
+        let room = room.min(SEND_BATCH);
+        let max_inline = INLINE_BYTES.min(queue_pair.max_inline_bytes() as usize);
+        let head = &mut sending.head;
+        head.clear();
+        while sending.planned.len() < room && sending.slots.has_stage(sending.longest_stage) {
+            let start = head.len();
+            let Some(body) = session.poll_transmit(&mut Rings(senders), 0, head) else {
+                return false;
+            };
+            let ends_something = ends_something(&head[start..], body, senders);
+            let place = if let Body::Write { chunk, memory, .. } = body {
+                Place::Write(remote(memory, chunk.offset))
+            } else if let Body::Landing {
+                end, memory, word, ..
+            } = body
+            {
+                match word {
+                    None => Place::Write(remote(memory, LANDING_HEAD_BYTES as u64)),
+                    Some(word) => {
+                        let (position, bytes) = (word.position, word.bytes);
+                        let record = Body::Records {
+                            end,
+                            position,
+                            bytes,
+                        };
+                        if let Some((base, length)) = locate(senders, record) {
+                            // SAFETY: bytes of a ring that are not released, and nobody
+                            // writes there.
+                            let record = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+                            head.extend_from_slice(record);
+                        }
+                        head.resize(start + LANDING_HEAD_BYTES, 0);
+                        Place::Landing {
+                            head: stage(&mut sending.slots, &sending.heads, &head[start..]),
+                            block: remote(memory, 0),
+                            immediate: word.immediate,
+                        }
+                    }
+                }
+            } else if head.len() - start + body.bytes() <= max_inline {
+                if let Some((base, length)) = locate(senders, body) {
+                    // SAFETY: bytes of a ring or a message that are not released, and
+                    // nobody writes there.
+                    let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+                    head.extend_from_slice(body);
+                }
+                Place::Inline(start..head.len())
+            } else {
+                let is_copied = sending.max_entries < MOST_ENTRIES
+                    && 1 + pieces(senders, body).into_iter().flatten().count()
+                        > sending.max_entries;
+                if is_copied && let Some((base, length)) = locate(senders, body) {
+                    // SAFETY: as above.
+                    let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+                    head.extend_from_slice(body);
+                }
+                let staged = stage(&mut sending.slots, &sending.heads, &head[start..]);
+                match is_copied {
+                    true => Place::Copied(staged),
+                    false => Place::Staged(staged),
+                }
+            };
+            sending.planned.push(Planned {
+                place,
+                body,
+                is_signaled: sending.cadence.is_due(ends_something),
+                staged: sending.slots.staged(),
+            });
+        }
+        true
+    }
+
+    /// Nothing is due, or it cannot go.
+    fn note_blocked(&mut self, session: &Session, counters: &SessionCounters) {
+        let sending = &mut self.sending;
+        let was_blocked = std::mem::replace(&mut sending.is_blocked, session.is_out_of_credit());
+        if sending.is_blocked && !was_blocked {
+            let is_full =
+                sending.slots.room() == 0 || !sending.slots.has_stage(sending.longest_stage);
+            match is_full {
+                true => counters.queue_stalls.add(1),
+                false => counters.credit_is_out(),
+            }
+        }
+    }
+
+    /// Posts what is planned, with one doorbell.
+    fn post_planned(
+        &mut self,
+        ends: &mut Ends<'_>,
+        counters: &SessionCounters,
+    ) -> Result<(), PostError> {
+        let Ends {
+            senders,
+            parting,
+            keeps,
+        } = ends;
+        let (
+            PairState::Live(queue_pair),
+            PairSending {
+                heads,
+                slots,
+                is_blocked,
+                head,
+                planned,
+                writes: unfinished,
+                ..
+            },
+        ) = (&mut self.state, &mut self.sending)
+        else {
+            return Ok(());
+        };
+        *is_blocked = false;
+        counters.credit_is_there();
+        let (mut inline, mut signaled, mut bytes) = (0, 0, 0);
+        let (mut writes, mut written) = (0, 0);
+        let mut batch = queue_pair.send_batch();
+        for frame in &*planned {
+            let id = slots.post(frame.staged);
+            let (mut entries, mut count) = ([ScatterEntry::EMPTY; MOST_ENTRIES], 1);
+            let mut request = match &frame.place {
+                Place::Inline(range) => {
+                    entries[0] = ScatterEntry::unregistered(&head[range.clone()]);
+                    inline += 1;
+                    SendRequest::send(id, &entries[..1]).inline()
+                }
+                Place::Copied(range) => {
+                    entries[0] = heads.entry(range.clone());
+                    SendRequest::send(id, &entries[..1])
+                }
+                Place::Staged(range) => {
+                    entries[0] = heads.entry(range.clone());
+                    for piece in pieces(senders, frame.body).into_iter().flatten() {
+                        entries[count] = piece;
+                        count += 1;
+                    }
+                    SendRequest::send(id, &entries[..count])
+                }
+                Place::Write(remote) => {
+                    if let [Some(piece), _] = pieces(senders, frame.body) {
+                        entries[0] = piece;
+                    }
+                    SendRequest::write(id, &entries[..1], *remote)
+                }
+                Place::Landing {
+                    head,
+                    block,
+                    immediate,
+                } => {
+                    entries[0] = heads.entry(head.clone());
+                    if let [Some(message), _] = pieces(senders, frame.body) {
+                        entries[1] = message;
+                    }
+                    let write = SendRequest::write(id, &entries[..LONE_ENTRIES], *block);
+                    write.with_immediate(*immediate)
+                }
+            };
+            if frame.is_signaled {
+                request = request.signaled();
+                signaled += 1;
+            }
+            if frame.place.is_write() {
+                writes += 1;
+                written += request.bytes();
+            } else {
+                bytes += request.bytes();
+            }
+            // Room, pieces and inline bytes were asked for before.
+            batch.push(&request).expect("a planned frame fits");
+        }
+        let posted = batch.post();
+        let requests = planned.len() as u64;
+        let numbers = slots.posted() - requests + 1..;
+        for (frame, number) in planned.drain(..).zip(numbers) {
+            let (end, chunk) = match frame.body {
+                Body::Chunk { end, chunk } => (end, chunk),
+                Body::Write { end, chunk, .. } | Body::Landing { end, chunk, .. } => {
+                    unfinished.push_back(number);
+                    (end, chunk)
+                }
+                Body::Inline | Body::Records { .. } => continue,
+            };
+            if let Some(sender) = senders.get_mut(end) {
+                let is_last = sender.chunk_went(chunk, number, *keeps, parting);
+                match frame.body {
+                    Body::Write { .. } => counters.rendezvous_sent.add(is_last.into()),
+                    Body::Landing { .. } => counters.landings_sent.add(1),
+                    _ => {}
+                }
+            }
+        }
+        if writes > 0 {
+            counters.rdma_writes.add(writes);
+            counters.rdma_bytes.add(written);
+        }
+        counters.frames_sent.add(requests - writes);
+        counters.bytes_sent.add(bytes);
+        counters.work_requests.add(requests);
+        counters.inline_sends.add(inline);
+        counters.signaled.add(signaled);
+        counters.doorbells.add(1);
+        posted.map(|_| ())
+    }
+
+    /// Posts a frame of one short record, if nothing else is to go and there is room.
+    /// Returns whether it did.
+    #[inline(always)]
+    pub(super) fn post_lone_record(
+        &mut self,
+        end: u32,
+        record: &[u8],
+        session: &mut Session,
+        counters: &SessionCounters,
+    ) -> Result<bool, PostError> {
+        let (PairState::Live(queue_pair), sending) = (&mut self.state, &mut self.sending) else {
+            return Ok(false);
+        };
+        let has_room = sending.slots.room() > 0 && queue_pair.send_room() > 0;
+        let longest = LONE_HEAD_BYTES + record.len();
+        if !has_room || longest > sending.max_lone {
+            return Ok(false);
+        }
+        let Some(header) = session.poll_lone_record(end, record.len(), 0) else {
+            return Ok(false);
+        };
+        sending.lone_head[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        let entries = [
+            ScatterEntry::unregistered(&sending.lone_head[..header.body_offset()]),
+            ScatterEntry::unregistered(record),
+        ];
+        let id = sending.slots.post(sending.slots.staged());
+        let mut request = SendRequest::send(id, &entries).inline();
+        if sending.cadence.is_due(false) {
+            request = request.signaled();
+            counters.signaled.add(1);
+        }
+        let mut batch = queue_pair.send_batch();
+        // Room and inline bytes were asked for before.
+        batch.push(&request).expect("a short frame fits");
+        batch.post()?;
+        counters.frames_sent.add(1);
+        counters.bytes_sent.add(u64::from(header.length));
+        counters.work_requests.add(1);
+        counters.inline_sends.add(1);
+        counters.doorbells.add(1);
+        sending.is_blocked = false;
+        counters.credit_is_there();
+        Ok(true)
+    }
+}
+
+/// Whether memory, or the session, waits for a frame to be gone: a control message, or the
+/// last chunk of a large one.
+fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
+    match body {
+        Body::Inline => {
+            matches!(FrameHeader::parse(head), Ok(Some(header)) if header.body_bytes() > 0)
+        }
+        Body::Records { .. } => false,
+        // The next may go when it is done.
+        Body::Write { .. } | Body::Landing { .. } => true,
+        Body::Chunk { end, chunk } => senders
+            .get(end)
+            .and_then(|sender| sender.large_out(chunk.sequence))
+            .is_some_and(|large| large.ends_with(chunk)),
+    }
+}
+
+/// A byte of memory that the peer granted.
+fn remote(memory: RemoteMemory, offset: u64) -> RemoteAddress {
+    RemoteAddress {
+        address: memory.at(offset),
+        rkey: memory.key(),
+    }
+}
+
+/// Puts a head into the slab, for a device to read.
+fn stage(slots: &mut SendSlots, heads: &MemoryRegion<DeviceMapping>, head: &[u8]) -> Range<usize> {
+    let at = slots.stage(head.len());
+    // SAFETY: `stage` gave a range of the slab that no outstanding request uses, and the
+    // region is written here only.
+    unsafe {
+        ptr::copy_nonoverlapping(head.as_ptr(), heads.base().add(at).as_ptr(), head.len());
+    }
+    at..at + head.len()
+}
+
+/// Where a device finds a frame's body.
+fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
+    let unregistered = "handles register what they send from before they say so";
+    match body {
+        Body::Inline => [None, None],
+        Body::Records {
+            end,
+            position,
+            bytes,
+        } => {
+            let ring = senders.get(end).and_then(|sender| sender.ring.as_ref());
+            let registered = ring.and_then(|ring| ring.registered.as_ref());
+            registered.expect(unregistered).pieces(position, bytes)
+        }
+        Body::Chunk { end, chunk }
+        | Body::Write { end, chunk, .. }
+        | Body::Landing { end, chunk, .. } => {
+            let sender = senders.get(end);
+            let large = sender.and_then(|sender| sender.large_out(chunk.sequence));
+            let registered = large.and_then(|large| large.registered.as_ref());
+            let start = chunk.offset as usize;
+            let piece = registered
+                .expect(unregistered)
+                .piece(start..start + chunk.bytes);
+            [Some(piece), None]
+        }
+    }
+}
+
+/// Pieces of one frame at most: its head, and records over their ring's seam.
+const MOST_ENTRIES: usize = SEND_ENTRIES as usize;
+/// Pieces of a frame that goes alone.
+const LONE_ENTRIES: usize = 2;
+/// The longest head of a frame that goes alone.
+const LONE_HEAD_BYTES: usize = HEADER_BYTES + BLOCK_ALIGNMENT;
+/// The longest head: of records and chunks, or a control message as a whole.
+const LONGEST_HEAD: usize = if LEAST_BUFFER_BYTES > HEAD_BYTES {
+    LEAST_BUFFER_BYTES
+} else {
+    HEAD_BYTES
+};

@@ -1,0 +1,18 @@
+//! On what terms a session goes on over other wires.
+
+use std::sync::Arc;
+
+use super::{dialer::Redial, failover_policy::Ways};
+
+/// What a session needs to go on over other wires than those that it began with.
+#[derive(Clone, Debug)]
+pub struct RewiringTerms {
+    /// The session's name, which both ends know.
+    pub session: [u8; 16],
+    /// How to dial the peer, at the end that dialed.
+    pub redial: Option<Arc<dyn Redial>>,
+    /// What it asks for then.
+    pub ways: Ways,
+    /// The peer's process, where it is one of this host's.
+    pub process: Option<u32>,
+}

@@ -1,0 +1,488 @@
+//! A sending end in the engine: its ring, walked for records, and its large messages.
+
+use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
+
+use ibex_protocol::{
+    format::record::{self, LargeAnnouncement, Layout},
+    id_map::IdMap,
+    session::{Body, RecordSource, Run, Session},
+    transfer::{eager_write::LandingId, rendezvous::Chunk},
+};
+use ibex_ring::{
+    Arm, Consumer, Mapped, Released,
+    memory::{LargeLease, MemoryError, RingLease},
+};
+
+use super::{Link, Wires, idle::SenderSilence, retained::Parting};
+use crate::{
+    channel::{
+        send_end::SendEnd,
+        words::{ReceiverWords, Words},
+    },
+    rdma::{RegisteredMessage, RegisteredRing, Site},
+    session::{EndCause, SessionShared},
+    stream::outbound::Lists,
+};
+
+/// One sending end in the engine.
+pub(super) struct SendLink {
+    pub(super) end: Arc<SendEnd>,
+    /// There while the channel is used, and small while it is not.
+    pub(super) ring: Option<Box<AttachedRing>>,
+    /// Large messages of which not every byte is in a frame.
+    pub(super) large: VecDeque<LargeOut>,
+    /// No handle publishes any more.
+    pub(super) is_closed: bool,
+    /// The node closes it, and has not said behind which message: a handle may be inside.
+    pub(super) is_ending: bool,
+    /// The last message that the peer was told of (shm).
+    pub(super) ended_at: Option<u64>,
+    /// What the peer's words said when handles were last woken (shm).
+    pub(super) seen: Option<(u64, u64, bool)>,
+    /// The handles have a ring, which is wanted back when they are silent.
+    pub(super) silence: Option<SenderSilence>,
+}
+
+pub(super) struct AttachedRing {
+    consumer: Consumer<Mapped>,
+    /// Keeps the ring until nothing of it waits to be written.
+    lease: Arc<RingLease>,
+    /// What a device sends from (verbs).
+    pub(super) registered: Option<Arc<RegisteredRing>>,
+    words: Words<ReceiverWords>,
+    arm: Arm,
+    is_armed: bool,
+}
+
+pub(super) struct LargeOut {
+    pub(super) sequence: u64,
+    pub(super) length: usize,
+    memory: LargeLease,
+    /// What a device sends from (verbs).
+    pub(super) registered: Option<Arc<RegisteredMessage>>,
+    /// All of it is in frames up to this one; it is kept until it has arrived, should these
+    /// wires break.
+    sent_in: Option<u64>,
+}
+
+impl SendLink {
+    pub(super) fn new(end: Arc<SendEnd>) -> Self {
+        Self {
+            end,
+            ring: None,
+            large: VecDeque::new(),
+            is_closed: false,
+            is_ending: false,
+            ended_at: None,
+            seen: None,
+            silence: None,
+        }
+    }
+
+    /// Says to a peer that reads the ring itself that the end is behind message `last`.
+    pub(super) fn close_in_order(&mut self, last: u64, shared: &SessionShared) {
+        if let Some(ours) = self.end.ours.get() {
+            ours.close(last);
+            self.ended_at = Some(last);
+            shared.ring_peer();
+        }
+    }
+
+    /// A chunk is in frame (or write) `until`, as [`in_flight`](super::Wires::in_flight) counts. With
+    /// a message's last chunk its memory parts, unless it is `kept`.
+    /// Returns whether it was that.
+    pub(super) fn chunk_went(
+        &mut self,
+        chunk: Chunk,
+        until: u64,
+        kept: bool,
+        parting: &mut Vec<Parting>,
+    ) -> bool {
+        // One that has a block is not held up by one that waits for its grant.
+        let is_last = |large: &LargeOut| large.ends_with(chunk);
+        let Some(index) = self.large.iter().position(is_last) else {
+            return false;
+        };
+        if kept {
+            self.large[index].sent_in = Some(until);
+        } else if let Some(large) = self.large.remove(index) {
+            self.part_with(large, until, parting);
+        }
+        true
+    }
+
+    /// Messages up to `received` have arrived: what was kept of them parts. A peer may say so
+    /// of one that is being sent; the session knows better.
+    pub(super) fn large_arrived(
+        &mut self,
+        received: u64,
+        session: &Session,
+        parting: &mut Vec<Parting>,
+    ) -> bool {
+        let mut any = false;
+        while let Some(large) = self.large.pop_front() {
+            if large.sequence > received || session.sends_large(self.end.id, large.sequence) {
+                self.large.push_front(large);
+                return any;
+            }
+            // Of one that arrived over wires that are gone, nothing is in frames.
+            let until = large.sent_in.unwrap_or(0);
+            self.part_with(large, until, parting);
+            any = true;
+        }
+        any
+    }
+
+    fn part_with(&self, large: LargeOut, until: u64, parting: &mut Vec<Parting>) {
+        let end = self.end.clone();
+        parting.push(Parting::of_message(end, large, until));
+    }
+
+    /// The wires broke: what has not arrived goes out again.
+    pub(super) fn large_is_sent_again(&mut self) {
+        for large in &mut self.large {
+            large.sent_in = None;
+        }
+    }
+
+    /// Everything that it sends from is registered with `site`: handles have done so, unless
+    /// the session had another site then.
+    pub(super) fn register_with(&mut self, site: &Site) -> Result<(), MemoryError> {
+        if let Some(ring) = &mut self.ring {
+            let before = ring.registered.take();
+            ring.registered = Some(site.ring_to_send(&ring.lease, before)?);
+        }
+        for large in &mut self.large {
+            let before = large.registered.take();
+            let registered = site.message_to_send(&large.memory, large.length, before)?;
+            large.registered = Some(registered);
+        }
+        Ok(())
+    }
+
+    /// Takes records again from behind message `received`, which ends at ring position
+    /// `position`. False if that cannot be.
+    pub(super) fn replay(&mut self, received: u64, position: u64) -> bool {
+        let Some(ring) = &mut self.ring else {
+            return false;
+        };
+        ring.consumer.go_back(Released {
+            messages: received,
+            position,
+        })
+    }
+
+    /// A large message of which not every byte is in a frame.
+    pub(super) fn large_out(&self, sequence: u64) -> Option<&LargeOut> {
+        self.large.iter().find(|large| large.sequence == sequence)
+    }
+
+    #[inline]
+    fn has_records(&self) -> bool {
+        self.ring
+            .as_ref()
+            .is_some_and(|ring| !ring.consumer.is_empty())
+    }
+}
+
+impl AttachedRing {
+    /// Where the byte at a ring position lies.
+    #[inline]
+    fn at(&self, position: u64) -> NonNull<u8> {
+        let offset = position as usize & (self.lease.capacity() - 1);
+        // SAFETY: the offset is inside the first of the two windows.
+        unsafe { self.lease.base().add(offset) }
+    }
+}
+
+/// What a look at the hot rings found.
+pub(super) struct Seen {
+    /// There are records that can be sent, as far as is known.
+    pub(super) is_sendable: bool,
+    /// A large message waits for its grant, or to be sent.
+    pub(super) has_large: bool,
+}
+
+/// The rings of a link's senders, as the session sees them.
+pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
+
+impl RecordSource for Rings<'_> {
+    #[inline]
+    fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
+        let ring = self.0.get_mut(end)?.ring.as_mut()?;
+        // Our own process writes these rings, so a malformed record is a bug of ours.
+        let run = ring
+            .consumer
+            .walk_frame(batch, single)
+            .unwrap_or_else(|error| unreachable!("our own ring: {error}"));
+        if run.records == 0 {
+            return None;
+        }
+        let position = ring.consumer.position();
+        ring.consumer.advance_by(run.bytes, run.records);
+        Some(Run {
+            position,
+            bytes: run.bytes,
+            records: run.records,
+        })
+    }
+
+    #[inline]
+    fn has_records(&mut self, end: u32) -> bool {
+        self.0.get(end).is_some_and(SendLink::has_records)
+    }
+
+    #[cold]
+    fn forget_block(&mut self, end: u32, position: u64) {
+        let Some(ring) = self.0.get(end).and_then(|sender| sender.ring.as_ref()) else {
+            return;
+        };
+        // SAFETY: the announcement's payload lies behind its header word, inside the windows.
+        // It was published, so its handle writes there no more, and it is not released.
+        let payload = unsafe {
+            let payload = ring.at(position).add(record::HEADER_BYTES);
+            payload
+                .cast::<[u8; LargeAnnouncement::MAX_BYTES]>()
+                .as_mut()
+        };
+        LargeAnnouncement::forget_block(payload);
+    }
+}
+
+impl Link {
+    /// The handle of a sending end has made its ring; what was sent before is released.
+    pub(crate) fn attach_ring(
+        &mut self,
+        end: u32,
+        lease: Arc<RingLease>,
+        layout: Layout,
+        before: Released,
+    ) {
+        let Some(sender) = self.senders.get_mut(end) else {
+            return;
+        };
+        let Some(words) = sender.end.theirs.get().cloned() else {
+            return;
+        };
+        // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
+        let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
+        let consumer = Consumer::resume(mapped, layout, before);
+        let site = self.shared.carrier.site();
+        let registered = site.and_then(|site| site.registered_ring(&lease));
+        let mut ring = AttachedRing {
+            consumer,
+            lease,
+            registered,
+            words,
+            arm: Arm::new(),
+            is_armed: true,
+        };
+        // It begins cold: the first message rings.
+        ring.arm.set(&ring.words.armed);
+        sender.ring = Some(Box::new(ring));
+        sender.silence = Some(SenderSilence::new());
+        self.register_late(end);
+    }
+
+    /// A large message waits for its grant, or goes into the block that this gives.
+    pub(crate) fn send_large(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        length: usize,
+        memory: LargeLease,
+    ) -> Option<LandingId> {
+        let sender = self.senders.get_mut(end)?;
+        let site = self.shared.carrier.site();
+        let registered = site.and_then(|site| site.registered_message(&memory));
+        sender.large.push_back(LargeOut {
+            sequence,
+            length,
+            memory,
+            registered,
+            sent_in: None,
+        });
+        self.register_late(end);
+        self.session.announce_large(end, sequence, length as u64)
+    }
+
+    /// A handle may have taken its memory when the session had no queue pair, or one of another
+    /// site.
+    fn register_late(&mut self, end: u32) {
+        if let Wires::Pair(pair) = &self.wires
+            && let Some(sender) = self.senders.get_mut(end)
+            && let Err(error) = sender.register_with(pair.site())
+        {
+            let why = error.to_string();
+            self.drain_then_end(EndCause::DeviceLost { why });
+        }
+    }
+
+    /// A cold ring has records: it is looked at in every turn from now on.
+    pub(crate) fn ring_is_ready(&mut self, end: u32) {
+        if let Some(ring) = self
+            .senders
+            .get_mut(end)
+            .and_then(|sender| sender.ring.as_mut())
+            && ring.is_armed
+        {
+            ring.is_armed = false;
+            ring.arm.disarm(&ring.words.armed);
+            self.hot_rings.push(end);
+        }
+    }
+
+    /// Tells the session which hot rings have records that somebody wants.
+    #[inline]
+    pub(super) fn look_at_rings(&mut self) -> Seen {
+        let (mut any, mut has_large) = (false, false);
+        for &end in &self.hot_rings {
+            let Some(sender) = self.senders.get(end) else {
+                continue;
+            };
+            has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
+            any |= sender.has_records() && self.session.mark_ready(end);
+        }
+        Seen {
+            is_sendable: any && !self.wires.are_blocked(),
+            has_large,
+        }
+    }
+
+    /// Sends a record that is alone: one short message in the only hot ring, and nothing to
+    /// go before or with it. Over a queue pair it has been posted then; over a stream it is
+    /// the batch that is written next. Returns whether there was one.
+    ///
+    /// It is what a request or its answer is, whose time counts most; everything else takes
+    /// the way over [`look_at_rings`](Self::look_at_rings), which would say the same of it.
+    #[inline]
+    pub(crate) fn send_lone_record(&mut self, lists: &mut Lists) -> bool {
+        let &[end] = &self.hot_rings[..] else {
+            return false;
+        };
+        if !self.is_undisturbed() {
+            return false;
+        }
+        let sender = self.senders.get_mut(end);
+        let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
+            return false;
+        };
+        let Some((payload, _, size)) = ring.consumer.peek_data() else {
+            return false;
+        };
+        if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) {
+            return false;
+        }
+        // SAFETY: a record begins with its header word, right before the payload. It is
+        // inside the two windows, was published, and nobody writes there until the peer has
+        // released it.
+        let record =
+            unsafe { slice::from_raw_parts(payload.as_ptr().sub(record::HEADER_BYTES), size) };
+        let (session, counters) = (&mut self.session, &self.shared.counters);
+        let taken = match &mut self.wires {
+            Wires::Stream(stream) => {
+                Ok(stream.take_lone_record(end, record, session, counters, lists))
+            }
+            Wires::Pair(pair) => pair.post_lone_record(end, record, session, counters),
+            Wires::None => Ok(false),
+        };
+        match taken {
+            Ok(false) => false,
+            Ok(true) => {
+                ring.consumer.advance_by(size, 1);
+                true
+            }
+            Err(refused) => {
+                self.device_refused(&refused);
+                true
+            }
+        }
+    }
+
+    /// Sets the armed words of all hot rings. A heavy barrier must follow, then
+    /// [`look_at_armed_rings`](Self::look_at_armed_rings).
+    pub(crate) fn arm_rings(&mut self) -> bool {
+        let mut any = false;
+        for &end in &self.hot_rings {
+            if let Some(ring) = self
+                .senders
+                .get_mut(end)
+                .and_then(|sender| sender.ring.as_mut())
+            {
+                ring.is_armed = true;
+                ring.arm.set(&ring.words.armed);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Keeps the rings hot that have records for a peer after all; the others are cold now.
+    /// Returns whether there are any to be sent.
+    pub(crate) fn look_at_armed_rings(&mut self) -> bool {
+        let senders = &mut self.senders;
+        let session = &mut self.session;
+        self.hot_rings.retain(|&end| {
+            let Some(sender) = senders.get_mut(end) else {
+                return false;
+            };
+            let is_due = sender.has_records() && session.mark_ready(end);
+            let Some(ring) = sender.ring.as_mut() else {
+                return false;
+            };
+            if is_due {
+                ring.is_armed = false;
+                ring.arm.disarm(&ring.words.armed);
+            }
+            is_due
+        });
+        !self.hot_rings.is_empty() && !self.wires.are_blocked()
+    }
+
+    /// An end is gone on both sides.
+    pub(super) fn forget_sender(&mut self, end: u32) {
+        self.hot_rings.retain(|&hot| hot != end);
+        if let Some(sender) = self.senders.remove(end)
+            && let Some(until) = self.wires.in_flight()
+        {
+            self.parting.push(Parting::of_sender(sender, until));
+        }
+    }
+}
+
+/// The longest record that is sent alone.
+const LONE_BYTES: usize = 192;
+
+impl LargeOut {
+    /// Whether the chunk is its last.
+    pub(super) fn ends_with(&self, chunk: Chunk) -> bool {
+        chunk.sequence == self.sequence && chunk.offset as usize + chunk.bytes == self.length
+    }
+}
+
+/// Where a frame's body lies.
+#[inline]
+pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
+    match body {
+        Body::Inline => None,
+        Body::Records {
+            end,
+            position,
+            bytes,
+        } => {
+            let ring = senders.get(end)?.ring.as_ref()?;
+            Some((ring.at(position), bytes))
+        }
+        Body::Chunk { end, chunk }
+        | Body::Write { end, chunk, .. }
+        | Body::Landing { end, chunk, .. } => {
+            let large = senders.get(end)?.large_out(chunk.sequence)?;
+            debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
+            // SAFETY: the chunk lies inside the message's memory.
+            Some((
+                unsafe { large.memory.base().add(chunk.offset as usize) },
+                chunk.bytes,
+            ))
+        }
+    }
+}

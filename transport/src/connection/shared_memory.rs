@@ -1,0 +1,235 @@
+//! The wires of a shared-memory session beside its connection: what passes descriptors, and
+//! what the peer rings. Data never comes through here.
+//!
+//! A channel is open once both its `Open` came over the connection and the peer's block
+//! of words over the Unix socket, in whatever order.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use ibex_base::sync::Asymmetry;
+use ibex_protocol::{
+    format::control::{CloseReason, Role},
+    id_map::IdMap,
+    session::Agreed,
+};
+use ibex_ring::memory::MemoryError;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::{
+    channel::words::{ReceiverWords, SenderWords, Words},
+    engine::Wire,
+    session::PeerDescription,
+    shared_memory::{
+        Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
+        SegmentShare, UnixWires,
+        message::{self, Message},
+        segment_bytes,
+    },
+};
+
+/// The wires of a shared-memory session beside its connection.
+pub(super) struct LocalWires {
+    pub(super) socket: FdSocket,
+    /// Rung by the peer, and to ring it.
+    pub(super) bells: Arc<Bells>,
+    /// What the socket did not take yet.
+    pub(super) outbox: VecDeque<(Message, Option<OwnedFd>)>,
+
+    // Words of channel ends.
+    /// The peer's process, if it is known.
+    reader: Option<Reader>,
+    shares: Vec<Arc<SegmentShare>>,
+    /// Those of receiving ends that are closed: their senders may read them yet.
+    closed: IdMap<Words<ReceiverWords>>,
+    pub(super) peer_segments: Vec<Arc<PeerControlSegment>>,
+    /// The peer's blocks, by role and id, until the channel opens.
+    pub(super) blocks: [IdMap<(u32, u32)>; 2],
+    /// Channels whose opens met and whose peer's block has not come.
+    pub(super) opening: Vec<Opening>,
+    /// Rings and large messages of channels whose open is still on the connection.
+    pub(super) early: VecDeque<(Message, Option<PassedFd>)>,
+    pub(super) greeted: bool,
+    /// What comes next needs a descriptor that this process may not open now.
+    pub(super) lacks_descriptor: bool,
+    /// More is in the socket than one look takes.
+    pub(super) has_more: bool,
+    /// Ends that the peer has closed behind either, and not in order.
+    pub(super) closed_behind: Vec<(u32, CloseReason)>,
+    /// The peer has said goodbye behind either.
+    pub(super) has_goodbye: bool,
+}
+
+/// A channel whose opens met.
+#[derive(Clone, Copy)]
+pub(super) struct Opening {
+    pub(super) end: u32,
+    pub(super) role: Role,
+    pub(super) peer_end: u32,
+    pub(super) agreed: Agreed,
+}
+
+impl LocalWires {
+    /// A peer that knows of rings that rest knows of control segments of several lengths.
+    pub(super) fn new(
+        wires: UnixWires,
+        session: u64,
+        peer: &PeerDescription,
+        asymmetry: Asymmetry,
+        epoll: &OwnedFd,
+    ) -> io::Result<Self> {
+        let UnixWires { socket, bells } = wires;
+        let add = |fd: BorrowedFd<'_>, wire: Wire, flags| {
+            epoll::add(epoll, fd, EventData::new_u64(wire.token(session)), flags)
+        };
+        bells
+            .with_fd(|fd| add(fd, Wire::Bell, EventFlags::IN))
+            .transpose()?;
+        // Told once of what comes: it may stay there for want of a descriptor.
+        add(socket.as_fd(), Wire::Unix, EventFlags::IN | EventFlags::ET)?;
+        let asymmetry = asymmetry == Asymmetry::Membarrier;
+        Ok(Self {
+            socket,
+            bells,
+            outbox: VecDeque::from([(Message::Hello { asymmetry }, None)]),
+            reader: peer.pid.map(|pid| Reader {
+                pid,
+                incarnation: peer.incarnation,
+            }),
+            shares: Vec::new(),
+            closed: IdMap::new(),
+            peer_segments: Vec::new(),
+            blocks: Default::default(),
+            opening: Vec::new(),
+            early: VecDeque::new(),
+            greeted: false,
+            lacks_descriptor: false,
+            has_more: false,
+            closed_behind: Vec::new(),
+            has_goodbye: false,
+        })
+    }
+
+    /// Tells whether the peer has passed something that this end has not taken yet, as far as it
+    /// knows.
+    pub(super) fn is_behind(&self) -> bool {
+        self.lacks_descriptor || self.has_more
+    }
+
+    pub(super) fn unregister(&self, epoll: &OwnedFd) {
+        self.stop_hearing(epoll);
+        let _ = epoll::delete(epoll, &self.socket);
+    }
+
+    /// The peer will not ring any more.
+    pub(super) fn stop_hearing(&self, epoll: &OwnedFd) {
+        let _ = self.bells.with_fd(|fd| epoll::delete(epoll, fd));
+    }
+
+    /// Whether what the socket did not take yet belongs to messages of sending end `end`.
+    pub(super) fn holds_back(&self, end: u32) -> bool {
+        self.outbox.iter().any(|(message, _)| match message {
+            Message::Ring { end: of, .. } | Message::Large { end: of, .. } => *of == end,
+            _ => false,
+        })
+    }
+
+    /// Frees what its queues took, as far as nothing is in them.
+    pub(super) fn rest(&mut self) {
+        self.outbox.shrink_to_fit();
+        self.opening.shrink_to_fit();
+        self.early.shrink_to_fit();
+        self.closed_behind.shrink_to_fit();
+        self.closed.shrink_to_fit();
+        self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
+    }
+
+    /// A block for an end of ours, in a new segment if all are full. It is free again when it
+    /// is dropped.
+    pub(super) fn lease_block(
+        &mut self,
+        segments: &ControlSegments,
+    ) -> Result<LeasedBlock, MemoryError> {
+        let mut shares = self.shares.iter().enumerate();
+        let free = shares.find_map(|(segment, share)| Some((segment, share.lease_block()?)));
+        let (segment, block) = match free {
+            Some(found) => found,
+            None => {
+                let index = self.shares.len();
+                let segment = segments.provide(self.reader, segment_bytes(index as u32))?;
+                let fd = segment.to_pass()?;
+                let share = SegmentShare::new(segment);
+                let block = share
+                    .lease_block()
+                    .expect("a segment is provided with a free block");
+                self.shares.push(share);
+                let index = index as u32;
+                self.outbox
+                    .push_back((Message::Control { index }, Some(fd)));
+                (index as usize, block)
+            }
+        };
+        let segment = segment as u32;
+        Ok(LeasedBlock { segment, block })
+    }
+
+    /// Tells the peer where the words of sending end `end` are.
+    pub(super) fn give_to_sender(&mut self, end: u32, leased: LeasedBlock) -> Words<SenderWords> {
+        self.tell_block(end, message::Role::Sender, &leased);
+        leased.block.into_sender_words()
+    }
+
+    /// Tells the peer where the words of receiving end `end` are, whose ring begins at
+    /// `first_position`.
+    pub(super) fn give_to_receiver(
+        &mut self,
+        end: u32,
+        first_position: u64,
+        leased: LeasedBlock,
+    ) -> Words<ReceiverWords> {
+        self.tell_block(end, message::Role::Receiver, &leased);
+        leased.block.into_receiver_words(first_position)
+    }
+
+    /// Receiving end `end` is closed, and the peer has not heard of it.
+    pub(super) fn keep_words(&mut self, end: u32, words: &Words<ReceiverWords>) {
+        self.closed.insert(end, words.clone());
+    }
+
+    /// The peer's counterpart of `end` is gone too.
+    pub(super) fn forget_words(&mut self, end: u32) {
+        self.closed.remove(end);
+    }
+
+    fn tell_block(&mut self, end: u32, role: message::Role, leased: &LeasedBlock) {
+        let LeasedBlock { segment, block } = leased;
+        let message = Message::End {
+            end,
+            role,
+            segment: *segment,
+            block: block.index(),
+        };
+        self.outbox.push_back((message, None));
+    }
+
+    /// The opens of both ends met.
+    pub(super) fn opened(&mut self, end: u32, role: Role, peer_end: u32, agreed: Agreed) {
+        self.opening.push(Opening {
+            end,
+            role,
+            peer_end,
+            agreed,
+        });
+    }
+}
+
+/// A block that no end has yet.
+#[derive(Debug)]
+pub(super) struct LeasedBlock {
+    segment: u32,
+    block: ControlBlock,
+}

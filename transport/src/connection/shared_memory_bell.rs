@@ -1,0 +1,120 @@
+//! Rings of a peer over shared memory: for whoever has armed, and for what its senders
+//! ask.
+
+use std::sync::atomic::Ordering;
+
+use ibex_protocol::timer::Timer;
+
+use super::{Link, stalls::wants_room};
+use crate::{
+    channel::stall::NOTICE,
+    clock,
+    engine::{Context, Tools},
+    session::EndCause,
+    shared_memory::Heard,
+};
+
+impl Link {
+    /// Answers the senders that have asked since they were last answered.
+    pub(super) fn answer_asks(&mut self, context: &mut Context<'_>) {
+        let mut wanted = None;
+        for receiver in self.receivers.values_mut() {
+            let Some(theirs) = receiver.end.theirs.get() else {
+                continue;
+            };
+            let asked = theirs.asked.load(Ordering::Relaxed);
+            if asked != receiver.answered {
+                receiver.answered = asked;
+                if asked != 0 {
+                    receiver.end.answer_ask();
+                    // It may wait for a guard that was counted here.
+                    receiver.end.waiters.take(&mut context.wakers);
+                    if wants_room(theirs) {
+                        receiver.room_is_wanted(*wanted.get_or_insert_with(clock::now));
+                    }
+                }
+            }
+        }
+        if let Some(now) = wanted {
+            self.timers.set_sooner(Timer::Stall, now + NOTICE);
+        }
+    }
+
+    /// Arms the receivers that no thread waits in, for a program that sleeps on the epoll
+    /// set and takes messages without waiting. Returns whether any was: then the program
+    /// must look again before it sleeps.
+    ///
+    /// The word belongs to the handle, which may be arming it at this moment on another
+    /// thread. So it is replaced only if it is still what was seen here, spent and nobody's;
+    /// and the upper half of the generations is ours, so that none comes twice.
+    pub(crate) fn arm_receivers(&mut self) -> bool {
+        if self.local.is_none() {
+            return false;
+        }
+        let mut any = false;
+        for receiver in self.receivers.values_mut() {
+            let end = &receiver.end;
+            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
+                continue;
+            };
+            let seen = ours.armed.load(Ordering::Relaxed);
+            let is_spent = seen == 0 || theirs.rung.is_for(&ours.armed);
+            if !is_spent || end.waiters.is_waiting() {
+                continue;
+            }
+            let next = receiver.armed_for_caller.wrapping_add(1) | ARMED_FOR_CALLER;
+            receiver.armed_for_caller = next;
+            let replaced =
+                ours.armed
+                    .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed);
+            any |= replaced.is_ok();
+        }
+        if any {
+            // DOORBELL, the heavy half for all words set above; pairs with the light half
+            // in `Doorbell::is_due`.
+            self.shared.asymmetry().heavy();
+        }
+        any
+    }
+
+    /// The peer rang: wakes whoever has what it waits for, and answers senders that ask.
+    pub(crate) fn bell_rang(&mut self, tools: &Tools, context: &mut Context<'_>) {
+        let Some(local) = &self.local else { return };
+        // Hear first and look afterwards, or a ring in between is lost.
+        match local.bells.hear() {
+            Heard::Rings => {}
+            // Why, the connection says, behind what the peer has to say yet.
+            Heard::End => local.stop_hearing(&tools.epoll),
+            Heard::Noise => {
+                let what = "it broke the protocol: it passed a descriptor where it is to ring";
+                return self.finish_broken(EndCause::lost(what), context);
+            }
+        }
+        self.answer_asks(context);
+        for receiver in self.receivers.values_mut() {
+            let end = &receiver.end;
+            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
+                continue;
+            };
+            let is_meant = theirs.rung.is_for(&ours.armed) || theirs.closed_at().is_some();
+            if is_meant && end.waiters.is_waiting() {
+                end.waiters.take(&mut context.wakers);
+            }
+        }
+        for sender in self.senders.values_mut() {
+            let Some(theirs) = sender.end.theirs.get() else {
+                continue;
+            };
+            let (released, _) = theirs.released();
+            let (acknowledged, ended) = theirs.acknowledged();
+            let now = Some((released, acknowledged, ended));
+            if now != sender.seen {
+                sender.seen = now;
+                sender.end.waiters.take(&mut context.wakers);
+            }
+        }
+    }
+}
+
+/// The generations of armings that no handle has made.
+const ARMED_FOR_CALLER: u32 = 1 << 31;

@@ -1,0 +1,149 @@
+//! Receivers whose sender waits for room, or that have none for a message themselves, and tasks that wait for it here: noticed when
+//! nothing was released for a while.
+//!
+//! A sender that waits says so, by a frame or in shared memory, and the engine answers it.
+//! Where the answer changes nothing, what is released then is noted here, and one timer of
+//! the session looks again: no clock is read for a sender that goes on.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use ibex_protocol::{format::control::Role, timer::Timer};
+
+use super::{Link, receivers::ReceiveLink};
+use crate::{
+    channel::{stall::NOTICE, words::SenderWords},
+    clock,
+    engine::Context,
+    node::{Stalled, What},
+};
+
+/// A sender's wait, as its receiver sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReceiverStall {
+    since: Instant,
+    /// Messages released when it began.
+    released: u64,
+    is_told: bool,
+    /// It was told of as a wait for room within `memory_limit`.
+    lacked_room: bool,
+}
+
+impl ReceiveLink {
+    /// Whether somebody was told that the sender waits, and not yet that it goes on.
+    pub(super) fn is_told_stalled(&self) -> bool {
+        self.stall.is_some_and(|stall| stall.is_told)
+    }
+
+    /// The sender waits for room.
+    pub(super) fn room_is_wanted(&mut self, now: Instant) {
+        let released = self.end.prefix.prefix().released;
+        // One that was told of is looked after until it is over.
+        let goes_on = |stall: ReceiverStall| stall.is_told || stall.released == released;
+        if !self.stall.is_some_and(goes_on) {
+            self.stall = Some(ReceiverStall {
+                since: now,
+                released,
+                is_told: false,
+                lacked_room: false,
+            });
+        }
+    }
+}
+
+impl Link {
+    /// The sender of `end` waits for room, or what it sent does.
+    pub(super) fn room_is_wanted(&mut self, end: u32) {
+        if let Some(receiver) = self.receivers.get_mut(end) {
+            let now = clock::now();
+            receiver.room_is_wanted(now);
+            self.timers.set_sooner(Timer::Stall, now + NOTICE);
+        }
+    }
+
+    /// A task waits for room here, and nobody wakes it to say for how long. Returns whether
+    /// that is a deadline that there was not before.
+    pub(crate) fn watch_stalls(&mut self) -> bool {
+        let is_new = !self.timers.is_set(Timer::Stall);
+        if is_new {
+            self.timers.set(Timer::Stall, clock::now() + NOTICE);
+        }
+        is_new
+    }
+
+    /// Tells of those who have waited for long, and of those who go on.
+    pub(super) fn look_for_stalls(&mut self, now: Instant, context: &mut Context<'_>) {
+        let mut next: Option<Instant> = None;
+        let mut told = Vec::new();
+        for (id, receiver) in self.receivers.iter_mut() {
+            let waits_for_release = receiver.waits_for_release();
+            let Some(stall) = &mut receiver.stall else {
+                continue;
+            };
+            let end = &receiver.end;
+            let lacks_room = end.lacks_room.load(Ordering::Relaxed);
+            let is_wanted = lacks_room
+                || match end.theirs.get() {
+                    Some(theirs) if self.local.is_some() => wants_room(theirs),
+                    _ => self.session.wants_room(id) || waits_for_release,
+                };
+            let released = end.prefix.prefix().released;
+            let handed_out = end.handed_out.load(Ordering::Relaxed);
+            if !is_wanted || released != stall.released {
+                // A sender that has given up does not go on.
+                let goes_on = released != stall.released || stall.lacked_room;
+                if stall.is_told && goes_on {
+                    told.push(What::Recovered {
+                        channel: end.name.to_string(),
+                        end: Role::Receiver,
+                        stalled: now.saturating_duration_since(stall.since),
+                    });
+                }
+                receiver.stall = None;
+                continue;
+            }
+            let due = stall.since + NOTICE;
+            if due <= now && !stall.is_told {
+                (stall.is_told, stall.lacked_room) = (true, lacks_room);
+                told.push(What::Stalled(Stalled {
+                    channel: end.name.to_string(),
+                    end: Role::Receiver,
+                    since: stall.since,
+                    oldest: released + 1,
+                    held: Some(handed_out.saturating_sub(released)),
+                    lacks_room,
+                }));
+            }
+            let look = if stall.is_told { now + TICK } else { due };
+            next = Some(next.map_or(look, |next| next.min(look)));
+        }
+        for sender in self.senders.values() {
+            let end = &sender.end;
+            let Some(due) = end.stall.notice_at() else {
+                continue;
+            };
+            if due > now {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            } else if end.stall.goes_on(end.counts().released) {
+                told.extend(end.take_notice());
+            }
+        }
+        if let Some(next) = next {
+            self.timers.set(Timer::Stall, next);
+        }
+        for what in told {
+            what.warn(&self.shared);
+            self.tell(what, context);
+        }
+    }
+}
+
+/// Whether the sender says so where this process reads it (shm).
+pub(super) fn wants_room(theirs: &SenderWords) -> bool {
+    theirs.wants_room.load(Ordering::Relaxed) != 0
+}
+
+/// How late a stall's end may be told of, where no guard rings for it.
+const TICK: Duration = Duration::from_millis(250);

@@ -1,0 +1,32 @@
+//! What a session and its channels counted, read out at once.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::Link;
+use crate::{channel::stats::ChannelStats, session::SessionShared};
+
+/// A session, and its channels' ends.
+#[derive(Clone, Debug)]
+pub struct LinkStats {
+    /// The session.
+    pub session: Arc<SessionShared>,
+    /// It has not ended.
+    pub is_up: bool,
+    /// The ends that this node has.
+    pub channels: Vec<ChannelStats>,
+}
+
+impl Link {
+    pub(crate) fn stats(&self) -> LinkStats {
+        let senders = self.senders.values().map(|sender| sender.end.stats());
+        let receivers = self.receivers.values().map(|receiver| receiver.end.stats());
+        let mut channels: Vec<_> = senders.chain(receivers).collect();
+        channels.sort_by(|a, b| (&a.name, a.end).cmp(&(&b.name, b.end)));
+        LinkStats {
+            session: self.shared.clone(),
+            is_up: !self.is_over(),
+            channels,
+        }
+    }
+}

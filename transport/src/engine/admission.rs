@@ -1,0 +1,46 @@
+//! What a finished handshake hands to the engine.
+#![forbid(unsafe_code)]
+
+use std::{any::Any, net::TcpStream};
+
+use crate::{
+    connection::{RewiringTerms, say_last_word},
+    rdma::PreparedPair,
+    session::PeerDescription,
+    shared_memory::UnixWires,
+};
+
+/// A finished handshake, ready to become a session.
+#[derive(Debug)]
+pub struct Admission {
+    /// The connection; the handshake's bytes are consumed.
+    pub stream: TcpStream,
+    /// Bytes that came behind the handshake.
+    pub leftover: Vec<u8>,
+    /// The Unix sockets to the peer, where the fabric is shared memory.
+    pub unix: Option<UnixWires>,
+    /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
+    /// into the care of this node.
+    pub rdma: Option<PreparedPair>,
+    /// Who the peer is.
+    pub peer: PeerDescription,
+    /// Ends that either side may have open.
+    pub max_channels: usize,
+    /// Tells whether payloads have a checksum where tcp carries them.
+    pub payload_checksums: bool,
+    /// How the session gets another connection when this one breaks, where both ends can go
+    /// on over it.
+    pub rewiring: Option<RewiringTerms>,
+    /// Whatever is to be dropped when the session is over.
+    pub place: Box<dyn Any + Send>,
+}
+
+impl Admission {
+    /// Becomes no session. The peer has one, and would wait for this end to come back: it is told,
+    /// where frames go over the connection.
+    pub fn abandon(self) {
+        if self.rewiring.is_some() && self.rdma.is_none() {
+            say_last_word(&self.stream, 0);
+        }
+    }
+}

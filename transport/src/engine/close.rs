@@ -1,0 +1,118 @@
+//! How a node is closed: its sessions end in order, or when their time is up.
+//!
+//! Until then they go on, over other connections if theirs break, so whoever listens does so
+//! until the last has ended.
+
+use std::{mem, time::Instant};
+
+use ibex_protocol::format::control::CloseReason;
+
+use super::Engine;
+use crate::{
+    connection::Link,
+    engine::Context,
+    node::{CloseReport, Undelivered},
+};
+
+/// Whether the node is being closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closing {
+    No,
+    /// Until then at the latest, or for as long as it takes.
+    Until(Option<Instant>),
+}
+
+impl Closing {
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self {
+            Closing::No => None,
+            Closing::Until(deadline) => deadline,
+        }
+    }
+}
+
+impl Engine {
+    /// No sending end that is open now ends in order.
+    pub(crate) fn break_off(&self, reason: CloseReason) {
+        self.links.values().for_each(|link| link.break_off(reason));
+    }
+
+    /// Begins no session any more with those who dial.
+    pub(crate) fn stop_accepting(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.close();
+        }
+    }
+
+    /// Ends every session in order; by `deadline` it is over in any case, or for ever if
+    /// there is none. Said again, the earliest deadline counts.
+    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
+        self.closing = match self.closing {
+            Closing::No => Closing::Until(deadline),
+            Closing::Until(before) => {
+                Closing::Until([before, deadline].into_iter().flatten().min())
+            }
+        };
+        // A session whose connection breaks while it is closed is to be found again.
+        self.stop_accepting();
+        self.on_every_link(context, |link, context| link.begin_close(deadline, context));
+        self.stop_listening_if_over();
+    }
+
+    /// Does something to every session.
+    pub(crate) fn on_every_link(
+        &mut self,
+        context: &mut Context<'_>,
+        mut act: impl FnMut(&mut Link, &mut Context<'_>),
+    ) {
+        let sessions: Vec<u64> = self.links.ids().collect();
+        for session in sessions {
+            self.on_link(session, context, &mut act);
+        }
+    }
+
+    /// Channels with messages that their peers are not known to have.
+    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
+        let links = self.links.values();
+        links.flat_map(|link| link.undelivered()).collect()
+    }
+
+    /// Nobody comes back once every session of a node that is closed has ended.
+    pub(super) fn stop_listening_if_over(&mut self) {
+        if self.is_finished() {
+            self.control = None;
+            self.control_deadline = None;
+        }
+    }
+
+    /// Whether closing is over at `now`, as every session has ended or time is up; else
+    /// until when it may take.
+    pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
+        let deadline = self.closing.deadline();
+        let is_over = self.links.is_empty() || deadline.is_some_and(|deadline| deadline <= now);
+        (!is_over).then_some(deadline)
+    }
+
+    /// Whether the I/O thread has nothing more to do.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closing != Closing::No && self.links.is_empty()
+    }
+
+    /// Ends what is left, and says what was not delivered.
+    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
+        let mut report = CloseReport {
+            undelivered: mem::take(&mut self.undelivered),
+        };
+        for mut link in mem::take(&mut self.links).into_values() {
+            report.undelivered.extend(link.undelivered());
+            link.fail("this node was closed before the peer answered", context);
+            link.unregister(&self.tools.epoll);
+        }
+        self.stop_listening_if_over();
+        self.hot.clear();
+        self.timed.clear();
+        self.close_sites();
+        context.runtime.events.close(&mut context.wakers);
+        report
+    }
+}

@@ -1,0 +1,69 @@
+//! What a turn asks for that takes too long for it: memory for what arrives.
+
+use std::sync::Arc;
+
+use ibex_ring::memory::{Mapping, MemoryUse};
+
+use crate::session::SessionShared;
+
+/// Memory that a receiving end needs; it is mapped and populated off the turn.
+pub(crate) struct MemoryWanted {
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) end: u32,
+    pub(crate) purpose: Purpose,
+}
+
+/// What memory is wanted for.
+pub(crate) enum Purpose {
+    /// A large message that was announced.
+    Large { sequence: u64, length: u64 },
+    /// More of one that is coming: these bytes of its memory.
+    More {
+        sequence: u64,
+        memory: Arc<Mapping>,
+        from: u64,
+        to: u64,
+    },
+    /// Messages of medium size to come.
+    Landings,
+}
+
+impl MemoryWanted {
+    /// Gets the memory and gives it to the session, if that is still there.
+    pub(crate) fn provide(self) {
+        let Self {
+            session,
+            end,
+            purpose,
+        } = self;
+        if session.runtime.on_link(session.id, |_, _| ()).is_none() {
+            return;
+        }
+        match purpose {
+            Purpose::Large { sequence, length } => {
+                let memory = session.lease_for_arrival(length as usize);
+                session.runtime.on_link(session.id, |link, context| {
+                    link.large_memory(end, sequence, memory, context);
+                });
+            }
+            Purpose::More {
+                sequence,
+                memory,
+                from,
+                to,
+            } => {
+                let (from, end_at) = (from as usize, to as usize);
+                let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
+                session.runtime.on_link(session.id, |link, _| {
+                    link.large_memory_grew(end, sequence, to, populated);
+                });
+            }
+            Purpose::Landings => {
+                let blocks = session.lease_landings();
+                session.runtime.on_link(session.id, |link, _| {
+                    link.grant_landings(end, blocks);
+                });
+            }
+        }
+    }
+}

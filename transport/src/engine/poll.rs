@@ -1,0 +1,149 @@
+//! What the epoll set says: which wire of which session, site or listener is ready.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use rustix::{
+    event::{
+        Timespec,
+        epoll::{self, Event, EventData, EventFlags},
+    },
+    io::Errno,
+};
+
+/// What epoll said of one wire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readiness {
+    pub(super) token: u64,
+    pub(super) readable: bool,
+}
+
+/// What epoll said, all of it; on the stack, so that sleeping allocates nothing.
+pub(crate) struct Ready {
+    wires: [Readiness; READY_WIRES],
+    count: usize,
+}
+
+/// Wires that one question to epoll tells of; the others wait for the next.
+const READY_WIRES: usize = 64;
+
+impl Ready {
+    /// Nobody was asked.
+    pub(crate) const NOTHING: Self = Self {
+        wires: [Readiness {
+            token: 0,
+            readable: false,
+        }; READY_WIRES],
+        count: 0,
+    };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn as_slice(&self) -> &[Readiness] {
+        &self.wires[..self.count]
+    }
+}
+
+/// What an epoll token stands for: the low bits of a session's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Wire {
+    /// The session's connection.
+    Tcp = 0,
+    /// The socket over which the peer rings.
+    Bell = 1,
+    /// The socket that passes descriptors.
+    Unix = 2,
+}
+
+/// The low bits of a site's tokens.
+pub(super) const SITE_WIRE: u64 = 3;
+
+impl Wire {
+    pub(crate) fn token(self, session: u64) -> u64 {
+        session << 2 | self as u64
+    }
+}
+
+// Sessions count from 1, so their tokens begin at 4.
+pub(super) const TOKEN_BELL: u64 = 0;
+pub(super) const TOKEN_CONTROL: u64 = 1;
+pub(super) const TOKEN_ALARM: u64 = 2;
+
+/// Who waits for longer wakes up for nothing once in a while: `epoll_wait` counts
+/// milliseconds in an `int`, and what counts further is missing before Linux 5.11.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Sleeps in the epoll set for up to `timeout` and says what became ready.
+pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
+    let nothing = Event {
+        flags: EventFlags::empty(),
+        data: EventData::new_u64(0),
+    };
+    let mut events = [nothing; READY_WIRES];
+    let mut ready = Ready::NOTHING;
+    let timeout = timeout.map(|timeout| {
+        let timeout = timeout.min(LONGEST_SLEEP);
+        Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        }
+    });
+    let mut wait = |timeout| epoll::wait(epoll, &mut events[..], timeout);
+    let waited = match wait(timeout.as_ref()) {
+        // A process that was stopped is told so, whatever has come meanwhile; see signal(7).
+        Err(Errno::INTR) => wait(Some(&AT_ONCE)),
+        waited => waited,
+    };
+    match waited {
+        Ok(count) => {
+            for (wire, event) in ready.wires.iter_mut().zip(&events[..count]) {
+                let (flags, data) = (event.flags, event.data);
+                let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
+                *wire = Readiness {
+                    token: data.u64(),
+                    readable: flags.intersects(EventFlags::IN | closed),
+                };
+            }
+            ready.count = count;
+        }
+        Err(error) => tracing::error!(%error, "epoll_wait failed"),
+    }
+    ready
+}
+
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        process::{self, Command},
+    };
+
+    use rustix::event::epoll::CreateFlags;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_while_the_process_is_stopped_is_seen() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("an epoll set");
+        let token = EventData::new_u64(7);
+        epoll::add(&epoll, &reader, token, EventFlags::IN).expect("it is watched");
+        let mut stops = Command::new("sh");
+        stops.args([
+            "-c",
+            "sleep 0.1; kill -STOP $0; sleep 0.1; echo; kill -CONT $0",
+        ]);
+        stops.arg(process::id().to_string()).stdout(writer);
+        let mut stops = stops.spawn().expect("a shell");
+        let ready = sleep(&epoll, Some(Duration::from_secs(60)));
+        assert_eq!(ready.as_slice().len(), 1);
+        assert_eq!(ready.as_slice()[0].token, 7);
+        assert!(stops.wait().expect("it ran").success());
+    }
+}

@@ -1,0 +1,741 @@
+//! The sites that an engine has in its care: their completions are polled once in each
+//! turn and handed to the links of their queue pairs, in the order in which they came.
+//!
+//! Waiting is the same as everywhere: before the leader sleeps, each completion queue is
+//! armed and looked at once more; what that look finds is kept for the next turn.
+
+use std::{
+    io, mem,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ibex_protocol::{
+    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
+    id_map::IdMap,
+};
+use ibex_verbs::{AsyncEvent, PortEvent, PostError, VerbsError, WorkCompletion};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::{Context, Engine, credit::report_credit, heat_link, note_deadline, poll::SITE_WIRE};
+use crate::{
+    clock,
+    rdma::{PortNews, SharedReceives, Site, SiteQueues},
+    session::EndCause,
+};
+
+/// A site and who lives on it.
+pub(super) struct SiteInCare {
+    site: Arc<Site>,
+    queues: SiteQueues,
+    /// Who of its sessions may have how many receive buffers; `None` where each has its own.
+    pub(super) broker: Option<CreditBroker>,
+    /// Sessions by the numbers of their queue pairs.
+    sessions: IdMap<u64>,
+    /// What arrived for queue pairs that have no session yet, by their tickets: no more of each
+    /// than [may wait](Self::may_wait).
+    early: Vec<(u64, WorkCompletion)>,
+    /// What the look before sleeping found.
+    found: [WorkCompletion; COMPLETIONS_PER_POLL],
+    count: usize,
+    /// The next completion makes the channel readable.
+    is_armed: bool,
+    /// Why the next turn has to give the site up.
+    failed: Option<EndCause>,
+    /// The device or a queue of it is gone; all sessions were told.
+    is_lost: bool,
+}
+
+/// Completions that one turn takes from a site, so that sending gets its turn too.
+const COMPLETIONS_PER_POLL: usize = 32;
+/// Polls before a site is given up: a whole completion queue's worth.
+const LAST_POLLS: usize = 1024;
+
+impl SiteInCare {
+    /// Asks the queue into `found`, unless something is there; gives how many. A queue that
+    /// cannot be asked has failed.
+    #[inline]
+    fn look(&mut self) -> usize {
+        if self.count == 0 && !self.is_lost && self.failed.is_none() {
+            match self.queues.wait.poll(&mut self.found) {
+                Ok(found) => self.count = found.len(),
+                Err(error) => self.failed = Some(lost(&error)),
+            }
+            self.site.counters.polled(self.count);
+        }
+        self.count
+    }
+
+    /// The look of a turn, which may come long after the last.
+    fn look_around(&mut self) {
+        if !self.early.is_empty() {
+            self.sort_early();
+        }
+        self.look();
+    }
+
+    /// Arms the queue and looks once more. Whether the next turn has something to do.
+    fn arm(&mut self) -> bool {
+        if self.is_lost {
+            return false;
+        }
+        self.is_armed = true;
+        if self.count == 0 && self.failed.is_none() {
+            match self.queues.wait.prepare_sleep(&mut self.found) {
+                Ok(found) => self.count = found.len(),
+                Err(error) => self.failed = Some(lost(&error)),
+            }
+            self.site.counters.polled(self.count);
+        }
+        self.count > 0 || self.failed.is_some()
+    }
+
+    /// Takes a completion of a queue pair without a session. If it will have one, that gets
+    /// it; if it had one, the buffer may be used again.
+    #[inline(never)]
+    fn take_sessionless(&mut self, completion: &WorkCompletion) {
+        match self.site.unjoined().ticket(completion.queue_pair()) {
+            Some(ticket) if self.may_wait(ticket, completion) => {
+                self.early.push((ticket, *completion));
+            }
+            _ => self.take_stray(completion),
+        }
+    }
+
+    /// Whether what arrived may wait for the session, in a buffer that others may need: a peer
+    /// has credit for shared ones only from a session on, and talks in the reserved ones before.
+    fn may_wait(&self, ticket: u64, completion: &WorkCompletion) -> bool {
+        if self.broker.is_none() || completion.outcome().is_err() {
+            return true;
+        }
+        let waiting = self.early.iter().filter(|(early, _)| *early == ticket);
+        (waiting.count() as u64) < reserved_buffers(true)
+    }
+
+    /// Looks for queue pairs that came to nothing after something had arrived for them.
+    #[inline(never)]
+    fn sort_early(&mut self) {
+        let unjoined = self.site.unjoined();
+        let (waiting, strays) = mem::take(&mut self.early)
+            .into_iter()
+            .partition(|(ticket, early)| unjoined.ticket(early.queue_pair()) == Some(*ticket));
+        self.early = waiting;
+        for (_, stray) in strays {
+            self.take_stray(&stray);
+        }
+    }
+
+    /// Closes the device, whatever handles of its sessions there are.
+    fn close(self, epoll: &OwnedFd) {
+        let Self { site, queues, .. } = self;
+        let _ = epoll::delete(epoll, queues.wait.fd());
+        if let Some(events) = &queues.events {
+            let _ = epoll::delete(epoll, events.as_fd());
+        }
+        site.close(queues);
+    }
+
+    /// Takes a completion of a queue pair that is gone: its buffer may be used again.
+    fn take_stray(&mut self, completion: &WorkCompletion) {
+        self.site.counters.strayed();
+        let shared = self.queues.shared.as_mut();
+        if shared
+            .and_then(|shared| shared.complete(completion.id()))
+            .is_none()
+        {
+            tracing::debug!(
+                id = %completion.id(),
+                queue_pair = completion.queue_pair(),
+                "a completion of a queue pair that is gone"
+            );
+        }
+    }
+}
+
+/// When to look whether devices are still there.
+#[derive(Debug, Default)]
+pub(super) struct SiteLooks {
+    next: Option<Instant>,
+    /// The time has come, as somebody found who looked at the clock.
+    pub(super) is_due: bool,
+}
+
+impl SiteLooks {
+    fn begin(&mut self) {
+        let next = || clock::now() + BETWEEN_SITE_LOOKS;
+        self.next.get_or_insert_with(next);
+    }
+
+    /// When to look next, if ever.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// It is `now`.
+    pub(super) fn note(&mut self, now: Instant) {
+        self.is_due |= self.next.is_some_and(|next| next <= now);
+    }
+}
+
+impl Engine {
+    /// Takes a site into our care, unless it is there.
+    pub(crate) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
+        self.let_go_of_lost_sites();
+        if site.is_lost() {
+            let device = site.device();
+            return Err(io::Error::other(format!(
+                "RDMA device {device} failed under earlier sessions; open its site anew"
+            )));
+        }
+        let mut sites = self.sites.iter();
+        if sites.any(|care| Arc::ptr_eq(&care.site, site)) {
+            return Ok(());
+        }
+        let queues = site.take_into_care().map_err(io::Error::other)?;
+        if let Err(error) = self.watch(&queues) {
+            site.give_back(queues);
+            return Err(error);
+        }
+        self.sites.push(SiteInCare {
+            site: site.clone(),
+            queues,
+            broker: site.broker(),
+            sessions: IdMap::new(),
+            early: Vec::new(),
+            found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
+            count: 0,
+            is_armed: false,
+            failed: None,
+            is_lost: false,
+        });
+        self.site_looks.begin();
+        Ok(())
+    }
+
+    /// Has epoll watch the queues of the site that is taken into our care next.
+    fn watch(&self, queues: &SiteQueues) -> io::Result<()> {
+        let epoll = &self.tools.epoll;
+        let index = self.sites.len();
+        let add = |fd, which| epoll::add(epoll, fd, token(index, which), EventFlags::IN);
+        add(queues.wait.fd(), COMPLETIONS)?;
+        let Some(events) = &queues.events else {
+            return Ok(());
+        };
+        add(events.as_fd(), EVENTS).inspect_err(|_| {
+            let _ = epoll::delete(epoll, queues.wait.fd());
+        })?;
+        Ok(())
+    }
+
+    /// Looks whether devices are still there, if it is time. Where that is not to be seen at
+    /// once, the library is asked, off the turn.
+    #[inline(never)]
+    pub(super) fn look_for_devices(&mut self, context: &mut Context<'_>) {
+        if self.sites.is_empty() {
+            self.site_looks = SiteLooks::default();
+            return;
+        }
+        self.site_looks.note(clock::now());
+        if mem::take(&mut self.site_looks.is_due) {
+            let is_unsure = |site: &&Arc<Site>| !site.is_lost() && !site.is_shown();
+            let sites = self.sites.iter().map(|care| &care.site);
+            context
+                .unsure_sites
+                .extend(sites.filter(is_unsure).cloned());
+            self.site_looks.next = None;
+            self.site_looks.begin();
+        }
+    }
+
+    /// The machine is about to lose a device, which waits for us to close it, and may work
+    /// until then: what has arrived is handed out, and sessions leave it behind that.
+    pub(crate) fn device_was_removed(&mut self, site: &Arc<Site>) {
+        let mut sites = self.sites.iter();
+        let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
+            return;
+        };
+        let device = site.device();
+        tracing::warn!(device, "the RDMA device was removed; it is closed");
+        site.lose();
+        let why = format!("RDMA device {device} was removed from this machine");
+        self.cut_off(at, &why);
+        self.let_go_of_lost_sites();
+    }
+
+    /// Has every session of a site leave it behind what has arrived for it.
+    fn cut_off(&mut self, at: usize, why: &str) {
+        for session in self.sites[at].sessions.clone().into_values() {
+            if let Some(link) = self.links.get_mut(session) {
+                link.port_moved(why);
+                self.heat(session);
+            }
+        }
+    }
+
+    /// A session of the site has come, of the queue pair with this ticket: it gets what
+    /// arrived before it.
+    pub(super) fn joins_site(
+        &mut self,
+        session: u64,
+        ticket: Option<u64>,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
+        let Some((site, number)) = self.links.get(session).and_then(|link| link.pair_at()) else {
+            return Ok(());
+        };
+        let mut sites = self.sites.iter();
+        let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
+            return Ok(());
+        };
+        let care = &mut self.sites[at];
+        care.sessions.insert(number, session);
+        if let Some(broker) = &mut care.broker {
+            // The site has no more seats than its broker.
+            broker.join(session).map_err(io::Error::other)?;
+        }
+        let (ours, others) = mem::take(&mut care.early)
+            .into_iter()
+            .partition(|(early, _)| Some(*early) == ticket);
+        care.early = others;
+        if let Some(link) = self.links.get_mut(session) {
+            for (_, completion) in ours {
+                let shared = care.queues.shared.as_mut();
+                link.handle_completion(&completion, shared, &mut self.tools, context);
+            }
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
+        }
+        self.refill_site(at, context);
+        Ok(())
+    }
+
+    /// A session is over, and its queue pair gone.
+    pub(super) fn leaves_site(&mut self, session: u64) {
+        for care in &mut self.sites {
+            care.sessions.retain(|lives| *lives != session);
+            if let Some(broker) = &mut care.broker {
+                broker.leave(session);
+            }
+        }
+        self.let_go_of_lost_sites();
+    }
+
+    /// Whether an earlier look has found completions.
+    #[inline]
+    pub(super) fn has_found_completions(&self) -> bool {
+        self.sites.iter().any(|care| care.count > 0)
+    }
+
+    /// Whether a queue pair waits to hear that its completion queue is empty.
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        self.sites.iter().any(|care| care.site.is_left())
+    }
+
+    /// Whether completions wait for a turn. What this look finds is kept for it.
+    #[inline]
+    pub(crate) fn has_completions(&mut self) -> bool {
+        let mut sites = self.sites.iter_mut();
+        sites.any(|care| care.look() > 0 || care.failed.is_some())
+    }
+
+    /// Polls every site once and hands on what it finds. Returns whether it found anything.
+    #[inline]
+    pub(super) fn turn_sites(&mut self, context: &mut Context<'_>) -> bool {
+        for care in &mut self.sites {
+            care.look_around();
+        }
+        self.take_found(context)
+    }
+
+    /// Hands on what looks have found. Returns whether that was anything.
+    #[inline]
+    pub(super) fn take_found(&mut self, context: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        for at in 0..self.sites.len() {
+            progress |= self.take_found_at(at, context);
+        }
+        progress
+    }
+
+    #[inline(never)]
+    fn take_found_at(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+        let care = &mut self.sites[at];
+        if care.failed.is_some() {
+            self.give_up_site(at, context);
+            return true;
+        }
+        let count = mem::take(&mut care.count);
+        if count == 0 {
+            return self.site_is_empty(at);
+        }
+        let mut follows = false;
+        for index in 0..count {
+            follows |= self.hand_on_found(at, index, context);
+        }
+        self.refill_site(at, context);
+        if follows {
+            self.turn_links_of(at, count, context);
+            self.share_credit(context);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn give_up_site(&mut self, at: usize, context: &mut Context<'_>) {
+        if let Some(cause) = self.sites[at].failed.take() {
+            self.lose_site(at, &cause, context);
+        }
+    }
+
+    /// Hands a completion that was found to the session of its queue pair. Returns whether
+    /// anything may follow from it, as nothing does from most.
+    #[inline(always)]
+    fn hand_on_found(&mut self, at: usize, index: usize, context: &mut Context<'_>) -> bool {
+        let care = &mut self.sites[at];
+        let completion = &care.found[index];
+        let session = care.sessions.get(completion.queue_pair()).copied();
+        let link = session.and_then(|session| self.links.get_mut(session));
+        let (Some(session), Some(link)) = (session, link) else {
+            let completion = *completion;
+            care.take_sessionless(&completion);
+            return false;
+        };
+        let shared = care.queues.shared.as_mut();
+        let follows = link.handle_completion(completion, shared, &mut self.tools, context);
+        heat_link(link, &mut self.hot);
+        if follows {
+            // It may have said that a ring is not needed any more.
+            self.watch.take_in(link);
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
+        }
+        follows
+    }
+
+    /// Lets out what completions led to, behind all of them.
+    #[inline(never)]
+    fn turn_links_of(&mut self, at: usize, count: usize, context: &mut Context<'_>) {
+        for index in 0..count {
+            let care = &self.sites[at];
+            if let Some(&session) = care.sessions.get(care.found[index].queue_pair())
+                && let Some(link) = self.links.get_mut(session)
+                && link.has_output()
+            {
+                link.turn(&mut self.tools, context);
+                note_deadline(link, &mut self.timed);
+                let report = link.take_credit_report();
+                report_credit(&mut self.broker, &mut self.sites, session, report);
+            }
+        }
+    }
+
+    /// Posts receives again, in batches.
+    #[inline]
+    fn refill_site(&mut self, at: usize, context: &mut Context<'_>) {
+        let care = &self.sites[at];
+        if let Some(shared) = &care.queues.shared
+            && shared.buffers.wants_refill()
+        {
+            self.refill_shared(at, context);
+        }
+    }
+
+    #[inline(never)]
+    fn refill_shared(&mut self, at: usize, context: &mut Context<'_>) {
+        self.refill_with(at, SharedReceives::refill, context);
+    }
+
+    fn refill_with(
+        &mut self,
+        at: usize,
+        refill: impl FnOnce(&mut SharedReceives) -> Result<(), PostError>,
+        context: &mut Context<'_>,
+    ) {
+        let SiteInCare { site, queues, .. } = &mut self.sites[at];
+        let Some(shared) = &mut queues.shared else {
+            return;
+        };
+        if site.takes_undrained() {
+            shared.may_miss_some();
+        }
+        let why = match (refill(shared), shared.buffers.is_spent()) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(lost)) => format!(
+                "{lost} receive buffers of RDMA device {} went with queue pairs that it never \
+                 drained",
+                site.device()
+            ),
+            (Ok(()), None) => return,
+        };
+        self.lose_site(at, &EndCause::DeviceLost { why }, context);
+    }
+
+    /// Whoever waits for the last completion has to know. Returns whether that set anything
+    /// going.
+    #[inline]
+    fn site_is_empty(&mut self, at: usize) -> bool {
+        self.sites[at].site.is_left() && self.tell_leavers(at)
+    }
+
+    #[inline(never)]
+    fn tell_leavers(&mut self, at: usize) -> bool {
+        let mut any = false;
+        // Only hot ones are on their way out or about to hear of it.
+        for &session in &self.hot {
+            if let Some(link) = self.links.get_mut(session) {
+                let site = link.pair_at().map(|(site, _)| site);
+                if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
+                    any |= link.completions_are_empty();
+                }
+            }
+        }
+        any
+    }
+
+    /// Receive buffers that a session's peer may fill, and those that nobody may.
+    #[cfg(test)]
+    pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
+        let mut brokers = self.sites.iter().filter_map(|care| care.broker.as_ref());
+        let broker = brokers.next();
+        broker.map_or((0, 0), |broker| (broker.held(session), broker.free()))
+    }
+
+    // ---- Sleeping --------------------------------------------------------------------
+
+    /// Arms every site's completion queue and looks once more. Returns whether anything is
+    /// there: then the next turn takes it, and nobody may sleep.
+    pub(super) fn arm_sites(&mut self) -> bool {
+        let sites = self.sites.iter_mut();
+        sites.fold(false, |any, care| care.arm() | any)
+    }
+
+    /// The same for a program that sleeps on the epoll set itself. Returns whether it
+    /// armed anything, or anything is there: then the program must look again.
+    pub(super) fn arm_sites_once(&mut self) -> bool {
+        let is_armed = |care: &SiteInCare| care.is_armed || care.is_lost;
+        if self.sites.iter().all(is_armed) {
+            return false;
+        }
+        self.arm_sites();
+        true
+    }
+
+    // ---- What epoll says -------------------------------------------------------------
+
+    pub(super) fn site_is_ready(&mut self, index: u64, context: &mut Context<'_>) {
+        self.take_site_news(index, context);
+        self.let_go_of_lost_sites();
+    }
+
+    fn take_site_news(&mut self, index: u64, context: &mut Context<'_>) {
+        let at = (index / 2) as usize;
+        if at >= self.sites.len() {
+            return;
+        }
+        if index % 2 == COMPLETIONS {
+            // The leader armed the queue for itself, and nobody else arms it again: who
+            // turns the engine meanwhile leaves it its event.
+            if !context.runtime.may_drain(self) {
+                return;
+            }
+            let care = &mut self.sites[at];
+            care.is_armed = false;
+            if let Err(error) = care.queues.wait.take_events() {
+                self.lose_site(at, &lost(&error), context);
+            }
+            return;
+        }
+        loop {
+            let Some(events) = &mut self.sites[at].queues.events else {
+                return;
+            };
+            match events.take() {
+                Ok(Some(event)) => self.handle_async(at, &event, context),
+                Ok(None) => return,
+                Err(error) => {
+                    // Its descriptor would stay readable for ever.
+                    let _ = epoll::delete(&self.tools.epoll, &*events);
+                    self.lose_site(at, &lost(&error), context);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What the device said unasked, which is counted, whatever it is.
+    fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
+        let is_used = self.react(at, event, context);
+        let site = &self.sites[at].site;
+        site.counters.said(is_used);
+        if !is_used {
+            tracing::debug!(device = site.device(), %event, "of no consequence");
+        }
+    }
+
+    /// What is done about it; false if that is nothing. It names what it means of this
+    /// context, so that a queue it names is ours.
+    fn react(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) -> bool {
+        let care = &self.sites[at];
+        let shared = care.queues.shared.as_ref();
+        let shared = shared.and_then(|shared| shared.queue.tag());
+        match *event {
+            AsyncEvent::QueuePair(number, _) => {
+                let session = care.sessions.get(number).copied();
+                let link = session.and_then(|session| self.links.get_mut(session));
+                let (Some(session), Some(link)) = (session, link) else {
+                    return false;
+                };
+                let is_used = link.pair_event(event);
+                self.heat(session);
+                return is_used;
+            }
+            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.queue().tag() => {
+                self.lose_site_by(at, event, context);
+            }
+            AsyncEvent::ReceiveQueueError(tag) if shared == Some(tag) => {
+                self.lose_site_by(at, event, context);
+            }
+            AsyncEvent::ReceiveQueueLimit(tag) if shared == Some(tag) => {
+                self.take_all_found(at, context);
+                self.refill_with(at, SharedReceives::run_low, context);
+            }
+            AsyncEvent::DeviceFatal => self.lose_site_by(at, event, context),
+            AsyncEvent::Port(port, said) if port == care.site.port() => {
+                return self.port_said(at, said, event, context);
+            }
+            // Another's, or a queue's that is gone; or of a kind that nothing here has.
+            AsyncEvent::CompletionQueueError(_)
+            | AsyncEvent::ReceiveQueueError(_)
+            | AsyncEvent::ReceiveQueueLimit(_)
+            | AsyncEvent::Port(..)
+            | AsyncEvent::WorkQueueFatal
+            | AsyncEvent::Unknown(_) => return false,
+        }
+        true
+    }
+
+    /// Connections survive a pause of the link, or die of it by themselves, and then tell
+    /// of it. What cuts them off for certain ends them. Returns whether it was of consequence.
+    fn port_said(
+        &mut self,
+        at: usize,
+        said: PortEvent,
+        event: &AsyncEvent,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let site = &self.sites[at].site;
+        let device = site.device();
+        tracing::info!(device, %event, "the RDMA port changed");
+        let news = match said {
+            // It may be up again before we ask.
+            PortEvent::Error => Ok(PortNews::Doubtful(format!("RDMA device {device}: {event}"))),
+            PortEvent::Active
+            | PortEvent::GidChange
+            | PortEvent::LidChange
+            | PortEvent::PkeyChange
+            | PortEvent::SubnetManagerChange
+            | PortEvent::ReregisterWanted => site.look_at_port(),
+            // Nothing of ours goes by it.
+            PortEvent::SpeedChange => return false,
+        };
+        match news {
+            Ok(PortNews::AsBefore) => self.doubt_port(at, None),
+            Ok(PortNews::Doubtful(why)) => self.doubt_port(at, Some(why.into())),
+            Ok(PortNews::Moved(why)) => self.cut_off(at, &why),
+            Err(error) => self.lose_site(at, &lost(&error), context),
+        }
+        true
+    }
+
+    /// Sessions of the site may die of its port, or no more.
+    fn doubt_port(&mut self, at: usize, doubt: Option<Arc<str>>) {
+        for &session in self.sites[at].sessions.values() {
+            if let Some(link) = self.links.get_mut(session) {
+                link.doubt_port(doubt.clone());
+            }
+        }
+    }
+
+    /// Hands on everything that is in the completion queue.
+    fn take_all_found(&mut self, at: usize, context: &mut Context<'_>) {
+        for _ in 0..LAST_POLLS {
+            self.sites[at].look_around();
+            if self.sites[at].is_lost || !self.take_found_at(at, context) {
+                break;
+            }
+        }
+    }
+
+    /// What is lost and has no session any more is closed, whatever handles there are.
+    fn let_go_of_lost_sites(&mut self) {
+        let is_over = |care: &SiteInCare| care.site.is_lost() && care.sessions.is_empty();
+        if !self.sites.iter().any(is_over) {
+            return;
+        }
+        for over in self.sites.extract_if(.., |care| is_over(care)) {
+            over.close(&self.tools.epoll);
+        }
+        for (index, care) in self.sites.iter().enumerate() {
+            let modify = |fd, which| {
+                let _ = epoll::modify(&self.tools.epoll, fd, token(index, which), EventFlags::IN);
+            };
+            modify(care.queues.wait.fd(), COMPLETIONS);
+            if let Some(events) = &care.queues.events {
+                modify(events.as_fd(), EVENTS);
+            }
+        }
+    }
+
+    /// The node is closed, and all of its sessions are over.
+    pub(super) fn close_sites(&mut self) {
+        for care in self.sites.drain(..) {
+            care.site.lose();
+            care.close(&self.tools.epoll);
+        }
+    }
+
+    fn lose_site_by(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
+        let device = self.sites[at].site.device();
+        let why = format!("RDMA device {device}: {event}");
+        // What had arrived before is handed out first.
+        self.take_all_found(at, context);
+        self.lose_site(at, &EndCause::DeviceLost { why }, context);
+    }
+
+    /// Ends every session of a site, or has it go on over other wires: nothing of it will complete
+    /// any more.
+    fn lose_site(&mut self, at: usize, cause: &EndCause, context: &mut Context<'_>) {
+        let care = &mut self.sites[at];
+        if mem::replace(&mut care.is_lost, true) {
+            return;
+        }
+        care.site.lose();
+        for session in care.sessions.clone().into_values() {
+            if let Some(link) = self.links.get_mut(session) {
+                link.site_is_lost(cause.clone(), &mut self.tools, context);
+                self.heat(session);
+            }
+        }
+    }
+}
+
+fn lost(error: &VerbsError) -> EndCause {
+    EndCause::DeviceLost {
+        why: error.to_string(),
+    }
+}
+
+/// How often to look whether devices are still there: whoever removes one waits for so long
+/// and for the ends of its sessions.
+const BETWEEN_SITE_LOOKS: Duration = Duration::from_secs(2);
+
+/// What epoll says of a site's descriptor.
+fn token(index: usize, which: u64) -> EventData {
+    EventData::new_u64((2 * index as u64 + which) << 2 | SITE_WIRE)
+}
+
+/// Which of a site's two descriptors.
+const COMPLETIONS: u64 = 0;
+const EVENTS: u64 = 1;

@@ -1,0 +1,371 @@
+//! What happened to a node's sessions and channels, for whoever asks.
+//!
+//! Rules:
+//!
+//! 1. Telling never waits for whoever listens: the queue is bounded, and with one more the
+//!    oldest goes and is counted.
+//! 2. Each event is handed out once.
+//! 3. Of a session the end is told once, and nothing behind it.
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    net::SocketAddr,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use ibex_base::fork;
+use ibex_protocol::format::control::Role;
+use ibex_ring::parking::{WaitSlot, Wakers};
+
+use super::{Warning, warn_of};
+use crate::{
+    channel::NotOpened,
+    connection::Link,
+    session::{EndCause, Fabric},
+};
+use crate::{
+    runtime::{Patience, Runtime, lock, waiting::Looks},
+    session::{PeerDescription, state::SessionShared},
+};
+
+/// Something that happened, and the peer that it happened with.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The peer's address as this end sees it.
+    pub address: SocketAddr,
+    /// Its identity.
+    pub identity: [u8; 16],
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A session is up.
+    Connected {
+        /// What carries its data.
+        fabric: Fabric,
+        /// Why this fabric.
+        reason: String,
+    },
+    /// A session has no connection to its peer; it goes on when there is one again.
+    Suspended {
+        /// What became of the connection.
+        cause: EndCause,
+        /// Since when.
+        since: Instant,
+    },
+    /// It goes on.
+    Resumed {
+        /// How long it had none.
+        suspended: Duration,
+        /// Messages that were sent again, as they had not arrived.
+        replayed: u64,
+    },
+    /// A session goes on over another fabric than before.
+    FabricChanged {
+        /// What carried its data.
+        from: Fabric,
+        /// What carries it now.
+        to: Fabric,
+        /// What became of the one before.
+        reason: String,
+    },
+    /// The peer begins no call any more that it serves.
+    Draining,
+    /// A session is over.
+    Gone {
+        /// Why.
+        cause: EndCause,
+    },
+    /// Somebody waits for an end of the peer's for as long as its `open_timeout`, in a call that
+    /// goes on.
+    NotOpened(Box<NotOpened>),
+    /// A sender waits for its window, and nothing has moved for a while.
+    Stalled(Stalled),
+    /// The same goes on.
+    Recovered {
+        /// The channel.
+        channel: String,
+        /// Which end is here.
+        end: Role,
+        /// How long it had waited.
+        stalled: Duration,
+    },
+}
+
+/// Who waits for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// The channel.
+    pub channel: String,
+    /// Which end is here.
+    pub end: Role,
+    /// Since when nothing has moved.
+    pub since: Instant,
+    /// The first message that is not released: what all others wait for.
+    pub oldest: u64,
+    /// At the receiving end, messages that its application has taken and not released; with
+    /// none it does not take any.
+    pub held: Option<u64>,
+    /// At the receiving end, whether the next message waits for room within `memory_limit`.
+    pub lacks_room: bool,
+}
+
+/// The words for it, without the channel and the peer.
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits = match self.end {
+            Role::Sender => "this sender",
+            Role::Receiver => "its sender",
+        };
+        let waited = Duration::from_micros(self.since.elapsed().as_micros() as u64);
+        if self.lacks_room {
+            let (held, oldest) = (self.held.unwrap_or(0), self.oldest);
+            return write!(
+                f,
+                "the next message has waited {waited:?} for room within memory_limit here ({held} \
+                 messages of this channel are held, from {oldest} on); drop what is held, on \
+                 whatever channel, or raise memory_limit"
+            );
+        }
+        write!(f, "{waits} began to wait for room {waited:?} ago; ")?;
+        let oldest = self.oldest;
+        match self.held {
+            None => write!(f, "message {oldest} is not released there"),
+            Some(0) => write!(f, "nobody takes message {oldest} here"),
+            Some(1) => write!(f, "message {oldest} is held here"),
+            Some(held) => write!(f, "{held} messages from {oldest} on are held here"),
+        }
+    }
+}
+
+/// The events that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    state: Mutex<State>,
+    waiters: WaitSlot,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<Event>,
+    dropped: u64,
+    is_closed: bool,
+}
+
+/// Some 200 bytes each.
+const MOST_EVENTS: usize = 1024;
+
+impl EventQueue {
+    pub(crate) fn tell(&self, peer: &PeerDescription, what: What, wakers: &mut Wakers) {
+        let mut state = lock(&self.state);
+        if state.events.len() == MOST_EVENTS {
+            state.events.pop_front();
+            state.dropped += 1;
+        }
+        state.events.push_back(Event {
+            address: peer.address,
+            identity: peer.identity,
+            incarnation: peer.incarnation,
+            what,
+        });
+        drop(state);
+        self.waiters.take(wakers);
+    }
+
+    /// There will be no more.
+    pub(crate) fn close(&self, wakers: &mut Wakers) {
+        lock(&self.state).is_closed = true;
+        self.waiters.take(wakers);
+    }
+
+    /// The next event; `Some(None)` if there will be none.
+    fn look(&self) -> Option<Option<Event>> {
+        let mut state = lock(&self.state);
+        match state.events.pop_front() {
+            Some(event) => Some(Some(event)),
+            None => state.is_closed.then_some(None),
+        }
+    }
+}
+
+impl Runtime {
+    /// The next event, waiting as long as `patience` says; `None` if there is none by then, or
+    /// there will be none as the node was closed.
+    pub fn next_event(&self, patience: Patience) -> Option<Event> {
+        if fork::is_child() {
+            return None;
+        }
+        let deadline = match patience {
+            Patience::None | Patience::Glance => {
+                self.turn_in_passing(Self::poll_ready);
+                return self.events.look().flatten();
+            }
+            Patience::Until(deadline) => deadline,
+        };
+        let look = || self.events.look();
+        self.wait(&self.events.waiters, deadline, Looks::Socket, look)
+            .ok()
+            .flatten()
+    }
+
+    /// Events that were dropped because nobody took them.
+    #[must_use]
+    pub fn events_dropped(&self) -> u64 {
+        if fork::is_child() {
+            return 0;
+        }
+        lock(&self.events.state).dropped
+    }
+}
+
+impl What {
+    /// For the log: what is waited for in vain as a warning, its end as news.
+    pub(crate) fn warn(&self, session: &SessionShared) {
+        let (peer, warnings) = (session.peer_in_log(), &session.runtime.warnings);
+        match self {
+            What::NotOpened(missing) => warn_of!(
+                warnings,
+                Warning::NotOpened,
+                missing,
+                %peer, %missing, "an end is waited for that is not open there"
+            ),
+            What::Stalled(stalled) => {
+                let Stalled { channel, end, .. } = stalled;
+                warn_of!(
+                    warnings,
+                    Warning::Stalled,
+                    format_args!("channel {channel:?} with {peer}: {stalled}"),
+                    %channel, %peer, %end, "{stalled}"
+                );
+            }
+            What::Recovered {
+                channel,
+                end,
+                stalled,
+            } => tracing::info!(%channel, %peer, %end, ?stalled, "a stalled channel goes on"),
+            What::Connected { .. }
+            | What::Suspended { .. }
+            | What::Resumed { .. }
+            | What::FabricChanged { .. }
+            | What::Draining
+            | What::Gone { .. } => {}
+        }
+    }
+}
+
+impl SessionShared {
+    /// Has the engine look whether a task waits for room for long.
+    pub(crate) fn watch_stalls(&self) {
+        self.watch(Link::watch_stalls);
+    }
+
+    /// Has the engine look at `due` whether an end that somebody waits for is open.
+    pub(crate) fn watch_opening(&self, due: Instant) {
+        self.watch(|link| link.watch_opening(due));
+    }
+
+    /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
+    pub(crate) fn watch(&self, set: impl FnOnce(&mut Link) -> bool) {
+        if self.runtime.on_link(self.id, |link, _| set(link)) == Some(true) {
+            // Whoever sleeps in the epoll set has another deadline.
+            self.runtime.bell().wake();
+        }
+    }
+
+    /// Tells of something that a handle has noticed, unless the session is over.
+    pub(crate) fn tell(&self, what: What) {
+        self.runtime
+            .on_link(self.id, |link, context| link.tell(what, context));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> PeerDescription {
+        PeerDescription {
+            address: SocketAddr::from(([127, 0, 0, 1], 7000)),
+            identity: [1; 16],
+            incarnation: 2,
+            began: std::time::Instant::now(),
+            pid: None,
+            fabric: Fabric::Tcp,
+            reason: "tcp: a test".to_owned(),
+            known_to: None,
+        }
+    }
+
+    fn gone(why: u64) -> What {
+        What::Gone {
+            cause: EndCause::lost(why.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_stall_says_who_waits_for_what() {
+        let words = |end, held| {
+            let stalled = Stalled {
+                channel: "wal".to_owned(),
+                end,
+                since: Instant::now(),
+                oldest: 5,
+                held,
+                lacks_room: false,
+            };
+            stalled.to_string()
+        };
+        let (waits, rest) = (
+            " began to wait for room ",
+            "message 5 is not released there",
+        );
+        let here = words(Role::Sender, None);
+        assert!(
+            here.starts_with("this sender") && here.contains(waits),
+            "{here}"
+        );
+        assert!(here.ends_with(rest), "{here}");
+        let there = words(Role::Receiver, Some(0));
+        assert!(there.starts_with("its sender"), "{there}");
+        assert!(there.ends_with("nobody takes message 5 here"), "{there}");
+    }
+
+    #[test]
+    fn what_nobody_takes_is_bounded_and_the_newest_stays() {
+        let queue = EventQueue::default();
+        let mut wakers = Wakers::new();
+        for number in 0..MOST_EVENTS as u64 + 3 {
+            queue.tell(&peer(), gone(number), &mut wakers);
+        }
+        assert_eq!(lock(&queue.state).dropped, 3);
+        let first = queue.look().flatten().expect("events");
+        let What::Gone { cause } = first.what else {
+            panic!("another event: {first:?}");
+        };
+        let EndCause::PeerGone { why, .. } = cause else {
+            panic!("another cause: {cause:?}");
+        };
+        assert_eq!(why, "3");
+        let rest = std::iter::from_fn(|| queue.look().flatten()).count();
+        assert_eq!(rest, MOST_EVENTS - 1);
+        assert!(queue.look().is_none(), "more may come");
+    }
+
+    #[test]
+    fn after_the_end_what_is_there_is_handed_out() {
+        let queue = EventQueue::default();
+        let mut wakers = Wakers::new();
+        queue.tell(&peer(), gone(1), &mut wakers);
+        queue.close(&mut wakers);
+        assert!(queue.look().is_some_and(|event| event.is_some()));
+        assert!(queue.look().is_some_and(|event| event.is_none()));
+    }
+}

@@ -1,0 +1,117 @@
+//! Warnings of a node that peers can cause, as often as the log shall have them.
+#![forbid(unsafe_code)]
+
+use std::{
+    mem::Discriminant,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use ibex_base::fork;
+
+use super::log_limit::{Held, LogLimit};
+use crate::runtime::lock;
+use crate::session::EndCause;
+
+/// Bound of a node's warnings.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings {
+    limit: Mutex<LogLimit<Warning>>,
+    /// Some were counted and are to be told of.
+    is_holding: AtomicBool,
+}
+
+/// Kind of warning, told of as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warning {
+    /// A session ended otherwise than in order, for such a cause.
+    SessionEnded(Discriminant<EndCause>),
+    /// A peer has come, and its session could not be set up.
+    NotSetUp,
+    /// A sender waits for room.
+    Stalled,
+    /// An end is waited for that the peer does not open.
+    NotOpened,
+    /// A group drops a member.
+    MemberDropped,
+    /// Segments that a peer passes have to wait for a descriptor.
+    NoDescriptor,
+    /// The epoll set refuses a session's socket.
+    NoEpoll,
+}
+
+impl Warnings {
+    /// Tells whether this one is logged as a warning. If not, it was counted, and `tell` logs
+    /// the count.
+    pub(crate) fn admits(
+        &self,
+        warning: Warning,
+        tell: fn(&Held),
+        example: impl FnOnce() -> String,
+    ) -> bool {
+        let now = Instant::now();
+        self.tell_held(now);
+        let mut limit = lock(&self.limit);
+        let is_told = limit.admits(warning, now, tell, example);
+        if !is_told {
+            self.is_holding.store(true, Ordering::Relaxed);
+        }
+        is_told
+    }
+
+    /// Tells whether [`tell_held`](Self::tell_held) will have something to say.
+    #[inline]
+    pub(crate) fn are_held(&self) -> bool {
+        self.is_holding.load(Ordering::Relaxed)
+    }
+
+    /// Tells how many were counted, where their time is over.
+    pub(crate) fn tell_held(&self, now: Instant) {
+        if self.are_held() {
+            let mut limit = lock(&self.limit);
+            while let Some(held) = limit.poll_held(now) {
+                held.warn();
+            }
+            let is_holding = limit.next_due().is_some();
+            self.is_holding.store(is_holding, Ordering::Relaxed);
+        }
+    }
+
+    /// When that is.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.are_held().then(|| lock(&self.limit).next_due())?
+    }
+}
+
+/// Tells what was counted before the node goes.
+impl Drop for Warnings {
+    fn drop(&mut self) {
+        // In a fork of the process a thread that is not there may have the log.
+        if fork::is_child() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(held) = lock(&self.limit).poll_last_held(now) {
+            held.warn();
+        }
+    }
+}
+
+/// A warning to the log that a peer can cause: one of a kind that there are too many of goes
+/// there as a debug message, and is counted. All of these lines have the caller's module as
+/// their target.
+macro_rules! warn_of {
+    ($warnings:expr, $warning:expr, $example:expr, $($line:tt)+) => {{
+        let tell: fn(&crate::node::log_limit::Held) =
+            |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
+        match $warnings.admits($warning, tell, || $example.to_string()) {
+            true => tracing::warn!($($line)+),
+            false => tracing::debug!($($line)+),
+        }
+    }};
+}
+
+pub(crate) use warn_of;

@@ -1,0 +1,194 @@
+//! Where a thread waits for all peers of a node, those included that will come.
+//!
+//! Each member has a waker of its own that leaves the member's number here, so that who wakes
+//! up looks at those that have something and at no other: idle peers cost nothing.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Instant,
+};
+
+use ibex_base::fork;
+use ibex_ring::parking::{WaitSlot, Wakers};
+
+use super::{Condition, Runtime, TimedOut, waiting::Looks};
+use crate::session::SessionShared;
+
+/// Who waits for all peers of a node, and what it was told.
+#[derive(Clone, Debug)]
+pub struct Gathering {
+    runtime: Arc<Runtime>,
+    told: Arc<Told>,
+}
+
+/// What is told to it.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    slot: WaitSlot,
+    /// Something is in `news`.
+    is_told: AtomicBool,
+    news: Mutex<News>,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    members: Vec<usize>,
+    sessions: VecDeque<Arc<SessionShared>>,
+}
+
+impl Told {
+    fn tell(&self, news: impl FnOnce(&mut News)) {
+        news(&mut lock(&self.news));
+        self.is_told.store(true, Ordering::Release);
+    }
+
+    /// A session has come.
+    pub(crate) fn session_came(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
+        self.tell(|news| push_live(&mut news.sessions, session));
+        self.slot.take(wakers);
+    }
+
+    /// The node is being closed.
+    pub(crate) fn node_closes(&self, wakers: &mut Wakers) {
+        self.slot.take(wakers);
+    }
+}
+
+/// A member's waker.
+struct MemberWaker {
+    told: Weak<Told>,
+    member: usize,
+}
+
+impl Wake for MemberWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(told) = self.told.upgrade() {
+            told.tell(|news| news.members.push(self.member));
+            told.slot.wake_all();
+        }
+    }
+}
+
+impl Gathering {
+    /// Is told of every session from now on; those that are there come first.
+    #[must_use]
+    pub fn of(runtime: &Arc<Runtime>) -> Self {
+        let told = Arc::<Told>::default();
+        runtime.gather(&told);
+        Self {
+            runtime: runtime.clone(),
+            told,
+        }
+    }
+
+    /// What tells of a member.
+    #[must_use]
+    pub fn waker(&self, member: usize) -> Waker {
+        let told = Arc::downgrade(&self.told);
+        Arc::new(MemberWaker { told, member }).into()
+    }
+
+    /// The node's.
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// What a call that waits looks at.
+    pub(crate) fn looks(in_memory: bool) -> Looks {
+        match in_memory {
+            true => Looks::Memory,
+            false => Looks::Socket,
+        }
+    }
+
+    /// Where it waits.
+    pub(crate) fn slot(&self) -> &WaitSlot {
+        &self.told.slot
+    }
+
+    /// Whether something was told since the last [`take`](Self::take).
+    #[inline]
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.told.is_told.load(Ordering::Acquire)
+    }
+
+    /// The members that told of themselves are appended to `members`, and sessions that have
+    /// come to `sessions`.
+    pub fn take(&self, members: &mut Vec<usize>, sessions: &mut VecDeque<Arc<SessionShared>>) {
+        // Before what it tells of is taken: what comes later says so again.
+        self.told.is_told.swap(false, Ordering::AcqRel);
+        let mut news = lock(&self.told.news);
+        members.append(&mut news.members);
+        sessions.append(&mut news.sessions);
+    }
+
+    /// Whether the node was closed, or is another process's.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        fork::is_child() || self.runtime.is_closed()
+    }
+
+    /// Runs a turn, where callers do.
+    pub fn poll(&self) {
+        self.runtime.poll_in_passing();
+    }
+
+    /// The same for who has found something so often that others may long wait for one.
+    pub fn look_around(&self) {
+        self.runtime.look_around();
+    }
+
+    /// Waits until `condition` holds, which all members' wakers and sessions that come make
+    /// look again. `in_memory` says that every member's peer writes this process's memory.
+    pub fn wait<C: Condition>(
+        &self,
+        deadline: Option<Instant>,
+        in_memory: bool,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.runtime
+            .wait(&self.told.slot, deadline, Self::looks(in_memory), condition)
+    }
+}
+
+/// Those of a node that want to be told of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Gatherings(Mutex<Vec<Weak<Told>>>);
+
+impl Gatherings {
+    /// For who keeps sessions from coming meanwhile.
+    pub(crate) fn add(&self, told: &Arc<Told>, sessions: Vec<Arc<SessionShared>>) {
+        told.tell(|news| news.sessions.extend(sessions));
+        lock(&self.0).push(Arc::downgrade(told));
+    }
+
+    pub(crate) fn for_each(&self, mut tell: impl FnMut(&Told)) {
+        let mut gatherings = lock(&self.0);
+        gatherings.retain(|told| match told.upgrade() {
+            Some(told) => {
+                tell(&told);
+                true
+            }
+            None => false,
+        });
+    }
+}
+
+/// Appends one that has come. Those that are over before anybody takes them go when there is no
+/// room, so that a queue that nobody empties is no longer than twice what lives.
+pub(crate) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Arc<SessionShared>) {
+    if sessions.len() == sessions.capacity() {
+        sessions.retain(|session| !session.is_over());
+    }
+    sessions.push_back(session);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,285 @@
+//! The I/O thread of a node: it leads while no thread that waits does.
+//!
+//! ```text
+//!              vacant, and nobody waited for some leases
+//!     napping ------------------------------------------> leading
+//!      |   ^ <-------------------------------------------  |
+//!      |   |            somebody claims the seat
+//!      |   | the leader leaves
+//!      v   |
+//!     standing by: one thread has led for longer than the longest nap
+//! ```
+//!
+//! A nap ends by time, a *lease* later. So whatever a thread leaves behind that waited and
+//! waits no more moves on after one lease, two threads never sleep in the epoll set, and a
+//! process at rest has no timed wake-ups: the I/O thread leads then, or stands by. Leases
+//! become longer while somebody waits in each of them, so that many processes with few
+//! cores do not spend them on naps.
+//!
+//! Where the I/O thread has cores of its own nobody claims its seat.
+
+use std::{
+    sync::{Weak, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use ibex_ring::parking::{Parker, Wakers, thread_waker};
+
+use super::runtime::Runtime;
+
+/// Runs until the node is closed or gone.
+pub(crate) fn run(runtime: &Weak<Runtime>, cores: &[usize]) {
+    if let Some(&core) = cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+    {
+        tracing::warn!(
+            core,
+            "the I/O thread could not be pinned; it runs where it may"
+        );
+    }
+    // Naps are shorter than what timers are late by otherwise.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    Wakers::prepare();
+    let (waker, parker) = thread_waker();
+    let mut naps = Naps::default();
+    while let Some(runtime) = runtime.upgrade() {
+        // First, so that who makes the node end finds whom to wake.
+        runtime.keeper.get_or_init(|| waker.clone());
+        if runtime.is_over() {
+            return;
+        }
+        match naps.next(runtime.seen()) {
+            Rest::None => {
+                if let Some(_lead) = runtime.engine.try_keep() {
+                    runtime.keep(&parker);
+                    naps.begin();
+                }
+            }
+            Rest::For(lease) => {
+                if parker.park(Instant::now().checked_add(lease)) {
+                    naps.end();
+                } else if naps.have_seen(runtime.seen()) {
+                    runtime.turn_if_vacant();
+                }
+            }
+            Rest::UntilTheLeaderLeaves => {
+                runtime.engine.stand_by(&waker, || {
+                    parker.park(None);
+                });
+                naps.begin();
+            }
+        }
+    }
+}
+
+impl Runtime {
+    fn is_over(&self) -> bool {
+        self.is_closed() && self.engine.lock().is_finished()
+    }
+
+    fn seen(&self) -> Seen {
+        let (is_led, leads) = self.engine.leads();
+        Seen {
+            is_led,
+            leads,
+            looks: self.presence.load(Ordering::Relaxed),
+            is_crowded: self.shares_cores.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Leads until somebody claims the seat.
+    fn keep(&self, parker: &Parker) {
+        while !self.engine.is_claimed() && !self.is_over() {
+            self.lead(parker, None);
+            parker.forget();
+        }
+    }
+
+    /// Moves what was left behind.
+    fn turn_if_vacant(&self) {
+        while self.engine.is_vacant() && self.poll_ready() {}
+    }
+
+    /// Wakes the I/O thread, to lead at once if nobody does.
+    pub(crate) fn summon_keeper(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.wake_by_ref();
+        }
+    }
+}
+
+/// What the keeper sees of the threads that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// One leads.
+    is_led: bool,
+    /// How often one began to.
+    leads: u32,
+    /// Changes while one looks.
+    looks: u32,
+    /// More threads want to run than there are cores.
+    is_crowded: bool,
+}
+
+/// What the keeper does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// Leads, if nobody does.
+    None,
+    /// Naps.
+    For(Duration),
+    /// Stands by.
+    UntilTheLeaderLeaves,
+}
+
+/// When the keeper looks again.
+#[derive(Debug)]
+struct Naps {
+    lease: Duration,
+    /// Leases in which nobody waited; the last of `VACANT_LEASES` ends the napping.
+    vacant: u32,
+    last: Seen,
+}
+
+/// At first nobody waits: the keeper leads.
+impl Default for Naps {
+    fn default() -> Self {
+        Self {
+            lease: LEASE,
+            vacant: VACANT_LEASES,
+            last: Seen::default(),
+        }
+    }
+}
+
+impl Naps {
+    /// Somebody waits again.
+    fn begin(&mut self) {
+        self.vacant = 0;
+        self.lease = LEASE;
+    }
+
+    /// The keeper is wanted.
+    fn end(&mut self) {
+        self.vacant = VACANT_LEASES;
+    }
+
+    /// Whether nobody has waited since.
+    fn have_seen(&self, seen: Seen) -> bool {
+        self.last == seen
+    }
+
+    fn next(&mut self, seen: Seen) -> Rest {
+        let last = std::mem::replace(&mut self.last, seen);
+        let is_new = seen.leads != last.leads;
+        if self.vacant >= VACANT_LEASES && !seen.is_led {
+            return Rest::None;
+        }
+        let longest = match seen.is_crowded {
+            true => CROWDED_LEASE,
+            false => LONGEST_LEASE,
+        };
+        if seen.is_led && !is_new && self.lease >= longest {
+            return Rest::UntilTheLeaderLeaves;
+        }
+        if seen.is_led || is_new || seen.looks != last.looks {
+            self.vacant = 0;
+            self.lease = (self.lease * 2).min(longest);
+        } else {
+            self.vacant += 1;
+            self.lease = LEASE;
+        }
+        Rest::For(self.lease)
+    }
+}
+
+/// The shortest time between two looks at whether somebody waits.
+const LEASE: Duration = Duration::from_micros(50);
+/// And the longest, while somebody waits again and again.
+const LONGEST_LEASE: Duration = Duration::from_millis(1);
+/// The longest while cores are scarce, when the scheduler takes as long.
+const CROWDED_LEASE: Duration = Duration::from_millis(4);
+/// Leases without anybody who waits before the keeper leads.
+const VACANT_LEASES: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn led(leads: u32) -> Seen {
+        Seen {
+            is_led: true,
+            leads,
+            ..Seen::default()
+        }
+    }
+
+    fn vacant(looks: u32) -> Seen {
+        Seen {
+            looks,
+            ..Seen::default()
+        }
+    }
+
+    fn lease(rest: Rest) -> Duration {
+        match rest {
+            Rest::For(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_leads_at_first_and_where_nobody_has_waited_for_some_leases() {
+        let mut naps = Naps::default();
+        assert_eq!(naps.next(vacant(0)), Rest::None);
+        naps.begin();
+        for _ in 0..VACANT_LEASES {
+            assert_eq!(lease(naps.next(vacant(0))), LEASE);
+        }
+        assert_eq!(naps.next(vacant(0)), Rest::None);
+    }
+
+    #[test]
+    fn who_spins_keeps_it_from_the_seat() {
+        let mut naps = Naps::default();
+        naps.begin();
+        for looks in 1..100 {
+            assert_eq!(
+                lease(naps.next(vacant(looks))),
+                (LEASE * 2u32.pow(looks.min(10))).min(LONGEST_LEASE)
+            );
+        }
+        naps.end();
+        assert_eq!(naps.next(vacant(100)), Rest::None);
+    }
+
+    #[test]
+    fn leases_grow_while_others_lead_and_end_behind_one_who_stays() {
+        let mut naps = Naps::default();
+        naps.begin();
+        for leads in 1..100 {
+            assert_eq!(
+                lease(naps.next(led(leads))),
+                (LEASE * 2u32.pow(leads.min(10))).min(LONGEST_LEASE)
+            );
+        }
+        assert_eq!(lease(naps.next(led(100))), LONGEST_LEASE);
+        assert_eq!(naps.next(led(100)), Rest::UntilTheLeaderLeaves);
+        naps.begin();
+        assert_eq!(lease(naps.next(led(101))), 2 * LEASE);
+    }
+
+    #[test]
+    fn where_cores_are_scarce_it_naps_longer() {
+        let mut naps = Naps::default();
+        for leads in 1..20 {
+            let is_crowded = true;
+            naps.next(Seen {
+                is_crowded,
+                ..led(leads)
+            });
+        }
+        assert_eq!(naps.lease, CROWDED_LEASE);
+        assert_eq!(lease(naps.next(led(20))), LONGEST_LEASE);
+    }
+}

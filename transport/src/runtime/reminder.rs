@@ -1,0 +1,53 @@
+//! Waits for other things than messages: a time, and whatever a program says.
+
+use std::{task::Waker, time::Instant};
+
+use ibex_base::fork;
+use ibex_ring::parking::WaitSlot;
+
+use super::{Condition, Driver, Runtime, TimedOut, waiting::Looks};
+use crate::session::SessionShared;
+
+impl SessionShared {
+    /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
+    pub fn wake_at(&self, at: Instant, waker: &Waker) {
+        self.watch(|link| link.wake_at(at, waker.clone()));
+    }
+
+    /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a
+    /// waker is called that `condition` got from [`thread_waker`](ibex_ring::parking::thread_waker) in
+    /// its `arm`.
+    pub fn wait_at<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.wait(slot, deadline, condition)
+    }
+}
+
+impl Runtime {
+    /// Waits until `condition` holds, which is looked at again when `slot` is woken.
+    pub fn wait_at<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.wait(slot, deadline, Looks::Socket, condition)
+    }
+
+    /// Wakes who waits at `slot`, and a program that sleeps on the epoll set.
+    pub fn wake_at(&self, slot: &WaitSlot) {
+        slot.wake_all();
+        self.tell_watcher();
+    }
+
+    /// Runs a turn for a call that does not wait, where callers drive the node.
+    pub fn turn_for_caller(&self) {
+        if self.driver() == Driver::Caller && !fork::is_child() {
+            self.look_around();
+        }
+    }
+}

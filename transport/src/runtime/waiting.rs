@@ -1,0 +1,396 @@
+//! How a thread waits for a node: it looks for a while, then leads or follows.
+//!
+//! Where the threads that wait turn the engine themselves, one that found what it waited
+//! for goes away in the middle of things. What it leaves behind is looked after: by a
+//! thread that sleeps for the engine, for which everything is armed then
+//! ([`settle`](Runtime::settle)), or by the keeper, a lease later.
+
+use std::{
+    hint,
+    sync::{MutexGuard, atomic::Ordering},
+    task::Waker,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex_base::fork;
+use ibex_ring::parking::{Parker, WaitSlot, Wakers, thread_waker};
+
+use super::{Condition, Driving, TimedOut, runtime::Runtime, yielding::KEPT};
+use crate::engine::{self, Context, Engine, Ready, Wait};
+
+/// What a call that waits looks at, and so what a look costs; of several what is asked more
+/// often counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Looks {
+    /// A word that the peer writes.
+    Memory,
+    /// What a turn of the engine brings, which looks at a device's completion queue.
+    Queue,
+    /// The same, which asks a socket.
+    Socket,
+}
+
+impl Runtime {
+    /// Waits until `condition` holds, spinning first as configured.
+    pub(crate) fn wait<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        looks: Looks,
+        mut condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        if fork::is_child() {
+            // Nobody would come.
+            return condition.look().ok_or(TimedOut);
+        }
+        let wait = if looks == Looks::Memory {
+            self.config.wait
+        } else {
+            self.config.wait_engine
+        };
+        if self.driving == Driving::Waiters {
+            self.engine.claim(|| self.bell.wake());
+        }
+        let spun = self.spin(wait, deadline, looks, &mut condition);
+        let found = if matches!(spun, Ok(None)) {
+            self.sleep_until(slot, deadline, &mut condition)
+        } else {
+            condition.disarm();
+            spun.map(|found| found.expect("the spin ended with something"))
+        };
+        self.settle_turn(true);
+        found
+    }
+
+    /// Looks for at most `moment` whether `condition` holds, and never sleeps; for tasks of the
+    /// executor that drives the node. Does not look where calls sleep at once, or where a yield
+    /// would give the core away for long.
+    pub(crate) fn look_for<C: Condition>(
+        &self,
+        moment: Duration,
+        looks: Looks,
+        condition: &mut C,
+    ) -> Option<C::Output> {
+        let wait = match looks {
+            Looks::Memory => self.config.wait,
+            Looks::Queue | Looks::Socket => self.config.wait_engine,
+        };
+        let wait = match wait {
+            Wait::Event => return None,
+            Wait::BusyPoll => Wait::Adaptive { spin: moment },
+            Wait::Adaptive { spin } => Wait::Adaptive {
+                spin: spin.min(moment),
+            },
+        };
+        if self.driving != Driving::Tasks || self.yielding.is_dear() {
+            return None;
+        }
+        let found = self.spin(wait, None, looks, condition);
+        condition.disarm();
+        self.settle_turn(true);
+        found.ok().flatten()
+    }
+
+    /// Looks again and again for as long as the configuration says; the caller has looked
+    /// once. Callers turn the engine meanwhile: each time where it reads their bytes from a
+    /// socket; seldom where completions bring them, which are looked for each time, or a
+    /// shared-memory peer does and only control comes through the engine.
+    fn spin<C: Condition>(
+        &self,
+        wait: Wait,
+        deadline: Option<Instant>,
+        looks: Looks,
+        condition: &mut C,
+    ) -> Result<Option<C::Output>, TimedOut> {
+        // From the first look at the clock, which is not worth its time before.
+        let mut begun: Option<(Instant, Instant)> = None;
+        let turns_engine = self.driving != Driving::Thread;
+        let mut round = 0u32;
+        // Powers of two, so that no look comes with a division.
+        let (rounds_per_clock, pauses) = match looks {
+            Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
+            Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
+            Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
+        };
+        let spin = match wait {
+            Wait::BusyPoll => Duration::MAX,
+            Wait::Adaptive { spin } if !self.yielding.is_dear() => spin,
+            Wait::Adaptive { .. } | Wait::Event => Duration::ZERO,
+        };
+        let looks_once = spin.is_zero();
+        let between_clocks = match looks_once {
+            true => 0,
+            false => rounds_per_clock - 1,
+        };
+        // Others want this core, as the last wait found: they have it between two looks.
+        let mut is_shared = looks_once || self.shares_cores.load(Ordering::Relaxed);
+        // To others, of this wait's time.
+        let mut given = Duration::ZERO;
+        loop {
+            round = round.wrapping_add(1);
+            let has_moved = turns_engine
+                && match looks {
+                    Looks::Memory if !round.is_multiple_of(SHM_ROUNDS_PER_TURN) => false,
+                    Looks::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => self.poll_completions(),
+                    _ => self.poll(),
+                };
+            let looks_closely = has_moved || round & between_clocks == 0;
+            if (looks_closely || condition.glance())
+                && let Some(output) = condition.look()
+            {
+                return Ok(Some(output));
+            }
+            if !is_shared {
+                for _ in 0..pauses {
+                    hint::spin_loop();
+                }
+                if round & between_clocks != 0 {
+                    continue;
+                }
+            }
+            self.note_presence();
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(TimedOut);
+            }
+            let (start, ask_at) = begun.get_or_insert_with(|| {
+                condition.keep_nothing_back();
+                (now, now + ASK_AFTER)
+            });
+            if wait == Wait::BusyPoll {
+                if now >= *ask_at {
+                    *ask_at = now + ASK_AGAIN;
+                    condition.ask();
+                }
+                continue;
+            }
+            if now - *start >= spin || given >= KEPT {
+                return Ok(None);
+            }
+            thread::yield_now();
+            let others = now.elapsed();
+            given += others;
+            match others < KEPT {
+                true => self.yielding.was_cheap(),
+                false => self.yielding.was_dear(now + others, others),
+            }
+            if is_shared != (others >= SHARED) {
+                is_shared = !is_shared;
+                self.shares_cores.store(is_shared, Ordering::Relaxed);
+            }
+            // What they did meanwhile is not ours, while it is no more than waits take.
+            *start += others;
+        }
+    }
+
+    /// Tells the keeper that somebody turns the engine.
+    fn note_presence(&self) {
+        // Two threads may count as one: it is about whether there was any.
+        let looks = self.presence.load(Ordering::Relaxed).wrapping_add(1);
+        self.presence.store(looks, Ordering::Relaxed);
+    }
+
+    fn sleep_until<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: &mut C,
+    ) -> Result<C::Output, TimedOut> {
+        Wakers::prepare();
+        loop {
+            let (waker, parker) = thread_waker();
+            let ticket = slot.register(&waker);
+            condition.ask();
+            condition.arm();
+            let found = match condition.look() {
+                Some(output) => Some(output),
+                None => {
+                    self.sleep(&waker, &parker, deadline);
+                    None
+                }
+            };
+            condition.disarm();
+            slot.deregister(ticket);
+            if let Some(output) = found.or_else(|| condition.look()) {
+                self.engine.pass_on();
+                return Ok(output);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                self.engine.pass_on();
+                return Err(TimedOut);
+            }
+        }
+    }
+
+    /// Sleeps until woken, until the deadline, or until the seat is vacant.
+    fn sleep(&self, waker: &Waker, parker: &Parker, deadline: Option<Instant>) {
+        let park = || {
+            parker.park(deadline);
+        };
+        if self.driving == Driving::Thread {
+            park();
+        } else if let Some(_lead) = self.engine.try_lead() {
+            self.lead_until_woken(parker, deadline);
+        } else {
+            // What was turned by us has to be armed for who leads.
+            if self.driving.has_standing_sleeper() {
+                self.settle();
+            }
+            self.engine.follow(waker, || self.bell.wake(), park);
+        }
+    }
+
+    fn lead_until_woken(&self, parker: &Parker, deadline: Option<Instant>) {
+        while !parker.is_woken() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            self.lead(parker, deadline);
+        }
+    }
+
+    /// One round of the leader: turn until nothing moves, arm, look again, sleep.
+    pub(crate) fn lead(&self, parker: &Parker, deadline: Option<Instant>) {
+        let Some(engine) = self.turn_keeping(self.engine.lock()) else {
+            return;
+        };
+        let mut elsewhere = None;
+        let ready = self.engine.sleep(
+            engine,
+            || {
+                elsewhere = parker.sleep_at(self.bell.bell());
+                elsewhere.is_none()
+            },
+            |engine, stay_awake| {
+                let now = Instant::now();
+                let next = engine.prepare_sleep(now, stay_awake)?;
+                let until = [next, deadline].into_iter().flatten().min();
+                engine.sleeps_until = until;
+                Some(until.map(|until| until - now.min(until)))
+            },
+            |left| engine::sleep(&self.epoll, left),
+        );
+        drop(elsewhere);
+        self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
+    }
+
+    /// A turn that keeps the lock if nothing moved and nothing is to be done without it: a
+    /// timer that has gone off moves nothing, and may have a peer dialed.
+    fn turn_keeping<'a>(
+        &'a self,
+        mut engine: MutexGuard<'a, Engine>,
+    ) -> Option<MutexGuard<'a, Engine>> {
+        let mut context = Context::new(self);
+        let progress = engine.turn(&Ready::NOTHING, &mut context);
+        if progress || !context.is_empty() {
+            drop(engine);
+            self.wake(context);
+            return None;
+        }
+        Some(engine)
+    }
+
+    /// A turn for news that a thread has left, which does not wait for an answer: what it
+    /// leads to goes out at once, without waking who sleeps for the engine.
+    pub(crate) fn attend(&self) {
+        let Some(mut engine) = self.engine.try_lock() else {
+            // Whoever has it may have looked already.
+            self.rouse_leader();
+            return;
+        };
+        if engine.errands.is_stream(Instant::now()) {
+            drop(engine);
+            self.hand_over();
+            return;
+        }
+        let moved = self.turn(engine, &Ready::NOTHING);
+        self.settle_turn(moved);
+    }
+
+    /// News come one after the other: whoever sleeps, or the keeper, takes them in batches.
+    fn hand_over(&self) {
+        let is_rung = self.engine.rouse(|| self.bell.wake());
+        if !is_rung && self.engine.is_vacant() {
+            self.summon_keeper();
+        }
+    }
+
+    /// After turns of another thread than the leader: arms everything again, for who sleeps,
+    /// and so that the next message published rings. The leader is woken if it has to sleep
+    /// less long, or there is something to do.
+    pub(crate) fn settle(&self) {
+        let engine = match self.driving {
+            // Not everybody who may have it settles.
+            Driving::Tasks => Some(self.engine.lock()),
+            _ => self.engine.try_lock(),
+        };
+        let Some(mut engine) = engine else {
+            // Who has it settles, or leads.
+            return;
+        };
+        let now = Instant::now();
+        let is_settled = match engine.prepare_sleep(now, false) {
+            None => false,
+            Some(next) if !self.engine.has_sleeping_leader() => {
+                engine.set_alarm(now, next);
+                true
+            }
+            Some(next) => next.is_none_or(|next| {
+                let until = engine.sleeps_until;
+                until.is_some_and(|until| until <= next)
+            }),
+        };
+        drop(engine);
+        if !is_settled {
+            self.rouse_leader();
+        }
+    }
+}
+
+/// News that threads left with nobody awake for them.
+#[derive(Debug, Default)]
+pub(crate) struct Errands {
+    last: Option<Instant>,
+    in_a_row: u32,
+}
+
+impl Errands {
+    /// Whether they come so fast that a thread should stay awake for them.
+    pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
+        let is_next = self
+            .last
+            .replace(now)
+            .is_some_and(|last| now.saturating_duration_since(last) < STREAM_GAP);
+        self.in_a_row = if is_next { self.in_a_row + 1 } else { 0 };
+        self.in_a_row >= STREAM_LENGTH
+    }
+}
+
+const _: () = assert!(
+    SHM_ROUNDS_PER_CLOCK.is_power_of_two()
+        && ROUNDS_PER_CLOCK.is_power_of_two()
+        && QUEUE_ROUNDS_PER_CLOCK.is_power_of_two()
+);
+
+/// Looks at a shared-memory word between two turns of the engine.
+const SHM_ROUNDS_PER_TURN: u32 = 1024;
+/// Looks at a shared-memory word between two looks at the clock.
+const SHM_ROUNDS_PER_CLOCK: u32 = 32;
+/// Looks at the completion queues between two turns of the engine: one turn more takes as
+/// long as some twenty looks, and drives the path of a message out of the nearest cache.
+const QUEUE_ROUNDS_PER_TURN: u32 = 128;
+/// Looks at them between two looks at the clock.
+const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
+/// Looks between two looks at the clock, where each comes with a turn of the engine.
+const ROUNDS_PER_CLOCK: u32 = 4;
+/// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the
+/// socket's lock half of the time, and the kernel waits for it to deliver what has come.
+const PAUSES_PER_READ: u32 = 8;
+/// A yield that takes longer has let another thread run.
+const SHARED: Duration = Duration::from_nanos(800);
+/// How long a busy poll looks before it asks the other side.
+const ASK_AFTER: Duration = Duration::from_micros(50);
+/// How long it looks before it asks again.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
+/// Errands closer together than this are a stream: less than a sleep and a wake-up.
+const STREAM_GAP: Duration = Duration::from_micros(10);
+/// As many of them make it worth waking a thread.
+const STREAM_LENGTH: u32 = 4;

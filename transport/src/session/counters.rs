@@ -1,0 +1,144 @@
+//! What a session counts while it runs.
+#![forbid(unsafe_code)]
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::SessionStats;
+use crate::{rdma::SiteCounts, session::coarse_time::CoarseTime};
+
+/// What a session counts. Written by who has the engine, read by anyone; `bells` by
+/// everyone.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCounters {
+    pub(crate) frames_sent: Counter,
+    pub(crate) frames_received: Counter,
+    pub(crate) bytes_sent: Counter,
+    pub(crate) bytes_received: Counter,
+    pub(crate) control_bytes_sent: Counter,
+    pub(crate) control_bytes_received: Counter,
+    pub(crate) bytes_copied: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) empty_reads: Counter,
+    pub(crate) credit_stalls: Counter,
+    /// When sending began to wait for credit, in coarse nanoseconds; 0 if it does not.
+    credit_stalled_since: AtomicU64,
+    /// Coarse nanoseconds that it waited.
+    credit_stalled: Counter,
+    pub(crate) queue_stalls: Counter,
+    pub(crate) inline_sends: Counter,
+    pub(crate) rdma_writes: Counter,
+    pub(crate) rdma_bytes: Counter,
+    pub(crate) landings_sent: Counter,
+    pub(crate) landed: Counter,
+    pub(crate) rendezvous_sent: Counter,
+    pub(crate) rendezvous_received: Counter,
+    pub(crate) work_requests: Counter,
+    pub(crate) signaled: Counter,
+    pub(crate) doorbells: Counter,
+    pub(crate) completions: Counter,
+    pub(crate) checksum_errors: Counter,
+    pub(crate) checksum_errors_at_peer: Counter,
+    pub(crate) suspensions: Counter,
+    pub(crate) resumes: Counter,
+    pub(crate) replayed: Counter,
+    pub(crate) bells: AtomicU64,
+}
+
+impl SessionCounters {
+    /// Sending begins to wait for credit.
+    #[cold]
+    pub(crate) fn credit_is_out(&self) {
+        self.credit_stalls.add(1);
+        let now = CoarseTime::now().nanoseconds();
+        self.credit_stalled_since.store(now, Ordering::Relaxed);
+    }
+
+    /// Something is sent.
+    #[inline]
+    pub(crate) fn credit_is_there(&self) {
+        let since = self.credit_stalled_since.load(Ordering::Relaxed);
+        if since != 0 {
+            self.credit_came(since);
+        }
+    }
+
+    #[cold]
+    fn credit_came(&self, since: u64) {
+        self.credit_stalled_since.store(0, Ordering::Relaxed);
+        let waited = CoarseTime::now().nanoseconds().saturating_sub(since);
+        self.credit_stalled.add(waited);
+    }
+
+    /// What was counted so far, with what the site counts for all its sessions.
+    pub(crate) fn snapshot(&self, site: SiteCounts) -> SessionStats {
+        let inline_sends = self.inline_sends.get();
+        let rdma_writes = self.rdma_writes.get();
+        let work_requests = self.work_requests.get();
+        SessionStats {
+            frames_sent: self.frames_sent.get(),
+            frames_received: self.frames_received.get(),
+            bytes_sent: self.bytes_sent.get(),
+            control_bytes_sent: self.control_bytes_sent.get(),
+            control_bytes_received: self.control_bytes_received.get(),
+            bytes_received: self.bytes_received.get(),
+            bytes_copied: self.bytes_copied.get(),
+            writes: self.writes.get(),
+            reads: self.reads.get(),
+            empty_reads: self.empty_reads.get(),
+            credit_stalls: self.credit_stalls.get(),
+            credit_stalled: Duration::from_nanos(self.credit_stalled.get()),
+            queue_stalls: self.queue_stalls.get(),
+            inline_sends,
+            eager_sends: work_requests.saturating_sub(inline_sends + rdma_writes),
+            rdma_writes,
+            rdma_bytes: self.rdma_bytes.get(),
+            landings_sent: self.landings_sent.get(),
+            landed: self.landed.get(),
+            rendezvous_sent: self.rendezvous_sent.get(),
+            rendezvous_received: self.rendezvous_received.get(),
+            work_requests,
+            signaled: self.signaled.get(),
+            doorbells: self.doorbells.get(),
+            completions: self.completions.get(),
+            polls: site.polls,
+            empty_polls: site.empty_polls,
+            device_events: site.events,
+            ignored_events: site.ignored_events,
+            stray_completions: site.strays,
+            bells: self.bells.load(Ordering::Relaxed),
+            checksum_errors: self.checksum_errors.get(),
+            checksum_errors_at_peer: self.checksum_errors_at_peer.get(),
+            suspensions: self.suspensions.get(),
+            resumes: self.resumes.get(),
+            replayed: self.replayed.get(),
+        }
+    }
+}
+
+/// A number that one thread at a time adds to: no locked instruction is spent on it.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        let sum = self.get() + more;
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// Takes over a sum that only grows. Whether it has grown.
+    pub(crate) fn raise(&self, sum: u64) -> bool {
+        let has_grown = sum > self.get();
+        if has_grown {
+            self.0.store(sum, Ordering::Relaxed);
+        }
+        has_grown
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

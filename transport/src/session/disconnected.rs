@@ -1,0 +1,291 @@
+//! The end of a channel, told at either end: why, how far it came, and what to do next.
+//!
+//! Counters travel with it. At a sender `sent` is exact and the others are at least so
+//! high; what lies between them is unknown, and an application that cannot send twice has
+//! to ask its peer. The advice goes by two questions: whether the session lives, and
+//! whether whoever reads it sends.
+#![forbid(unsafe_code)]
+
+use std::{error::Error, fmt};
+
+use ibex_protocol::format::control::{CloseReason, Role};
+
+use super::interface::Interface;
+
+/// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
+/// is said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages sent. Exact.
+    pub sent: u64,
+    /// Messages that the receiver's engine holds: at least so many.
+    pub received: u64,
+    /// Messages whose guards the receiver dropped: at least so many.
+    pub released: u64,
+    /// Messages that the receiving application acknowledged: at least so many.
+    pub acknowledged: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sent,
+            received,
+            released,
+            acknowledged,
+        } = self;
+        write!(
+            f,
+            "{sent} sent, at least {received} received, {released} released and {acknowledged} \
+             acknowledged"
+        )
+    }
+}
+
+/// Why a channel cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndCause {
+    /// The peer closed its end of the channel.
+    PeerClosed(CloseReason),
+    /// The peer closed the whole session in order.
+    Goodbye,
+    /// The peer has ended, or broke the protocol, or its connection broke and no other came in
+    /// time. In [`Suspended`](crate::node::What::Suspended): the connection broke.
+    PeerGone {
+        /// What the kernel or the peer's bytes said.
+        why: String,
+        /// Whether it is known to have ended, or to have no such session any more. If not, it
+        /// may live, out of reach, and think the same of this end.
+        certain: bool,
+    },
+    /// Our own device or its driver failed, and the session could not go on without; where it is
+    /// only suspended, it may.
+    DeviceLost {
+        /// What the device said.
+        why: String,
+    },
+    /// The system refused this process what the session could not go on without, a descriptor
+    /// or memory.
+    Refused {
+        /// What, and what would help.
+        why: String,
+    },
+    /// This node was closed.
+    NodeClosed,
+    /// The tokio runtime whose tasks drove this node ([`Driver::Tasks`](crate::runtime::Driver::Tasks))
+    /// was shut down before the node was closed, which closed it.
+    RuntimeEnded,
+    /// A reservation of this end was leaked, so nothing behind it can be sent.
+    SlotLeaked,
+    /// Memory for the channel was refused.
+    Memory(String),
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndCause::PeerClosed(reason) => write!(f, "the peer {reason}"),
+            EndCause::Goodbye => f.write_str("the peer closed the session"),
+            EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
+            EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
+            EndCause::Refused { why } => {
+                write!(f, "this process was refused what the session needs: {why}")
+            }
+            EndCause::NodeClosed => f.write_str("this node was closed"),
+            EndCause::RuntimeEnded => {
+                f.write_str("the tokio runtime in which this node was made has been shut down")
+            }
+            EndCause::SlotLeaked => f.write_str(
+                "a reservation was leaked (mem::forget), so nothing behind it can be sent",
+            ),
+            EndCause::Memory(why) => f.write_str(why),
+        }
+    }
+}
+
+impl EndCause {
+    /// The peer is out of reach, for all that is known.
+    pub(crate) fn lost(why: impl Into<String>) -> Self {
+        EndCause::PeerGone {
+            why: why.into(),
+            certain: false,
+        }
+    }
+
+    /// Whether other channels of the session go on.
+    pub(crate) fn spares_session(&self) -> bool {
+        matches!(
+            self,
+            EndCause::PeerClosed(_) | EndCause::SlotLeaked | EndCause::Memory(_)
+        )
+    }
+
+    /// What whoever holds `end` can do about it.
+    fn advice(&self, end: Role) -> &'static str {
+        match (self, end) {
+            (EndCause::NodeClosed, Role::Sender) => {
+                "to go on, make a new node, connect, and send what was not acknowledged"
+            }
+            (EndCause::NodeClosed, Role::Receiver) => "to go on, make a new node and connect",
+            (EndCause::RuntimeEnded, _) => {
+                "close the node before its runtime is shut down, or make it in a runtime that \
+                 lives longer"
+            }
+            (EndCause::SlotLeaked, _) => {
+                "send or drop every reservation; then drop this sender, open the channel again, \
+                 and send what was not acknowledged"
+            }
+            (EndCause::PeerClosed(CloseReason::Corrupt), Role::Sender) => {
+                "see that both programs agree on the message type before sending again; the \
+                 session and its other channels go on"
+            }
+            (EndCause::PeerClosed(CloseReason::SlotLeaked), Role::Receiver) => {
+                "the fault is in the sending program; once it opens the channel again, drop this \
+                 receiver and do the same"
+            }
+            (cause, Role::Sender) if cause.spares_session() => {
+                "the session and its other channels go on: drop this sender, and once the peer \
+                 opens the channel again, do the same and send what was not acknowledged"
+            }
+            (cause, Role::Receiver) if cause.spares_session() => {
+                "the session and its other channels go on: drop this receiver and open the \
+                 channel again; the sender may send again what was not acknowledged"
+            }
+            (_, Role::Sender) => "connect again and send what was not acknowledged",
+            (_, Role::Receiver) => {
+                "connect or accept again; the sender may send again what was not acknowledged"
+            }
+        }
+    }
+}
+
+/// A channel that cannot go on: who, why, and how far it came.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Disconnected {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// The end that this is told to.
+    pub end: Role,
+    /// Why.
+    pub cause: EndCause,
+    /// How far it came. At a receiving end `sent` is 0: it does not know.
+    pub counts: Counts,
+    pub(crate) interface: Interface,
+}
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            end,
+            cause,
+            counts,
+            interface,
+        } = self;
+        if *interface != Interface::Channel {
+            return interface.disconnected(self, f);
+        }
+        write!(f, "channel \"{channel}\" with {peer} has ended: {cause} (")?;
+        match end {
+            Role::Sender => write!(f, "{counts}")?,
+            // It does not know what was sent, and knows the rest exactly.
+            Role::Receiver => write!(
+                f,
+                "{} received, {} released, {} acknowledged",
+                counts.received, counts.released, counts.acknowledged
+            )?,
+        }
+        write!(f, "); {}", cause.advice(*end))
+    }
+}
+
+impl Error for Disconnected {}
+
+ibex_base::debug_as_display!(Disconnected);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disconnected(end: Role, cause: EndCause) -> String {
+        let (channel, peer) = ("wal".to_owned(), "10.0.0.2:7000".to_owned());
+        let counts = Counts {
+            sent: if end == Role::Sender { 9 } else { 0 },
+            received: 7,
+            released: 5,
+            acknowledged: 4,
+        };
+        let error = Disconnected {
+            channel,
+            peer,
+            end,
+            cause,
+            counts,
+            interface: Interface::Channel,
+        };
+        error.to_string()
+    }
+
+    #[test]
+    fn a_lost_session_is_made_anew_and_each_end_says_what_it_knows() {
+        let gone = || EndCause::lost("connection reset");
+        assert_eq!(
+            disconnected(Role::Sender, gone()),
+            "channel \"wal\" with 10.0.0.2:7000 has ended: the peer is gone: connection reset \
+             (9 sent, at least 7 received, 5 released and 4 acknowledged); \
+             connect again and send what was not acknowledged"
+        );
+        assert_eq!(
+            disconnected(Role::Receiver, gone()),
+            "channel \"wal\" with 10.0.0.2:7000 has ended: the peer is gone: connection reset \
+             (7 received, 5 released, 4 acknowledged); \
+             connect or accept again; the sender may send again what was not acknowledged"
+        );
+    }
+
+    #[test]
+    fn nobody_is_told_to_connect_again_while_the_session_lives() {
+        let reasons = CloseReason::ALL;
+        let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
+        causes.extend([
+            EndCause::SlotLeaked,
+            EndCause::Memory("no memory".to_owned()),
+        ]);
+        for cause in causes {
+            for end in [Role::Sender, Role::Receiver] {
+                let text = disconnected(end, cause.clone());
+                assert!(!text.contains("connect"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_closed_its_own_node_is_told_to_make_another() {
+        for end in [Role::Sender, Role::Receiver] {
+            let text = disconnected(end, EndCause::NodeClosed);
+            assert!(text.contains("to go on, make a new node"), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_receiver_is_told_to_send() {
+        let causes = [
+            EndCause::PeerClosed(CloseReason::NoRoom),
+            EndCause::PeerClosed(CloseReason::SlotLeaked),
+            EndCause::PeerClosed(CloseReason::Aborted),
+            EndCause::Goodbye,
+            EndCause::NodeClosed,
+            EndCause::Memory("no memory".to_owned()),
+        ];
+        for cause in causes {
+            let text = disconnected(Role::Receiver, cause);
+            assert!(!text.contains("and send"), "{text}");
+            assert!(!text.contains(" sent,"), "{text}");
+        }
+    }
+}

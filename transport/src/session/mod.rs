@@ -1,0 +1,22 @@
+//! One session as handles, engine and connection know it: its peer, its fabric, what it counts
+//! and how it ended.
+
+pub(crate) mod coarse_time;
+mod counters;
+pub mod disconnected;
+mod ending;
+mod fabric;
+mod interface;
+mod peer;
+pub(crate) mod route;
+pub(crate) mod state;
+mod stats;
+
+pub(crate) use counters::{Counter, SessionCounters};
+pub use disconnected::{Counts, Disconnected, EndCause};
+pub(crate) use ending::Ending;
+pub use fabric::Fabric;
+pub use interface::Interface;
+pub use peer::PeerDescription;
+pub use state::SessionShared;
+pub use stats::SessionStats;

@@ -1,0 +1,37 @@
+//! What a handshake told of a peer.
+#![forbid(unsafe_code)]
+
+use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};
+
+use crate::session::Fabric;
+
+/// Who the peer is and how it is reached.
+#[derive(Clone, Debug)]
+pub struct PeerDescription {
+    /// Its address as this end sees it.
+    pub address: SocketAddr,
+    /// Its identity.
+    pub identity: [u8; 16],
+    /// Its incarnation: another value means that it restarted.
+    pub incarnation: u64,
+    /// When its connection was there, on this end's clock: of two runs of one peer the
+    /// earlier is the older.
+    pub began: Instant,
+    /// Its process, where it runs on this host.
+    pub pid: Option<u32>,
+    /// What carries the data.
+    pub fabric: Fabric,
+    /// Why this fabric.
+    pub reason: String,
+    /// The name of the node here whose peer it is, for the log, if the program gave it one.
+    pub known_to: Option<Arc<str>>,
+}
+
+/// Prints identity and incarnation, as far as people tell them apart, and the address.
+impl fmt::Display for PeerDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = self.identity[..6].iter();
+        shown.try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "/{:08x} at {}", self.incarnation as u32, self.address)
+    }
+}

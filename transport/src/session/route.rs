@@ -1,0 +1,145 @@
+//! What carries a session's data now: the engine says so when wires break and others come,
+//! handles ask on any thread.
+//!
+//! Rules:
+//!
+//! 1. The longest record only ever grows: a ring may hold records of what was said before, and
+//!    they go over whatever wires come next. So a session whose records have grown with a
+//!    connection gets no queue pair any more, and one that may get another does not let them.
+//! 2. While the session may get another queue pair, whatever it sends from is registered with
+//!    the site of the last.
+#![forbid(unsafe_code)]
+
+use std::{
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use ibex_protocol::framing::Carriage;
+
+use crate::{
+    rdma::{PreparedPair, Site},
+    session::Fabric,
+};
+
+/// What carries one session's data.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    /// A queue pair that lives.
+    is_pair: AtomicBool,
+    /// The longest message that travels as a record.
+    eager_bytes: AtomicUsize,
+    carried: Mutex<Carried>,
+}
+
+#[derive(Debug)]
+struct Carried {
+    fabric: Fabric,
+    /// It has a queue pair, or may get another.
+    gets_pairs: bool,
+    /// Of the queue pair, or of the one before.
+    site: Option<Arc<Site>>,
+    /// The peer may be granted memory of that site's.
+    grants_memory: bool,
+}
+
+impl Carrier {
+    /// Of a session that begins over `fabric`.
+    pub(crate) fn new(fabric: Fabric, pair: Option<&PreparedPair>) -> Self {
+        let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);
+        Self {
+            is_pair: AtomicBool::new(pair.is_some()),
+            eager_bytes: AtomicUsize::new(carriage.eager_bytes()),
+            carried: Mutex::new(Carried {
+                fabric,
+                gets_pairs: pair.is_some(),
+                site: pair.map(|pair| pair.site().clone()),
+                grants_memory: pair.is_some_and(PreparedPair::grants_memory),
+            }),
+        }
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn lose_pair(&self) {
+        self.is_pair.store(false, Ordering::Relaxed);
+    }
+
+    /// The session goes on over a connection. If it had a queue pair, without; it gets another
+    /// one if it `goes_back`.
+    pub(crate) fn take_stream(&self, goes_back: bool) {
+        let mut carried = self.carried();
+        if carried.fabric == Fabric::Verbs {
+            carried.fabric = Fabric::Tcp;
+            carried.gets_pairs &= goes_back;
+            if !carried.gets_pairs {
+                let longest = Carriage::Stream.eager_bytes();
+                self.eager_bytes.fetch_max(longest, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether all records that there may be fit the frames of `pair`.
+    pub(crate) fn fits(&self, pair: &PreparedPair) -> bool {
+        pair.carriage().eager_bytes() >= self.eager_bytes()
+    }
+
+    /// The session goes on over this queue pair.
+    pub(crate) fn take_pair(&self, pair: &PreparedPair) {
+        debug_assert!(self.fits(pair));
+        *self.carried() = Carried {
+            fabric: Fabric::Verbs,
+            gets_pairs: true,
+            site: Some(pair.site().clone()),
+            grants_memory: pair.grants_memory(),
+        };
+        self.is_pair.store(true, Ordering::Relaxed);
+    }
+
+    /// What carries the data, or did last.
+    pub(crate) fn fabric(&self) -> Fabric {
+        self.carried().fabric
+    }
+
+    /// Whether there is a queue pair. Relaxed: only the engine may rely on it, which changes it
+    /// under its lock.
+    #[inline]
+    pub(crate) fn is_pair(&self) -> bool {
+        self.is_pair.load(Ordering::Relaxed)
+    }
+
+    /// The longest message that travels as a record, as far as wires are concerned.
+    pub(crate) fn eager_bytes(&self) -> usize {
+        self.eager_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The site with which what is sent from is registered.
+    pub(crate) fn site(&self) -> Option<Arc<Site>> {
+        let carried = self.carried();
+        carried.site.clone().filter(|_| carried.gets_pairs)
+    }
+
+    /// The site of the last queue pair that there was.
+    pub(crate) fn last_site(&self) -> Option<Arc<Site>> {
+        self.carried().site.clone()
+    }
+
+    /// In a fork of the process, what it holds stays.
+    pub(crate) fn forget(&mut self) {
+        let carried = self.carried.get_mut();
+        mem::forget(carried.unwrap_or_else(PoisonError::into_inner).site.take());
+    }
+
+    /// The site of the queue pair, if the peer is granted memory of ours.
+    pub(crate) fn granting_site(&self) -> Option<Arc<Site>> {
+        let carried = self.carried();
+        let grants = self.is_pair() && carried.grants_memory;
+        carried.site.clone().filter(|_| grants)
+    }
+
+    fn carried(&self) -> MutexGuard<'_, Carried> {
+        self.carried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,430 @@
+//! Descriptors that a peer chose, and how they are closed.
+//!
+//! close(2) may sleep: for the last descriptor of a TCP socket as long as SO_LINGER says, for
+//! a file of a FUSE file system until its server answers. The owner of a peer's process can
+//! choose both, pass one over a Unix socket, and leave the last close to us. It may as well
+//! lie in the socket, where we never took it: then closing the socket closes it.
+//!
+//! Rules:
+//! 1. What a peer passed is closed here only if it is a sealed memory file of bounded size,
+//!    which costs no more than unmapping it.
+//! 2. A Unix socket is closed here only if nothing lies in it and nothing can come any more.
+//! 3. Everything else is closed by threads that exist as long as there is something to close.
+//!    Memory files have threads of their own, since what holds those up ends by itself.
+//! 4. Threads that do not come back are not replaced. When much waits for them, no new
+//!    session over shared memory begins ([`is_held_up`]).
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::VecDeque,
+    mem,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use ibex_base::fork;
+use rustix::{
+    fs::fstat,
+    io::{Errno, retry_on_intr},
+    net::{
+        RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketFlags, accept_with, recv,
+        recvmsg, shutdown, sockopt,
+    },
+};
+
+use super::sealed;
+
+/// A descriptor that a peer passed. Dropping it never waits for what the peer made of it.
+#[derive(Debug)]
+pub struct PassedFd(Option<OwnedFd>);
+
+impl PassedFd {
+    /// Takes over what came with a message.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(Some(fd))
+    }
+}
+
+impl AsFd for PassedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is there until dropped").as_fd()
+    }
+}
+
+impl Drop for PassedFd {
+    fn drop(&mut self) {
+        let Some(fd) = self.0.take() else { return };
+        if fork::is_child() {
+            return mem::forget(fd);
+        }
+        // Neither call waits: F_GET_SEALS is answered for memory files alone, and those live
+        // in memory.
+        if sealed::check_kind(fd.as_fd()).is_err() {
+            return UNKNOWN.close(fd);
+        }
+        let backed = fstat(&fd).map_or(u64::MAX, |stat| {
+            u64::try_from(stat.st_blocks)
+                .unwrap_or(0)
+                .saturating_mul(512)
+        });
+        if backed > MOST_BYTES_HERE {
+            MEMORY.close(fd);
+        }
+    }
+}
+
+/// A Unix socket of a session's, our own end. Dropping it never waits for what the peer has
+/// put into it.
+#[derive(Debug)]
+pub struct UnixSocket(Option<OwnedFd>);
+
+impl UnixSocket {
+    /// Takes over a connected socket that no other process has.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> Self {
+        Self(Some(socket))
+    }
+}
+
+impl AsFd for UnixSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is there until dropped").as_fd()
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        if let Some(socket) = self.0.take() {
+            close_unix(socket);
+        }
+    }
+}
+
+/// Closes our end of a `SOCK_SEQPACKET` Unix socket, connected or listening, whatever a peer
+/// has put into it. Never waits. In a child of a fork nothing happens to it.
+pub fn close_unix(socket: OwnedFd) {
+    if fork::is_child() {
+        return mem::forget(socket);
+    }
+    if !is_empty_for_good(&socket) {
+        UNKNOWN.close(socket);
+    }
+}
+
+/// True while many descriptors wait for threads that do not come back. Then the node should
+/// take nothing more that it might have to close so.
+#[must_use]
+pub fn is_held_up() -> bool {
+    UNKNOWN.state().waiting.len() >= MOST_WAITING
+}
+
+/// Finding of [`peek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peeked {
+    /// A packet of so many bytes without descriptors; with 0 bytes it may be the end.
+    Bytes(usize),
+    /// A packet with something beside its bytes.
+    Descriptors,
+    /// Nothing yet.
+    Nothing,
+}
+
+/// Looks at the next packet, up to `buffer`, and leaves it and its descriptors where they
+/// are: taking it would close those here that this process has no room for.
+pub(super) fn peek(socket: impl AsFd, buffer: &mut [u8]) -> rustix::io::Result<Peeked> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+    let mut parts = [rustix::io::IoSliceMut::new(buffer)];
+    let mut nothing = RecvAncillaryBuffer::default();
+    match retry_on_intr(|| recvmsg(&socket, &mut parts, &mut nothing, flags)) {
+        Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => Ok(Peeked::Descriptors),
+        Ok(message) => Ok(Peeked::Bytes(message.bytes)),
+        Err(Errno::AGAIN) => Ok(Peeked::Nothing),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Rule 2, made so as far as the peer lets us.
+fn is_empty_for_good(socket: &OwnedFd) -> bool {
+    if sockopt::socket_acceptconn(socket).unwrap_or(true) {
+        return is_abandoned(socket);
+    }
+    // What honest peers leave: it may be much, and it costs no thread.
+    for _ in 0..MOST_PACKETS {
+        match peek(socket, &mut [0]) {
+            Ok(Peeked::Bytes(1..)) => {
+                let _ = recv(socket, &mut [0; 1][..], RecvFlags::DONTWAIT);
+            }
+            // Said once of what the peer did not read.
+            Err(Errno::CONNRESET) => {}
+            _ => break,
+        }
+    }
+    // Nobody can send here any more once this returns.
+    if shutdown(socket, Shutdown::Both).is_err() {
+        return false;
+    }
+    // From here on each packet, be it empty, comes with its sender's credentials, for which
+    // there is no room; the end comes with nothing.
+    sockopt::set_socket_passcred(socket, true).is_ok()
+        && matches!(peek(socket, &mut [0]), Ok(Peeked::Bytes(0)))
+}
+
+/// Rule 2 for a socket that listens: those who wait to be accepted have sent already.
+fn is_abandoned(listener: &OwnedFd) -> bool {
+    if shutdown(listener, Shutdown::Both).is_err() {
+        return false;
+    }
+    for _ in 0..MOST_PACKETS {
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => close_unix(socket),
+            Err(Errno::INTR) => {}
+            // What accept(2) says of a socket that was shut down, and has nobody.
+            Err(Errno::AGAIN | Errno::INVAL) => return true,
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Threads that close what is brought to them.
+struct Closers {
+    state: Mutex<State>,
+    most_threads: usize,
+}
+
+struct State {
+    waiting: VecDeque<OwnedFd>,
+    threads: usize,
+}
+
+impl Closers {
+    const fn new(most_threads: usize) -> Self {
+        let state = Mutex::new(State {
+            waiting: VecDeque::new(),
+            threads: 0,
+        });
+        Self {
+            state,
+            most_threads,
+        }
+    }
+
+    /// Has a thread close `fd`. Where there can be no thread, `fd` stays open until the next call.
+    fn close(&'static self, fd: OwnedFd) {
+        let mut state = self.state();
+        state.waiting.push_back(fd);
+        if state.threads < self.most_threads {
+            let thread = thread::Builder::new().name("ibex-closing".to_owned());
+            match thread.stack_size(STACK_BYTES).spawn(|| self.work()) {
+                Ok(_) => state.threads += 1,
+                Err(error) => tracing::warn!(
+                    %error,
+                    "no thread to close what a peer passed: its descriptors stay open for now"
+                ),
+            }
+        }
+    }
+
+    fn work(&self) {
+        loop {
+            let mut state = self.state();
+            let Some(fd) = state.waiting.pop_front() else {
+                state.threads -= 1;
+                return;
+            };
+            drop(state);
+            drop(fd);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For what may be anything.
+static UNKNOWN: Closers = Closers::new(4);
+/// For memory files: freeing one takes its time and ends.
+static MEMORY: Closers = Closers::new(1);
+
+/// A memory file of so much is closed where it is dropped: some milliseconds.
+const MOST_BYTES_HERE: u64 = 64 << 20;
+/// Packets and connections that are taken out of a socket before it is closed.
+const MOST_PACKETS: usize = 64;
+/// Descriptors that wait behind threads that do not come back.
+const MOST_WAITING: usize = 64;
+/// Closing needs none to speak of.
+const STACK_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use ibex_ring::memory::{MemoryUse, create_memfd};
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+        SocketType, bind, connect, listen, sendmsg, socket_with, socketpair,
+    };
+    use std::{
+        io::{IoSlice, Write},
+        mem::MaybeUninit,
+        net::{TcpListener, TcpStream},
+        sync::mpsc::channel,
+        time::Duration,
+    };
+
+    /// A socket whose last close sleeps until the other end, which comes with it, is dropped.
+    pub(in crate::shared_memory) fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 64 << 10]).is_ok() {}
+        sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+        (socket.into(), other)
+    }
+
+    pub(in crate::shared_memory) fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    /// Sends `bytes` and any number of descriptors, as a hostile peer may.
+    pub(in crate::shared_memory) fn send_with(
+        socket: impl AsFd,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        let flags = SendFlags::NOSIGNAL;
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).unwrap();
+    }
+
+    /// Runs `act`, which must not wait, on a thread of its own, and fails if it does wait.
+    pub(in crate::shared_memory) fn at_once<T: Send + 'static>(
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let (done, outcome) = channel();
+        thread::spawn(move || done.send(act()));
+        let outcome = outcome.recv_timeout(WATCHDOG);
+        outcome.expect("it sleeps where it must not, or has panicked")
+    }
+
+    #[test]
+    fn a_passed_descriptor_that_closes_slowly_holds_nobody_up() {
+        let (slow, other) = lingering();
+        at_once(move || drop(PassedFd::new(slow)));
+        let (done, outcome) = channel();
+        // Nor does it hold up what is closed behind it.
+        let (reader, writer) = std::io::pipe().unwrap();
+        at_once(move || drop(PassedFd::new(writer.into())));
+        thread::spawn(move || done.send(std::io::copy(&mut &reader, &mut std::io::sink())));
+        let read = outcome.recv_timeout(WATCHDOG).expect("the pipe is closed");
+        assert_eq!(read.unwrap(), 0);
+        drop(other);
+    }
+
+    #[test]
+    fn memory_files_are_closed_where_they_are_dropped() {
+        const BYTES: usize = 64 << 10;
+        let fd = create_memfd(MemoryUse::Ring, BYTES).unwrap();
+        sealed::seal(&fd, MemoryUse::Ring, BYTES).unwrap();
+        let file = ibex_ring::memory::probe::inode(&fd);
+        drop(PassedFd::new(fd));
+        assert_eq!(open_descriptors_of(file), 0);
+    }
+
+    /// Counts the descriptors of this process that refer to that file.
+    fn open_descriptors_of(file: u64) -> usize {
+        std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok())
+            .filter(|metadata| std::os::unix::fs::MetadataExt::ino(metadata) == file)
+            .count()
+    }
+
+    #[test]
+    fn a_socket_in_which_nothing_lies_is_closed_where_it_is_dropped() {
+        let leaves: [fn(&OwnedFd, &OwnedFd); 4] = [
+            |_, _| {},
+            |_, theirs| send_with_nothing(theirs, b"unread"),
+            |ours, _| send_with_nothing(ours, b"unread there"),
+            |_, theirs| shutdown(theirs, Shutdown::Both).unwrap(),
+        ];
+        for leave in leaves {
+            let (ours, theirs) = pair();
+            leave(&ours, &theirs);
+            assert!(is_empty_for_good(&ours));
+            drop(theirs);
+            let (ours, theirs) = pair();
+            leave(&ours, &theirs);
+            drop(theirs);
+            assert!(is_empty_for_good(&ours));
+        }
+    }
+
+    fn send_with_nothing(socket: &OwnedFd, bytes: &[u8]) {
+        rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    #[test]
+    fn what_lies_in_a_socket_holds_nobody_up_who_closes_it() {
+        let many_empty = [&b""[..]; 70];
+        for before in [&[][..], &[&b"a"[..]], &[b"", b"a"], &many_empty] {
+            for bytes in [&b""[..], b"x"] {
+                let (ours, theirs) = pair();
+                for packet in before {
+                    send_with_nothing(&theirs, packet);
+                }
+                let (slow, other) = lingering();
+                send_with(&theirs, bytes, &[slow.as_fd()]);
+                drop((slow, theirs));
+                assert!(!is_empty_for_good(&ours));
+                at_once(move || close_unix(ours));
+                // Its thread comes back.
+                drop(other);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_can_be_put_into_a_socket_that_is_about_to_be_closed() {
+        let (ours, theirs) = pair();
+        assert!(is_empty_for_good(&ours));
+        let sent = rustix::net::send(&theirs, b"late", SendFlags::NOSIGNAL);
+        assert_eq!(sent.unwrap_err(), Errno::PIPE);
+    }
+
+    #[test]
+    fn connections_that_nobody_accepted_hold_nobody_up() {
+        let name = format!("ibex-test-aside-{}", std::process::id());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let socket = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let listener = socket();
+        bind(&listener, &address).unwrap();
+        listen(&listener, 8).unwrap();
+        let (visitor, slower) = (socket(), socket());
+        connect(&visitor, &address).unwrap();
+        connect(&slower, &address).unwrap();
+        let (slow, other) = lingering();
+        send_with(&slower, b"x", &[slow.as_fd()]);
+        drop((slow, slower));
+        at_once(move || close_unix(listener));
+        // Closed, and nobody listens any more.
+        assert_eq!(
+            rustix::net::recv(&visitor, &mut [0; 1][..], RecvFlags::empty()).map(|got| got.1),
+            Ok(0)
+        );
+        assert_eq!(connect(socket(), &address), Err(Errno::CONNREFUSED));
+        drop(other);
+    }
+
+    /// Far more than anything here takes.
+    const WATCHDOG: Duration = Duration::from_secs(120);
+}

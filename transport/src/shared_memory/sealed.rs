@@ -1,0 +1,267 @@
+//! Memory files that one side writes and the other may trust to stay as they are.
+//!
+//! The owner sizes the file, backs all of it (`fallocate`), maps it writable and
+//! then seals it: from there nobody can shrink it (so no SIGBUS), grow it, write
+//! it, map it writable or punch holes into it, except through the mappings that
+//! existed before the seals. Only then does the descriptor travel. The peer
+//! checks all of that before it maps anything, so that neither side depends on
+//! what the other does later:
+//!
+//! - the owner's bytes change by the owner's stores alone, which is what makes
+//!   a `&mut` into them sound whatever the peer does;
+//! - the peer's mapping stays readable whatever the owner does.
+//!
+//! See memfd_create(2), fcntl(2) "File Sealing".
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
+
+use ibex_ring::memory::{MemoryError, MemoryUse};
+
+/// What a peer may rely on once it has checked it.
+pub(super) const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::FUTURE_WRITE)
+    .union(SealFlags::SEAL);
+
+/// Seals a memory file whose writable mappings all exist already.
+pub(super) fn seal(fd: impl AsFd, what: MemoryUse, bytes: usize) -> Result<(), MemoryError> {
+    fcntl_add_seals(fd, SEALS).map_err(|errno| MemoryError::new(what, bytes, "F_ADD_SEALS", errno))
+}
+
+/// Checks that a peer's memory file is sealed, has exactly `bytes` and is backed
+/// in full. Seals cannot be taken off again, so what holds here holds for ever.
+pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused> {
+    check_kind(fd)?;
+    let stat = fstat(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
+        source: errno.into(),
+    })?;
+    let found = u64::try_from(stat.st_size).unwrap_or(0);
+    if found != bytes {
+        return Err(SegmentRefused::WrongSize {
+            found,
+            announced: bytes,
+        });
+    }
+    // st_blocks counts 512 bytes each, whatever the file system (stat(2)). A
+    // hole would be filled by our first touch, out of our memory.
+    let backed = u64::try_from(stat.st_blocks)
+        .unwrap_or(0)
+        .saturating_mul(512);
+    if backed < bytes {
+        return Err(SegmentRefused::NotBacked {
+            backed,
+            announced: bytes,
+        });
+    }
+    // Whoever unmaps it last frees all of it, be it beyond the file's end.
+    if backed > bytes.next_multiple_of(HUGE_PAGE_BYTES) {
+        return Err(SegmentRefused::BackedBeyond {
+            backed,
+            announced: bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Checks that a peer's descriptor is of a sealed memory file. Never waits, whatever it is of:
+/// it is asked for its seals before anything else, and only files that live in memory have
+/// some.
+pub(crate) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), SegmentRefused> {
+    let seals = fcntl_get_seals(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
+        source: errno.into(),
+    })?;
+    if !seals.contains(SEALS) {
+        return Err(SegmentRefused::NotSealed {
+            seals: seals.bits(),
+            needed: SEALS.bits(),
+        });
+    }
+    Ok(())
+}
+
+/// Why a segment that the peer passed was not mapped.
+///
+/// All but [`SegmentRefused::Memory`] say that the peer broke the protocol.
+#[derive(Debug, thiserror::Error)]
+pub enum SegmentRefused {
+    /// The descriptor is of something that cannot be sealed.
+    #[error("the peer passed a descriptor that is no memory file ({source}); closing the session")]
+    NotAMemoryFile {
+        /// What the kernel said.
+        r#source: io::Error,
+    },
+    /// A seal is missing, so the peer could take the memory away under our feet.
+    #[error(
+        "the peer passed a segment with seals {seals:#x} where {needed:#x} are needed: \
+         it could still be changed; closing the session"
+    )]
+    NotSealed {
+        /// The seals it has.
+        seals: u32,
+        /// The seals it must have.
+        needed: u32,
+    },
+    /// The file is longer or shorter than the peer said.
+    #[error(
+        "the peer passed a segment of {found} bytes and announced {announced}; closing the session"
+    )]
+    WrongSize {
+        /// Its length.
+        found: u64,
+        /// The length that the peer announced.
+        announced: u64,
+    },
+    /// The file has holes, which our own memory would have to fill.
+    #[error(
+        "the peer passed a segment of {announced} bytes of which only {backed} are backed by \
+         memory; closing the session"
+    )]
+    NotBacked {
+        /// Bytes that are backed.
+        backed: u64,
+        /// The length that the peer announced.
+        announced: u64,
+    },
+    /// The file has memory beyond its end, which we would have to free.
+    #[error(
+        "the peer passed a segment of {announced} bytes that {backed} bytes of memory belong to; \
+         closing the session"
+    )]
+    BackedBeyond {
+        /// Bytes that are backed.
+        backed: u64,
+        /// The length that the peer announced.
+        announced: u64,
+    },
+    /// The announced length is impossible.
+    #[error(
+        "the peer announced a segment of {announced} bytes, which cannot be a segment here; \
+         closing the session"
+    )]
+    Impossible {
+        /// The length that the peer announced.
+        announced: u64,
+    },
+    /// The peer named a slot that was never filled, or beyond those there are.
+    #[error(
+        "the peer announced a message of {length} bytes in slot {slot}, which holds {capacity}; \
+         closing the session"
+    )]
+    NoSuchSlot {
+        /// The slot that it named.
+        slot: u32,
+        /// How long it said that the message is.
+        length: u64,
+        /// What that slot holds here: 0 if it is empty.
+        capacity: u64,
+    },
+    /// We have no room for the mapping.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// A file may end within a huge page, which is backed as a whole.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibex_ring::memory::{Access, Mapping, create_memfd};
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+    use std::os::fd::OwnedFd;
+
+    const BYTES: usize = 64 << 10;
+
+    fn sealed() -> OwnedFd {
+        let fd = create_memfd(MemoryUse::Ring, BYTES).unwrap();
+        seal(&fd, MemoryUse::Ring, BYTES).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_sealed_file_passes() {
+        check(sealed().as_fd(), BYTES as u64).unwrap();
+    }
+
+    #[test]
+    fn each_missing_seal_is_refused() {
+        for missing in SEALS.iter() {
+            let fd = create_memfd(MemoryUse::Ring, BYTES).unwrap();
+            fcntl_add_seals(&fd, SEALS.difference(missing)).unwrap();
+            let refused = check(fd.as_fd(), BYTES as u64).unwrap_err();
+            assert!(
+                matches!(refused, SegmentRefused::NotSealed { .. }),
+                "{missing:?}: {refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn any_other_size_is_refused() {
+        for announced in [0, BYTES as u64 - 1, BYTES as u64 + 1, u64::MAX] {
+            let refused = check(sealed().as_fd(), announced).unwrap_err();
+            assert!(
+                matches!(refused, SegmentRefused::WrongSize { .. }),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_with_a_hole_is_refused() {
+        let fd = memfd_create(c"holes", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, BYTES as u64).unwrap();
+        fallocate(&fd, FallocateFlags::empty(), 0, BYTES as u64 / 2).unwrap();
+        seal(&fd, MemoryUse::Ring, BYTES).unwrap();
+        let refused = check(fd.as_fd(), BYTES as u64).unwrap_err();
+        assert!(
+            matches!(refused, SegmentRefused::NotBacked { .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_file_with_memory_beyond_its_end_is_refused() {
+        let fd = memfd_create(c"beyond", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, BYTES as u64).unwrap();
+        fallocate(&fd, FallocateFlags::KEEP_SIZE, 0, 4 * HUGE_PAGE_BYTES).unwrap();
+        seal(&fd, MemoryUse::Ring, BYTES).unwrap();
+        let refused = check(fd.as_fd(), BYTES as u64).unwrap_err();
+        assert!(
+            matches!(refused, SegmentRefused::BackedBeyond { .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_memory_file_is_refused() {
+        let directory = std::fs::File::open("/").unwrap();
+        let (pipe, _other) = std::io::pipe().unwrap();
+        for fd in [directory.as_fd(), pipe.as_fd()] {
+            let refused = check(fd, BYTES as u64).unwrap_err();
+            assert!(
+                matches!(refused, SegmentRefused::NotAMemoryFile { .. }),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn after_the_seals_only_old_mappings_write() {
+        let fd = create_memfd(MemoryUse::Ring, BYTES).unwrap();
+        let old = Mapping::of_file(MemoryUse::Ring, fd.as_fd(), BYTES, Access::ReadWrite).unwrap();
+        seal(&fd, MemoryUse::Ring, BYTES).unwrap();
+
+        let new = Mapping::of_file(MemoryUse::Ring, fd.as_fd(), BYTES, Access::ReadWrite);
+        assert_eq!(
+            new.unwrap_err().source.kind(),
+            io::ErrorKind::PermissionDenied
+        );
+        old.populate(MemoryUse::Ring, BYTES, Access::ReadWrite)
+            .unwrap();
+    }
+}
