@@ -14,7 +14,7 @@ use ibex_bootstrap::{
     Ticket, VerbsPair, resume,
 };
 use ibex_transport::{
-    connection::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways},
+    connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError},
     rdma::PreparedPair,
 };
 
@@ -83,7 +83,7 @@ pub(crate) struct Resuming {
 impl Resuming {
     /// Makes what a new session needs for that. The end that was dialed is found by the other
     /// when that dials again.
-    pub(crate) fn terms(&self, established: &Established) -> (RewiringTerms, Option<Registered>) {
+    pub(crate) fn terms(&self, established: &Established) -> (ReconnectTerms, Option<Registered>) {
         let peer = &established.peer;
         let (ways, session) = self.ways(established);
         let id = established.session_id;
@@ -102,7 +102,7 @@ impl Resuming {
                 dialers: self.dialers.clone(),
             }) as Arc<dyn Redial>
         });
-        let terms = RewiringTerms {
+        let terms = ReconnectTerms {
             session: id,
             redial,
             ways,
@@ -114,7 +114,7 @@ impl Resuming {
     }
 
     /// A session's newest connection, which somebody who dialed made.
-    pub(crate) fn resumed(&self, connection: ResumedConnection) -> Reconnection {
+    pub(crate) fn resumed(&self, connection: ResumedConnection) -> NewWire {
         if let Some(session) = self.sessions.lock().get_mut(&connection.session_id) {
             session.epoch = session.epoch.max(connection.epoch);
             if connection.fabric == FabricKind::Tcp && !self.fail_back {
@@ -126,19 +126,19 @@ impl Resuming {
     }
 
     /// Ways that the session asks for if this end dials, and what it lets the other have.
-    fn ways(&self, established: &Established) -> (Ways, Resumable) {
+    fn ways(&self, established: &Established) -> (FailoverPolicy, Resumable) {
         let began = established.fabric;
         let (ways, fabrics, reason) = match (began, &established.no_tcp) {
             (FabricKind::Verbs, None) => {
                 let (after, back) = (self.fail_over_after, self.fail_back);
                 let fabrics = vec![FabricKind::Verbs, FabricKind::Tcp];
-                (Ways::VerbsThenTcp { after, back }, fabrics, None)
+                (FailoverPolicy::VerbsThenTcp { after, back }, fabrics, None)
             }
             (FabricKind::Verbs, Some(why)) => {
-                let only = Ways::Only(as_carried(began));
+                let only = FailoverPolicy::Only(as_carried(began));
                 (only, vec![began], Some(why.clone()))
             }
-            (began, ..) => (Ways::Only(as_carried(began)), vec![began], None),
+            (began, ..) => (FailoverPolicy::Only(as_carried(began)), vec![began], None),
         };
         let session = Resumable {
             secret: Secret::new(established.resume_secret),
@@ -163,7 +163,7 @@ impl Redial for Redialer {
         &self,
         attempt: Attempt,
         is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Reconnection, RedialError> {
+    ) -> Result<NewWire, RedialError> {
         let ticket = Ticket {
             epoch: attempt.epoch,
             fabric: fabric_of(attempt.fabric),
@@ -190,8 +190,8 @@ impl fmt::Debug for Redialer {
     }
 }
 
-fn reconnection(connection: ResumedConnection) -> Reconnection {
-    Reconnection {
+fn reconnection(connection: ResumedConnection) -> NewWire {
+    NewWire {
         session: connection.session_id,
         epoch: connection.epoch,
         stream: connection.stream,

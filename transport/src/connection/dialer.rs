@@ -2,7 +2,7 @@
 
 use std::{fmt, io, sync::Arc};
 
-use super::new_wire::Reconnection;
+use super::new_wire::NewWire;
 use crate::session::Fabric;
 
 /// How the peer of a session is dialed again.
@@ -16,7 +16,7 @@ pub trait Redial: Send + Sync + fmt::Debug {
         &self,
         attempt: Attempt,
         is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Reconnection, RedialError>;
+    ) -> Result<NewWire, RedialError>;
 
     /// Has `job` done on a thread that may block.
     ///

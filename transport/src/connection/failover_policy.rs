@@ -7,7 +7,7 @@ use crate::session::Fabric;
 
 /// What a session may go on over, as far as this end is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ways {
+pub enum FailoverPolicy {
     /// One fabric: that which it began over, or the only one that it may get.
     Only(Fabric),
     /// Another queue pair, for so long from the break on; then the connection.
@@ -20,28 +20,32 @@ pub enum Ways {
     },
 }
 
-impl Ways {
+impl FailoverPolicy {
     /// What to ask for at a time since the break of what it `was_over`.
     pub(super) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
         match (self, was_over) {
-            (Ways::Only(fabric), _) => fabric,
-            (Ways::VerbsThenTcp { after, .. }, Fabric::Verbs) if broken_for < after => {
+            (FailoverPolicy::Only(fabric), _) => fabric,
+            (FailoverPolicy::VerbsThenTcp { after, .. }, Fabric::Verbs) if broken_for < after => {
                 Fabric::Verbs
             }
-            (Ways::VerbsThenTcp { back: true, .. }, Fabric::Tcp) if is_first => Fabric::Verbs,
-            (Ways::VerbsThenTcp { .. }, _) => Fabric::Tcp,
+            (FailoverPolicy::VerbsThenTcp { back: true, .. }, Fabric::Tcp) if is_first => {
+                Fabric::Verbs
+            }
+            (FailoverPolicy::VerbsThenTcp { .. }, _) => Fabric::Tcp,
         }
     }
 
     /// Whether the session may get a queue pair when it has gone over to the connection.
     pub(super) fn goes_back(self) -> bool {
-        matches!(self, Ways::VerbsThenTcp { back: true, .. })
+        matches!(self, FailoverPolicy::VerbsThenTcp { back: true, .. })
     }
 
     /// The pause to make where `pause` was meant: no longer than until something else is wanted.
     pub(super) fn shorten(self, pause: Duration, broken_for: Duration) -> Duration {
         match self {
-            Ways::VerbsThenTcp { after, .. } if broken_for < after => pause.min(after - broken_for),
+            FailoverPolicy::VerbsThenTcp { after, .. } if broken_for < after => {
+                pause.min(after - broken_for)
+            }
             _ => pause,
         }
     }
@@ -55,7 +59,7 @@ mod tests {
 
     #[test]
     fn verbs_is_asked_for_until_it_is_time_for_tcp() {
-        let ways = |after| Ways::VerbsThenTcp { after, back: false };
+        let ways = |after| FailoverPolicy::VerbsThenTcp { after, back: false };
         let nearly = SECOND - Duration::from_nanos(1);
         for (broken_for, wanted) in [
             (Duration::ZERO, Fabric::Verbs),
@@ -72,7 +76,7 @@ mod tests {
         let at_once = ways(Duration::ZERO).wanted(Duration::ZERO, true, Fabric::Verbs);
         assert_eq!(at_once, Fabric::Tcp);
         for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Verbs] {
-            let only = Ways::Only(fabric);
+            let only = FailoverPolicy::Only(fabric);
             assert_eq!(only.wanted(Duration::ZERO, true, fabric), fabric);
             assert_eq!(only.wanted(Duration::MAX, false, fabric), fabric);
         }
@@ -81,8 +85,8 @@ mod tests {
     #[test]
     fn who_goes_back_asks_once_for_verbs_whenever_tcp_breaks() {
         let after = Duration::ZERO;
-        let ways = Ways::VerbsThenTcp { after, back: true };
-        assert!(ways.goes_back() && !Ways::Only(Fabric::Verbs).goes_back());
+        let ways = FailoverPolicy::VerbsThenTcp { after, back: true };
+        assert!(ways.goes_back() && !FailoverPolicy::Only(Fabric::Verbs).goes_back());
         let wants = |is_first| ways.wanted(Duration::ZERO, is_first, Fabric::Tcp);
         assert_eq!([wants(true), wants(false)], [Fabric::Verbs, Fabric::Tcp]);
         let over_verbs = ways.wanted(Duration::ZERO, true, Fabric::Verbs);
@@ -92,11 +96,11 @@ mod tests {
     #[test]
     fn no_pause_is_longer_than_until_then() {
         let (after, back) = (SECOND, false);
-        let ways = Ways::VerbsThenTcp { after, back };
+        let ways = FailoverPolicy::VerbsThenTcp { after, back };
         assert_eq!(ways.shorten(SECOND / 4, SECOND / 2), SECOND / 4);
         assert_eq!(ways.shorten(SECOND, SECOND / 2), SECOND / 2);
         assert_eq!(ways.shorten(SECOND, SECOND), SECOND);
-        let only = Ways::Only(Fabric::Verbs);
+        let only = FailoverPolicy::Only(Fabric::Verbs);
         assert_eq!(only.shorten(SECOND, Duration::ZERO), SECOND);
     }
 }

@@ -54,9 +54,9 @@ use ibex_protocol::{
 
 pub(crate) use dialer::Redialing;
 pub use dialer::{Attempt, Redial, RedialError};
-pub use failover_policy::Ways;
-pub use new_wire::Reconnection;
-pub use reconnect_terms::RewiringTerms;
+pub use failover_policy::FailoverPolicy;
+pub use new_wire::NewWire;
+pub use reconnect_terms::ReconnectTerms;
 pub(crate) use replace_wire::say_last_word;
 pub use stats::LinkStats;
 
@@ -68,7 +68,7 @@ use crate::{
 };
 use in_epoll::Membership;
 use receivers::ReceiveLink;
-use reconnect::Rewiring;
+use reconnect::Reconnect;
 use retained::Parting;
 use senders::SendLink;
 use shared_memory::LocalWires;
@@ -105,7 +105,7 @@ pub(crate) struct Link {
     /// is read.
     broken: Option<EndCause>,
     /// How it gets others, where both ends can go on over them.
-    rewiring: Option<Box<Rewiring>>,
+    rewiring: Option<Box<Reconnect>>,
     /// Its queue pair is gone, and the engine has not heard so.
     pub(crate) has_left_site: bool,
     timers: TimerTable,
@@ -133,7 +133,7 @@ pub(crate) struct Handover<'a> {
     /// Ends that either side may have open.
     pub(crate) max_channels: usize,
     /// How it gets other wires, where both ends can go on over them.
-    pub(crate) rewiring: Option<RewiringTerms>,
+    pub(crate) rewiring: Option<ReconnectTerms>,
     /// Whatever is to be dropped when the session is over.
     pub(crate) place: Box<dyn Any + Send>,
 }
@@ -224,7 +224,7 @@ impl Link {
             phase: Phase::Up,
             is_lost: false,
             broken: None,
-            rewiring: rewiring.map(|terms| Box::new(Rewiring::new(terms, fabric))),
+            rewiring: rewiring.map(|terms| Box::new(Reconnect::new(terms, fabric))),
             has_left_site: false,
             timers: TimerTable::default(),
             alarms: alarms::Alarms::default(),

@@ -6,7 +6,7 @@ use crate::rdma::PreparedPair;
 
 /// New wires of a session.
 #[derive(Debug)]
-pub struct Reconnection {
+pub struct NewWire {
     /// The session's name.
     pub session: [u8; 16],
     /// Their number.

@@ -3,16 +3,16 @@
 use std::time::Instant;
 
 use super::{
-    new_wire::Reconnection,
+    new_wire::NewWire,
     outage::{Outage, Past},
-    reconnect_terms::RewiringTerms,
+    reconnect_terms::ReconnectTerms,
 };
 use crate::session::Fabric;
 
 /// A session's way to other wires.
 #[derive(Debug)]
-pub(super) struct Rewiring {
-    pub(super) terms: RewiringTerms,
+pub(super) struct Reconnect {
+    pub(super) terms: ReconnectTerms,
 
     // The wires.
     /// The number of those that it has, or had last.
@@ -21,7 +21,7 @@ pub(super) struct Rewiring {
     pub(super) dialed: u64,
     /// Those that came while nobody knew that the old ones had broken: they wait until nothing
     /// of those can come any more.
-    pub(super) next: Option<Reconnection>,
+    pub(super) next: Option<NewWire>,
     /// What carries the data, as far as was told.
     pub(super) fabric: Fabric,
 
@@ -38,8 +38,8 @@ pub(super) struct Rewiring {
     pub(super) peer_runs_anew: bool,
 }
 
-impl Rewiring {
-    pub(super) fn new(terms: RewiringTerms, fabric: Fabric) -> Self {
+impl Reconnect {
+    pub(super) fn new(terms: ReconnectTerms, fabric: Fabric) -> Self {
         Self {
             terms,
             epoch: 0,

@@ -31,7 +31,7 @@ use super::{
     Link, Phase,
     dialer::{Attempt, Redialing},
     in_epoll::{self, Membership},
-    new_wire::Reconnection,
+    new_wire::NewWire,
     outage::Outage,
     peer_process::PeerProcess,
     wires::Wires,
@@ -419,7 +419,7 @@ impl Link {
     /// Goes on over new wires. Whether these are taken: they are not when they are late.
     pub(crate) fn take_wires(
         &mut self,
-        wires: Reconnection,
+        wires: NewWire,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
@@ -455,7 +455,7 @@ impl Link {
             self.redial_failed(wires.epoch, &why);
             return Ok(false);
         }
-        let Reconnection {
+        let NewWire {
             epoch,
             stream,
             leftover,
@@ -502,7 +502,7 @@ impl Link {
     }
 
     /// The wires that came before the old ones were gone, which they are now.
-    pub(crate) fn take_next_wires(&mut self) -> Option<Reconnection> {
+    pub(crate) fn take_next_wires(&mut self) -> Option<NewWire> {
         self.rewiring.as_mut()?.next.take()
     }
 

@@ -4,7 +4,7 @@
 use std::{any::Any, net::TcpStream};
 
 use crate::{
-    connection::{RewiringTerms, say_last_word},
+    connection::{ReconnectTerms, say_last_word},
     rdma::PreparedPair,
     session::PeerDescription,
     shared_memory::UnixWires,
@@ -30,7 +30,7 @@ pub struct Admission {
     pub payload_checksums: bool,
     /// How the session gets another connection when this one breaks, where both ends can go
     /// on over it.
-    pub rewiring: Option<RewiringTerms>,
+    pub rewiring: Option<ReconnectTerms>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
 }

@@ -9,7 +9,7 @@ use ibex_protocol::{
     framing::Carriage,
 };
 
-use super::{Engine, rdma_ports::SiteInCare};
+use super::{Engine, rdma_ports::PortPoller};
 use crate::{engine::Context, runtime::RuntimeConfig};
 
 impl Engine {
@@ -50,7 +50,7 @@ impl Engine {
 #[inline]
 pub(super) fn report_credit(
     broker: &mut CreditBroker,
-    sites: &mut [SiteInCare],
+    sites: &mut [PortPoller],
     session: u64,
     report: CreditReport,
 ) {
@@ -62,7 +62,7 @@ pub(super) fn report_credit(
 /// Of arrival bytes, and of each site's receive buffers.
 fn brokers<'a>(
     broker: &'a mut CreditBroker,
-    sites: &'a mut [SiteInCare],
+    sites: &'a mut [PortPoller],
 ) -> impl Iterator<Item = &'a mut CreditBroker> {
     let of_sites = sites.iter_mut().filter_map(|care| care.broker.as_mut());
     [broker].into_iter().chain(of_sites)

@@ -4,7 +4,7 @@
 use std::{os::fd::BorrowedFd, time::Instant};
 
 use super::Admission;
-use crate::connection::Reconnection;
+use crate::connection::NewWire;
 
 /// What a handshake with somebody who dialed led to.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub enum Incoming {
     /// A session.
     Session(Box<Admission>),
     /// Another connection for one that there is.
-    Wires(Box<Reconnection>),
+    Wires(Box<NewWire>),
 }
 
 /// Where incoming sessions come from: a listener and its handshakes.

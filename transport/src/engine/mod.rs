@@ -54,7 +54,7 @@ use close::Closing;
 use credit::report_credit;
 use idle::Watch;
 use poll::{Readiness, SITE_WIRE, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL};
-use rdma_ports::{SiteInCare, SiteLooks};
+use rdma_ports::{PortLooks, PortPoller};
 
 /// All sessions of a node.
 pub(crate) struct Engine {
@@ -74,8 +74,8 @@ pub(crate) struct Engine {
     watch: Watch,
 
     /// RDMA device ports that sessions go over.
-    sites: Vec<SiteInCare>,
-    site_looks: SiteLooks,
+    sites: Vec<PortPoller>,
+    site_looks: PortLooks,
 
     /// The kind of doorbells between handles and the engine.
     asymmetry: Asymmetry,
@@ -172,7 +172,7 @@ impl Engine {
             timed: Vec::new(),
             watch: Watch::default(),
             sites: Vec::new(),
-            site_looks: SiteLooks::default(),
+            site_looks: PortLooks::default(),
             asymmetry: driving.asymmetry(),
             sleeps_until: None,
             alarm,

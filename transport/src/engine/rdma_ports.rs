@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A site and who lives on it.
-pub(super) struct SiteInCare {
+pub(super) struct PortPoller {
     site: Arc<Site>,
     queues: SiteQueues,
     /// Who of its sessions may have how many receive buffers; `None` where each has its own.
@@ -52,7 +52,7 @@ const COMPLETIONS_PER_POLL: usize = 32;
 /// Polls before a site is given up: a whole completion queue's worth.
 const LAST_POLLS: usize = 1024;
 
-impl SiteInCare {
+impl PortPoller {
     /// Asks the queue into `found`, unless something is there; gives how many. A queue that
     /// cannot be asked has failed.
     #[inline]
@@ -155,13 +155,13 @@ impl SiteInCare {
 
 /// When to look whether devices are still there.
 #[derive(Debug, Default)]
-pub(super) struct SiteLooks {
+pub(super) struct PortLooks {
     next: Option<Instant>,
     /// The time has come, as somebody found who looked at the clock.
     pub(super) is_due: bool,
 }
 
-impl SiteLooks {
+impl PortLooks {
     fn begin(&mut self) {
         let next = || clock::now() + BETWEEN_SITE_LOOKS;
         self.next.get_or_insert_with(next);
@@ -197,7 +197,7 @@ impl Engine {
             site.give_back(queues);
             return Err(error);
         }
-        self.sites.push(SiteInCare {
+        self.sites.push(PortPoller {
             site: site.clone(),
             queues,
             broker: site.broker(),
@@ -233,7 +233,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn look_for_devices(&mut self, context: &mut Context<'_>) {
         if self.sites.is_empty() {
-            self.site_looks = SiteLooks::default();
+            self.site_looks = PortLooks::default();
             return;
         }
         self.site_looks.note(clock::now());
@@ -453,7 +453,7 @@ impl Engine {
         refill: impl FnOnce(&mut SharedReceives) -> Result<(), PostError>,
         context: &mut Context<'_>,
     ) {
-        let SiteInCare { site, queues, .. } = &mut self.sites[at];
+        let PortPoller { site, queues, .. } = &mut self.sites[at];
         let Some(shared) = &mut queues.shared else {
             return;
         };
@@ -514,7 +514,7 @@ impl Engine {
     /// The same for a program that sleeps on the epoll set itself. Returns whether it
     /// armed anything, or anything is there: then the program must look again.
     pub(super) fn arm_sites_once(&mut self) -> bool {
-        let is_armed = |care: &SiteInCare| care.is_armed || care.is_lost;
+        let is_armed = |care: &PortPoller| care.is_armed || care.is_lost;
         if self.sites.iter().all(is_armed) {
             return false;
         }
@@ -670,7 +670,7 @@ impl Engine {
 
     /// What is lost and has no session any more is closed, whatever handles there are.
     fn let_go_of_lost_sites(&mut self) {
-        let is_over = |care: &SiteInCare| care.site.is_lost() && care.sessions.is_empty();
+        let is_over = |care: &PortPoller| care.site.is_lost() && care.sessions.is_empty();
         if !self.sites.iter().any(is_over) {
             return;
         }

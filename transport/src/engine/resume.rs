@@ -5,7 +5,7 @@ use std::io;
 
 use super::Engine;
 use crate::{
-    connection::{Link, Reconnection},
+    connection::{Link, NewWire},
     engine::Context,
     rdma::PreparedPair,
     session::PeerDescription,
@@ -14,7 +14,7 @@ use crate::{
 impl Engine {
     /// The peer of a session has dialed it once more. Of a session of the node with itself the
     /// other end has dialed.
-    pub(crate) fn resume(&mut self, wires: Reconnection, context: &mut Context<'_>) {
+    pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
         let is_meant = |link: &Link| link.is_named(&wires.session) && !link.dials();
         let named = self.links.values().find(|link| is_meant(link));
         if let Some(session) = named.map(|link| link.id()) {
@@ -26,7 +26,7 @@ impl Engine {
     pub(crate) fn resume_session(
         &mut self,
         session: u64,
-        wires: Reconnection,
+        wires: NewWire,
         context: &mut Context<'_>,
     ) {
         let Some(link) = self.links.get(session) else {
@@ -49,7 +49,7 @@ impl Engine {
     fn take_wires(
         &mut self,
         session: u64,
-        wires: Reconnection,
+        wires: NewWire,
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let cared = match &wires.rdma {

@@ -537,7 +537,7 @@ impl Runtime {
 
     /// New wires of a session have come.
     #[cfg(test)]
-    pub(crate) fn resume(&self, wires: crate::connection::Reconnection) {
+    pub(crate) fn resume(&self, wires: crate::connection::NewWire) {
         self.with_engine(|engine, context| engine.resume(wires, context));
     }
 

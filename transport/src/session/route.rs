@@ -27,7 +27,7 @@ use crate::{
 
 /// What carries one session's data.
 #[derive(Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct Route {
     /// A queue pair that lives.
     is_pair: AtomicBool,
     /// The longest message that travels as a record.
@@ -46,7 +46,7 @@ struct Carried {
     grants_memory: bool,
 }
 
-impl Carrier {
+impl Route {
     /// Of a session that begins over `fabric`.
     pub(crate) fn new(fabric: Fabric, pair: Option<&PreparedPair>) -> Self {
         let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);

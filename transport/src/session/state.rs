@@ -29,7 +29,7 @@ use ibex_ring::{
     parking::WaitSlot,
 };
 
-use super::{Ending, PeerDescription, SessionCounters, SessionStats, route::Carrier};
+use super::{Ending, PeerDescription, SessionCounters, SessionStats, route::Route};
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
     rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
@@ -52,7 +52,7 @@ pub struct SessionShared {
     /// Where data goes through memory that both processes map.
     bells: Option<Arc<Bells>>,
     /// What the data goes over now.
-    pub(crate) carrier: Carrier,
+    pub(crate) carrier: Route,
     /// It goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
@@ -113,7 +113,7 @@ impl SessionShared {
         Self {
             runtime,
             id,
-            carrier: Carrier::new(peer.fabric, pair),
+            carrier: Route::new(peer.fabric, pair),
             peer,
             accepted_on,
             bells,

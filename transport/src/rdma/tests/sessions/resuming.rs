@@ -11,7 +11,7 @@ use ibex_verbs::provider::RawEvent;
 
 use super::*;
 use crate::clock::{self, StoppedClock};
-use crate::connection::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways};
+use crate::connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError};
 
 /// A watchdog's time: nothing that a test waits for takes so long on any machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -23,7 +23,7 @@ const SESSION: [u8; 16] = [7; 16];
 #[derive(Debug, Default)]
 struct Way {
     /// What the second has not heard of.
-    arriving: Mutex<Vec<Reconnection>>,
+    arriving: Mutex<Vec<NewWire>>,
     is_cut: Mutex<bool>,
     /// The second says that it has no such session.
     is_forgotten: Mutex<bool>,
@@ -38,9 +38,9 @@ struct Way {
 }
 
 /// The next connection, with queue pairs if these are given.
-fn reconnections(epoch: u64, pairs: Option<[PreparedPair; 2]>) -> [Reconnection; 2] {
+fn reconnections(epoch: u64, pairs: Option<[PreparedPair; 2]>) -> [NewWire; 2] {
     let mut pairs = pairs.into_iter().flatten();
-    connection().map(|stream| Reconnection {
+    connection().map(|stream| NewWire {
         session: SESSION,
         epoch,
         stream,
@@ -67,7 +67,7 @@ impl Way {
 }
 
 impl Redial for Way {
-    fn redial(&self, attempt: Attempt, _: &dyn Fn() -> bool) -> Result<Reconnection, RedialError> {
+    fn redial(&self, attempt: Attempt, _: &dyn Fn() -> bool) -> Result<NewWire, RedialError> {
         if *self.is_cut.lock().unwrap() {
             return Err(RedialError::NotYet("it is cut".to_owned()));
         }
@@ -175,20 +175,24 @@ impl Resuming {
     }
 
     fn on(fake: FakeProvider, settings: SiteSettings) -> Self {
-        Self::by(Ways::Only(Fabric::Tcp), fake, settings)
+        Self::by(FailoverPolicy::Only(Fabric::Tcp), fake, settings)
     }
 
-    pub(super) fn by(ways: Ways, fake: FakeProvider, settings: SiteSettings) -> Self {
+    pub(super) fn by(ways: FailoverPolicy, fake: FakeProvider, settings: SiteSettings) -> Self {
         Self::between(Some(ways), fake, settings)
     }
 
     /// Likewise, where a peer of an older version knows no ways to go on.
-    pub(super) fn between(ways: Option<Ways>, fake: FakeProvider, settings: SiteSettings) -> Self {
+    pub(super) fn between(
+        ways: Option<FailoverPolicy>,
+        fake: FakeProvider,
+        settings: SiteSettings,
+    ) -> Self {
         let clock = StoppedClock::stop();
         let way = Arc::<Way>::default();
         let stage = Stage::admitted(Driver::Caller, fake, settings, |end, admission| {
             let redial = (end == 0).then(|| way.clone() as Arc<dyn Redial>);
-            admission.rewiring = ways.map(|ways| RewiringTerms {
+            admission.rewiring = ways.map(|ways| ReconnectTerms {
                 session: SESSION,
                 redial,
                 ways,
@@ -528,7 +532,7 @@ fn a_sender_is_told_of_messages_that_its_peer_holds_on_to() {
 // ---- Over verbs again ------------------------------------------------------------------
 
 /// Far longer than anything here takes.
-pub(super) const VERBS_FIRST: Ways = Ways::VerbsThenTcp {
+pub(super) const VERBS_FIRST: FailoverPolicy = FailoverPolicy::VerbsThenTcp {
     after: PATIENCE,
     back: false,
 };
@@ -641,7 +645,7 @@ fn another_queue_pair_is_as_good_where_no_memory_is_granted_or_no_queue_shared()
 fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
     for after in [Duration::ZERO, Duration::from_secs(1)] {
         let back = false;
-        let ways = Ways::VerbsThenTcp { after, back };
+        let ways = FailoverPolicy::VerbsThenTcp { after, back };
         let mut test = Resuming::by(ways, one_device(), trusting());
         test.carry(30);
         *test.way.sites.lock().unwrap() = None;
@@ -673,7 +677,7 @@ fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
 
 #[test]
 fn where_only_verbs_will_do_it_waits_for_it() {
-    let only = Ways::Only(Fabric::Verbs);
+    let only = FailoverPolicy::Only(Fabric::Verbs);
     let mut test = Resuming::by(only, one_device(), trusting());
     test.carry(30);
     let sites = test.way.sites.lock().unwrap().take();
@@ -751,7 +755,7 @@ fn queue_pairs_that_come_early_wait_until_the_one_before_is_gone() {
 #[test]
 fn who_goes_back_gets_a_queue_pair_when_tcp_breaks_in_mid_stream() {
     for settings in [trusting(), settings()] {
-        let ways = Ways::VerbsThenTcp {
+        let ways = FailoverPolicy::VerbsThenTcp {
             after: Duration::ZERO,
             back: true,
         };

@@ -8,7 +8,7 @@ use ibex_protocol::format::control::CloseReason;
 use super::super::resuming::{Breaks, Resuming, VERBS_FIRST};
 use super::*;
 use crate::clock::StoppedClock;
-use crate::connection::Ways;
+use crate::connection::FailoverPolicy;
 use crate::{
     channel::{SendError, WaitAckedError},
     session::EndCause,
@@ -275,10 +275,10 @@ fn a_ring_that_went_back_is_taken_again() {
 
 #[test]
 fn a_session_that_breaks_goes_on_over_another_queue_pair_or_over_tcp() {
-    for ways in [VERBS_FIRST, Ways::Only(Fabric::Tcp)] {
+    for ways in [VERBS_FIRST, FailoverPolicy::Only(Fabric::Tcp)] {
         let to = match ways {
-            Ways::Only(fabric) => fabric,
-            Ways::VerbsThenTcp { .. } => Fabric::Verbs,
+            FailoverPolicy::Only(fabric) => fabric,
+            FailoverPolicy::VerbsThenTcp { .. } => Fabric::Verbs,
         };
         for (fake, settings, _) in masked() {
             let mut test = Resuming::by(ways, fake, settings);

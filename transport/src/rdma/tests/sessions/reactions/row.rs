@@ -16,7 +16,7 @@ use super::*;
 use super::{Changed, Fact, Situation, State};
 use crate::session::Fabric;
 use crate::{channel::RecvError, session::EndCause};
-use crate::{connection::Ways, node::What};
+use crate::{connection::FailoverPolicy, node::What};
 
 /// A session of the first node in a state, with a stream of messages each way, and another
 /// one of the same site, whose peer is of an older version.
@@ -37,9 +37,9 @@ impl Row {
         let Situation { is_older, state } = situation;
         // One that resumes has another queue pair, and gets a third when the device is back.
         let ways = match state {
-            State::OverTcp => Ways::Only(Fabric::Tcp),
+            State::OverTcp => FailoverPolicy::Only(Fabric::Tcp),
             State::Resuming => VERBS_FIRST,
-            _ if fact.takes_device() => Ways::Only(Fabric::Tcp),
+            _ if fact.takes_device() => FailoverPolicy::Only(Fabric::Tcp),
             _ => VERBS_FIRST,
         };
         let ways = (!is_older).then_some(ways);
