@@ -62,8 +62,10 @@ mod settings;
 
 use std::sync::Arc;
 
-use ibex_verbs::discovery::{self, Sysfs};
-use ibex_verbs::provider::{Libibverbs, Provider};
+use ibex_verbs::{
+    discovery::{self, Sysfs},
+    provider::{Libibverbs, Provider},
+};
 
 pub use ibex_ring::memory::HugePages;
 pub use ibex_verbs::discovery::{

@@ -12,15 +12,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
-use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
+use ibex_bootstrap::{
+    VerbsDevice, VerbsPair, VerbsSite,
+    message::{GidType as WireGidType, VerbsEndpoint},
+    negotiate::End,
+};
 use ibex_ring::memory::HugePages;
-use ibex_transport::rdma::{PairEndpoint, PreparedPair, Site};
-use ibex_transport::runtime::Runtime;
-use ibex_verbs::discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish};
-use ibex_verbs::provider::{Libibverbs, Provider};
+use ibex_transport::{
+    rdma::{PairEndpoint, PreparedPair, Site},
+    runtime::Runtime,
+};
 use ibex_verbs::{
     FirstSequence, ForkReport, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError,
+    discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish},
+    provider::{Libibverbs, Provider},
 };
 
 use super::{RdmaSettings, choose};

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use std::{env, hint, thread};
 
 use ibex_transport::rdma::{Site, SiteSettings};
-use ibex_verbs::discovery::{Choice, DeviceKind};
-use ibex_verbs::provider::Provider;
 use ibex_verbs::{
     CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
     SendRequest, WorkCompletion,
+    discovery::{Choice, DeviceKind},
+    provider::Provider,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

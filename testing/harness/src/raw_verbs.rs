@@ -13,8 +13,13 @@
 
 use std::ops::Range;
 
-use crate::queue_pair::{BATCH, FRAME, QueuePair, RECEIVES};
-use crate::{Error, check::Tally, job::Job, job::Mode, link::Link};
+use crate::{
+    Error,
+    check::Tally,
+    job::{Job, Mode},
+    link::Link,
+    queue_pair::{BATCH, FRAME, QueuePair, RECEIVES},
+};
 
 /// One end of the connection.
 pub(crate) struct RawVerbs {

@@ -33,12 +33,15 @@ use std::ops::Deref;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ibex_base::fork;
-use ibex_base::sync::Asymmetry;
-use ibex_base::sync::{AtomicPtr, AtomicU32, Ordering};
+use ibex_base::{
+    fork,
+    sync::{Asymmetry, AtomicPtr, AtomicU32, Ordering},
+};
 
-use super::pages::{NoMemory, Pages};
-use super::parking::bell::Bell;
+use super::{
+    pages::{NoMemory, Pages},
+    parking::bell::Bell,
+};
 
 /// The release cells of one receiver.
 ///

@@ -14,8 +14,10 @@ use ibex_base::sync::Ordering;
 use ibex_protocol::format::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, UnknownKind};
 use thiserror::Error;
 
-use super::producer::Released;
-use super::ring_memory::{RingBytes, RingMemory};
+use super::{
+    producer::Released,
+    ring_memory::{RingBytes, RingMemory},
+};
 
 /// Reads records from a ring, in order.
 #[derive(Debug)]

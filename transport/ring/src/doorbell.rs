@@ -17,8 +17,7 @@
 //! so they cannot both miss: either the second look finds the message or the
 //! load finds the arming. Model: loom_armed_or_seen.
 
-use ibex_base::sync::Asymmetry;
-use ibex_base::sync::{AtomicU32, Ordering};
+use ibex_base::sync::{Asymmetry, AtomicU32, Ordering};
 
 /// The sleeper's side.
 #[derive(Debug, Default)]

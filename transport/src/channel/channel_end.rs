@@ -18,8 +18,12 @@ use super::{
     error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
     state::{End, EndState},
 };
-use crate::session::{Counts, Disconnected, EndCause, Interface};
-use crate::{clock, node::What, runtime::Patience, session::SessionShared};
+use crate::{
+    clock,
+    node::What,
+    runtime::Patience,
+    session::{Counts, Disconnected, EndCause, Interface, SessionShared},
+};
 
 /// The part of an end that does not depend on the direction.
 pub struct ChannelEnd {

@@ -9,9 +9,8 @@ use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::memory::MemoryError;
 
-use crate::session::Interface;
 pub use crate::session::disconnected::{Counts, Disconnected, EndCause};
-use crate::shared_memory::MESSAGE_SLOTS;
+use crate::{session::Interface, shared_memory::MESSAGE_SLOTS};
 
 /// The two ends of a channel do not mean the same messages: they know no version of the
 /// message type in common.

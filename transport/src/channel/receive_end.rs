@@ -25,10 +25,9 @@ use super::{
     error::RecvError,
     words::{ReceiverWords, SenderWords, Words},
 };
-use crate::session::Counts;
 use crate::{
     rdma::LandingBlock,
-    session::Counter,
+    session::{Counter, Counts},
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
 };
 

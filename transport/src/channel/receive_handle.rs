@@ -46,11 +46,10 @@ use super::{
         Source as SourceOffer,
     },
 };
-use crate::session::{Counts, Interface, coarse_time::CoarseTime};
 use crate::{
     clock,
     runtime::Patience,
-    session::SessionShared,
+    session::{Counts, Interface, SessionShared, coarse_time::CoarseTime},
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 

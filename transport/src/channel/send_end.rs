@@ -37,8 +37,10 @@ use super::{
     stall::Stall,
     words::{ReceiverWords, SenderWords, Words},
 };
-use crate::session::Counts;
-use crate::{runtime::Patience, session::Counter};
+use crate::{
+    runtime::Patience,
+    session::{Counter, Counts},
+};
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

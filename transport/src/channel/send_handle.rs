@@ -33,10 +33,9 @@ use super::{
     state::End,
     task::SendWaits,
 };
-use crate::session::{Counts, EndCause, Interface};
 use crate::{
     runtime::{Condition, Patience, TimedOut},
-    session::SessionShared,
+    session::{Counts, EndCause, Interface, SessionShared},
     shared_memory::MESSAGE_SLOTS,
 };
 

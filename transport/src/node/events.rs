@@ -24,11 +24,8 @@ use super::{Warning, warn_of};
 use crate::{
     channel::NotOpened,
     connection::Link,
-    session::{EndCause, Fabric},
-};
-use crate::{
     runtime::{Patience, Runtime, lock, waiting::Looks},
-    session::{PeerDescription, state::SessionShared},
+    session::{EndCause, Fabric, PeerDescription, state::SessionShared},
 };
 
 /// Something that happened, and the peer that it happened with.

@@ -13,8 +13,7 @@ use std::{
 use ibex_base::fork;
 
 use super::log_limit::{Held, LogLimit};
-use crate::runtime::lock;
-use crate::session::EndCause;
+use crate::{runtime::lock, session::EndCause};
 
 /// Bound of a node's warnings.
 #[derive(Debug, Default)]

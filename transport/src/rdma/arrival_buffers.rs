@@ -22,8 +22,7 @@ use ibex_verbs::{
     ReceiveRequest, RegionAccess, VerbsError, WorkId,
 };
 
-use super::device_memory::DeviceSlab;
-use super::overdue::Overdue;
+use super::{device_memory::DeviceSlab, overdue::Overdue};
 
 /// The least number of receives that are posted with one call.
 pub(crate) const REPOST_BATCH: u32 = 16;

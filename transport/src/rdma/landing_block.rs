@@ -5,8 +5,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_HEAD_BYTES};
-use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_protocol::transfer::{
+    eager_write::{LANDING_BYTES, LANDING_HEAD_BYTES},
+    rendezvous::RemoteMemory,
+};
 use ibex_ring::memory::{LargeBuffer, LargeLease, MemoryError};
 
 use super::site::Site;

@@ -5,19 +5,20 @@
 
 use std::sync::Arc;
 
-use ibex_protocol::framing::Carriage;
-use ibex_protocol::signal_cadence::INTERVAL;
+use ibex_protocol::{framing::Carriage, signal_cadence::INTERVAL};
 use ibex_ring::memory::{Mapping, MemoryUse};
 use ibex_verbs::{
     FirstSequence, LocalPort, MemoryRegion, ProtectionDomain, QueuePair, RegionAccess, VerbsError,
 };
 
-use super::arrival_buffers::ArrivalBuffers;
-use super::device_memory::DeviceMapping;
-use super::pair_endpoint::PairEndpoint;
-use super::site::{SEND_ENTRIES, Seat, Site};
-use super::site_settings::SiteSettings;
-use super::unjoined::Ticket;
+use super::{
+    arrival_buffers::ArrivalBuffers,
+    device_memory::DeviceMapping,
+    pair_endpoint::PairEndpoint,
+    site::{SEND_ENTRIES, Seat, Site},
+    site_settings::SiteSettings,
+    unjoined::Ticket,
+};
 
 /// The queue pair.
 #[derive(Debug)]

@@ -13,9 +13,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ibex_protocol::credit::broker::CreditBroker;
-use ibex_protocol::credit::reserved_buffer::reserved_buffers;
-use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_protocol::{
+    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
+    transfer::rendezvous::RemoteMemory,
+};
 use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
 use ibex_verbs::{
     AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, FirstSequence,
@@ -25,14 +26,16 @@ use ibex_verbs::{
     provider::Provider,
 };
 
-use super::arrival_buffers::ArrivalBuffers;
-use super::prepared_pair::PreparedPair;
-use super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing};
-use super::site_counters::SiteCounters;
-use super::site_error::SiteError;
-use super::site_queues::{SharedReceives, SiteQueues};
-use super::site_settings::SiteSettings;
-use super::unjoined::Unjoined;
+use super::{
+    arrival_buffers::ArrivalBuffers,
+    prepared_pair::PreparedPair,
+    registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
+    site_counters::SiteCounters,
+    site_error::SiteError,
+    site_queues::{SharedReceives, SiteQueues},
+    site_settings::SiteSettings,
+    unjoined::Unjoined,
+};
 
 /// A site.
 #[derive(Debug)]

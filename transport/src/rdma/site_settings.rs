@@ -1,13 +1,13 @@
 //! How much a node sets aside on a device port.
 #![forbid(unsafe_code)]
 
-use ibex_protocol::credit::broker::BrokerSettings;
-use ibex_protocol::credit::reserved_buffer::reserved_buffers;
-use ibex_protocol::framing::LEAST_BUFFER_BYTES;
+use ibex_protocol::{
+    credit::{broker::BrokerSettings, reserved_buffer::reserved_buffers},
+    framing::LEAST_BUFFER_BYTES,
+};
 use ibex_verbs::{CompletionPolling, ConnectionSettings, VerbsError};
 
-use super::arrival_buffers::REPOST_BATCH;
-use super::site::SEND_ENTRIES;
+use super::{arrival_buffers::REPOST_BATCH, site::SEND_ENTRIES};
 
 /// The settings of a [`Site`](super::Site).
 ///

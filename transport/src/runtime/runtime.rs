@@ -47,13 +47,11 @@ use crate::{
     channel::{ReceiveHandle, SendHandle},
     clock,
     connection::{Link, LinkStats, RedialError, Redialing},
-    rdma::Site,
-    shared_memory::ControlSegments,
-};
-use crate::{
     engine::{self, Admission, Context, ControlSource, Engine, Mark, MemoryWanted, Ready, Wait},
     node::{CloseReport, Draining, EventQueue, ServiceNames, Warnings},
+    rdma::Site,
     session::state::SessionShared,
+    shared_memory::ControlSegments,
 };
 
 /// What a runtime is made of.

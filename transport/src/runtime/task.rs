@@ -31,8 +31,8 @@ use super::{
     Driving,
     runtime::{Runtime, lock},
 };
-use crate::clock;
 use crate::{
+    clock,
     engine::{self, Ready},
     node::CloseReport,
 };

@@ -32,14 +32,12 @@ use ibex_ring::{
 use super::{Ending, PeerDescription, SessionCounters, SessionStats, route::Route};
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
-    rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
-    session::{Fabric, Interface},
-    shared_memory::Bells,
-};
-use crate::{
     engine::Mark,
     node::PeerDraining,
+    rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
     runtime::{Condition, Driver, Runtime, TimedOut, waiting::Looks},
+    session::{Fabric, Interface},
+    shared_memory::Bells,
 };
 
 /// One session as its handles see it.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use ibex_verbs::discovery::{Choice, Sysfs, Wish, discover};
-use ibex_verbs::provider::{Libibverbs, Provider};
 use ibex_verbs::{
     AnonymousMemory, AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait,
     ConnectionSettings, Device, FirstSequence, LocalPort, MemoryRegion, Operation,
     ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess,
     Teardown, VerbsError, Verdict, WorkCompletion, WorkId,
+    discovery::{Choice, Sysfs, Wish, discover},
+    provider::{Libibverbs, Provider},
 };
 
 /// Nothing here takes long; a guest under emulation may.

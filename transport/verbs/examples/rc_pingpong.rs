@@ -13,14 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use ibex_verbs::provider::Provider;
 #[cfg(not(feature = "libibverbs"))]
 use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 use ibex_verbs::{
     AnonymousMemory, CompletionKind, CompletionWait, ConnectionSettings, DEFAULT_DRAIN_TIMEOUT,
     Device, FirstSequence, LocalPort, MemoryRegion, Operation, ProtectionDomain, QueuePair,
     QueuePairBuilder, ReceiveRequest, RegionAccess, SendRequest, Teardown, VerbsError, Verdict,
-    WorkCompletion, WorkId,
+    WorkCompletion, WorkId, provider::Provider,
 };
 
 const ROUNDS: u64 = 10_000;

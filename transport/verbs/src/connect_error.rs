@@ -5,10 +5,12 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-use super::abi::queue_pair_state::{
-    AttributeMask, IllegalTransition, QueuePairAttributes, QueuePairState,
+use super::{
+    abi::queue_pair_state::{
+        AttributeMask, IllegalTransition, QueuePairAttributes, QueuePairState,
+    },
+    queue_pair::connection::{LocalPort, RemoteEndpoint},
 };
-use super::queue_pair::connection::{LocalPort, RemoteEndpoint};
 
 /// A queue pair could not be brought to another state: everything there is to know.
 #[derive(Debug)]

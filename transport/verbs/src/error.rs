@@ -13,12 +13,16 @@ use std::sync::Arc;
 use ibex_base::fork::UsedAfterFork;
 use rustix::io::Errno;
 
-use super::abi::gid::{Gid, GidEntry, GidType};
-use super::abi::partition::PartitionKey;
-use super::abi::port::PortState;
-use super::connect_error::ConnectError;
-use super::locked_memory::LockedMemory;
-use super::provider::Transport;
+use super::{
+    abi::{
+        gid::{Gid, GidEntry, GidType},
+        partition::PartitionKey,
+        port::PortState,
+    },
+    connect_error::ConnectError,
+    locked_memory::LockedMemory,
+    provider::Transport,
+};
 
 /// RDMA cannot be used, or one object of it cannot be had.
 #[derive(thiserror::Error)]

@@ -15,8 +15,7 @@ use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::huge_pages::huge_bytes;
-use super::{Mapping, MemoryError, MemoryUse};
+use super::{Mapping, MemoryError, MemoryUse, huge_pages::huge_bytes};
 use crate::Returns;
 
 /// The buffers.

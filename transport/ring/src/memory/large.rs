@@ -16,8 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ibex_base::fork;
 use rustix::io::Errno;
 
-use super::huge_pages::HUGE_PAGE_BYTES;
-use super::{Access, Attachments, Mapping, MemoryBudget, MemoryClaim, MemoryError, MemoryUse};
+use super::{
+    Access, Attachments, Mapping, MemoryBudget, MemoryClaim, MemoryError, MemoryUse,
+    huge_pages::HUGE_PAGE_BYTES,
+};
 
 /// Free buffers that a pool keeps.
 pub const DEFAULT_KEPT_BUFFERS: usize = 2;

@@ -16,8 +16,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-use super::huge_pages::HUGE_PAGE_BYTES;
-use super::{MemoryError, MemoryUse};
+use super::{MemoryError, MemoryUse, huge_pages::HUGE_PAGE_BYTES};
 
 /// What the mapping's own process may do with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,8 +27,7 @@ use std::sync::PoisonError;
 use std::task::Waker;
 use std::{mem, num::NonZeroU64};
 
-use ibex_base::sync::Asymmetry;
-use ibex_base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use ibex_base::sync::{Asymmetry, AtomicU32, Mutex, MutexGuard, Ordering};
 
 use super::wakers::{self, Wakers};
 

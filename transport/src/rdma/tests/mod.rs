@@ -5,9 +5,11 @@ mod overdue;
 mod polling;
 mod sessions;
 
-use ibex_verbs::discovery::{Choice, DeviceKind};
-use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
-use ibex_verbs::{Gid, GidEntry, GidType, Mtu};
+use ibex_verbs::{
+    Gid, GidEntry, GidType, Mtu,
+    discovery::{Choice, DeviceKind},
+    provider::fake::{FakeDevice, FakeProvider},
+};
 
 const DEVICE: &str = "rxe0";
 const ADDRESS: [u8; 4] = [192, 0, 2, 1];

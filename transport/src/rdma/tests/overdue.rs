@@ -1,9 +1,8 @@
 //! Receives of a shared queue that go with queue pairs: others are posted for them.
 
-use ibex_verbs::provider::fake::FakeProvider;
 use ibex_verbs::{
     CompletionQueue, ConnectionSettings, Device, ProtectionDomain, QueuePair, QueuePairBuilder,
-    ReceiveQueue, WorkId,
+    ReceiveQueue, WorkId, provider::fake::FakeProvider,
 };
 
 use super::{DEVICE, one_device, soft_roce};

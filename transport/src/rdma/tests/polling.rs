@@ -1,8 +1,6 @@
 //! How a site decides by what it polls its completion queue.
 
-use ibex_verbs::CompletionPolling;
-use ibex_verbs::discovery::DeviceKind;
-use ibex_verbs::provider::fake::FakeExtended;
+use ibex_verbs::{CompletionPolling, discovery::DeviceKind, provider::fake::FakeExtended};
 
 use super::{DEVICE, choice, one_device};
 use crate::rdma::{Site, SiteSettings};

@@ -9,8 +9,7 @@
 use std::fmt::{self, Write as _};
 use std::ops::BitOr;
 
-use super::gid::Gid;
-use super::port::Mtu;
+use super::{gid::Gid, port::Mtu};
 
 /// `enum ibv_qp_state`, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,11 @@ use std::hint;
 use rustix::io::Errno;
 
 use super::work_completion::WorkCompletion;
-use crate::abi::{PollAttributes, Wc, wc_flags, wc_opcode};
-use crate::device::clock::DeviceClock;
-use crate::provider::{BatchCalls, CompletionHandle};
+use crate::{
+    abi::{PollAttributes, Wc, wc_flags, wc_opcode},
+    device::clock::DeviceClock,
+    provider::{BatchCalls, CompletionHandle},
+};
 
 /// How an extended completion queue is polled.
 #[derive(Debug)]

@@ -12,9 +12,7 @@ use ibex_base::fork;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::device::Context;
-use crate::error::VerbsError;
-use crate::provider::ChannelHandle;
+use crate::{device::Context, error::VerbsError, provider::ChannelHandle};
 
 /// A completion channel; a completion queue made with one owns it.
 #[derive(Debug)]

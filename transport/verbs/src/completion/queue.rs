@@ -17,15 +17,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ibex_base::fork;
 use rustix::io::Errno;
 
-use super::batch::BatchPolling;
-use super::channel::CompletionChannel;
-use super::drain_lock::DrainLock;
-use super::work_completion::WorkCompletion;
-use crate::device::clock::DeviceClock;
-use crate::device::{Asked, Context, Device, new_tag};
-use crate::error::VerbsError;
-use crate::probe::polling::CompletionPolling;
-use crate::provider::{CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
+use super::{
+    batch::BatchPolling, channel::CompletionChannel, drain_lock::DrainLock,
+    work_completion::WorkCompletion,
+};
+use crate::{
+    device::{Asked, Context, Device, clock::DeviceClock, new_tag},
+    error::VerbsError,
+    probe::polling::CompletionPolling,
+    provider::{CompletionHandle, ExtendedInit, PollQueue, RequestNotify},
+};
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]

@@ -21,10 +21,8 @@ use ibex_base::sync::{ArmedQueue, EventQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::queue::CompletionQueue;
-use super::work_completion::WorkCompletion;
-use crate::device::Device;
-use crate::error::VerbsError;
+use super::{queue::CompletionQueue, work_completion::WorkCompletion};
+use crate::{device::Device, error::VerbsError};
 
 /// A completion queue that is slept on.
 #[derive(Debug)]

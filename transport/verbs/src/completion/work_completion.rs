@@ -7,8 +7,10 @@
 
 use std::fmt;
 
-use crate::abi::work_id::{Operation, WorkId};
-use crate::abi::{Wc, wc_flags, wc_opcode};
+use crate::abi::{
+    Wc, wc_flags, wc_opcode,
+    work_id::{Operation, WorkId},
+};
 
 /// One entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default)]

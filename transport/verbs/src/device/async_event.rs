@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Context, Device};
-use crate::completion::channel::set_nonblocking;
-use crate::error::VerbsError;
-use crate::provider::RawEvent;
+use crate::{completion::channel::set_nonblocking, error::VerbsError, provider::RawEvent};
 
 /// The one reader of a device's asynchronous events.
 #[derive(Debug)]

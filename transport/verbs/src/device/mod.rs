@@ -16,13 +16,15 @@ use ibex_base::fork;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
-use super::abi::gid::GidEntry;
-use super::abi::partition::{Partition, PartitionKey};
-use super::abi::port::{PortAttributes, PortState};
-use super::error::VerbsError;
-use super::locked_memory::LockedMemory;
-use super::provider::{
-    ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
+use super::{
+    abi::{
+        gid::GidEntry,
+        partition::{Partition, PartitionKey},
+        port::{PortAttributes, PortState},
+    },
+    error::VerbsError,
+    locked_memory::LockedMemory,
+    provider::{ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport},
 };
 
 /// An open device. Clones are the same device.

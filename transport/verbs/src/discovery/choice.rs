@@ -4,12 +4,15 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::local_address::LocalAddress;
-use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo};
-use crate::abi::gid::{Gid, GidEntry, GidScope, GidType};
-use crate::abi::partition::PartitionKey;
-use crate::abi::port::{LinkLayer, Mtu};
-use crate::error::VerbsError;
+use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo, local_address::LocalAddress};
+use crate::{
+    abi::{
+        gid::{Gid, GidEntry, GidScope, GidType},
+        partition::PartitionKey,
+        port::{LinkLayer, Mtu},
+    },
+    error::VerbsError,
+};
 
 /// The wish by which a device is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,11 +13,15 @@ mod sysfs;
 use std::fmt;
 use std::sync::Arc;
 
-use super::abi::gid::GidEntry;
-use super::abi::port::{PortAttributes, PortState};
-use super::device::Device;
-use super::error::VerbsError;
-use super::provider::{DeviceAttributes, Provider, Transport};
+use super::{
+    abi::{
+        gid::GidEntry,
+        port::{PortAttributes, PortState},
+    },
+    device::Device,
+    error::VerbsError,
+    provider::{DeviceAttributes, Provider, Transport},
+};
 
 pub use choice::{Choice, Wish};
 pub use local_address::local_addresses;

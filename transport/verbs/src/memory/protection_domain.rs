@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ibex_base::fork;
 
 use super::region::Registration;
-use crate::device::{Context, Device};
-use crate::error::VerbsError;
-use crate::provider::DomainHandle;
+use crate::{
+    device::{Context, Device},
+    error::VerbsError,
+    provider::DomainHandle,
+};
 
 /// A protection domain of an open device. Clones are the same domain.
 #[derive(Clone, Debug)]

@@ -26,11 +26,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ibex_base::fork;
 
 use super::protection_domain::{Domain, ProtectionDomain};
-use crate::abi::{Sge, access_flags};
-use crate::device::new_tag;
-use crate::error::VerbsError;
-use crate::locked_memory::LockedMemory;
-use crate::provider::RegionHandle;
+use crate::{
+    abi::{Sge, access_flags},
+    device::new_tag,
+    error::VerbsError,
+    locked_memory::LockedMemory,
+    provider::RegionHandle,
+};
 
 /// Memory that can be registered.
 ///

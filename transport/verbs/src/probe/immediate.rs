@@ -6,13 +6,14 @@ use std::thread;
 use std::time::Instant;
 
 use super::polling::{CompletionPolling, PATIENCE, ProbeFailure, TestQueue, post_send};
-use crate::abi::work_id::{Operation, WorkId};
-use crate::completion::work_completion::{CompletionKind, WorkCompletion};
-use crate::device::Device;
-use crate::error::VerbsError;
-use crate::memory::protection_domain::ProtectionDomain;
-use crate::queue_pair::connection::LocalPort;
-use crate::queue_pair::work_request::SendRequest;
+use crate::{
+    abi::work_id::{Operation, WorkId},
+    completion::work_completion::{CompletionKind, WorkCompletion},
+    device::Device,
+    error::VerbsError,
+    memory::protection_domain::ProtectionDomain,
+    queue_pair::{connection::LocalPort, work_request::SendRequest},
+};
 
 /// What the write says, and how long it is.
 const WORD: u32 = 0x1234_5678;

@@ -9,18 +9,24 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::abi::work_id::{Operation, WorkId};
-use crate::completion::channel::CompletionChannel;
-use crate::completion::queue::CompletionQueue;
-use crate::completion::work_completion::WorkCompletion;
-use crate::device::Device;
-use crate::error::VerbsError;
-use crate::memory::anonymous::AnonymousMemory;
-use crate::memory::protection_domain::ProtectionDomain;
-use crate::memory::region::{MemoryRegion, RegionAccess};
-use crate::queue_pair::connection::{ConnectionSettings, FirstSequence, LocalPort};
-use crate::queue_pair::work_request::{ReceiveRequest, SendRequest};
-use crate::queue_pair::{QueuePair, QueuePairBuilder};
+use crate::{
+    abi::work_id::{Operation, WorkId},
+    completion::{
+        channel::CompletionChannel, queue::CompletionQueue, work_completion::WorkCompletion,
+    },
+    device::Device,
+    error::VerbsError,
+    memory::{
+        anonymous::AnonymousMemory,
+        protection_domain::ProtectionDomain,
+        region::{MemoryRegion, RegionAccess},
+    },
+    queue_pair::{
+        QueuePair, QueuePairBuilder,
+        connection::{ConnectionSettings, FirstSequence, LocalPort},
+        work_request::{ReceiveRequest, SendRequest},
+    },
+};
 
 /// How a completion queue is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,12 +31,16 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use super::abi::gid::GidEntry;
-use super::abi::port::PortAttributes;
-use super::abi::queue_pair_state::{AttributeMask, QueuePairAttributes};
-use super::abi::{PollAttributes, RecvWr, SendWr, Wc};
-use super::device::fork_report::ForkStatus;
-use super::error::VerbsError;
+use super::{
+    abi::{
+        PollAttributes, RecvWr, SendWr, Wc,
+        gid::GidEntry,
+        port::PortAttributes,
+        queue_pair_state::{AttributeMask, QueuePairAttributes},
+    },
+    device::fork_report::ForkStatus,
+    error::VerbsError,
+};
 
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;

@@ -5,14 +5,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::abi::gid::{GidEntry, GidType};
-use crate::abi::partition::{Partition, PartitionKey};
-use crate::abi::port::{LinkLayer, Mtu, PortAttributes};
-use crate::abi::queue_pair_state::{
-    AddressVector, AttributeMask, GlobalRoute, QueuePairAttributes, QueuePairState,
+use crate::{
+    abi::{
+        gid::{GidEntry, GidType},
+        partition::{Partition, PartitionKey},
+        port::{LinkLayer, Mtu, PortAttributes},
+        queue_pair_state::{
+            AddressVector, AttributeMask, GlobalRoute, QueuePairAttributes, QueuePairState,
+        },
+    },
+    device::Device,
+    error::VerbsError,
 };
-use crate::device::Device;
-use crate::error::VerbsError;
 
 /// How a reliable connection behaves.
 ///

@@ -23,19 +23,23 @@ use ibex_base::fork;
 use receive_queue::{PostError, ReceiveQueue, SharedReceives};
 use work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
 
-use super::abi::SendWr;
-use super::abi::port::Mtu;
-use super::abi::queue_pair_state::{
-    AttributeMask, QueuePairAttributes, QueuePairState, check_transition,
+use super::{
+    abi::{
+        SendWr,
+        port::Mtu,
+        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState, check_transition},
+        work_id::{Operation, WorkId},
+    },
+    completion::queue::{CompletionQueue, Completions},
+    connect_error::{ConnectCause, ConnectError},
+    device::Asked,
+    error::VerbsError,
+    memory::{
+        protection_domain::{Domain, ProtectionDomain},
+        region::RegionAccess,
+    },
+    provider::{PairHandle, PostSend, QueuePairInit, QueuePairSizes},
 };
-use super::abi::work_id::{Operation, WorkId};
-use super::completion::queue::{CompletionQueue, Completions};
-use super::connect_error::{ConnectCause, ConnectError};
-use super::device::Asked;
-use super::error::VerbsError;
-use super::memory::protection_domain::{Domain, ProtectionDomain};
-use super::memory::region::RegionAccess;
-use super::provider::{PairHandle, PostSend, QueuePairInit, QueuePairSizes};
 
 /// What a queue pair is made with; ends in [`build`](QueuePairBuilder::build).
 #[derive(Clone, Debug)]

@@ -11,13 +11,17 @@ use std::sync::Arc;
 use ibex_base::fork;
 use rustix::io::Errno;
 
-use super::Pair;
-use super::work_request::{PushError, ReceiveRequest, RequestTable};
-use crate::abi::RecvWr;
-use crate::device::{Asked, new_tag};
-use crate::error::VerbsError;
-use crate::memory::protection_domain::{Domain, ProtectionDomain};
-use crate::provider::{PostReceive, SharedReceiveHandle};
+use super::{
+    Pair,
+    work_request::{PushError, ReceiveRequest, RequestTable},
+};
+use crate::{
+    abi::RecvWr,
+    device::{Asked, new_tag},
+    error::VerbsError,
+    memory::protection_domain::{Domain, ProtectionDomain},
+    provider::{PostReceive, SharedReceiveHandle},
+};
 
 /// A queue of receives, shared by queue pairs or of one alone.
 #[derive(Debug)]

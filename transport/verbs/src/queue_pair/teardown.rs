@@ -14,9 +14,11 @@
 use std::time::{Duration, Instant};
 
 use super::{Queue, QueuePair};
-use crate::abi::work_id::WorkId;
-use crate::completion::work_completion::WorkCompletion;
-use crate::device::async_event::{AsyncEvent, QueuePairEvent};
+use crate::{
+    abi::work_id::WorkId,
+    completion::work_completion::WorkCompletion,
+    device::async_event::{AsyncEvent, QueuePairEvent},
+};
 
 /// How long to wait for a queue pair to be drained, unless told otherwise. Flushing
 /// takes microseconds; a device that has said nothing for so long is not going to.

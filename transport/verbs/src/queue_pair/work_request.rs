@@ -11,9 +11,10 @@
 
 use std::ffi::c_int;
 
-use crate::abi::work_id::WorkId;
-use crate::abi::{RecvWr, SendWr, Sge, send_flags, wr_opcode};
-use crate::memory::region::{RemoteAddress, ScatterEntry};
+use crate::{
+    abi::{RecvWr, SendWr, Sge, send_flags, work_id::WorkId, wr_opcode},
+    memory::region::{RemoteAddress, ScatterEntry},
+};
 
 /// A request to a send queue.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::*;
-use crate::abi::Wc;
-use crate::provider::RawEvent;
-use crate::provider::fake::Call;
-use crate::{AsyncEvent, AsyncEvents, CompletionStatus, Fault, PortEvent, SendRequest};
+use crate::{
+    AsyncEvent, AsyncEvents, CompletionStatus, Fault, PortEvent, SendRequest,
+    abi::Wc,
+    provider::{RawEvent, fake::Call},
+};
 
 const CHANNEL: Shape = Shape {
     channel: true,

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use rustix::io::Errno;
 
 use super::*;
-use crate::provider::fake::Call;
 use crate::{
     ConnectCause, Gid, GidType, Mtu, PortState, QueuePairState, RemoteEndpoint, VerbsError,
+    provider::fake::Call,
 };
 
 fn remote_of(local: &LocalPort) -> RemoteEndpoint {

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-use super::sysfs_tree::SysfsTree;
-use super::*;
-use crate::discovery::{Choice, DeviceKind, Inventory, LocalAddress, Wish, discover};
-use crate::provider::Transport;
-use crate::provider::fake::Call;
-use crate::{Gid, GidEntry, GidScope, GidType, PartitionKey, PortState, VerbsError};
+use super::{sysfs_tree::SysfsTree, *};
+use crate::{
+    Gid, GidEntry, GidScope, GidType, PartitionKey, PortState, VerbsError,
+    discovery::{Choice, DeviceKind, Inventory, LocalAddress, Wish, discover},
+    provider::{Transport, fake::Call},
+};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()

@@ -3,8 +3,7 @@
 use rustix::io::Errno;
 
 use super::*;
-use crate::provider::Transport;
-use crate::provider::fake::Call;
+use crate::provider::{Transport, fake::Call};
 
 fn open_error(fake: &FakeProvider, name: &str) -> String {
     Device::open(&fake.provider(), name)

@@ -6,9 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use super::*;
-use crate::abi::Wc;
-use crate::provider::fake::{Call, FakeClock, FakeExtended};
-use crate::{CompletionPolling, PollingChoice, PollingWish};
+use crate::{
+    CompletionPolling, PollingChoice, PollingWish,
+    abi::Wc,
+    provider::fake::{Call, FakeClock, FakeExtended},
+};
 
 fn queue(fake: &FakeProvider, kind: CompletionPolling) -> CompletionQueue {
     let device = Device::open(&fake.provider(), DEVICE).unwrap();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::*;
-use crate::provider::fake::Call;
-use crate::{DeviceMemory, ForkStatus};
+use crate::{DeviceMemory, ForkStatus, provider::fake::Call};
 
 /// A domain of a device whose library does as after `ibv_fork_init`.
 fn domain() -> (FakeProvider, ProtectionDomain) {

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 
 use super::*;
-use crate::provider::fake::Call;
-use crate::{AsyncEvents, DeviceMemory};
+use crate::{AsyncEvents, DeviceMemory, provider::fake::Call};
 
 #[test]
 fn handles_dropped_first_stay_alive_below_the_queue_pair() {

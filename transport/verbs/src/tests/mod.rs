@@ -16,12 +16,14 @@ mod teardown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::provider::Provider;
-use super::provider::fake::{FakeDevice, FakeProvider};
 use super::{
     AnonymousMemory, CompletionQueue, ConnectionSettings, Device, FirstSequence, LocalPort,
     MemoryRegion, Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue,
     ReceiveRequest, RegionAccess, WorkCompletion, WorkId,
+    provider::{
+        Provider,
+        fake::{FakeDevice, FakeProvider},
+    },
 };
 
 const DEVICE: &str = "rxe0";

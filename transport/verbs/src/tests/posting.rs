@@ -3,9 +3,11 @@
 use rustix::io::Errno;
 
 use super::*;
-use crate::abi::{send_flags, wr_opcode};
-use crate::provider::fake::Call;
-use crate::{CompletionKind, PushError, QueuePairState, RECEIVE_BATCH, ScatterEntry, SendRequest};
+use crate::{
+    CompletionKind, PushError, QueuePairState, RECEIVE_BATCH, ScatterEntry, SendRequest,
+    abi::{send_flags, wr_opcode},
+    provider::fake::Call,
+};
 
 #[test]
 fn a_batch_is_one_list_with_one_doorbell() {

@@ -11,8 +11,7 @@ use ibex_base::sync::{ArmedQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::CompletionWait;
-use crate::abi::Wc;
+use crate::{CompletionWait, abi::Wc};
 
 /// What the two threads know of each other.
 #[derive(Debug, Default)]

@@ -5,8 +5,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::*;
-use crate::provider::fake::Call;
-use crate::{AsyncEvents, CompletionStatus, DEFAULT_DRAIN_TIMEOUT, SendRequest, Teardown, Verdict};
+use crate::{
+    AsyncEvents, CompletionStatus, DEFAULT_DRAIN_TIMEOUT, SendRequest, Teardown, Verdict,
+    provider::fake::Call,
+};
 
 #[test]
 fn a_shared_queue_is_drained_by_the_last_send_the_event_and_an_empty_poll() {

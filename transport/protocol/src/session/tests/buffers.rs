@@ -1,13 +1,13 @@
 //! A wire of receive buffers: every frame costs one, and news of credit cost none.
 
 use super::peer::*;
-use crate::session::*;
 use crate::{
     credit::{reserved_buffer::ReserveOverrun, session::Term},
     format::{
         control::{Ask, CloseReason, Control, Role},
         frame::{Extension, FrameHeader, FrameKind, HEADER_BYTES, TALK},
     },
+    session::*,
 };
 
 const CREDIT: u64 = 4;

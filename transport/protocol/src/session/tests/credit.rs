@@ -1,13 +1,13 @@
 //! Credit that is lent, recalled, surrendered and asked for, over a stream.
 
 use super::peer::*;
-use crate::session::*;
 use crate::{
     credit::session::{BadSurrender, Term},
     format::{
         control::Control,
         frame::{Extension, FrameHeader, FrameKind},
     },
+    session::*,
 };
 
 /// A sending end whose peer granted nothing yet.

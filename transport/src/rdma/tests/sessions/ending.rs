@@ -10,8 +10,7 @@ use ibex_verbs::{
 use rustix::io::Errno;
 
 use super::*;
-use crate::node::What;
-use crate::session::EndCause;
+use crate::{node::What, session::EndCause};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.

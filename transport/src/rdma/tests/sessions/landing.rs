@@ -12,8 +12,7 @@ use ibex_verbs::{
 };
 
 use super::*;
-use crate::clock::StoppedClock;
-use crate::session::EndCause;
+use crate::{clock::StoppedClock, session::EndCause};
 
 /// Two nodes that trust each other, on a device as it is changed.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {

@@ -25,18 +25,20 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::{array, mem::MaybeUninit, ptr};
 
-use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
-use ibex_protocol::format::{control::ChannelSpec, message_version::MessageVersion};
+use ibex_protocol::format::{
+    channel_window::{ChannelWindow, HALF_WINDOW},
+    control::ChannelSpec,
+    message_version::MessageVersion,
+};
 use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
 
 use super::{DEVICE, choice, one_device, soft_roce};
-use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
-use crate::rdma::{PreparedPair, Site, SiteSettings};
-use crate::session::Fabric;
 use crate::{
+    channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
     engine::{Admission, Wait},
+    rdma::{PreparedPair, Site, SiteSettings},
     runtime::{Driver, Patience, Runtime, RuntimeConfig},
-    session::{PeerDescription, SessionShared, SessionStats},
+    session::{Fabric, PeerDescription, SessionShared, SessionStats},
 };
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::resuming::{Breaks, PATIENCE, Resuming, TICK, VERBS_FIRST, trusting};
-use super::*;
-use crate::clock;
-use crate::node::What;
-use crate::session::EndCause;
+use super::{
+    resuming::{Breaks, PATIENCE, Resuming, TICK, VERBS_FIRST, trusting},
+    *,
+};
+use crate::{clock, node::What, session::EndCause};
 
 impl Resuming {
     /// The second has said goodbye, and the answer is on its way.

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::clock::StoppedClock;
-use crate::{channel::SendError, session::EndCause};
+use crate::{channel::SendError, clock::StoppedClock, session::EndCause};
 
 /// Much longer than the looks are apart.
 const PATIENCE: Duration = Duration::from_secs(300);

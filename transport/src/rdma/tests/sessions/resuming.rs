@@ -10,8 +10,10 @@ use std::{
 use ibex_verbs::provider::RawEvent;
 
 use super::*;
-use crate::clock::{self, StoppedClock};
-use crate::connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError};
+use crate::{
+    clock::{self, StoppedClock},
+    connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError},
+};
 
 /// A watchdog's time: nothing that a test waits for takes so long on any machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);

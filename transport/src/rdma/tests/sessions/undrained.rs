@@ -1,8 +1,10 @@
 //! Queue pairs that are destroyed before they are drained, as where a device says nothing of
 //! them: what they had of the shared receives is made good.
 
-use super::resuming::{Resuming, VERBS_FIRST, posted_receives};
-use super::*;
+use super::{
+    resuming::{Resuming, VERBS_FIRST, posted_receives},
+    *,
+};
 
 /// Few buffers, which are soon gone through twice, and so many that stand in for them.
 fn few_and(held_buffers: u32) -> SiteSettings {

@@ -7,11 +7,15 @@ use std::ffi::{c_int, c_void};
 
 use rustix::io::Errno;
 
-use super::handle::Handle;
-use super::world::{Batch, FakeCompletions, Stamped, State};
-use super::{Call, FakeExtended};
-use crate::abi::{PollAttributes, Wc};
-use crate::provider::BatchCalls;
+use super::{
+    Call, FakeExtended,
+    handle::Handle,
+    world::{Batch, FakeCompletions, Stamped, State},
+};
+use crate::{
+    abi::{PollAttributes, Wc},
+    provider::BatchCalls,
+};
 
 /// What a queue is polled by.
 pub(super) fn batch_calls(handle: &Handle, times: bool) -> BatchCalls {

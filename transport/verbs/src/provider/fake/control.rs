@@ -11,25 +11,30 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use super::batch::batch_calls;
-use super::handle::{id_of, take_back};
-use super::hot::HOT;
-use super::world::{
-    Batch, FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion, State,
-    bell, unring,
+use super::{
+    Call, FakeExtended, FakeProvider, Modification,
+    batch::batch_calls,
+    handle::{id_of, take_back},
+    hot::HOT,
+    world::{
+        Batch, FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion,
+        State, bell, unring,
+    },
 };
-use super::{Call, FakeExtended, FakeProvider, Modification};
-use crate::abi::gid::GidEntry;
-use crate::abi::port::PortAttributes;
-use crate::abi::queue_pair_state::{
-    AttributeMask, QueuePairAttributes, QueuePairState, check_transition,
-};
-use crate::device::fork_report::ForkStatus;
-use crate::error::VerbsError;
-use crate::provider::{
-    ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes,
-    DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, OpenedContext, PairHandle, Provider,
-    QueuePairInit, RawEvent, RegionHandle, RegisteredRegion, SharedReceiveHandle, sealed,
+use crate::{
+    abi::{
+        gid::GidEntry,
+        port::PortAttributes,
+        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState, check_transition},
+    },
+    device::fork_report::ForkStatus,
+    error::VerbsError,
+    provider::{
+        ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair,
+        DeviceAttributes, DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, OpenedContext,
+        PairHandle, Provider, QueuePairInit, RawEvent, RegionHandle, RegisteredRegion,
+        SharedReceiveHandle, sealed,
+    },
 };
 
 fn refuse_if(busy: bool) -> Result<(), Errno> {

@@ -1,9 +1,13 @@
 //! What a fake device says of itself.
 #![forbid(unsafe_code)]
 
-use crate::abi::gid::{Gid, GidEntry, GidType};
-use crate::abi::port::{LinkLayer, Mtu, PortAttributes, PortState};
-use crate::provider::{DeviceAttributes, Transport};
+use crate::{
+    abi::{
+        gid::{Gid, GidEntry, GidType},
+        port::{LinkLayer, Mtu, PortAttributes, PortState},
+    },
+    provider::{DeviceAttributes, Transport},
+};
 
 /// A device.
 #[derive(Clone, Debug)]

@@ -8,8 +8,7 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::FakeProvider;
-use super::world::World;
+use super::{FakeProvider, world::World};
 
 /// What a handle points to.
 pub(super) struct Handle {

@@ -9,12 +9,15 @@ use std::slice;
 
 use rustix::io::Errno;
 
-use super::handle::{Handle, id_of};
-use super::world::State;
-use super::{Call, PostedReceive, PostedSend};
-use crate::abi::queue_pair_state::QueuePairState;
-use crate::abi::{RecvWr, SendWr, Sge, Wc, send_flags, wr_opcode};
-use crate::provider::HotCalls;
+use super::{
+    Call, PostedReceive, PostedSend,
+    handle::{Handle, id_of},
+    world::State,
+};
+use crate::{
+    abi::{RecvWr, SendWr, Sge, Wc, queue_pair_state::QueuePairState, send_flags, wr_opcode},
+    provider::HotCalls,
+};
 
 pub(super) const HOT: HotCalls = HotCalls {
     post_send,

@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::FakeDevice;
-use crate::CompletionPolling;
-use crate::abi::port::Mtu;
+use crate::{CompletionPolling, abi::port::Mtu};
 
 /// What a device lacks. Everything else works over it.
 #[derive(Clone, Copy, Debug)]

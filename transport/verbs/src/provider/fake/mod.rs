@@ -25,9 +25,13 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{Provider, RawEvent};
-use crate::abi::queue_pair_state::{AttributeMask, QueuePairAttributes};
-use crate::abi::{Sge, Wc};
-use crate::device::fork_report::ForkStatus;
+use crate::{
+    abi::{
+        Sge, Wc,
+        queue_pair_state::{AttributeMask, QueuePairAttributes},
+    },
+    device::fork_report::ForkStatus,
+};
 
 pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
 pub use mask::Mask;

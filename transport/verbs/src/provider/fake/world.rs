@@ -14,10 +14,14 @@ use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
 use super::{Call, FakeDevice, FakeExtended, Modification, PostedReceive, PostedSend};
-use crate::abi::queue_pair_state::QueuePairState;
-use crate::abi::{Sge, Wc, access_flags, send_flags, wc_flags, wc_opcode, wr_opcode};
-use crate::device::fork_report::ForkStatus;
-use crate::provider::{QueuePairSizes, RawEvent};
+use crate::{
+    abi::{
+        Sge, Wc, access_flags, queue_pair_state::QueuePairState, send_flags, wc_flags, wc_opcode,
+        wr_opcode,
+    },
+    device::fork_report::ForkStatus,
+    provider::{QueuePairSizes, RawEvent},
+};
 
 /// All devices.
 #[derive(Debug)]

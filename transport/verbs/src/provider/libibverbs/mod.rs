@@ -25,13 +25,16 @@ use super::{
     Provider, QueuePairInit, QueuePairSizes, RawEvent, RegionHandle, RegisteredRegion,
     SharedReceiveHandle, Transport, sealed,
 };
-use crate::abi::gid::{Gid, GidEntry, GidType};
-use crate::abi::port::{LinkLayer, Mtu, PortAttributes, PortState};
-use crate::abi::queue_pair_state::{AddressVector, AttributeMask, QueuePairAttributes};
-use crate::abi::{PollAttributes, RecvWr, SendWr, Sge, Wc};
-use crate::device::async_event::EventElement;
-use crate::device::fork_report::ForkStatus;
-use crate::error::VerbsError;
+use crate::{
+    abi::{
+        PollAttributes, RecvWr, SendWr, Sge, Wc,
+        gid::{Gid, GidEntry, GidType},
+        port::{LinkLayer, Mtu, PortAttributes, PortState},
+        queue_pair_state::{AddressVector, AttributeMask, QueuePairAttributes},
+    },
+    device::{async_event::EventElement, fork_report::ForkStatus},
+    error::VerbsError,
+};
 
 /// The system's library.
 #[derive(Debug)]

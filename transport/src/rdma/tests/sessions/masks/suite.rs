@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use ibex_protocol::format::control::CloseReason;
 
-use super::super::resuming::{Breaks, Resuming, VERBS_FIRST};
-use super::*;
-use crate::clock::StoppedClock;
-use crate::connection::FailoverPolicy;
+use super::{
+    super::resuming::{Breaks, Resuming, VERBS_FIRST},
+    *,
+};
 use crate::{
     channel::{SendError, WaitAckedError},
+    clock::StoppedClock,
+    connection::FailoverPolicy,
     session::EndCause,
 };
 

@@ -9,14 +9,16 @@ use ibex_verbs::{
     provider::{RawEvent, fake::Modification},
 };
 
-use super::super::resuming::{
-    PATIENCE, Resuming, Stream, TICK, VERBS_FIRST, posted_receives, trusting,
+use super::{
+    super::resuming::{PATIENCE, Resuming, Stream, TICK, VERBS_FIRST, posted_receives, trusting},
+    Changed, Fact, Situation, State, *,
 };
-use super::*;
-use super::{Changed, Fact, Situation, State};
-use crate::session::Fabric;
-use crate::{channel::RecvError, session::EndCause};
-use crate::{connection::FailoverPolicy, node::What};
+use crate::{
+    channel::RecvError,
+    connection::FailoverPolicy,
+    node::What,
+    session::{EndCause, Fabric},
+};
 
 /// A session of the first node in a state, with a stream of messages each way, and another
 /// one of the same site, whose peer is of an older version.
