@@ -16,7 +16,11 @@ mod tests {
         ("transport/base", &[]),
         ("transport/protocol", &[]),
         ("transport/ring", &["ibex-base", "ibex-protocol"]),
-        ("transport", &["ibex-base", "ibex-protocol", "ibex-ring"]),
+        ("transport/verbs", &["ibex-base"]),
+        (
+            "transport",
+            &["ibex-base", "ibex-protocol", "ibex-ring", "ibex-verbs"],
+        ),
         ("codec/derive", &[]),
         ("codec", &["ibex-derive"]),
         ("bootstrap", &[]),
@@ -29,19 +33,44 @@ mod tests {
                 "ibex-protocol",
                 "ibex-ring",
                 "ibex-transport",
+                "ibex-verbs",
             ],
         ),
     ];
 
     /// The folders of `transport/src` from the bottom up.
-    const FOLDERS: &[&str] = &["clock", "fabric", "driver", "channel"];
+    const FOLDERS: &[&str] = &[
+        "clock",
+        "session",
+        "shared_memory",
+        "stream",
+        "rdma",
+        "connection",
+        "engine",
+        "node",
+        "runtime",
+        "channel",
+    ];
 
     /// Arrows that still lead up, each from a folder to one above it. One that is cut leaves this
     /// list; none joins it.
     const UNCUT: &[(&str, &str)] = &[
-        ("driver", "channel"),
-        ("fabric", "channel"),
-        ("fabric", "driver"),
+        ("session", "shared_memory"),
+        ("session", "rdma"),
+        ("session", "engine"),
+        ("session", "node"),
+        ("session", "runtime"),
+        ("session", "channel"),
+        ("shared_memory", "channel"),
+        ("connection", "engine"),
+        ("connection", "node"),
+        ("connection", "channel"),
+        ("engine", "node"),
+        ("engine", "runtime"),
+        ("engine", "channel"),
+        ("node", "runtime"),
+        ("node", "channel"),
+        ("runtime", "channel"),
     ];
 
     #[test]

@@ -1,4 +1,5 @@
-//! The C structures that the hot calls exchange with a provider.
+//! The C structures that the hot calls exchange with a provider, and the values that devices are
+//! told or tell: GIDs, ports, partitions, states of queue pairs, identities of requests.
 //!
 //! Posting and polling hand these to the provider as they are, so that nothing is
 //! translated on the data path and the fake provider can stand where the real one
