@@ -61,7 +61,6 @@ mod tests {
         ("session", "node"),
         ("session", "runtime"),
         ("session", "channel"),
-        ("shared_memory", "channel"),
         ("connection", "engine"),
         ("connection", "node"),
         ("connection", "channel"),
@@ -69,7 +68,6 @@ mod tests {
         ("engine", "runtime"),
         ("engine", "channel"),
         ("node", "runtime"),
-        ("node", "channel"),
         ("runtime", "channel"),
     ];
 

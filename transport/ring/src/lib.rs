@@ -17,6 +17,8 @@ pub mod cells;
 pub mod consumer;
 pub mod doorbell;
 #[cfg(not(loom))]
+pub mod end_status;
+#[cfg(not(loom))]
 pub mod memory;
 mod pages;
 pub mod parking;

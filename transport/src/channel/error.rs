@@ -3,13 +3,16 @@
 //! Each message says who, in what state, what happened, what follows and what to do. The
 //! one that ends a channel has a file of its own: [`Disconnected`].
 
-use std::{cmp::Ordering, error::Error, fmt, time::Duration};
+use std::{cmp::Ordering, error::Error, fmt};
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_protocol::format::control::{ChannelSpec, Role};
+use ibex_protocol::format::control::ChannelSpec;
 use ibex_ring::memory::MemoryError;
 
-pub use crate::session::disconnected::{Counts, Disconnected, EndCause};
+pub use crate::session::{
+    NotOpened,
+    disconnected::{Counts, Disconnected, EndCause},
+};
 use crate::{session::Interface, shared_memory::MESSAGE_SLOTS};
 
 /// The two ends of a channel do not mean the same messages: they know no version of the
@@ -71,104 +74,6 @@ impl fmt::Display for Offered<'_> {
         older.try_for_each(|version| write!(f, " or {version}"))
     }
 }
-
-/// The peer did not open its end of a channel in time.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NotOpened {
-    /// The channel's name.
-    pub channel: String,
-    /// The peer, as an address.
-    pub peer: String,
-    /// The end that is missing there.
-    pub missing: Role,
-    /// The peer opened the same end of this name that this node has: two senders, or two
-    /// receivers, wait for each other.
-    pub is_same_there: bool,
-    /// Other names of which the peer has opened the missing kind of end and this node has not
-    /// opened the other: the one that was meant may be among them. At most eight.
-    pub other_names: Vec<String>,
-    /// How long the call waited.
-    pub waited: Duration,
-    /// How long it would have, if the caller had let it.
-    pub open_timeout: Duration,
-    pub(crate) interface: Interface,
-}
-
-impl fmt::Display for NotOpened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            channel,
-            peer,
-            missing,
-            is_same_there,
-            other_names,
-            waited,
-            open_timeout,
-            interface,
-        } = self;
-        let time = rounded(*waited);
-        if *interface != Interface::Channel {
-            f.write_str(&interface.not_opened(self, format_args!("{time:?}")))?;
-            return match is_same_there {
-                true => Ok(()),
-                false => write_longer(f, *waited, *open_timeout),
-            };
-        }
-        write!(
-            f,
-            "channel \"{channel}\": {peer} did not open a {missing} of this name within \
-             {time:?}; "
-        )?;
-        if *is_same_there {
-            let same = missing.opposite();
-            return write!(
-                f,
-                "it opened a {same} as well: one of the two must be a {missing}"
-            );
-        }
-        match &other_names[..] {
-            [] => f.write_str(
-                "see that the program there opens it (a fan-in does when it is asked for what \
-                 comes) and by this name, ",
-            )?,
-            // They are the peer's words, so they are escaped.
-            [name] => write!(
-                f,
-                "it has a {missing} of another name, {name:?}, that is not open here: check the \
-                 name at both ends, "
-            )?,
-            [first, others @ ..] => {
-                write!(f, "it has {missing}s of other names, {first:?}")?;
-                others.iter().try_for_each(|name| write!(f, ", {name:?}"))?;
-                f.write_str(", that are not open here: check the name at both ends, ")?;
-            }
-        }
-        write_longer(f, *waited, *open_timeout)
-    }
-}
-
-/// What else helps who has waited for so long.
-fn write_longer(
-    f: &mut fmt::Formatter<'_>,
-    waited: Duration,
-    open_timeout: Duration,
-) -> fmt::Result {
-    if waited < open_timeout {
-        write!(f, "or wait longer (open_timeout is {open_timeout:?})")
-    } else {
-        f.write_str("or raise open_timeout")
-    }
-}
-
-/// A time-out loses a little on its way through a deadline; here it gets that back.
-fn rounded(time: Duration) -> Duration {
-    let unit = if time.as_millis() < 10 { 100 } else { 1000 };
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(micros.div_ceil(unit).saturating_mul(unit))
-}
-
-impl Error for NotOpened {}
 
 /// A message was not sent before the caller's time was up: its channel stayed full, or another
 /// clone of the sender was sending all the time.
@@ -550,7 +455,6 @@ impl From<RecvError> for RecvFailure {
 
 ibex_base::debug_as_display!(
     SchemaMismatch,
-    NotOpened,
     MessageTooLong,
     StayedFull,
     NoMessage,

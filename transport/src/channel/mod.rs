@@ -3,7 +3,7 @@
 //! A sending end owns a ring and encodes into it ([`SendHandle`]); a receiving end reads
 //! records in place and counts the guards that it handed out ([`ReceiveHandle`]). Who
 //! stands at the other side of the ring differs: the peer process (shm) or the engine
-//! (tcp). Both leave the same words ([`words`]) and ring the same doorbells, so the
+//! (tcp). Both leave the same words ([`end_status`](ibex_ring::end_status)) and ring the same doorbells, so the
 //! handles do not ask which it is on the path of a message.
 
 pub mod channel_end;
@@ -24,7 +24,6 @@ pub(crate) mod stall;
 pub mod state;
 pub mod stats;
 mod task;
-pub mod words;
 
 pub use error::{
     MessageTooLong, NoMessage, NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError,

@@ -20,16 +20,13 @@ use ibex_ring::{
     memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
 };
 
-use super::{
-    channel_end::ChannelEnd,
-    error::RecvError,
-    words::{ReceiverWords, SenderWords, Words},
-};
+use super::{channel_end::ChannelEnd, error::RecvError};
 use crate::{
     rdma::LandingBlock,
     session::{Counter, Counts},
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
 };
+use ibex_ring::end_status::{ReceiverWords, SenderWords, Words};
 
 /// What one receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]

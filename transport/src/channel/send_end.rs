@@ -35,12 +35,12 @@ use super::{
     send_producer::SendProducer,
     shared_sender::Shared,
     stall::Stall,
-    words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
     runtime::Patience,
     session::{Counter, Counts},
 };
+use ibex_ring::end_status::{ReceiverWords, SenderWords, Words};
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

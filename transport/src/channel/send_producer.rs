@@ -14,12 +14,9 @@ use ibex_ring::{
     memory::{LargeLease, MemoryError, RingLease},
 };
 
-use super::{
-    error::Full,
-    send_end::SendEnd,
-    words::{ReceiverWords, Words},
-};
+use super::{error::Full, send_end::SendEnd};
 use crate::shared_memory::{MessageSegmentPool, RingSegment};
+use ibex_ring::end_status::{ReceiverWords, Words};
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]

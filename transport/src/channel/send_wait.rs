@@ -10,12 +10,12 @@ use super::{
     send_end::{SendEnd, Wish},
     send_producer::SendProducer,
     stall::Recovered,
-    words::SenderWords,
 };
 use crate::{
     node::{Stalled, What},
     runtime::{Condition, Patience, TimedOut},
 };
+use ibex_ring::end_status::SenderWords;
 
 impl SendEnd {
     /// Waits until the peer has opened its end.

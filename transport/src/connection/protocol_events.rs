@@ -11,15 +11,12 @@ use ibex_ring::arrival_ring;
 
 use super::{Link, Phase};
 use crate::{
-    channel::{
-        receive_end::Source,
-        state::End,
-        words::{ReceiverWords, Words},
-    },
+    channel::{receive_end::Source, state::End},
     engine::Context,
     node::What,
     session::EndCause,
 };
+use ibex_ring::end_status::{ReceiverWords, Words};
 
 impl Link {
     /// The session is up.

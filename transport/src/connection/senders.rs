@@ -15,14 +15,12 @@ use ibex_ring::{
 
 use super::{Link, Wires, idle::SenderSilence, retained::Parting};
 use crate::{
-    channel::{
-        send_end::SendEnd,
-        words::{ReceiverWords, Words},
-    },
+    channel::send_end::SendEnd,
     rdma::{RegisteredMessage, RegisteredRing, Site},
     session::{EndCause, SessionShared},
     stream::outbound::Lists,
 };
+use ibex_ring::end_status::{ReceiverWords, Words};
 
 /// One sending end in the engine.
 pub(super) struct SendLink {

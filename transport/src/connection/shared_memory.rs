@@ -21,7 +21,6 @@ use ibex_ring::memory::MemoryError;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
-    channel::words::{ReceiverWords, SenderWords, Words},
     engine::Wire,
     session::PeerDescription,
     shared_memory::{
@@ -31,6 +30,7 @@ use crate::{
         segment_bytes,
     },
 };
+use ibex_ring::end_status::{ReceiverWords, SenderWords, Words};
 
 /// The wires of a shared-memory session beside its connection.
 pub(super) struct LocalWires {

@@ -14,11 +14,12 @@ use ibex_protocol::{format::control::Role, timer::Timer};
 
 use super::{Link, receivers::ReceiveLink};
 use crate::{
-    channel::{stall::NOTICE, words::SenderWords},
+    channel::stall::NOTICE,
     clock,
     engine::Context,
     node::{Stalled, What},
 };
+use ibex_ring::end_status::SenderWords;
 
 /// A sender's wait, as its receiver sees it.
 #[derive(Clone, Copy, Debug)]

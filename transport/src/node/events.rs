@@ -22,10 +22,9 @@ use ibex_ring::parking::{WaitSlot, Wakers};
 
 use super::{Warning, warn_of};
 use crate::{
-    channel::NotOpened,
     connection::Link,
     runtime::{Patience, Runtime, lock, waiting::Looks},
-    session::{EndCause, Fabric, PeerDescription, state::SessionShared},
+    session::{EndCause, Fabric, NotOpened, PeerDescription, state::SessionShared},
 };
 
 /// Something that happened, and the peer that it happened with.

@@ -22,9 +22,9 @@ use std::{
     },
 };
 
+use super::parking::Rung;
 use ibex_base::fork;
 use ibex_protocol::format::counters::Counters;
-use ibex_ring::parking::Rung;
 
 /// Bytes of a block in a control segment; what it says takes half of them.
 pub const BLOCK_BYTES: usize = 256;
@@ -89,6 +89,7 @@ const ENDED_BIT: u64 = 1 << 63;
 
 impl SenderWords {
     /// Clears a block for a new end.
+    #[inline]
     pub fn reset(&self) {
         self.rung.reset();
         self.closed_at.store(0, Ordering::Relaxed);
@@ -97,6 +98,7 @@ impl SenderWords {
     }
 
     /// The end closes behind message `last`.
+    #[inline]
     pub fn close(&self, last: u64) {
         // CLOSE, pairs with `closed_at`: who sees it sees every record before it.
         self.closed_at.store(last + 1, Ordering::Release);
@@ -112,6 +114,7 @@ impl SenderWords {
 
 impl ReceiverWords {
     /// Clears a block for a new end whose ring begins at `first_position`.
+    #[inline]
     pub fn reset(&self, first_position: u64) {
         for word in [
             &self.received,
@@ -146,6 +149,7 @@ impl ReceiverWords {
     }
 
     /// Messages that the other engine (shm: the other handle) holds.
+    #[inline]
     pub fn received(&self) -> u64 {
         load(&self.received).max(load(&self.released))
     }
@@ -159,17 +163,20 @@ impl ReceiverWords {
     }
 
     /// The prefix of acknowledged messages, and whether it has ended for good.
+    #[inline]
     pub fn acknowledged(&self) -> (u64, bool) {
         let word = load(&self.acknowledged);
         (word & !ENDED_BIT, word & ENDED_BIT != 0)
     }
 
     /// The end is gone.
+    #[inline]
     pub fn close(&self) {
         self.closed.store(1, Ordering::Release);
     }
 
     /// Whether the end is gone.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         load(&self.closed) != 0
     }
@@ -189,6 +196,7 @@ unsafe impl<T: Sync> Sync for Words<T> {}
 impl<T: Default + Send + Sync + 'static> Words<T> {
     /// A block of this process.
     #[must_use]
+    #[inline]
     pub fn local() -> Self {
         let memory = Arc::new(T::default());
         Self {
@@ -204,6 +212,7 @@ impl<T: Default + Send + Sync + 'static> Words<T> {
     /// `block` is valid for atomic access (reads alone, if the mapping is read-only) for
     /// as long as `memory` lives.
     #[must_use]
+    #[inline]
     pub unsafe fn mapped(block: NonNull<T>, memory: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
             block,
@@ -213,6 +222,7 @@ impl<T: Default + Send + Sync + 'static> Words<T> {
 }
 
 impl<T> Clone for Words<T> {
+    #[inline]
     fn clone(&self) -> Self {
         Self {
             block: self.block,
