@@ -356,6 +356,7 @@ impl Session {
 
     /// Records may stand in the ring of sending end `end`. Whether that has a turn: nobody
     /// wants records for a peer's end that is gone, so they want no credit either.
+    #[inline]
     pub fn mark_ready(&mut self, end: u32) -> bool {
         let Some(entry) = self.ends.get_mut(end) else {
             return false;

@@ -171,6 +171,7 @@ impl Advance {
     /// The counters now. Each is exact, but they may be of different age; what
     /// belongs together comes to `then`.
     #[must_use]
+    #[inline]
     pub fn prefix(&self) -> Prefix {
         // ENDED, pairs with `sum`: an end that is seen comes with the count at which it
         // happened. A count from before would have to grow after its own end.

@@ -203,6 +203,7 @@ impl Session {
     }
 
     /// Whether something other than records is to go out.
+    #[inline]
     fn knows_errands(&self) -> bool {
         if self.is_suspended() {
             return false;
