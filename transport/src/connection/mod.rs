@@ -6,7 +6,7 @@
 //! ends. Frames go over the [`wires`](self): the session's connection (`stream`) or a
 //! queue pair (`queue_pair`); [`shared_memory`](self) passes descriptors where the data goes through
 //! shared memory. Whatever a link does on behalf of a handle is followed by
-//! [`settle`](Link::settle), which lets the consequences out.
+//! `Link::settle`, which lets the consequences out.
 
 mod alarms;
 pub(crate) mod compaction;
