@@ -5,9 +5,9 @@
 
 use ibex_protocol::format::channel_window::ChannelWindow;
 use ibex_protocol::format::control::{Ask, ChannelSpec, CloseReason, Control, KnownReceiver, Role};
+use ibex_protocol::format::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 use ibex_protocol::transfer::eager_write::LandingId;
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_protocol::format::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 
 use crate::Seed;
 

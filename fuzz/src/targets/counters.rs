@@ -8,11 +8,11 @@
 
 use std::cell::Cell;
 
+use ibex_base::sync::Ordering;
 use ibex_protocol::format::counters::Counters;
 use ibex_protocol::format::frame::{EXTENSION_BYTES, Extension};
 use ibex_protocol::format::record::{Layout, RecordKind, first_position, record_size};
 use ibex_ring::{Producer, Released, RingMemory};
-use ibex_base::sync::Ordering;
 
 use crate::Seed;
 use crate::reader::Reader;

@@ -4,7 +4,10 @@
 
 use ibex_protocol::format::control::{Ask, Control};
 use ibex_protocol::format::frame::{Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind};
-use ibex_protocol::format::frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, DamagedFrame, verify_apart, verify_body, verify_head, write_checks};
+use ibex_protocol::format::frame_check::{
+    CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, DamagedFrame, verify_apart, verify_body,
+    verify_head, write_checks,
+};
 use ibex_protocol::format::record::{RecordHeader, RecordKind, record_size};
 
 use crate::Seed;

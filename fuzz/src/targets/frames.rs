@@ -6,17 +6,21 @@
 //! records, chunks, counters and credit find something to be about.
 #![forbid(unsafe_code)]
 
-use ibex_protocol::framing::Carriage;
+use ibex_protocol::credit::session::Term;
 use ibex_protocol::format::channel_window::ChannelWindow;
 use ibex_protocol::format::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_protocol::format::counters::Counters;
 use ibex_protocol::format::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
+use ibex_protocol::format::message_version::MessageVersion;
+use ibex_protocol::format::record::{
+    LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size,
+};
+use ibex_protocol::framing::Carriage;
+use ibex_protocol::session::{
+    Arrival, Body, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
+};
 use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_MESSAGE_BYTES};
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_protocol::format::message_version::MessageVersion;
-use ibex_protocol::format::record::{LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size};
-use ibex_protocol::session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig, WireTerms};
-use ibex_protocol::credit::session::Term;
 
 use crate::Seed;
 

@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-use ibex_protocol::format::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, first_position, record_size};
+use ibex_protocol::format::record::{
+    HEADER_BYTES, Layout, RecordHeader, RecordKind, first_position, record_size,
+};
 use ibex_ring::memory::MirroredMapping;
 use ibex_ring::{Consumer, Mapped};
 
