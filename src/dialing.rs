@@ -16,14 +16,14 @@ use std::{
     panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
     thread,
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_transport::engine::Admission;
 
 use crate::{ConnectError, Node, Peer, ToAddress, address};
@@ -217,10 +217,6 @@ impl fmt::Debug for ConnectAsync<'_> {
             .field("address", &self.address)
             .finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

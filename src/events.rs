@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_ring::parking::Patience;
 use ibex_transport::{
     node::{self, What},
-    runtime::{Patience, Runtime},
+    runtime::Runtime,
 };
 
 use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::rounded};

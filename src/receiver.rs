@@ -3,9 +3,9 @@
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::{Codec, Invalid};
+use ibex_ring::parking::Patience;
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure},
-    runtime::Patience,
     session::Counts,
 };
 

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use ibex_codec::Codec;
-use ibex_transport::{
-    channel::{Awaited, Ends, Several},
-    runtime::Patience,
-};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::{Awaited, Ends, Several};
 
 use crate::{FanIn, KnownVersions, Receiver, UntilAcked, VersionedReceiver};
 

@@ -5,9 +5,9 @@ use std::{fmt, marker::PhantomData, mem::MaybeUninit, time::Duration};
 use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
 #[cfg(feature = "serde")]
 use ibex_codec::{SerdeBorrowed, WithLifetime};
+use ibex_ring::parking::Patience;
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle, WaitAckedError},
-    runtime::Patience,
     session::Counts,
 };
 

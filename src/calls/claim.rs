@@ -7,8 +7,7 @@ use std::{
 };
 
 use ibex_codec::{Codec, Invalid};
-use ibex_ring::parking::Ticket;
-use ibex_transport::runtime::TimedOut;
+use ibex_ring::parking::{Ticket, TimedOut};
 
 use super::{
     error::{CallError, Failure, MAX_FAILURE_BYTES, Over, Refused},

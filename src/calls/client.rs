@@ -15,8 +15,8 @@ use std::{
 };
 
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_ring::parking::{WaitSlot, thread_waker};
-use ibex_transport::{node::Serves, runtime::Condition, session::SessionShared};
+use ibex_ring::parking::{Condition, WaitSlot, thread_waker};
+use ibex_transport::{runtime::Serves, session::SessionShared};
 
 use super::{
     builder::CallSettings,

@@ -16,10 +16,10 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Ticket, WaitSlot, thread_waker};
+use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut, WaitSlot, thread_waker};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
-    runtime::{Condition, Driver, Patience, TimedOut},
+    runtime::Driver,
     session::SessionShared,
 };
 

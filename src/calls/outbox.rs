@@ -16,10 +16,9 @@ use std::{
 };
 
 use ibex_codec::{Codec, Raw};
-use ibex_ring::parking::{Ticket, WaitSlot};
+use ibex_ring::parking::{Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
-    runtime::{Condition, Patience},
     session::SessionShared,
 };
 

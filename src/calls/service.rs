@@ -14,7 +14,10 @@ use std::{
 
 use futures_core::Stream;
 use ibex_codec::Codec;
-use ibex_transport::{node::ServiceName, runtime::Runtime, session::SessionShared};
+use ibex_transport::{
+    runtime::{Runtime, ServiceName},
+    session::SessionShared,
+};
 
 use super::{
     asking::Asked,

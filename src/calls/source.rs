@@ -6,10 +6,8 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvFailure},
-    runtime::Patience,
-};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvFailure};
 
 use super::{
     asking::{Asked, Asking, Seat},

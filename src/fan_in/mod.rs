@@ -12,9 +12,10 @@ use std::{
 
 use ibex_base::fork;
 use ibex_codec::Codec;
+use ibex_ring::parking::Condition;
 use ibex_transport::{
     channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
-    runtime::{Condition, Gathering},
+    runtime::Gathering,
     session::{Interface, SessionShared},
 };
 

@@ -3,10 +3,8 @@
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
-use ibex_transport::{
-    channel::{SendGroup, WhenFull},
-    runtime::Patience,
-};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::{SendGroup, WhenFull};
 
 pub use self::{
     error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},

@@ -3,7 +3,8 @@
 use std::{borrow::Borrow, time::Duration};
 
 use ibex_codec::Codec;
-use ibex_transport::{channel::GroupMessage, runtime::Patience};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::GroupMessage;
 
 use super::{
     Group, GroupSendError, MemberId, VersionedGroup,

@@ -15,7 +15,8 @@ use std::{
 };
 
 use ibex_codec::SlotWriter;
-use ibex_transport::{channel::Abort, runtime::Patience, session::Interface};
+use ibex_ring::parking::Patience;
+use ibex_transport::{channel::Abort, session::Interface};
 
 use super::{
     Stream,

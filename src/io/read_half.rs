@@ -7,10 +7,8 @@ use std::{
 };
 
 use ibex_codec::Raw;
-use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError},
-    runtime::Patience,
-};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
 
 use super::{Stream, WriteHalf, announcement::Side, error};
 use crate::{Peer, Receiver, RecvTimeoutError};

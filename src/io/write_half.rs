@@ -8,10 +8,8 @@ use std::{
 };
 
 use ibex_codec::{Raw, SlotWriter};
-use ibex_transport::{
-    channel::{Abort, SendHandle},
-    runtime::Patience,
-};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::{Abort, SendHandle};
 
 use super::{announcement::Side, error};
 use crate::{CloseReason, Peer, SendTimeoutError, Sender};

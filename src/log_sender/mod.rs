@@ -10,10 +10,8 @@ mod source;
 use std::{fmt, task::Poll, time::Duration};
 
 use ibex_codec::Codec;
-use ibex_transport::{
-    channel::{SendError, SendFailure, WaitAckedError},
-    runtime::Patience,
-};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::{SendError, SendFailure, WaitAckedError};
 
 pub use self::{
     error::LogError,

@@ -7,8 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ibex_ring::parking::Ticket;
-use ibex_transport::runtime::Patience;
+use ibex_ring::parking::{Patience, Ticket};
 
 use super::LogError;
 use crate::{Peer, peers::Board};

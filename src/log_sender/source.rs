@@ -3,7 +3,8 @@
 use std::{error::Error, fmt, future::Future, task::Poll, task::Waker};
 
 use ibex_codec::{Codec, Raw};
-use ibex_transport::{channel::SendFailure, runtime::Patience};
+use ibex_ring::parking::Patience;
+use ibex_transport::channel::SendFailure;
 
 use crate::{Peer, Sender, Sequence, message::DefaultCodec};
 

@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Ticket, WaitSlot};
-use ibex_transport::runtime::{Patience, Runtime};
+use ibex_ring::parking::{Patience, Ticket, WaitSlot};
+use ibex_transport::runtime::Runtime;
 
 use super::PeersEvent;
 use crate::Peer;

@@ -7,8 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_ring::parking::Ticket;
-use ibex_transport::runtime::Patience;
+use ibex_ring::parking::{Patience, Ticket};
 
 use super::{PeersEventAsync, board::Board};
 use crate::{ConnectError, DiscoveryError, EndCause, Peer, PeerId};

@@ -4,9 +4,9 @@
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
+use ibex_ring::parking::Patience;
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, SendHandle},
-    runtime::Patience,
     session::Counts,
 };
 

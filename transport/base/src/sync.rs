@@ -7,6 +7,8 @@
 //! A model is worth what it can find, so each one has mutants (`testing/mutants`): one
 //! ordering, fence or step is left out, and the model has to fail.
 
+use std::sync::PoisonError;
+
 mod armed_queue;
 mod barrier;
 mod biased_lock;
@@ -33,6 +35,12 @@ pub use std::{
     },
     thread,
 };
+
+/// Locks a mutex. A thread that panicked with the lock held does not matter: what the mutex guards
+/// is whole after each step.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// `std::cell::UnsafeCell` with the interface of loom's: the value is reached
 /// inside `with` and `with_mut`, where loom checks for conflicting accesses.

@@ -12,7 +12,7 @@ use std::{
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::parking::WaitSlot;
+use ibex_ring::parking::{Patience, WaitSlot};
 
 use super::{
     error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
@@ -21,7 +21,6 @@ use super::{
 use crate::{
     clock,
     node::What,
-    runtime::Patience,
     session::{Counts, Disconnected, EndCause, Interface, SessionShared},
 };
 

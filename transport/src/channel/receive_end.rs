@@ -17,6 +17,7 @@ use ibex_base::fork;
 use ibex_protocol::format::{counters::Counters, record::first_position};
 use ibex_ring::{
     Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix,
+    end_status::{ReceiverWords, SenderWords, Words},
     memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
 };
 
@@ -26,7 +27,6 @@ use crate::{
     session::{Counter, Counts},
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
 };
-use ibex_ring::end_status::{ReceiverWords, SenderWords, Words};
 
 /// What one receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]

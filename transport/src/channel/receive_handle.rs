@@ -32,7 +32,7 @@ use ibex_ring::{
         MemoryClaim, MemoryError,
         orphans::{self, Orphan},
     },
-    parking::Ticket,
+    parking::{Patience, Ticket},
 };
 
 use self::frames::{Found, Frames};
@@ -48,7 +48,6 @@ use super::{
 };
 use crate::{
     clock,
-    runtime::Patience,
     session::{Counts, Interface, SessionShared, coarse_time::CoarseTime},
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };

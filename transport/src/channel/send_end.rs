@@ -26,7 +26,8 @@ use ibex_base::{
 use ibex_protocol::format::control::CloseReason;
 use ibex_ring::{
     Arm, Released,
-    parking::{WaitSlot, thread_waker},
+    end_status::{ReceiverWords, SenderWords, Words},
+    parking::{Patience, WaitSlot, thread_waker},
 };
 
 use super::{
@@ -36,11 +37,7 @@ use super::{
     shared_sender::Shared,
     stall::Stall,
 };
-use crate::{
-    runtime::Patience,
-    session::{Counter, Counts},
-};
-use ibex_ring::end_status::{ReceiverWords, SenderWords, Words};
+use crate::session::{Counter, Counts};
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

@@ -21,7 +21,10 @@ use ibex_protocol::{
     },
     transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
 };
-use ibex_ring::memory::class_bytes;
+use ibex_ring::{
+    memory::class_bytes,
+    parking::{Condition, Patience, TimedOut},
+};
 
 use super::{
     channel_end::ChannelEnd,
@@ -34,7 +37,6 @@ use super::{
     task::SendWaits,
 };
 use crate::{
-    runtime::{Condition, Patience, TimedOut},
     session::{Counts, EndCause, Interface, SessionShared},
     shared_memory::MESSAGE_SLOTS,
 };

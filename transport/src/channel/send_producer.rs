@@ -11,12 +11,12 @@ use ibex_base::sync::Asymmetry;
 use ibex_protocol::{format::record::Layout, session::Agreed};
 use ibex_ring::{
     Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory,
+    end_status::{ReceiverWords, Words},
     memory::{LargeLease, MemoryError, RingLease},
 };
 
 use super::{error::Full, send_end::SendEnd};
 use crate::shared_memory::{MessageSegmentPool, RingSegment};
-use ibex_ring::end_status::{ReceiverWords, Words};
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]

@@ -4,6 +4,10 @@ use std::{sync::atomic::Ordering, time::Instant};
 
 use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason, Role};
+use ibex_ring::{
+    end_status::SenderWords,
+    parking::{Condition, Patience, TimedOut},
+};
 
 use super::{
     error::{Full, SendError, SendFailure, StayedFull, WaitAckedError},
@@ -11,11 +15,7 @@ use super::{
     send_producer::SendProducer,
     stall::Recovered,
 };
-use crate::{
-    node::{Stalled, What},
-    runtime::{Condition, Patience, TimedOut},
-};
-use ibex_ring::end_status::SenderWords;
+use crate::node::{Stalled, What};
 
 impl SendEnd {
     /// Waits until the peer has opened its end.

@@ -13,10 +13,10 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::control::Ask;
-use ibex_ring::parking::WaitSlot;
+use ibex_ring::parking::{Condition, Patience, TimedOut, WaitSlot};
 
 use super::{ReceiveHandle, SendHandle, TaskWait};
-use crate::runtime::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut};
+use crate::runtime::{Driver, Gathering, Looks, Runtime};
 
 /// Where callers turn the engine, one end that has something all the time keeps nothing from
 /// the others that a turn brings: one in so many calls that find something runs one.

@@ -26,7 +26,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
-use ibex_ring::parking::Ticket;
+use ibex_ring::parking::{Condition, Patience, Ticket};
 
 use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
@@ -35,7 +35,7 @@ use super::{
     send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
-use crate::runtime::{Condition, Driver, Gathering, Patience, Runtime};
+use crate::runtime::{Driver, Gathering, Runtime};
 
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]

@@ -7,7 +7,10 @@ use ibex_protocol::{
     },
     session::{Agreed, Event},
 };
-use ibex_ring::arrival_ring;
+use ibex_ring::{
+    arrival_ring,
+    end_status::{ReceiverWords, Words},
+};
 
 use super::{Link, Phase};
 use crate::{
@@ -16,7 +19,6 @@ use crate::{
     node::What,
     session::EndCause,
 };
-use ibex_ring::end_status::{ReceiverWords, Words};
 
 impl Link {
     /// The session is up.

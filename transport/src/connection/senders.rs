@@ -10,6 +10,7 @@ use ibex_protocol::{
 };
 use ibex_ring::{
     Arm, Consumer, Mapped, Released,
+    end_status::{ReceiverWords, Words},
     memory::{LargeLease, MemoryError, RingLease},
 };
 
@@ -20,7 +21,6 @@ use crate::{
     session::{EndCause, SessionShared},
     stream::outbound::Lists,
 };
-use ibex_ring::end_status::{ReceiverWords, Words};
 
 /// One sending end in the engine.
 pub(super) struct SendLink {

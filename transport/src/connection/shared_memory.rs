@@ -17,7 +17,10 @@ use ibex_protocol::{
     id_map::IdMap,
     session::Agreed,
 };
-use ibex_ring::memory::MemoryError;
+use ibex_ring::{
+    end_status::{ReceiverWords, SenderWords, Words},
+    memory::MemoryError,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
@@ -30,7 +33,6 @@ use crate::{
         segment_bytes,
     },
 };
-use ibex_ring::end_status::{ReceiverWords, SenderWords, Words};
 
 /// The wires of a shared-memory session beside its connection.
 pub(super) struct LocalWires {

@@ -16,16 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_base::fork;
+use ibex_base::sync::lock;
 use ibex_protocol::format::control::Role;
 use ibex_ring::parking::{WaitSlot, Wakers};
 
 use super::{Warning, warn_of};
-use crate::{
-    connection::Link,
-    runtime::{Patience, Runtime, lock, waiting::Looks},
-    session::{EndCause, Fabric, NotOpened, PeerDescription, state::SessionShared},
-};
+use crate::session::{EndCause, Fabric, NotOpened, PeerDescription, state::SessionShared};
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Clone, Debug)]
@@ -146,7 +142,7 @@ impl fmt::Display for Stalled {
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     state: Mutex<State>,
-    waiters: WaitSlot,
+    pub(crate) waiters: WaitSlot,
 }
 
 #[derive(Debug, Default)]
@@ -183,42 +179,17 @@ impl EventQueue {
     }
 
     /// The next event; `Some(None)` if there will be none.
-    fn look(&self) -> Option<Option<Event>> {
+    pub(crate) fn look(&self) -> Option<Option<Event>> {
         let mut state = lock(&self.state);
         match state.events.pop_front() {
             Some(event) => Some(Some(event)),
             None => state.is_closed.then_some(None),
         }
     }
-}
 
-impl Runtime {
-    /// The next event, waiting as long as `patience` says; `None` if there is none by then, or
-    /// there will be none as the node was closed.
-    pub fn next_event(&self, patience: Patience) -> Option<Event> {
-        if fork::is_child() {
-            return None;
-        }
-        let deadline = match patience {
-            Patience::None | Patience::Glance => {
-                self.turn_in_passing(Self::poll_ready);
-                return self.events.look().flatten();
-            }
-            Patience::Until(deadline) => deadline,
-        };
-        let look = || self.events.look();
-        self.wait(&self.events.waiters, deadline, Looks::Socket, look)
-            .ok()
-            .flatten()
-    }
-
-    /// Events that were dropped because nobody took them.
-    #[must_use]
-    pub fn events_dropped(&self) -> u64 {
-        if fork::is_child() {
-            return 0;
-        }
-        lock(&self.events.state).dropped
+    /// Returns how many events were dropped because nobody took them.
+    pub(crate) fn dropped(&self) -> u64 {
+        lock(&self.state).dropped
     }
 }
 
@@ -254,32 +225,6 @@ impl What {
             | What::Draining
             | What::Gone { .. } => {}
         }
-    }
-}
-
-impl SessionShared {
-    /// Has the engine look whether a task waits for room for long.
-    pub(crate) fn watch_stalls(&self) {
-        self.watch(Link::watch_stalls);
-    }
-
-    /// Has the engine look at `due` whether an end that somebody waits for is open.
-    pub(crate) fn watch_opening(&self, due: Instant) {
-        self.watch(|link| link.watch_opening(due));
-    }
-
-    /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
-    pub(crate) fn watch(&self, set: impl FnOnce(&mut Link) -> bool) {
-        if self.runtime.on_link(self.id, |link, _| set(link)) == Some(true) {
-            // Whoever sleeps in the epoll set has another deadline.
-            self.runtime.bell().wake();
-        }
-    }
-
-    /// Tells of something that a handle has noticed, unless the session is over.
-    pub(crate) fn tell(&self, what: What) {
-        self.runtime
-            .on_link(self.id, |link, context| link.tell(what, context));
     }
 }
 

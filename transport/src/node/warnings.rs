@@ -10,10 +10,10 @@ use std::{
     time::Instant,
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 
 use super::log_limit::{Held, LogLimit};
-use crate::{runtime::lock, session::EndCause};
+use crate::session::EndCause;
 
 /// Bound of a node's warnings.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use super::runtime::lock;
+use ibex_base::sync::lock;
 
 /// Something to do off the turn.
 type Job = Box<dyn FnOnce() + Send>;

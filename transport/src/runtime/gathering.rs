@@ -6,17 +6,17 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Wake, Waker},
     time::Instant,
 };
 
-use ibex_base::fork;
-use ibex_ring::parking::{WaitSlot, Wakers};
+use ibex_base::{fork, sync::lock};
+use ibex_ring::parking::{Condition, TimedOut, WaitSlot, Wakers};
 
-use super::{Condition, Runtime, TimedOut, waiting::Looks};
+use super::{Runtime, waiting::Looks};
 use crate::session::SessionShared;
 
 /// Who waits for all peers of a node, and what it was told.
@@ -187,8 +187,4 @@ pub(crate) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Ar
         sessions.retain(|session| !session.is_over());
     }
     sessions.push_back(session);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

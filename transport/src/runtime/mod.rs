@@ -8,26 +8,28 @@
 
 use ibex_base::sync::Asymmetry;
 
-mod condition;
 mod control_thread;
+mod draining;
 mod gathering;
 mod keeper;
-mod patience;
+mod next_event;
 mod reminder;
 #[expect(
     clippy::module_inception,
     reason = "the type `Runtime` has a file of its own"
 )]
 mod runtime;
+mod service_names;
 mod task;
 pub(crate) mod waiting;
 mod yielding;
 
-pub use condition::Condition;
+pub use draining::Serves;
+pub(crate) use draining::{Draining, PeerDraining};
 pub use gathering::Gathering;
-pub use patience::{Patience, TimedOut};
-pub(crate) use runtime::lock;
 pub use runtime::{Runtime, RuntimeConfig};
+pub use service_names::ServiceName;
+pub(crate) use service_names::ServiceNames;
 pub use task::{CloseWait, Step};
 pub(crate) use waiting::Looks;
 

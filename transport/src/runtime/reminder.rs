@@ -3,9 +3,9 @@
 use std::{task::Waker, time::Instant};
 
 use ibex_base::fork;
-use ibex_ring::parking::WaitSlot;
+use ibex_ring::parking::{Condition, TimedOut, WaitSlot};
 
-use super::{Condition, Driver, Runtime, TimedOut, waiting::Looks};
+use super::{Driver, Runtime, waiting::Looks};
 use crate::session::SessionShared;
 
 impl SessionShared {

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_protocol::{
     format::control::{ChannelSpec, CloseReason},
     session::CannotOpen,
@@ -31,11 +31,11 @@ use ibex_ring::{
         DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
         longest_of_class, orphans,
     },
-    parking::{Bell, BellLease, Drive, Leadership, WaitSlot, Wakers, thread_waker},
+    parking::{Bell, BellLease, Drive, Leadership, TimedOut, WaitSlot, Wakers, thread_waker},
 };
 
 use super::{
-    Driver, Driving, TimedOut,
+    Driver, Driving,
     control_thread::ControlThread,
     gathering::{Gatherings, Told, push_live},
     keeper,
@@ -48,8 +48,9 @@ use crate::{
     clock,
     connection::{Link, LinkStats, RedialError, Redialing},
     engine::{self, Admission, Context, ControlSource, Engine, Mark, MemoryWanted, Ready, Wait},
-    node::{CloseReport, Draining, EventQueue, ServiceNames, Warnings},
+    node::{CloseReport, EventQueue, Warnings},
     rdma::Site,
+    runtime::{Draining, ServiceNames},
     session::state::SessionShared,
     shared_memory::ControlSegments,
 };
@@ -883,10 +884,6 @@ impl fmt::Debug for Runtime {
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Free buffers for large messages that peers write which are kept: registering one takes

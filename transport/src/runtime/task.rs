@@ -24,13 +24,10 @@ use std::{
     time::Duration,
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::Ticket;
 
-use super::{
-    Driving,
-    runtime::{Runtime, lock},
-};
+use super::{Driving, runtime::Runtime};
 use crate::{
     clock,
     engine::{self, Ready},

@@ -14,9 +14,9 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Parker, WaitSlot, Wakers, thread_waker};
+use ibex_ring::parking::{Condition, Parker, TimedOut, WaitSlot, Wakers, thread_waker};
 
-use super::{Condition, Driving, TimedOut, runtime::Runtime, yielding::KEPT};
+use super::{Driving, runtime::Runtime, yielding::KEPT};
 use crate::engine::{self, Context, Engine, Ready, Wait};
 
 /// What a call that waits looks at, and so what a look costs; of several what is asked more

@@ -26,16 +26,15 @@ use ibex_protocol::{
 use ibex_ring::{
     Released,
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
-    parking::WaitSlot,
+    parking::{Condition, TimedOut, WaitSlot},
 };
 
 use super::{Ending, PeerDescription, SessionCounters, SessionStats, route::Route};
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
     engine::Mark,
-    node::PeerDraining,
     rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
-    runtime::{Condition, Driver, Runtime, TimedOut, waiting::Looks},
+    runtime::{Driver, PeerDraining, Runtime, waiting::Looks},
     session::{Fabric, Interface},
     shared_memory::Bells,
 };

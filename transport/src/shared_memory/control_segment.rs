@@ -18,11 +18,13 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use ibex_ring::memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd};
+use ibex_ring::{
+    end_status::{BLOCK_BYTES, ReceiverWords, SenderWords, Words},
+    memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd},
+};
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::sealed::{self, SegmentRefused};
-use ibex_ring::end_status::{BLOCK_BYTES, ReceiverWords, SenderWords, Words};
 
 /// Bytes of a session's control segment number `index`. The first is short, since most sessions
 /// have few channels; each is twice as long as the one before, up to [`MOST_BYTES`].

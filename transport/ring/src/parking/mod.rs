@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+mod condition;
 mod leadership;
 mod parker;
+mod patience;
 mod rung;
 mod waiter;
 mod wakers;
@@ -15,8 +17,10 @@ mod wakers;
 pub mod bell;
 
 pub use bell::{Bell, BellLease, Drive};
+pub use condition::Condition;
 pub use leadership::{Lead, Leadership};
 pub use parker::{Parker, thread_waker};
+pub use patience::{Patience, TimedOut};
 pub use rung::Rung;
 pub use waiter::{Ticket, WaitSlot};
 pub use wakers::Wakers;

@@ -6,11 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_ring::parking::{Condition, Patience, TimedOut};
+
 use super::{GroupFailure, GroupMessage, MOST_VERSIONS, SendGroup, member::Member};
-use crate::{
-    channel::{Abort, SendError, SendHandle},
-    runtime::{Condition, Patience, TimedOut},
-};
+use crate::channel::{Abort, SendError, SendHandle};
 
 /// A message that is being built. Dropping it gives back what it took.
 pub(super) struct Building<'g, P: Copy, M> {

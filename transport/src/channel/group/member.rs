@@ -6,13 +6,13 @@ use std::{
 };
 
 use ibex_base::fork::UsedAfterFork;
+use ibex_ring::parking::Patience;
 
 use super::{GroupFailure, GroupMessage, WhenFull};
 use crate::{
     channel::{
         NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle, channel_end::Unusable,
     },
-    runtime::Patience,
     session::{Counts, Disconnected},
 };
 

@@ -35,8 +35,9 @@ use super::{
 };
 use crate::{
     node::{Warning, warn_of},
-    runtime::{Looks, Patience, Runtime},
+    runtime::{Looks, Runtime},
 };
+use ibex_ring::parking::Patience;
 
 mod building;
 mod member;

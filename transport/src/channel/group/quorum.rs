@@ -8,15 +8,13 @@ use std::task::{Poll, Waker};
 
 use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::format::control::Ask;
+use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{
     SendGroup, check_fork,
     member::{Member, Parted},
 };
-use crate::{
-    channel::SendHandle,
-    runtime::{Condition, Patience, TimedOut},
-};
+use crate::channel::SendHandle;
 
 /// A message is not acknowledged by as many as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

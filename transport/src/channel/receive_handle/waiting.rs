@@ -3,14 +3,12 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use ibex_base::fork;
+use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{CoarseTime, ReceiveHandle, Source};
-use crate::{
-    channel::{
-        error::{NoMessage, RecvError, RecvFailure},
-        message::RawMessage,
-    },
-    runtime::{Condition, Patience, TimedOut},
+use crate::channel::{
+    error::{NoMessage, RecvError, RecvFailure},
+    message::RawMessage,
 };
 
 impl ReceiveHandle {

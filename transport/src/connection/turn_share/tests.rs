@@ -15,13 +15,14 @@ use ibex_protocol::format::{
     frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
     message_version::MessageVersion,
 };
+use ibex_ring::parking::Patience;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 use super::*;
 use crate::{
     channel::{ReceiveHandle, RecvFailure, SendHandle},
     engine::{Admission, Wait},
-    runtime::{Driver, Patience, Runtime, RuntimeConfig},
+    runtime::{Driver, Runtime, RuntimeConfig},
     session::{Fabric, PeerDescription, SessionShared},
     shared_memory::{
         FdSocket, Outgoing, UnixWires,

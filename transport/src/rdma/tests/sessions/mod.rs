@@ -30,6 +30,7 @@ use ibex_protocol::format::{
     control::ChannelSpec,
     message_version::MessageVersion,
 };
+use ibex_ring::parking::Patience;
 use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
 
 use super::{DEVICE, choice, one_device, soft_roce};
@@ -37,7 +38,7 @@ use crate::{
     channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
     engine::{Admission, Wait},
     rdma::{PreparedPair, Site, SiteSettings},
-    runtime::{Driver, Patience, Runtime, RuntimeConfig},
+    runtime::{Driver, Runtime, RuntimeConfig},
     session::{Fabric, PeerDescription, SessionShared, SessionStats},
 };
 

@@ -15,12 +15,12 @@ use std::{
     time::Instant,
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 
-use super::Undelivered;
 use crate::{
-    runtime::{Runtime, lock, waiting::Looks},
+    node::Undelivered,
+    runtime::{Runtime, waiting::Looks},
     session::SessionShared,
 };
 

@@ -7,9 +7,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 
-use crate::runtime::{Runtime, lock};
+use crate::runtime::Runtime;
 
 /// The names that services have.
 #[derive(Debug, Default)]
