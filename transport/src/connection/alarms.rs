@@ -5,7 +5,7 @@ use std::{task::Waker, time::Instant};
 use ibex_protocol::timer::Timer;
 
 use super::Link;
-use crate::engine::Context;
+use crate::connection::Context;
 
 /// Times, and who is woken then. Few at a time: each place that has deadlines keeps its next one
 /// here.

@@ -7,7 +7,7 @@ use ibex_protocol::format::control::Ask;
 
 use super::Link;
 use crate::{
-    engine::Context,
+    connection::Context,
     node::{Undelivered, What},
 };
 

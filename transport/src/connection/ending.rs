@@ -14,7 +14,7 @@ use super::{Link, Parting, Phase};
 use crate::{
     channel::{send_end::Claim, state::End},
     clock,
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     node::{Undelivered, Warning, What, warn_of},
     session::EndCause,
 };

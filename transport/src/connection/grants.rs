@@ -14,7 +14,7 @@ use ibex_ring::memory::LargeBuffer;
 use super::{Link, Wires};
 use crate::{
     channel::receive_end::{LargeArrival, LargePlace},
-    engine::{Context, MemoryWanted, Purpose},
+    connection::{Context, MemoryWanted, Purpose},
     rdma::LandingBlock,
 };
 

@@ -14,7 +14,7 @@ use ibex_protocol::format::control::Ask;
 use super::{Link, Phase, wires::Wires};
 use crate::{
     channel::send_end::{Claim, Rested, SendEnd, Wish},
-    engine::{Context, Tools},
+    connection::{Context, Tools},
 };
 
 /// What the last look at a sender's ring found.

@@ -15,7 +15,7 @@ use std::{io, os::fd::OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{Link, Phase, Wires};
-use crate::engine::{Tools, Wire};
+use crate::connection::{EpollToken, Tools};
 
 /// What a link's socket is to the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,12 +86,12 @@ impl Link {
     /// the peer's process.
     pub(super) fn watch_in_place(&self, instead: &OwnedFd, epoll: &OwnedFd) -> io::Result<()> {
         debug_assert_eq!(self.membership, Membership::Parted);
-        let token = EventData::new_u64(Wire::Tcp.token(self.shared.id));
+        let token = EventData::new_u64(EpollToken::Tcp.token(self.shared.id));
         Ok(epoll::add(epoll, instead, token, EventFlags::IN)?)
     }
 
     fn interest(&self) -> (EventData, EventFlags) {
-        let token = Wire::Tcp.token(self.shared.id);
+        let token = EpollToken::Tcp.token(self.shared.id);
         let mut flags = EventFlags::IN | EventFlags::RDHUP;
         if let Wires::Stream(stream) = &self.wires {
             flags.set(EventFlags::OUT, stream.waits_for_writable);

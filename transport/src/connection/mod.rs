@@ -10,14 +10,17 @@
 
 mod alarms;
 pub(crate) mod compaction;
+mod context;
 mod cut_frame;
 mod dialer;
 mod draining;
 mod ending;
+mod epoll_token;
 mod failover_policy;
 mod grants;
 mod idle;
 mod in_epoll;
+mod memory_request;
 mod new_wire;
 mod openings;
 mod outage;
@@ -40,6 +43,7 @@ mod stalls;
 mod stats;
 mod stream;
 mod stream_receive;
+mod tools;
 mod turn_share;
 mod wires;
 
@@ -52,16 +56,19 @@ use ibex_protocol::{
     timer::TimerTable,
 };
 
+pub(crate) use context::Context;
 pub(crate) use dialer::Redialing;
 pub use dialer::{Attempt, Redial, RedialError};
+pub(crate) use epoll_token::EpollToken;
 pub use failover_policy::FailoverPolicy;
+pub(crate) use memory_request::{MemoryWanted, Purpose};
 pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
 pub(crate) use replace_wire::say_last_word;
 pub use stats::LinkStats;
+pub(crate) use tools::Tools;
 
 use crate::{
-    engine::{Context, Tools},
     rdma::PreparedPair,
     session::{EndCause, PeerDescription, SessionShared},
     shared_memory::UnixWires,

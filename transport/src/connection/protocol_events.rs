@@ -15,7 +15,7 @@ use ibex_ring::{
 use super::{Link, Phase};
 use crate::{
     channel::{receive_end::Source, state::End},
-    engine::Context,
+    connection::Context,
     node::What,
     session::EndCause,
 };

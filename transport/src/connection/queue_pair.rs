@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{Context, MemoryWanted, Purpose, Tools},
+    connection::{Context, MemoryWanted, Purpose, Tools},
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
     session::EndCause,
 };

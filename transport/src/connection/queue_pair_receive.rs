@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
 };

@@ -20,7 +20,7 @@ use super::{
     senders::{Rings, SendLink, locate},
 };
 use crate::{
-    engine::Context,
+    connection::Context,
     rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
     session::{EndCause, SessionCounters},
 };

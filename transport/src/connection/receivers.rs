@@ -22,7 +22,7 @@ use crate::{
         state::End,
     },
     clock,
-    engine::{Context, MemoryWanted, Purpose, Tools},
+    connection::{Context, MemoryWanted, Purpose, Tools},
     session::EndCause,
 };
 

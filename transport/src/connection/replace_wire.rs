@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     node::What,
     rdma::PreparedPair,
     session::EndCause,

@@ -18,7 +18,7 @@ use super::{Link, Phase, receivers::ReceiveLink, senders::SendLink, shared_memor
 use crate::{
     channel::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
     clock,
-    engine::{Context, answer_if_rung},
+    connection::Context,
     session::Interface,
 };
 
@@ -203,4 +203,19 @@ impl Link {
 
 fn refused(error: MemoryError) -> CannotOpen {
     CannotOpen::Memory(error.to_string())
+}
+
+/// Answers the sender of a receiving end that it asked. Returns whether the end still owes an
+/// answer, so that its guards ring.
+fn answer_if_rung(end: &ReceiveEnd, still_asked: bool) -> bool {
+    if !end.cells.has_rung() {
+        return false;
+    }
+    if still_asked {
+        end.answer_ask();
+    } else {
+        end.hush();
+        end.advance(true);
+    }
+    true
 }

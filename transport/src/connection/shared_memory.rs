@@ -24,7 +24,7 @@ use ibex_ring::{
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
-    engine::Wire,
+    connection::EpollToken,
     session::PeerDescription,
     shared_memory::{
         Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
@@ -85,14 +85,18 @@ impl LocalWires {
         epoll: &OwnedFd,
     ) -> io::Result<Self> {
         let UnixWires { socket, bells } = wires;
-        let add = |fd: BorrowedFd<'_>, wire: Wire, flags| {
+        let add = |fd: BorrowedFd<'_>, wire: EpollToken, flags| {
             epoll::add(epoll, fd, EventData::new_u64(wire.token(session)), flags)
         };
         bells
-            .with_fd(|fd| add(fd, Wire::Bell, EventFlags::IN))
+            .with_fd(|fd| add(fd, EpollToken::Bell, EventFlags::IN))
             .transpose()?;
         // Told once of what comes: it may stay there for want of a descriptor.
-        add(socket.as_fd(), Wire::Unix, EventFlags::IN | EventFlags::ET)?;
+        add(
+            socket.as_fd(),
+            EpollToken::Unix,
+            EventFlags::IN | EventFlags::ET,
+        )?;
         let asymmetry = asymmetry == Asymmetry::Membarrier;
         Ok(Self {
             socket,

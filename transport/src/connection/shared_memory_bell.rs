@@ -9,7 +9,7 @@ use super::{Link, stalls::wants_room};
 use crate::{
     channel::stall::NOTICE,
     clock,
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     session::EndCause,
     shared_memory::Heard,
 };

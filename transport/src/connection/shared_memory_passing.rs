@@ -22,7 +22,7 @@ use crate::{
         state::End,
     },
     clock,
-    engine::Context,
+    connection::Context,
     node::{Warning, warn_of},
     session::EndCause,
     shared_memory::{

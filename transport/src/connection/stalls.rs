@@ -16,7 +16,7 @@ use super::{Link, receivers::ReceiveLink};
 use crate::{
     channel::stall::NOTICE,
     clock,
-    engine::Context,
+    connection::Context,
     node::{Stalled, What},
 };
 use ibex_ring::end_status::SenderWords;

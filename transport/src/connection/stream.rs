@@ -14,7 +14,7 @@ use super::{
     senders::{Rings, locate},
 };
 use crate::{
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     session::{EndCause, SessionCounters},
     stream::{
         Plain,

@@ -29,7 +29,7 @@ use super::{
     turn_share::TurnShare,
 };
 use crate::{
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     session::EndCause,
     stream::{
         RecordLayer,

@@ -12,7 +12,7 @@ use ibex_ring::memory::BlockPool;
 
 use super::{Link, queue_pair::Pair, stream::Stream};
 use crate::{
-    engine::{Context, Tools},
+    connection::{Context, Tools},
     rdma::PreparedPair,
     session::{EndCause, SessionCounters},
 };

@@ -9,8 +9,7 @@ use ibex_protocol::format::control::CloseReason;
 
 use super::Engine;
 use crate::{
-    connection::Link,
-    engine::Context,
+    connection::{Context, Link},
     node::{CloseReport, Undelivered},
 };
 

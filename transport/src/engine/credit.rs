@@ -10,7 +10,7 @@ use ibex_protocol::{
 };
 
 use super::{Engine, rdma_ports::PortPoller};
-use crate::{engine::Context, runtime::RuntimeConfig};
+use crate::{connection::Context, runtime::RuntimeConfig};
 
 impl Engine {
     /// Does what the brokers decide.

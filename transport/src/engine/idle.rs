@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use ibex_ring::memory::LargePool;
 
-use super::{Context, Engine, heat_link, note_deadline, report_credit};
-use crate::{clock, connection::Link};
+use super::{Engine, heat_link, note_deadline, report_credit};
+use crate::{
+    clock,
+    connection::{Context, Link},
+};
 
 /// Sessions that are looked at.
 #[derive(Debug, Default)]

@@ -20,21 +20,17 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 mod admission;
 mod alarm;
 mod close;
-mod context;
 mod credit;
 mod idle;
 mod listener;
-mod memory_wanted;
 mod poll;
 mod rdma_ports;
 mod resume;
 mod wait;
 
 pub use admission::Admission;
-pub(crate) use context::Context;
 pub use listener::{ControlSource, Incoming};
-pub(crate) use memory_wanted::{MemoryWanted, Purpose};
-pub(crate) use poll::{Ready, Wire, sleep};
+pub(crate) use poll::{Ready, sleep};
 pub use wait::Wait;
 
 use super::{
@@ -43,9 +39,8 @@ use super::{
     session::state::{Over, PeerInLog, SessionShared},
 };
 use crate::{
-    channel::receive_end::ReceiveEnd,
     clock,
-    connection::{Handover, Link, LinkStats, compaction::compact_pool},
+    connection::{Context, EpollToken, Handover, Link, LinkStats, Tools, compaction::compact_pool},
     rdma::PreparedPair,
     stream::outbound::Lists,
 };
@@ -115,16 +110,6 @@ pub(crate) enum Mark {
         /// The receiving end.
         end: u32,
     },
-}
-
-/// What links use of the engine while it turns.
-pub(crate) struct Tools {
-    pub(crate) blocks: BlockPool,
-    pub(crate) compact_blocks: BlockPool,
-    pub(crate) lists: Lists,
-    pub(crate) epoll: Arc<OwnedFd>,
-    /// A session has used all of its share of a turn, and more of it has arrived.
-    pub(crate) share_is_spent: bool,
 }
 
 /// Turns between two questions to epoll while nobody sleeps.
@@ -326,7 +311,7 @@ impl Engine {
                     return;
                 };
                 match token & 3 {
-                    bell if bell == Wire::Bell as u64 => {
+                    bell if bell == EpollToken::Bell as u64 => {
                         link.bell_rang(&self.tools, context);
                         note_deadline(link, &mut self.timed);
                         self.watch.take_in(link);
@@ -335,7 +320,7 @@ impl Engine {
                             link.arm_receivers();
                         }
                     }
-                    unix if unix == Wire::Unix as u64 => {
+                    unix if unix == EpollToken::Unix as u64 => {
                         link.look_at_unix(context);
                         note_deadline(link, &mut self.timed);
                     }
@@ -765,18 +750,4 @@ fn note_deadline(link: &Link, timed: &mut Vec<u64>) {
     if link.deadline().is_some() && !timed.contains(&link.id()) {
         timed.push(link.id());
     }
-}
-
-/// Whether a receiving end still owes its sender an answer; then its guards ring.
-pub(crate) fn answer_if_rung(end: &ReceiveEnd, still_asked: bool) -> bool {
-    if !end.cells.has_rung() {
-        return false;
-    }
-    if still_asked {
-        end.answer_ask();
-    } else {
-        end.hush();
-        end.advance(true);
-    }
-    true
 }

@@ -45,26 +45,8 @@ impl Ready {
     }
 }
 
-/// What an epoll token stands for: the low bits of a session's tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Wire {
-    /// The session's connection.
-    Tcp = 0,
-    /// The socket over which the peer rings.
-    Bell = 1,
-    /// The socket that passes descriptors.
-    Unix = 2,
-}
-
 /// The low bits of a site's tokens.
 pub(super) const SITE_WIRE: u64 = 3;
-
-impl Wire {
-    pub(crate) fn token(self, session: u64) -> u64 {
-        session << 2 | self as u64
-    }
-}
 
 // Sessions count from 1, so their tokens begin at 4.
 pub(super) const TOKEN_BELL: u64 = 0;

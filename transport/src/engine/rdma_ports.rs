@@ -18,9 +18,10 @@ use ibex_protocol::{
 use ibex_verbs::{AsyncEvent, PortEvent, PostError, VerbsError, WorkCompletion};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Context, Engine, credit::report_credit, heat_link, note_deadline, poll::SITE_WIRE};
+use super::{Engine, credit::report_credit, heat_link, note_deadline, poll::SITE_WIRE};
 use crate::{
     clock,
+    connection::Context,
     rdma::{PortNews, SharedReceives, Site, SiteQueues},
     session::EndCause,
 };

@@ -5,8 +5,7 @@ use std::io;
 
 use super::Engine;
 use crate::{
-    connection::{Link, NewWire},
-    engine::Context,
+    connection::{Context, Link, NewWire},
     rdma::PreparedPair,
     session::PeerDescription,
 };

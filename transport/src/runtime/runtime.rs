@@ -46,8 +46,8 @@ use super::{
 use crate::{
     channel::{ReceiveHandle, SendHandle},
     clock,
-    connection::{Link, LinkStats, RedialError, Redialing},
-    engine::{self, Admission, Context, ControlSource, Engine, Mark, MemoryWanted, Ready, Wait},
+    connection::{Context, Link, LinkStats, MemoryWanted, RedialError, Redialing},
+    engine::{self, Admission, ControlSource, Engine, Mark, Ready, Wait},
     node::{CloseReport, EventQueue, Warnings},
     rdma::Site,
     runtime::{Draining, ServiceNames},

@@ -17,7 +17,10 @@ use ibex_base::fork;
 use ibex_ring::parking::{Condition, Parker, TimedOut, WaitSlot, Wakers, thread_waker};
 
 use super::{Driving, runtime::Runtime, yielding::KEPT};
-use crate::engine::{self, Context, Engine, Ready, Wait};
+use crate::{
+    connection::Context,
+    engine::{self, Engine, Ready, Wait},
+};
 
 /// What a call that waits looks at, and so what a look costs; of several what is asked more
 /// often counts.

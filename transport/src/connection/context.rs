@@ -4,7 +4,11 @@ use std::{any::Any, sync::Arc};
 
 use ibex_ring::parking::Wakers;
 
-use crate::{connection::Redialing, engine::MemoryWanted, rdma::Site, runtime::Runtime};
+use crate::{
+    connection::{MemoryWanted, Redialing},
+    rdma::Site,
+    runtime::Runtime,
+};
 
 /// What a turn collects for after the lock.
 pub(crate) struct Context<'a> {

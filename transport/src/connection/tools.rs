@@ -1,0 +1,17 @@
+//! Parts of the engine that a connection uses while it is turned.
+
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use ibex_ring::memory::BlockPool;
+
+use crate::stream::outbound::Lists;
+
+/// Parts of the engine that connections use, one after the other, while it turns.
+pub(crate) struct Tools {
+    pub(crate) blocks: BlockPool,
+    pub(crate) compact_blocks: BlockPool,
+    pub(crate) lists: Lists,
+    pub(crate) epoll: Arc<OwnedFd>,
+    /// A session has used all of its share of a turn, and more of it has arrived.
+    pub(crate) share_is_spent: bool,
+}
