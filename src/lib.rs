@@ -230,8 +230,8 @@ pub use ibex_transport::{
     channel::{
         LossReason, MessageTooLong, NoMessage, NotOpened, RecvError, SchemaMismatch, SendError,
         StayedFull, WaitAckedError, WhenFull,
-        stats::{ChannelState, ChannelStats},
     },
+    endpoint::stats::{ChannelState, ChannelStats},
     engine::Wait,
     node::{CloseReport, Undelivered},
     runtime::Driver,

@@ -46,6 +46,7 @@ mod tests {
         "stream",
         "rdma",
         "node",
+        "endpoint",
         "connection",
         "engine",
         "runtime",
@@ -57,13 +58,11 @@ mod tests {
     const UNCUT: &[(&str, &str)] = &[
         ("session", "shared_memory"),
         ("session", "rdma"),
+        ("session", "endpoint"),
         ("session", "engine"),
         ("session", "runtime"),
-        ("session", "channel"),
         ("connection", "runtime"),
-        ("connection", "channel"),
         ("engine", "runtime"),
-        ("runtime", "channel"),
     ];
 
     #[test]

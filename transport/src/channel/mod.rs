@@ -6,26 +6,18 @@
 //! (tcp). Both leave the same words ([`end_status`](ibex_ring::end_status)) and ring the same doorbells, so the
 //! handles do not ask which it is on the path of a message.
 
-pub mod channel_end;
-pub mod error;
 mod group;
 pub mod message;
+mod opening;
 mod promptness;
-pub mod receive_end;
 pub mod receive_handle;
 pub mod reservation;
-pub mod send_end;
 pub mod send_handle;
-mod send_producer;
-mod send_wait;
 mod several;
 mod shared_sender;
-pub(crate) mod stall;
-pub mod state;
-pub mod stats;
 mod task;
 
-pub use error::{
+pub use crate::endpoint::error::{
     MessageTooLong, NoMessage, NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError,
     SendFailure, StayedFull, WaitAckedError,
 };

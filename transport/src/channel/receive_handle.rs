@@ -36,18 +36,17 @@ use ibex_ring::{
 };
 
 use self::frames::{Found, Frames};
-use super::{
-    channel_end::ChannelEnd,
-    error::{RecvError, RecvFailure},
-    message::RawMessage,
-    promptness::Promptness,
-    receive_end::{
-        HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
-        Source as SourceOffer,
-    },
-};
+use super::{message::RawMessage, promptness::Promptness};
 use crate::{
     clock,
+    endpoint::{
+        channel_end::ChannelEnd,
+        error::{RecvError, RecvFailure},
+        receive_end::{
+            HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
+            Source as SourceOffer,
+        },
+    },
     session::{Counts, Interface, SessionShared, coarse_time::CoarseTime},
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };

@@ -5,10 +5,8 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use ibex_base::fork;
 use ibex_ring::parking::Patience;
 
-use super::{
-    error::{SendError, SendFailure},
-    send_handle::{Abort, Reserved, SendHandle},
-};
+use super::send_handle::{Abort, Reserved, SendHandle};
+use crate::endpoint::error::{SendError, SendFailure};
 
 /// Room for one payload, to be built in place and then published.
 ///

@@ -26,17 +26,16 @@ use ibex_ring::{
     parking::{Condition, Patience, TimedOut},
 };
 
-use super::{
-    channel_end::ChannelEnd,
-    error::{Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
-    reservation::RawReservation,
-    send_end::{SendEnd, Writing},
-    send_producer::{LargePlace, SendProducer},
-    send_wait::Room,
-    state::End,
-    task::SendWaits,
-};
+use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
+    endpoint::{
+        channel_end::ChannelEnd,
+        error::{Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
+        send_end::{SendEnd, Writing},
+        send_producer::{LargePlace, SendProducer},
+        send_wait::Room,
+        state::End,
+    },
     session::{Counts, EndCause, Interface, SessionShared},
     shared_memory::MESSAGE_SLOTS,
 };

@@ -4,27 +4,14 @@
 //! The end itself counts as one of its handles, and no handle of it is ever favoured. It is
 //! found by its session's link, so nothing keeps it that the session does not keep anyway.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
 
 use ibex_base::fork;
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
-use super::{SendHandle, send_end::SendEnd};
-use crate::{runtime::Runtime, session::SessionShared};
-
-/// Mark of an end that stays open without a handle.
-#[derive(Debug, Default)]
-pub(crate) struct Shared(AtomicBool);
-
-impl Shared {
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use super::SendHandle;
+use crate::{endpoint::send_end::SendEnd, runtime::Runtime, session::SessionShared};
 
 impl Runtime {
     /// A handle of the sending end of `name` that all callers of this function share. The first

@@ -32,10 +32,12 @@ use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
     SendFailure, SendHandle, WaitAckedError,
     promptness::{self, Promptness},
-    send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
-use crate::runtime::{Driver, Gathering, Runtime};
+use crate::{
+    endpoint::send_end::{SendEnd, Wish},
+    runtime::{Driver, Gathering, Runtime},
+};
 
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]

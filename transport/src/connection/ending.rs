@@ -12,9 +12,9 @@ use ibex_protocol::{
 
 use super::{Link, Parting, Phase};
 use crate::{
-    channel::{send_end::Claim, state::End},
     clock,
     connection::{Context, Tools},
+    endpoint::{send_end::Claim, state::End},
     node::{Undelivered, Warning, What, warn_of},
     session::EndCause,
 };

@@ -13,8 +13,8 @@ use ibex_ring::memory::LargeBuffer;
 
 use super::{Link, Wires};
 use crate::{
-    channel::receive_end::{LargeArrival, LargePlace},
     connection::{Context, MemoryWanted, Purpose},
+    endpoint::receive_end::{LargeArrival, LargePlace},
     rdma::LandingBlock,
 };
 

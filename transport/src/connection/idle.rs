@@ -13,8 +13,8 @@ use ibex_protocol::format::control::Ask;
 
 use super::{Link, Phase, wires::Wires};
 use crate::{
-    channel::send_end::{Claim, Rested, SendEnd, Wish},
     connection::{Context, Tools},
+    endpoint::send_end::{Claim, Rested, SendEnd, Wish},
 };
 
 /// What the last look at a sender's ring found.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ibex_protocol::timer::Timer;
 
 use super::Link;
-use crate::{channel::channel_end::ChannelEnd, connection::Context};
+use crate::{connection::Context, endpoint::channel_end::ChannelEnd};
 
 impl Link {
     /// An end that somebody waits for is to be looked at by then. Returns whether that is

@@ -14,8 +14,8 @@ use ibex_ring::{
 
 use super::{Link, Phase};
 use crate::{
-    channel::{receive_end::Source, state::End},
     connection::Context,
+    endpoint::{receive_end::Source, state::End},
     node::What,
     session::EndCause,
 };

@@ -17,12 +17,12 @@ use ibex_ring::{
 
 use super::{Link, compaction::Compact, stalls::ReceiverStall};
 use crate::{
-    channel::{
+    clock,
+    connection::{Context, MemoryWanted, Purpose, Tools},
+    endpoint::{
         receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
         state::End,
     },
-    clock,
-    connection::{Context, MemoryWanted, Purpose, Tools},
     session::EndCause,
 };
 

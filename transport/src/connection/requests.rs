@@ -16,9 +16,9 @@ use ibex_ring::{CellBlock, memory::MemoryError};
 
 use super::{Link, Phase, receivers::ReceiveLink, senders::SendLink, shared_memory::LeasedBlock};
 use crate::{
-    channel::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
     clock,
     connection::Context,
+    endpoint::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
     session::Interface,
 };
 

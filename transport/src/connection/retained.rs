@@ -6,7 +6,7 @@ use super::{
     Link, Wires,
     senders::{LargeOut, SendLink},
 };
-use crate::{channel::send_end::SendEnd, connection::Context};
+use crate::{connection::Context, endpoint::send_end::SendEnd};
 
 /// Memory whose owner is done with it while frames of it are on their way.
 pub(super) struct Parting {

@@ -16,7 +16,7 @@ use ibex_ring::{
 
 use super::{Link, Wires, idle::SenderSilence, retained::Parting};
 use crate::{
-    channel::send_end::SendEnd,
+    endpoint::send_end::SendEnd,
     rdma::{RegisteredMessage, RegisteredRing, Site},
     session::{EndCause, SessionShared},
     stream::outbound::Lists,

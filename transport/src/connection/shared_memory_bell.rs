@@ -7,9 +7,9 @@ use ibex_protocol::timer::Timer;
 
 use super::{Link, stalls::wants_room};
 use crate::{
-    channel::stall::NOTICE,
     clock,
     connection::{Context, Tools},
+    endpoint::stall::NOTICE,
     session::EndCause,
     shared_memory::Heard,
 };

@@ -17,12 +17,12 @@ use super::{
     turn_share::PASSED_PER_TURN,
 };
 use crate::{
-    channel::{
+    clock,
+    connection::Context,
+    endpoint::{
         receive_end::{LargeArrival, LargePlace, Source},
         state::End,
     },
-    clock,
-    connection::Context,
     node::{Warning, warn_of},
     session::EndCause,
     shared_memory::{

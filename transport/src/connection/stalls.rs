@@ -14,9 +14,9 @@ use ibex_protocol::{format::control::Role, timer::Timer};
 
 use super::{Link, receivers::ReceiveLink};
 use crate::{
-    channel::stall::NOTICE,
     clock,
     connection::Context,
+    endpoint::stall::NOTICE,
     node::{Stalled, What},
 };
 use ibex_ring::end_status::SenderWords;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Link;
-use crate::{channel::stats::ChannelStats, session::SessionShared};
+use crate::{endpoint::stats::ChannelStats, session::SessionShared};
 
 /// A session, and its channels' ends.
 #[derive(Clone, Debug)]

@@ -33,15 +33,13 @@ pub use listener::{ControlSource, Incoming};
 pub(crate) use poll::{Ready, sleep};
 pub use wait::Wait;
 
-use super::{
-    node::{Undelivered, Warning, Warnings, warn_of},
-    runtime::{Driving, Runtime, RuntimeConfig, waiting::Errands},
-    session::state::{Over, PeerInLog, SessionShared},
-};
 use crate::{
     clock,
     connection::{Context, EpollToken, Handover, Link, LinkStats, Tools, compaction::compact_pool},
+    node::{Undelivered, Warning, Warnings, warn_of},
     rdma::PreparedPair,
+    runtime::{Driving, Runtime, RuntimeConfig, waiting::Errands},
+    session::state::{Over, PeerInLog, SessionShared},
     stream::outbound::Lists,
 };
 use alarm::Alarm;

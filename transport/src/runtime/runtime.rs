@@ -22,10 +22,7 @@ use std::{
 };
 
 use ibex_base::{fork, sync::lock};
-use ibex_protocol::{
-    format::control::{ChannelSpec, CloseReason},
-    session::CannotOpen,
-};
+use ibex_protocol::format::control::CloseReason;
 use ibex_ring::{
     memory::{
         DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
@@ -44,7 +41,6 @@ use super::{
     yielding::Yielding,
 };
 use crate::{
-    channel::{ReceiveHandle, SendHandle},
     clock,
     connection::{Context, Link, LinkStats, MemoryWanted, RedialError, Redialing},
     engine::{self, Admission, ControlSource, Engine, Mark, Ready, Wait},
@@ -347,40 +343,6 @@ impl Runtime {
     pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
         push_live(&mut lock(&self.accepted), session);
         self.accept_waiters.take(wakers);
-    }
-
-    /// Opens the sending end of a channel; announces and returns.
-    pub fn open_sender(
-        &self,
-        session: &Arc<SessionShared>,
-        name: &str,
-        spec: ChannelSpec,
-        open_timeout: Duration,
-    ) -> Result<SendHandle, CannotOpen> {
-        let end = self
-            .on_link(session.id, |link, context| {
-                link.open_sender(name, spec, open_timeout, context)
-            })
-            .unwrap_or(Err(CannotOpen::SessionOver))?;
-        Ok(SendHandle::new(end))
-    }
-
-    /// Opens the receiving end of a channel; announces and returns. Its sender hears of what is
-    /// released at latest when it is `tell_every` messages, or half a window.
-    pub fn open_receiver(
-        &self,
-        session: &Arc<SessionShared>,
-        name: &str,
-        spec: ChannelSpec,
-        open_timeout: Duration,
-        tell_every: u64,
-    ) -> Result<ReceiveHandle, CannotOpen> {
-        let end = self
-            .on_link(session.id, |link, context| {
-                link.open_receiver(name, spec, open_timeout, tell_every, context)
-            })
-            .unwrap_or(Err(CannotOpen::SessionOver))?;
-        Ok(ReceiveHandle::new(end))
     }
 
     // ---- Turns -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ use std::{cmp::Ordering, fmt};
 use ibex_protocol::format::control::{CloseReason, Role};
 
 use super::{Disconnected, EndCause};
-use crate::channel::error::{MessageTooLong, NoMessage, NotOpened, SchemaMismatch, StayedFull};
+use crate::endpoint::error::{MessageTooLong, NoMessage, NotOpened, SchemaMismatch, StayedFull};
 
 /// The handle that a program has of a channel's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -31,7 +31,7 @@ use ibex_ring::{
 
 use super::{Ending, PeerDescription, SessionCounters, SessionStats, route::Route};
 use crate::{
-    channel::{receive_end::ReceiveEnd, send_end::SendEnd},
+    endpoint::{receive_end::ReceiveEnd, send_end::SendEnd},
     engine::Mark,
     rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
     runtime::{Driver, PeerDraining, Runtime, waiting::Looks},

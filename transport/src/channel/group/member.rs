@@ -10,9 +10,8 @@ use ibex_ring::parking::Patience;
 
 use super::{GroupFailure, GroupMessage, WhenFull};
 use crate::{
-    channel::{
-        NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle, channel_end::Unusable,
-    },
+    channel::{NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle},
+    endpoint::channel_end::Unusable,
     session::{Counts, Disconnected},
 };
 

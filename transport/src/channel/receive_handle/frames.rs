@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use ibex_protocol::format::record::{self, RecordHeader, RecordKind};
 use ibex_ring::ArrivalReader;
 
-use crate::channel::receive_end::Frame;
+use crate::endpoint::receive_end::Frame;
 
 /// Frames that arrived over a connection, and where in the first of them we are.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use ibex_base::fork;
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{CoarseTime, ReceiveHandle, Source};
-use crate::channel::{
-    error::{NoMessage, RecvError, RecvFailure},
-    message::RawMessage,
+use crate::{
+    channel::message::RawMessage,
+    endpoint::error::{NoMessage, RecvError, RecvFailure},
 };
 
 impl ReceiveHandle {

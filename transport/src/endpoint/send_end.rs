@@ -10,7 +10,7 @@
 //! 4. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
     ops::Deref,
@@ -34,7 +34,6 @@ use super::{
     channel_end::ChannelEnd,
     error::{SendError, SendFailure},
     send_producer::SendProducer,
-    shared_sender::Shared,
     stall::Stall,
 };
 use crate::session::{Counter, Counts};
@@ -51,18 +50,18 @@ pub struct SendEnd {
     /// Our words where the peer reads them itself (shm).
     pub(crate) ours: OnceLock<Words<SenderWords>>,
     /// That somebody waits for room or news, for the peer to know (shm).
-    pub(super) asking: Asking,
+    pub(crate) asking: Asking,
     /// The message that was asked for last by a caller that does not wait.
-    pub(super) asked_in_passing: AtomicU64,
+    pub(crate) asked_in_passing: AtomicU64,
 
     /// Why the channel does not end in order, if it was broken off.
     broken_off: OnceLock<CloseReason>,
 
     // What handles write with, and who may touch it.
-    pub(super) writing: UnsafeCell<Writing>,
-    pub(super) bias: BiasedLock,
-    pub(super) turnstile: Turnstile,
-    pub(super) handles: AtomicU32,
+    pub(crate) writing: UnsafeCell<Writing>,
+    pub(crate) bias: BiasedLock,
+    pub(crate) turnstile: Turnstile,
+    pub(crate) handles: AtomicU32,
     /// It counts as one of them, and stays open without.
     pub(crate) shared: Shared,
     /// Messages sent, for those who must not touch the producer.
@@ -85,11 +84,11 @@ unsafe impl Sync for SendEnd {}
 
 /// What the handles of an end write with.
 #[derive(Debug, Default)]
-pub(super) struct Writing {
+pub(crate) struct Writing {
     /// There while the channel is used, and small while it is not.
-    pub(super) producer: Option<Box<SendProducer>>,
+    pub(crate) producer: Option<Box<SendProducer>>,
     /// How far the one before it came, whose ring went back.
-    pub(super) before: Option<Released>,
+    pub(crate) before: Option<Released>,
 }
 
 /// Either end is a channel's end first.
@@ -153,13 +152,13 @@ impl SendEnd {
     }
 
     /// Why the channel is over, as an error for the one who wanted to send.
-    pub(super) fn error(&self) -> SendError {
+    pub(crate) fn error(&self) -> SendError {
         self.unusable(|| self.counts()).into()
     }
 
     /// What calls answer in a fork of the process.
     #[cold]
-    pub(super) fn used_after_fork(&self) -> SendError {
+    pub(crate) fn used_after_fork(&self) -> SendError {
         self.common.used_after_fork().into()
     }
 }
@@ -170,7 +169,7 @@ impl SendEnd {
 /// share the word: each question is a generation of its own, so that the peer answers it
 /// whatever it answered before, and the last to give up clears the word.
 #[derive(Debug, Default)]
-pub(super) struct Asking(Mutex<Askers>);
+pub(crate) struct Asking(Mutex<Askers>);
 
 #[derive(Debug, Default)]
 struct Askers {
@@ -191,7 +190,7 @@ pub(crate) enum Wish {
 
 impl Asking {
     /// Asks, for the first time or again. The caller must look once more before it sleeps.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &self,
         ours: &SenderWords,
         wish: Wish,
@@ -209,7 +208,7 @@ impl Asking {
     }
 
     /// The caller does not wait any more, or not for now.
-    pub(super) fn give_up(&self, ours: &SenderWords, asked: &mut Option<Wish>) {
+    pub(crate) fn give_up(&self, ours: &SenderWords, asked: &mut Option<Wish>) {
         let Some(wish) = asked.take() else {
             return;
         };
@@ -226,9 +225,9 @@ impl Asking {
 /// The producer lock of cloned senders: fair enough, and it knows its holder, so that a
 /// serializer that sends on the channel it serializes for is an error and no deadlock.
 #[derive(Debug, Default)]
-pub(super) struct Turnstile {
+pub(crate) struct Turnstile {
     holder: AtomicU64,
-    pub(super) waiters: WaitSlot,
+    pub(crate) waiters: WaitSlot,
 }
 
 /// Who is inside.
@@ -267,18 +266,18 @@ impl Turnstile {
 
     /// Says that a task holds it from now on, and not this thread, which may come here for
     /// another task. For who is inside.
-    pub(super) fn hand_to_task(&self) {
+    pub(crate) fn hand_to_task(&self) {
         self.holder.store(TASK, Ordering::Relaxed);
     }
 
     /// Says that this thread holds it from now on. For who is inside.
-    pub(super) fn hand_to_thread(&self) {
+    pub(crate) fn hand_to_thread(&self) {
         self.holder.store(thread_number(), Ordering::Relaxed);
     }
 
     /// Leaves; on behalf of the holder, whatever thread calls.
     #[inline]
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.holder.store(0, Ordering::Release);
         if self.waiters.is_waiting() {
             self.waiters.wake_all();
@@ -290,7 +289,7 @@ impl SendEnd {
     /// Enters the turnstile, waiting for the thread inside as long as `patience` says. It
     /// may be inside for long: it may wait for room, or build a message.
     #[inline]
-    pub(super) fn take_turn(&self, patience: Patience) -> Result<(), SendFailure> {
+    pub(crate) fn take_turn(&self, patience: Patience) -> Result<(), SendFailure> {
         loop {
             match self.turnstile.try_enter() {
                 Ok(()) => return Ok(()),
@@ -404,4 +403,14 @@ fn thread_number() -> u64 {
         }
         mine.get()
     })
+}
+
+/// Mark of an end that stays open without a handle.
+#[derive(Debug, Default)]
+pub(crate) struct Shared(pub(crate) AtomicBool);
+
+impl Shared {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }

@@ -20,28 +20,28 @@ use crate::shared_memory::{MessageSegmentPool, RingSegment};
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]
-pub(super) struct SendProducer {
-    pub(super) ring: Producer<Mapped>,
-    pub(super) doorbell: Doorbell,
-    pub(super) asymmetry: Asymmetry,
-    pub(super) theirs: Words<ReceiverWords>,
+pub(crate) struct SendProducer {
+    pub(crate) ring: Producer<Mapped>,
+    pub(crate) doorbell: Doorbell,
+    pub(crate) asymmetry: Asymmetry,
+    pub(crate) theirs: Words<ReceiverWords>,
     /// What keeps the ring mapped.
     _memory: RingOwner,
     /// Room that the messages so far needed; encoding is not tried with less.
-    pub(super) typical: usize,
-    pub(super) largest: usize,
-    pub(super) max_message_bytes: u64,
+    pub(crate) typical: usize,
+    pub(crate) largest: usize,
+    pub(crate) max_message_bytes: u64,
     max_unreleased_bytes: u64,
     /// Bytes published since the last turn that we ran (`Driver::Caller`).
-    pub(super) untransmitted: usize,
-    pub(super) transmit_at: usize,
+    pub(crate) untransmitted: usize,
+    pub(crate) transmit_at: usize,
     /// Large messages whose memory is in use, with their slot (shm).
-    pub(super) large: VecDeque<(u64, u32)>,
-    pub(super) segments: MessageSegmentPool,
+    pub(crate) large: VecDeque<(u64, u32)>,
+    pub(crate) segments: MessageSegmentPool,
     /// What has memory of its own and is not known to be released.
-    pub(super) out: OutsideRing,
+    pub(crate) out: OutsideRing,
     /// Where a reservation, or a group's message, is built that is too long for the ring.
-    pub(super) reserved_large: Option<LargePlace>,
+    pub(crate) reserved_large: Option<LargePlace>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ enum RingOwner {
 
 /// Memory of its own for a large message.
 #[derive(Debug)]
-pub(super) enum LargePlace {
+pub(crate) enum LargePlace {
     /// Of this process; the engine sends it in chunks.
     Lease(LargeLease),
     /// A slot of the channel's message segments, which the peer maps.
@@ -61,7 +61,7 @@ pub(super) enum LargePlace {
 }
 
 impl LargePlace {
-    pub(super) fn bytes<'p>(
+    pub(crate) fn bytes<'p>(
         &'p mut self,
         segments: &'p mut MessageSegmentPool,
     ) -> &'p mut [MaybeUninit<u8>] {
@@ -90,7 +90,7 @@ impl LargePlace {
 impl SendProducer {
     /// Makes the ring of an open channel and tells the engine of it. It goes on behind the
     /// one `before`, if that went back.
-    pub(super) fn create(
+    pub(crate) fn create(
         end: &Arc<SendEnd>,
         before: Option<Released>,
     ) -> Result<Self, MemoryError> {
@@ -154,7 +154,7 @@ impl SendProducer {
 
     /// Reads what the receiver released; its numbers are checked before they count.
     #[inline]
-    pub(super) fn refresh(&mut self) -> Result<(), Misbehaved> {
+    pub(crate) fn refresh(&mut self) -> Result<(), Misbehaved> {
         let (messages, position) = self.theirs.released();
         if messages == 0 {
             // The position stands there since before it was settled which version holds, and
@@ -169,7 +169,7 @@ impl SendProducer {
     /// The bytes of the reservation that is out, to be written. What stands there before is
     /// left over from earlier messages.
     #[inline(always)]
-    pub(super) fn reserved_mut(&mut self, length: usize) -> &mut [u8] {
+    pub(crate) fn reserved_mut(&mut self, length: usize) -> &mut [u8] {
         let slot = match &mut self.reserved_large {
             None => self.ring.slot(),
             Some(place) => place.bytes(&mut self.segments),
@@ -182,7 +182,7 @@ impl SendProducer {
     }
 
     /// The same, to be read.
-    pub(super) fn reserved(&self, length: usize) -> &[u8] {
+    pub(crate) fn reserved(&self, length: usize) -> &[u8] {
         let written = self.written(length);
         // SAFETY: as in `reserved_mut`.
         unsafe { &*(std::ptr::from_ref(written) as *const [u8]) }
@@ -191,7 +191,7 @@ impl SendProducer {
     /// Where a group's message is encoded or copied to: at least as much as there was a place
     /// made for.
     #[inline]
-    pub(super) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
+    pub(crate) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
         match &mut self.reserved_large {
             None => up_to(self.largest, self.ring.slot()),
             Some(place) => place.bytes(&mut self.segments),
@@ -200,7 +200,7 @@ impl SendProducer {
 
     /// What was written there.
     #[inline]
-    pub(super) fn written(&self, length: usize) -> &[MaybeUninit<u8>] {
+    pub(crate) fn written(&self, length: usize) -> &[MaybeUninit<u8>] {
         match &self.reserved_large {
             None => self.ring.written(length),
             Some(place) => &place.written(&self.segments)[..length],
@@ -208,39 +208,39 @@ impl SendProducer {
     }
 
     /// Whether there is memory of its own for a message of so much already.
-    pub(super) fn has_place(&self, length: usize) -> bool {
+    pub(crate) fn has_place(&self, length: usize) -> bool {
         let place = self.reserved_large.as_ref();
         place.is_some_and(|place| place.written(&self.segments).len() >= length)
     }
 
     /// Whether the ring takes a payload of `length` bytes now.
     #[inline]
-    pub(super) fn takes(&self, length: usize) -> bool {
+    pub(crate) fn takes(&self, length: usize) -> bool {
         length <= self.largest && self.ring.fits(length)
     }
 
     /// Where the next payload is encoded: as much as the fabric carries in one record.
     #[inline]
-    pub(super) fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
+    pub(crate) fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         up_to(self.largest, self.ring.slot())
     }
 
     /// Whether one of `length` bytes with memory of its own may be sent. One may be out, however
     /// long it is.
-    pub(super) fn admits(&self, length: usize) -> bool {
+    pub(crate) fn admits(&self, length: usize) -> bool {
         self.out.bytes == 0 || self.out.bytes + length as u64 <= self.out.most
     }
 
     /// Counts a message that is about to be announced. Returns whether more than half of what
     /// may be out is.
-    pub(super) fn goes_out(&mut self, sequence: u64, length: usize) -> bool {
+    pub(crate) fn goes_out(&mut self, sequence: u64, length: usize) -> bool {
         self.out.messages.push_back((sequence, length as u64));
         self.out.bytes += length as u64;
         2 * self.out.bytes > self.out.most
     }
 
     /// Names the limit of the ring that is in the way of a message.
-    pub(super) fn full_window(&self) -> Full {
+    pub(crate) fn full_window(&self) -> Full {
         match () {
             () if self.ring.is_out_of_messages() => Full::Messages,
             // A window that doubles would be more than may be out in all.
@@ -252,13 +252,13 @@ impl SendProducer {
     }
 
     /// Whether nothing is on its way, as far as is known, and nobody builds a message.
-    pub(super) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
     }
 
     /// Forgets the large messages whose memory is free again: sent, or, where the peer
     /// reads it in place, released.
-    pub(super) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
+    pub(crate) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
         let done = if is_shm {
             self.theirs.released().0
         } else {
@@ -279,7 +279,7 @@ impl SendProducer {
 
 /// Messages with memory of their own that are not known to be released.
 #[derive(Debug)]
-pub(super) struct OutsideRing {
+pub(crate) struct OutsideRing {
     /// Their sequences and lengths.
     messages: VecDeque<(u64, u64)>,
     bytes: u64,
@@ -308,7 +308,7 @@ impl OutsideRing {
 
     /// Bytes that message segments may have in all (shm): what may be out, with what their
     /// lengths are rounded up by.
-    pub(super) fn most_in_segments(&self) -> usize {
+    pub(crate) fn most_in_segments(&self) -> usize {
         usize::try_from(self.most / 2 * 3).unwrap_or(usize::MAX)
     }
 }

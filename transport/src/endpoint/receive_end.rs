@@ -302,7 +302,7 @@ impl ReceiveEnd {
     }
 
     /// The counters, with what has settled since the last sum. No lock of this end is held.
-    pub(super) fn summed(&self) -> Counters {
+    pub(crate) fn summed(&self) -> Counters {
         if !fork::is_child() {
             self.advance(false);
         }
@@ -410,13 +410,13 @@ impl ReceiveEnd {
     }
 
     /// Why the channel is over, as an error for the one who wanted to receive.
-    pub(super) fn error(&self) -> RecvError {
+    pub(crate) fn error(&self) -> RecvError {
         self.unusable(|| self.counts()).into()
     }
 
     /// How far the channel came, as far as this end can tell: what arrived behind a message
     /// that never became whole is not received.
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let Counters {
             received,
             released,
@@ -454,7 +454,7 @@ impl ReceiveEnd {
 }
 
 /// An end whose handle is gone while guards are out: it stays until the last is dropped.
-pub(super) struct OrphanedEnd(pub(super) Arc<ReceiveEnd>);
+pub(crate) struct OrphanedEnd(pub(crate) Arc<ReceiveEnd>);
 
 impl Orphan for OrphanedEnd {
     fn is_settled(&self) -> bool {

@@ -49,7 +49,7 @@ pub struct ChannelEnd {
 
 /// Why an end is of no use.
 #[derive(Debug)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     NotOpened(Box<NotOpened>),
     Mismatch(Box<SchemaMismatch>),
     Disconnected(Box<Disconnected>),
@@ -58,7 +58,7 @@ pub(super) enum Unusable {
 
 /// How a wait for the peer's open ended without it.
 #[derive(Debug)]
-pub(super) enum Unopened {
+pub(crate) enum Unopened {
     /// Waiting was not asked for.
     NotYet,
     /// The caller's time was up; `open_timeout` was not.
@@ -112,17 +112,17 @@ impl ChannelEnd {
     }
 
     /// Says so, once, before anybody else has the end.
-    pub(super) fn set_interface(&self, interface: Interface) {
+    pub(crate) fn set_interface(&self, interface: Interface) {
         let _ = self.interface.set(interface);
     }
 
     /// Fingerprint of the message type that both ends settled on, once they have.
-    pub(super) fn settled(&self) -> Option<[u8; 16]> {
+    pub(crate) fn settled(&self) -> Option<[u8; 16]> {
         self.state.agreed().map(|agreed| agreed.fingerprint)
     }
 
     /// Why the channel is over. `counts` says how far it came.
-    pub(super) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
+    pub(crate) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
         let (channel, peer) = (self.name.to_string(), self.session.peer_name());
         let cause = match self.state.reason() {
             Some(End::Mismatch(theirs)) => {
@@ -155,14 +155,14 @@ impl ChannelEnd {
 
     /// What calls answer in a fork of the process.
     #[cold]
-    pub(super) fn used_after_fork(&self) -> UsedAfterFork {
+    pub(crate) fn used_after_fork(&self) -> UsedAfterFork {
         let peer = self.session.peer().address.to_string();
         UsedAfterFork::new(self.interface().subject(&self.name, &peer))
     }
 
     /// Waits until the peer has opened its end: for as long as `patience` says, and not
     /// beyond `open_timeout`.
-    pub(super) fn wait_open(
+    pub(crate) fn wait_open(
         &self,
         patience: Patience,
         counts: impl Fn() -> Counts,
@@ -203,7 +203,7 @@ impl ChannelEnd {
 
     /// Why the channel never opened, as far as that is certain: it is over without having been
     /// open, or a call has waited for all of `open_timeout`.
-    pub(super) fn open_failure(&self, counts: impl FnOnce() -> Counts) -> Option<Unusable> {
+    pub(crate) fn open_failure(&self, counts: impl FnOnce() -> Counts) -> Option<Unusable> {
         if self.state.agreed().is_some() {
             None
         } else if self.state.is_over() {
@@ -214,7 +214,7 @@ impl ChannelEnd {
         }
     }
 
-    pub(super) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
+    pub(crate) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
         self.not_opened_among(&self.session.incoming(), waited)
     }
 
@@ -249,7 +249,7 @@ struct OpenWatch {
 impl ChannelEnd {
     /// Somebody waits, in a call that `open_timeout` does not end: has the engine tell of it
     /// when that time is over, once.
-    pub(super) fn watch_open(&self) {
+    pub(crate) fn watch_open(&self) {
         if self.state.is_pending()
             && self.open_watch.since.set(clock::now()).is_ok()
             && let Some(due) = self.open_notice_at()

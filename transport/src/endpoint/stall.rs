@@ -26,7 +26,7 @@ pub(crate) struct Stall {
 
 /// A wait that was told of is over, after so long.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Recovered(pub(super) Duration);
+pub(crate) struct Recovered(pub(crate) Duration);
 
 /// A snapshot of a sending end's waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Stall {
     }
 
     /// There is no room, with `progress` so far.
-    pub(super) fn begin(&self, progress: u64) {
+    pub(crate) fn begin(&self, progress: u64) {
         self.progress.store(progress, Ordering::Relaxed);
         let now = nanoseconds(clock::now());
         self.since.store(now, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Stall {
 
     /// There is room, or nobody will wait any more.
     #[inline]
-    pub(super) fn end(&self) -> Option<Recovered> {
+    pub(crate) fn end(&self) -> Option<Recovered> {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {
             return None;

@@ -9,22 +9,24 @@ use ibex_ring::{
     parking::{Condition, Patience, TimedOut},
 };
 
-use super::{
-    error::{Full, SendError, SendFailure, StayedFull, WaitAckedError},
-    send_end::{SendEnd, Wish},
-    send_producer::SendProducer,
-    stall::Recovered,
+use crate::{
+    endpoint::{
+        error::{Full, SendError, SendFailure, StayedFull, WaitAckedError},
+        send_end::{SendEnd, Wish},
+        send_producer::SendProducer,
+        stall::Recovered,
+    },
+    node::{Stalled, What},
 };
-use crate::node::{Stalled, What};
 
 impl SendEnd {
     /// Waits until the peer has opened its end.
-    pub(super) fn opened(&self, patience: Patience) -> Result<(), SendFailure> {
+    pub(crate) fn opened(&self, patience: Patience) -> Result<(), SendFailure> {
         Ok(self.wait_open(patience, || self.counts())?)
     }
 
     /// Waits for counters.
-    pub(super) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
+    pub(crate) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
         if fork::is_child() {
             return Err(self.used_after_fork().into());
         }
@@ -66,13 +68,13 @@ impl SendEnd {
 
     /// The answer to whoever waits for nothing: no message is missing, but none ever went
     /// where the open failed.
-    pub(super) fn check_opened(&self) -> Result<(), WaitAckedError> {
+    pub(crate) fn check_opened(&self) -> Result<(), WaitAckedError> {
         let failure = self.open_failure(|| self.counts());
         failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
     }
 
     /// What the counters say, or the end of the channel.
-    pub(super) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
+    pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
         // The counters first: what they say stays true when the channel has ended.
         let over = self.state.is_over();
         self.answered(ask)
@@ -80,7 +82,7 @@ impl SendEnd {
     }
 
     /// Has the peer tell as soon as it is so.
-    pub(super) fn ask_for(&self, ask: &Ask, asked: &mut Option<Wish>) {
+    pub(crate) fn ask_for(&self, ask: &Ask, asked: &mut Option<Wish>) {
         match self.ours.get() {
             Some(ours) => {
                 let wish = if ask.released == 0 {
@@ -98,7 +100,7 @@ impl SendEnd {
     /// Has the peer tell of the acknowledgement of message `sequence`, for a caller that does
     /// not wait and looks again later. The first of such calls in a row asks; the engine keeps
     /// the question.
-    pub(super) fn ask_in_passing(&self, sequence: u64) {
+    pub(crate) fn ask_in_passing(&self, sequence: u64) {
         let is_news = self.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
         if is_news && self.ours.get().is_none() && !fork::is_child() {
             self.session.ask_once(self.id, sequence);
@@ -107,7 +109,7 @@ impl SendEnd {
 
     /// Has the peer tell of the next release. Nobody has to be asked for memory of large
     /// messages, which our own engine frees, nor while the peer has not opened its end.
-    pub(super) fn ask_for_room(&self, asked: &mut Option<Wish>) {
+    pub(crate) fn ask_for_room(&self, asked: &mut Option<Wish>) {
         if self.theirs.get().is_some() {
             let released = self.counts().released + 1;
             let ask = Ask {
@@ -120,7 +122,7 @@ impl SendEnd {
 
     /// Up to where the receiver has acknowledged, and whether it will not go on, having
     /// dropped a message unacknowledged.
-    pub(super) fn acknowledged(&self) -> (u64, bool) {
+    pub(crate) fn acknowledged(&self) -> (u64, bool) {
         let (acknowledged, ended) = match self.theirs.get().filter(|_| !fork::is_child()) {
             Some(theirs) => theirs.acknowledged(),
             None => (0, false),
@@ -173,7 +175,7 @@ impl SendEnd {
 
     /// There is no room in time, or no turn: another clone has it.
     #[cold]
-    pub(super) fn stayed_full(&self, full: Option<Full>) -> SendFailure {
+    pub(crate) fn stayed_full(&self, full: Option<Full>) -> SendFailure {
         SendFailure::TimedOut(Box::new(StayedFull {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
@@ -185,7 +187,7 @@ impl SendEnd {
     }
 
     /// The last handle is gone, or the channel cannot go on.
-    pub(super) fn close(&self, reason: CloseReason) {
+    pub(crate) fn close(&self, reason: CloseReason) {
         let last = self.sent.load(Ordering::Acquire);
         // The word says that the end is orderly. What ended otherwise the receiver hears
         // from its engine, with the reason.
@@ -208,12 +210,12 @@ impl SendEnd {
 }
 
 /// The condition "enough room".
-pub(super) struct Room<'a, F> {
-    pub(super) end: &'a SendEnd,
-    pub(super) producer: &'a mut SendProducer,
-    pub(super) ask: Ask,
-    pub(super) asked: Option<Wish>,
-    pub(super) enough: F,
+pub(crate) struct Room<'a, F> {
+    pub(crate) end: &'a SendEnd,
+    pub(crate) producer: &'a mut SendProducer,
+    pub(crate) ask: Ask,
+    pub(crate) asked: Option<Wish>,
+    pub(crate) enough: F,
 }
 
 impl SendEnd {
@@ -227,7 +229,7 @@ impl SendEnd {
     }
 
     /// There is no room. Tells of it, once, when that is so for long and nothing has moved.
-    pub(super) fn no_room(&self, producer: &SendProducer, ask: Ask) {
+    pub(crate) fn no_room(&self, producer: &SendProducer, ask: Ask) {
         let progress = self.progress(producer, ask);
         if !self.stall.goes_on(progress) {
             self.room_came();
@@ -252,7 +254,7 @@ impl SendEnd {
 
     /// There is room.
     #[inline]
-    pub(super) fn room_came(&self) {
+    pub(crate) fn room_came(&self) {
         if let Some(Recovered(stalled)) = self.stall.end() {
             self.notice(What::Recovered {
                 channel: self.name.to_string(),

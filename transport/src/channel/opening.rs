@@ -1,0 +1,44 @@
+//! Opening an end of a channel, and the handle of it.
+
+use std::{sync::Arc, time::Duration};
+
+use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
+
+use super::{ReceiveHandle, SendHandle};
+use crate::{runtime::Runtime, session::SessionShared};
+
+impl Runtime {
+    /// Opens the sending end of a channel; announces and returns.
+    pub fn open_sender(
+        &self,
+        session: &Arc<SessionShared>,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+    ) -> Result<SendHandle, CannotOpen> {
+        let end = self
+            .on_link(session.id, |link, context| {
+                link.open_sender(name, spec, open_timeout, context)
+            })
+            .unwrap_or(Err(CannotOpen::SessionOver))?;
+        Ok(SendHandle::new(end))
+    }
+
+    /// Opens the receiving end of a channel; announces and returns. Its sender hears of what is
+    /// released at latest when it is `tell_every` messages, or half a window.
+    pub fn open_receiver(
+        &self,
+        session: &Arc<SessionShared>,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+        tell_every: u64,
+    ) -> Result<ReceiveHandle, CannotOpen> {
+        let end = self
+            .on_link(session.id, |link, context| {
+                link.open_receiver(name, spec, open_timeout, tell_every, context)
+            })
+            .unwrap_or(Err(CannotOpen::SessionOver))?;
+        Ok(ReceiveHandle::new(end))
+    }
+}
