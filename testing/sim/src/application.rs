@@ -1,4 +1,5 @@
-//! What a program does with its channels: anything that it may, in any order.
+//! The program on each side of a simulation: it does anything that a program may do with channels,
+//! in any order.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::format::{channel_window::ChannelWindow, control::Role};

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, counted by kind: a fault that never happens shows nothing.
+//! Faults of a run, counted by kind: a fault that never happens shows nothing.
 #![forbid(unsafe_code)]
 
 use std::{fmt, ops::AddAssign};

@@ -1,4 +1,4 @@
-//! What was published, known to both sides of the simulation and to no session.
+//! Published messages, known to both sides of the simulation and to no session.
 #![forbid(unsafe_code)]
 
 use std::{collections::BTreeMap, sync::OnceLock};

@@ -1,5 +1,5 @@
-//! What the engine of a side does with the credit of its one session: it recalls and lends
-//! at random, as a broker with many other sessions might.
+//! The broker of a side with one session: it recalls and lends credit at random, as a broker with
+//! many other sessions might.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::credit::session::Term;

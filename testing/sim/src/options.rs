@@ -1,4 +1,4 @@
-//! What a simulation does and what goes wrong in it, all drawn from the seed.
+//! The options of a simulation and its faults, all drawn from the seed.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::{

@@ -1,4 +1,4 @@
-//! What the wires of an epoch are like.
+//! The terms of the wires of an epoch.
 #![forbid(unsafe_code)]
 
 use ibex_bootstrap::FabricKind;

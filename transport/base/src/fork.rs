@@ -1,4 +1,4 @@
-//! Whether this process is a fork of the one that made the nodes.
+//! Detects that this process is a fork of the one that made the nodes.
 //!
 //! A child has a copy of every handle and none of what stands behind them: no other thread,
 //! so that a lock may be held for ever; the same sockets and devices, which belong to the

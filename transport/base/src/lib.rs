@@ -1,4 +1,4 @@
-//! What every crate of ibex's transport stands on, and what knows none of them.
+//! The ground floor of ibex's transport: every other crate knows it, and it knows none of them.
 //!
 //! - [`fork`]: whether this process is a fork of the one that made the nodes.
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,

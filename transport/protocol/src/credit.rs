@@ -1,4 +1,4 @@
-//! How much a peer's engine can still take in.
+//! Credit: how much a peer's engine can still take in.
 //!
 //! - [`session`]: the credit of one session, at both ends.
 //! - [`broker`]: how an engine shares its receive memory between its sessions.

@@ -1,5 +1,4 @@
-//! How the wire below a session carries frames: how long they may be, and what credit
-//! they cost.
+//! Framing: how long the frames of a wire may be, and what credit they cost.
 //!
 //! On a wire of receive buffers every frame takes one, so every frame costs one credit,
 //! and without credit nothing is sent but talk about credit, for which

@@ -1,4 +1,4 @@
-//! What a ring lies in: words with atomic access, and bytes between them.
+//! The memory of a ring: words with atomic access, and bytes between them.
 //!
 //! A ring of `capacity` bytes is addressed by offsets below twice its
 //! capacity, and offsets that differ by the capacity name the same memory: it

@@ -1,5 +1,5 @@
-//! How soon messages come for which tasks wait, and so whether a look is worth it before a task
-//! sleeps.
+//! Promptness: how soon messages come for which tasks wait, and so whether a look is worth it
+//! before a task sleeps.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

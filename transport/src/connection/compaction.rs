@@ -1,4 +1,4 @@
-//! Where the frames of a channel go that holds old ones.
+//! Compaction: frames of a channel that holds old ones are copied to memory of their own.
 //!
 //! A held message pins the arrival block that it lies in. A channel whose messages stay
 //! for long while others flow would pin one block after the other for a few bytes in

@@ -1,4 +1,4 @@
-//! What a turn leaves to be done after the engine's lock.
+//! Work that a turn leaves for after the engine's lock.
 
 use std::{any::Any, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What a session that has broken off asks its peer to go on over.
+//! The fabrics that a session asks its peer for when it has broken off.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

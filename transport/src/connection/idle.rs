@@ -1,5 +1,5 @@
-//! What a session gives back when it is silent: the rings of its senders, and what its
-//! receivers and its wires have for messages.
+//! Idle sessions give memory back: the rings of their senders, and what their receivers and wires
+//! have for messages.
 //!
 //! The engine looks about once a second, as long as there is something that may go back.
 //! What has not moved between two looks is silent: no clock is read for a message, and a

@@ -1,4 +1,4 @@
-//! When a link's socket is in the engine's epoll set.
+//! Membership of a link's socket in the engine's epoll set.
 //!
 //! Rules:
 //!

@@ -1,4 +1,4 @@
-//! What a turn asks for that takes too long for it: memory for what arrives.
+//! Requests for memory that takes too long for a turn to get.
 
 use std::sync::Arc;
 

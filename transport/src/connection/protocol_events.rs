@@ -1,4 +1,4 @@
-//! What a link does about the events of its session.
+//! A link's reactions to the events of its session.
 
 use ibex_protocol::{
     format::{

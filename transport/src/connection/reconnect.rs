@@ -1,4 +1,5 @@
-//! How a session gets other wires: which it has or had last, and since when it has none.
+//! The state of reconnecting: the wires that a session has or had last, and since when it has
+//! none.
 
 use std::time::Instant;
 

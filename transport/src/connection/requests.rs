@@ -1,4 +1,4 @@
-//! What handles want of a link: ends opened, closed, asked about.
+//! Requests of handles to a link: to open an end, to close it, to ask about it.
 
 use std::sync::atomic::Ordering;
 use std::{sync::Arc, time::Duration};

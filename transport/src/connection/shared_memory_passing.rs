@@ -1,5 +1,5 @@
-//! What goes over a shared-memory session's Unix socket: control segments, where an end's words
-//! are in them, rings and segments of large messages.
+//! Messages over a shared-memory session's Unix socket: control segments, where an end's words are
+//! in them, rings and segments of large messages.
 //!
 //! What is wrong with a message ends the session; what the kernel refuses is tried again.
 

@@ -1,4 +1,4 @@
-//! What a session and its channels counted, read out at once.
+//! The counters of a session and its channels, read out at once.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

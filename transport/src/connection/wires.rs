@@ -1,4 +1,4 @@
-//! What carries a link's frames: the connection itself, or a queue pair beside it.
+//! The wires that carry a link's frames: the connection itself, or a queue pair beside it.
 //!
 //! The session decides which frame goes next and what an arrived one means; the wires
 //! only move them. Two kinds differ in where a frame's bytes wait until they are gone,

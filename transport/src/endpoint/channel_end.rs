@@ -1,5 +1,5 @@
-//! What both ends of a channel have alike: who the end is, how it stands, and the wait
-//! for the peer to open its own.
+//! The part that both ends of a channel have alike: their name and state, and the wait for the
+//! peer to open its own.
 
 use std::{
     fmt,

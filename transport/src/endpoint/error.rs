@@ -1,4 +1,4 @@
-//! What can go wrong on a channel, told to the one who has to act on it.
+//! Errors of channels, told to the one who has to act on them.
 //!
 //! Each message says who, in what state, what happened, what follows and what to do. The
 //! one that ends a channel has a file of its own: [`Disconnected`].

@@ -1,4 +1,5 @@
-//! What a sending end's handles write with: its ring, and memory for what is too long for that.
+//! The memory that a sending end's handles write to: its ring, and buffers for messages that are
+//! too long for that.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! What a sender waits for: the peer's open, room in the ring, counters.
+//! The waits of a sender: for the peer's open, for room in the ring, for counters.
 
 use std::{sync::atomic::Ordering, time::Instant};
 

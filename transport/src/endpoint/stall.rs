@@ -1,4 +1,4 @@
-//! How long a sender waits for room: since when, how often, how long in all.
+//! Stalls of a sender that waits for room: since when, how often, how long in all.
 //!
 //! Written by whoever may touch the producer, one thread at a time and only where there is
 //! no room; read by anyone.

@@ -1,4 +1,4 @@
-//! Whether an end is pending, open or over, and why; set by the engine, read by handles.
+//! The state of an end, pending, open or over, and why; the engine sets it, handles read it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! What a channel's end counted, for people and programs that look at it.
+//! The counters of a channel's end, for people and programs that look at it.
 #![forbid(unsafe_code)]
 
 use std::{sync::atomic::Ordering, time::Duration};

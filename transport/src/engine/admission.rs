@@ -1,4 +1,4 @@
-//! What a finished handshake hands to the engine.
+//! Admission: a finished handshake hands its session to the engine.
 #![forbid(unsafe_code)]
 
 use std::{any::Any, net::TcpStream};

@@ -1,4 +1,4 @@
-//! How a node is closed: its sessions end in order, or when their time is up.
+//! The close of a node: its sessions end in order, or when their time is up.
 //!
 //! Until then they go on, over other connections if theirs break, so whoever listens does so
 //! until the last has ended.

@@ -1,5 +1,5 @@
-//! Who may have how much of a node's arrival memory: what the brokers are told of sessions,
-//! and what is done about what they decide.
+//! Shares of a node's arrival memory: what the brokers are told of sessions, and how their
+//! decisions are carried out.
 
 use ibex_protocol::{
     credit::{

@@ -1,4 +1,4 @@
-//! Where an engine hears of those who dial.
+//! The source from which an engine hears of peers that dial.
 #![forbid(unsafe_code)]
 
 use std::{os::fd::BorrowedFd, time::Instant};

@@ -1,4 +1,4 @@
-//! What the epoll set says: which wire of which session, site or listener is ready.
+//! The answer of the epoll set: the wires, sites and listeners that are ready.
 
 use std::{os::fd::OwnedFd, time::Duration};
 

@@ -1,4 +1,4 @@
-//! How a blocking call waits: what it gives away, and what that costs.
+//! The ways in which a blocking call waits: what each gives away, and what that costs.
 
 use std::time::Duration;
 

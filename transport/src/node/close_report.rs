@@ -1,4 +1,4 @@
-//! What is told of a node that was closed.
+//! The report of a node that was closed.
 #![forbid(unsafe_code)]
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What happened to a node's sessions and channels, for whoever asks.
+//! Events of a node's sessions and channels, for a program that asks for them.
 //!
 //! Rules:
 //!

@@ -1,4 +1,4 @@
-//! When a posted receive that has not completed never will.
+//! Overdue receives: posted receives that have not completed and never will.
 //!
 //! A queue pair that is destroyed before it was drained takes with it what it had taken of a
 //! shared receive queue: the library drops its completions, if the device made any. Nothing

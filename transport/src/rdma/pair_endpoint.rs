@@ -1,4 +1,4 @@
-//! What the two ends of a session over a queue pair tell each other.
+//! The description that the two ends of a session over a queue pair exchange.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::framing::LEAST_BUFFER_BYTES;

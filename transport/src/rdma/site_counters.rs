@@ -1,4 +1,4 @@
-//! What a site counts while it runs, for all of its sessions together.
+//! Counters of a site, for all of its sessions together.
 #![forbid(unsafe_code)]
 
 use crate::session::Counter;

@@ -1,4 +1,4 @@
-//! What can be wrong with a site beside its device.
+//! Errors of a site that are not its device's.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::VerbsError;

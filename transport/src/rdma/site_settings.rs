@@ -1,4 +1,4 @@
-//! How much a node sets aside on a device port.
+//! Settings that say how much a node sets aside on a device port.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::{

@@ -1,4 +1,4 @@
-//! What takes long and must not be done in a turn, on a thread of the node's own.
+//! The control thread: a thread of the node's own for work that takes too long for a turn.
 //!
 //! Mapping and populating the memory of a large message takes milliseconds, for which no
 //! other session shall wait. The thread is started when it is first needed, does one job

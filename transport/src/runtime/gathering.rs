@@ -1,4 +1,4 @@
-//! Where a thread waits for all peers of a node, those included that will come.
+//! The place where a thread waits for all peers of a node, those included that will come.
 //!
 //! Each member has a waker of its own that leaves the member's number here, so that who wakes
 //! up looks at those that have something and at no other: idle peers cost nothing.

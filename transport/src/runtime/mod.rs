@@ -1,4 +1,4 @@
-//! Who runs the engine, and where threads wait for it.
+//! The runtime: who runs the engine, and where threads wait for it.
 //!
 //! An engine is a value behind one lock; nothing in it belongs to a thread. Whoever waits
 //! turns it: the threads that wait in calls and, under [`Driver::Threads`], the I/O thread

@@ -1,4 +1,4 @@
-//! What a node's program waits for of its events, and what handles tell its engine of theirs.
+//! Waiting for a node's events, and telling its engine of what handles have noticed.
 
 use std::time::Instant;
 

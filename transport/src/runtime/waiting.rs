@@ -1,4 +1,4 @@
-//! How a thread waits for a node: it looks for a while, then leads or follows.
+//! The waiting of a thread for its node: it looks for a while, then leads or follows.
 //!
 //! Where the threads that wait turn the engine themselves, one that found what it waited
 //! for goes away in the middle of things. What it leaves behind is looked after: by a

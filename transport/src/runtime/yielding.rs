@@ -1,4 +1,4 @@
-//! What it costs to give the core away between two looks.
+//! Yielding: the cost of giving the core away between two looks.
 //!
 //! Who looks for what another thread has to do gives it the core in between. Threads that
 //! wait for each other give it back in microseconds; one that computes keeps it for a time

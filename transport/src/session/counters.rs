@@ -1,4 +1,4 @@
-//! What a session counts while it runs.
+//! Counters of a session while it runs.
 #![forbid(unsafe_code)]
 
 use std::{

@@ -1,4 +1,4 @@
-//! What a handshake told of a peer.
+//! The description of a peer, from its handshake.
 #![forbid(unsafe_code)]
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};

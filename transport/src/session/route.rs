@@ -1,5 +1,5 @@
-//! What carries a session's data now: the engine says so when wires break and others come,
-//! handles ask on any thread.
+//! The route of a session's data: the engine changes it when wires break and others come, handles
+//! read it on any thread.
 //!
 //! Rules:
 //!

@@ -1,4 +1,4 @@
-//! What handles and engine share of one session.
+//! The state of one session that handles and engine share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{

@@ -1,4 +1,4 @@
-//! What a session has counted, as it is shown.
+//! The counters of a session, as they are shown.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

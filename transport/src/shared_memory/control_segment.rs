@@ -1,4 +1,4 @@
-//! Where each side of a session states its counters for the other to read.
+//! Control segments, in which each side of a session states its counters for the other to read.
 //!
 //! A control segment is a sealed memory file of a size that [`segment_bytes`] says, an array of
 //! blocks; each block belongs to one end of one channel, and is laid out as

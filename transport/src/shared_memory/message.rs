@@ -1,4 +1,4 @@
-//! What travels over the Unix socket beside shared memory, as bytes.
+//! Messages of the Unix socket beside shared memory, as bytes.
 //!
 //! Only what needs a descriptor or names one goes this way; counters, records
 //! and wake-ups do not. Each message is one packet: a kind byte and fields of

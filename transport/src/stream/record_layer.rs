@@ -1,4 +1,4 @@
-//! What stands between frames and the socket.
+//! The record layer between frames and the socket.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},

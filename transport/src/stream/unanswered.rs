@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection: whether the peer's kernel answers.
+//! The kernel's knowledge of a connection: whether the peer's kernel answers.
 
 use std::{mem, net::TcpStream, os::fd::AsRawFd, time::Duration};
 

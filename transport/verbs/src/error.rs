@@ -1,4 +1,4 @@
-//! What can be wrong with RDMA on a machine, each told as a diagnosis.
+//! Errors of RDMA on a machine, each told as a diagnosis.
 //!
 //! The errno of a verb says little: `ENOMEM` is a limit on locked memory far more often
 //! than a lack of memory, and `EINVAL` is what a device says to any size it does not

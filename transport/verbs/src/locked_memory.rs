@@ -1,5 +1,5 @@
-//! How much memory this process may lock, and has: what a refused registration or queue is
-//! told by.
+//! The memory that this process may lock, and has locked: a refused registration or queue is told
+//! by it.
 #![forbid(unsafe_code)]
 
 use std::fs;

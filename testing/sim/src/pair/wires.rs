@@ -1,5 +1,5 @@
-//! How the sides of a pair come by their wires: they meet, join what their handshakes came to,
-//! notice that it is broken, and dial.
+//! The wires of a pair: the sides meet, join what their handshakes agreed on, notice that a wire
+//! is broken, and dial.
 #![forbid(unsafe_code)]
 
 use ibex_bootstrap::HandshakeError;

@@ -1,4 +1,4 @@
-//! How far a session has come, to tell wires that bring it on from those that do not.
+//! The progress of a session, which tells wires that bring it on from those that do not.
 #![forbid(unsafe_code)]
 
 use super::{EndState, Session};

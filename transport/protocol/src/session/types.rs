@@ -1,5 +1,5 @@
-//! What a session is told and what it answers: records to send, frames' bodies, arrivals,
-//! events, and how a peer can be wrong.
+//! Inputs and outputs of a session: records to send, bodies of frames, arrivals, events, and the
+//! ways in which a peer can be wrong.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Where the rings of a node's network channels come from.
+//! The arena of a node's rings for channels over a network.
 //!
 //! A ring exists while a channel is used: it is leased at the first send and
 //! comes back when the lease is dropped. The arena keeps a bounded number of

@@ -1,4 +1,4 @@
-//! What fabrics have made of a piece of memory, kept with it.
+//! Attachments: what fabrics have made of a piece of memory, kept with it.
 //!
 //! Registering memory with a device takes long and pins it, so it is done once: the
 //! registration is attached to the memory, stays while the memory waits in its pool, and

@@ -1,4 +1,5 @@
-//! What peers may make the nodes of a process hold: one account, and a limit for each node.
+//! The budget for memory that peers make the nodes of a process hold: one account, and a limit for
+//! each node.
 //!
 //! Charged is memory of large messages as pages come into it, from then until the application
 //! has released the message. A message that is announced, and of which nothing has come, costs

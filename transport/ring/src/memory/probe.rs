@@ -1,4 +1,4 @@
-//! What the kernel says about this process's memory, for tests.
+//! The kernel's answers about this process's memory, for tests.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! How much memory this process may have, by whatever limits it.
+//! The memory limit of this process, whatever sets it.
 #![forbid(unsafe_code)]
 
 use std::{

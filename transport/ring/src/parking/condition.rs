@@ -1,4 +1,4 @@
-//! What a thread waits for, as who waits and who runs the engine see it.
+//! A condition that a thread waits for, as the thread and the engine see it.
 
 /// Something a thread can wait for.
 pub trait Condition {

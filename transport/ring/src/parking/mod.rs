@@ -1,4 +1,4 @@
-//! How threads go to sleep without losing a wake-up, apart from what they sleep on.
+//! Protocols by which threads go to sleep without losing a wake-up, apart from what they sleep on.
 //!
 //! Each protocol here is one race, won by an order of steps: say that we are about to
 //! sleep, look once more, sleep. They know no device, no engine and no descriptor, so the

@@ -1,4 +1,4 @@
-//! How long a call may wait, and that it did.
+//! The time that a call may wait, and the error when it is over.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Where those who wait for one end of a channel leave their wakers.
+//! The slot in which threads and tasks that wait for one end of a channel leave their wakers.
 //!
 //! ```text
 //!   waiter                          who makes it come true

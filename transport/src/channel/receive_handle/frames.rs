@@ -1,4 +1,4 @@
-//! Where a receiver reads what came over a connection.
+//! Frames from a connection, as a receiver reads them.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! How a receiver's handle waits: a moment at the next header alone, then as its node does.
+//! The waiting of a receiver's handle: a moment at the next header alone, then as its node does.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

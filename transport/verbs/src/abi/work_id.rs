@@ -1,4 +1,4 @@
-//! What a work request is known by: its operation, its slot and that slot's generation.
+//! The id of a work request: its operation, its slot and that slot's generation.
 //!
 //! The 64 bits travel to the device and come back in a completion, also in a failed one,
 //! of which little else can be read. The generation tells a completion that is late from

@@ -1,4 +1,5 @@
-//! What keeps whoever drains a completion queue apart from whoever destroys what completes into it.
+//! The lock that keeps a thread that drains a completion queue apart from one that destroys what
+//! completes into it.
 //!
 //! An extended queue is made for one thread (`IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), so its library
 //! takes no lock for it. But `ibv_destroy_qp` takes a queue pair's completions out of its queues,

@@ -1,4 +1,4 @@
-//! What became of a work request.
+//! The completion of a work request.
 //!
 //! Of a failed completion only four fields mean anything (ibv_poll_cq(3)): the id, the
 //! status, the queue pair and the vendor's word. So [`WorkCompletion::outcome`] is the

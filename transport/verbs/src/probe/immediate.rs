@@ -1,5 +1,4 @@
-//! Whether a device's writes carry immediate data: a queue pair writes to itself, and is to
-//! be told of it.
+//! The self-test for immediate data: a queue pair writes to itself, and is to be told of it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;

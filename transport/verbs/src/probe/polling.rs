@@ -1,4 +1,4 @@
-//! How a completion queue is polled, and the self-test that decides.
+//! The choice how a completion queue is polled, and the self-test that decides it.
 //!
 //! That a device makes an extended queue does not say that it works: soft-RoCE's library
 //! before rdma-core 55 finds completions that nobody made when a batch is drained as the

@@ -1,4 +1,4 @@
-//! What stands between the safe layer and the verbs: one table of calls.
+//! Providers: the table of calls between the safe layer and the verbs.
 //!
 //! [`Provider`] holds the calls of the control path, reached by one virtual call each.
 //! The calls of the data path are C functions with C arguments that a context hands out

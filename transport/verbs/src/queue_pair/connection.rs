@@ -1,5 +1,5 @@
-//! How a queue pair is connected: the settings with their reasons, and what the two ends
-//! tell each other.
+//! The connection of a queue pair: its settings with their reasons, and what the two ends tell
+//! each other.
 #![forbid(unsafe_code)]
 
 use std::fmt;

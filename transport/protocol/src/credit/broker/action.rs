@@ -1,4 +1,4 @@
-//! What a broker has decided, for the engine to do.
+//! Decisions of a broker, for the engine to carry out.
 #![forbid(unsafe_code)]
 
 use super::SessionId;

@@ -1,4 +1,4 @@
-//! What sessions hold, each and together.
+//! The credit that sessions hold, each and together.
 //!
 //! One rule: a holding is changed by [`Holdings::change`] only, which keeps all sums and
 //! orders over holdings in step with it.

@@ -1,4 +1,4 @@
-//! What the ends of a channel are opened with.
+//! The specification with which an end of a channel is opened.
 #![forbid(unsafe_code)]
 
 use crate::format::{channel_window::ChannelWindow, message_version::MessageVersion};

@@ -1,4 +1,4 @@
-//! How far a receiving end is, for a sender that goes on over new wires.
+//! The progress of a receiving end, for a sender that goes on over new wires.
 #![forbid(unsafe_code)]
 
 use crate::format::{counters::Counters, record};

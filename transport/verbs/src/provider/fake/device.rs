@@ -1,4 +1,4 @@
-//! What a fake device says of itself.
+//! The description that a fake device gives of itself.
 #![forbid(unsafe_code)]
 
 use crate::{

@@ -1,4 +1,4 @@
-//! What a handle of the fake is: a pointer to a box with the number of its object.
+//! Handles of the fake: each is a pointer to a box with the number of its object.
 //!
 //! 1. A handle is made here, from a leaked box, and taken back by the call that destroys
 //!    the object. In between nobody writes to it, but for the place where an extended
