@@ -53,9 +53,9 @@ mod tests {
         "channel",
     ];
 
-    /// Arrows that still lead up, each from a folder to one above it. One that is cut leaves this
+    /// Arrows that still lead up, each from a folder to one above it. One that is gone leaves this
     /// list; none joins it.
-    const UNCUT: &[(&str, &str)] = &[
+    const STILL_UP: &[(&str, &str)] = &[
         ("session", "shared_memory"),
         ("session", "rdma"),
         ("session", "endpoint"),
@@ -76,14 +76,90 @@ mod tests {
                 if line.starts_with('[') {
                     section = line.to_owned();
                 }
-                let is_arrow = section == "[dependencies]" && line.starts_with("ibex-");
-                let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-                if is_arrow && !allowed.contains(&name) {
+                let Some(name) = dependency(&section, line) else {
+                    continue;
+                };
+                if !allowed.contains(&name) {
                     broken.push(format!("{}:{}: {line}", path.display(), number + 1));
                 }
             }
         }
         assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn every_crate_and_folder_has_a_floor() {
+        let root = workspace::root();
+        let text = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace is there");
+        let members = text.lines().find(|line| line.starts_with("members"));
+        let members = members
+            .expect("it has members")
+            .split('"')
+            .skip(1)
+            .step_by(2);
+        let published = members.filter(|member| {
+            let manifest = root.join(member).join("Cargo.toml");
+            let manifest = fs::read_to_string(manifest).expect("the crate is there");
+            !manifest.contains("publish = false")
+        });
+        let published = published.map(|member| if member == "." { "" } else { member });
+        let crates = CRATES.iter().map(|(folder, _)| *folder);
+        assert_eq!(
+            published.collect::<BTreeSet<_>>(),
+            crates.collect::<BTreeSet<_>>()
+        );
+
+        let entries = fs::read_dir(root.join("transport/src")).expect("the folder can be read");
+        let paths = entries.map(|entry| entry.expect("an entry can be read").path());
+        let names = paths.filter(|path| !sources(path).is_empty()).map(|path| {
+            let name = path.file_stem().expect("it has a name");
+            name.to_string_lossy().into_owned()
+        });
+        let folders = FOLDERS.iter().map(|name| (*name).to_owned());
+        assert_eq!(
+            names.filter(|name| name != "lib").collect::<BTreeSet<_>>(),
+            folders.collect::<BTreeSet<_>>()
+        );
+    }
+
+    /// The crate of this workspace that a line of a manifest names as a dependency of what it
+    /// builds, and not of its tests alone.
+    fn dependency<'a>(section: &str, line: &'a str) -> Option<&'a str> {
+        let is_other = section.contains("dev-") || section.starts_with("[workspace");
+        if !section.contains("dependencies") || is_other {
+            return None;
+        }
+        let name = match line.split_once("package = \"") {
+            Some((_, name)) => name,
+            None => line
+                .split_once("dependencies.")
+                .map_or(line, |(_, name)| name),
+        };
+        let name = name.split(['.', ' ', '=', '"', ']']).next()?;
+        name.starts_with("ibex-").then_some(name)
+    }
+
+    #[test]
+    fn a_dependency_is_found_however_it_is_written() {
+        for (section, line) in [
+            ("[dependencies]", "ibex-ring.workspace = true"),
+            (
+                "[dependencies]",
+                "ring = { package = \"ibex-ring\", path = \"ring\" }",
+            ),
+            (
+                "[target.'cfg(loom)'.dependencies]",
+                "ibex-ring = { path = \"ring\" }",
+            ),
+            ("[dependencies.ibex-ring]", "[dependencies.ibex-ring]"),
+        ] {
+            assert_eq!(dependency(section, line), Some("ibex-ring"), "{line}");
+        }
+        assert_eq!(
+            dependency("[dev-dependencies]", "ibex-ring.workspace = true"),
+            None
+        );
+        assert_eq!(dependency("[features]", "ibex-ring = []"), None);
     }
 
     #[test]
@@ -98,16 +174,16 @@ mod tests {
                         continue;
                     };
                     found.insert((*from, *to));
-                    if !UNCUT.contains(&(*from, *to)) {
+                    if !STILL_UP.contains(&(*from, *to)) {
                         broken.push(format!("{}:{line} knows `{to}`", path.display()));
                     }
                 }
             }
         }
         assert!(broken.is_empty(), "\n{}", broken.join("\n"));
-        let cut = UNCUT.iter().filter(|arrow| !found.contains(*arrow));
-        let cut = cut.collect::<Vec<_>>();
-        assert!(cut.is_empty(), "cut, so no longer in the list: {cut:?}");
+        let gone = STILL_UP.iter().filter(|arrow| !found.contains(*arrow));
+        let gone = gone.collect::<Vec<_>>();
+        assert!(gone.is_empty(), "to be taken from the list: {gone:?}");
     }
 
     #[test]

@@ -1,10 +1,9 @@
-//! A channel's two ends as handles and engine share them.
+//! The handles of channels, and what a thread or a task waits for with them.
 //!
-//! A sending end owns a ring and encodes into it ([`SendHandle`]); a receiving end reads
-//! records in place and counts the guards that it handed out ([`ReceiveHandle`]). Who
-//! stands at the other side of the ring differs: the peer process (shm) or the engine
-//! (tcp). Both leave the same words ([`end_status`](ibex_ring::end_status)) and ring the same doorbells, so the
-//! handles do not ask which it is on the path of a message.
+//! [`SendHandle`] encodes into the ring of its end; [`ReceiveHandle`] reads records in place and
+//! counts the guards that it has handed out. At the other side of the ring stands the peer process
+//! (shm) or the engine (tcp, verbs). Both state [what they have](ibex_ring::end_status) and ring
+//! the same doorbells, so handles do not ask which it is on the path of a message.
 
 mod group;
 pub mod message;

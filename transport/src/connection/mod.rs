@@ -1,10 +1,10 @@
 //! One session in the engine: its wires, and the ends of its channels.
 //!
-//! A link joins the pure [`Session`] with what moves bytes. [`requests`](self) says what
-//! handles want of it, [`protocol_events`](self) what it does about the session's events,
-//! [`ending`](self) how it ends; [`senders`](self) and [`receivers`](self) are the
-//! ends. Frames go over the [`wires`](self): the session's connection (`stream`) or a
-//! queue pair (`queue_pair`); [`shared_memory`](self) passes descriptors where the data goes through
+//! A link joins the pure [`Session`] with what moves bytes. `requests` says what
+//! handles want of it, `protocol_events` what it does about the session's events,
+//! `ending` how it ends; `senders` and `receivers` are the
+//! ends. Frames go over the `wires`: the session's connection (`stream`) or a
+//! queue pair (`queue_pair`); `shared_memory` passes descriptors where the data goes through
 //! shared memory. Whatever a link does on behalf of a handle is followed by
 //! `Link::settle`, which lets the consequences out.
 

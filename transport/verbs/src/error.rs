@@ -320,6 +320,20 @@ pub enum VerbsError {
         /// What asks for less.
         setting: &'static str,
     },
+    /// An object of another device, or of this device opened once more, was to be part of a queue
+    /// pair.
+    #[error(
+        "the {object} belongs to RDMA device {other}, and the protection domain to {device}: make \
+         all objects of a queue pair from one open device"
+    )]
+    OtherDevice {
+        /// The object.
+        object: &'static str,
+        /// The device of the protection domain.
+        device: String,
+        /// The device of the object.
+        other: String,
+    },
     /// The device was closed under whoever uses it.
     #[error(
         "RDMA device {device} was closed, as it failed or was removed; sessions of before are over"

@@ -6,8 +6,9 @@
 //! One owner polls and arms it, by `&mut`; queue pairs that complete into it only keep it
 //! alive. [`CompletionWait`](crate::CompletionWait) sleeps on it without losing a wake-up.
 //!
-//! A queue that overflows is lost for good (`CQ_ERR`), so its size is the sum of what can
-//! complete into it: the send queues' depths and the receives posted.
+//! A queue that overflows is lost for good (`CQ_ERR`), so its size is at least the
+//! sum of what can complete into it: for each queue pair its sends and receives, and one more of
+//! each for [`Teardown`](crate::Teardown).
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -136,7 +136,7 @@ impl CompletionKind {
 }
 
 /// A request that was not done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "queue pair {queue_pair:#x} failed in {id}: {status} (vendor {vendor_error:#x}); the queue \
      pair is dead and everything else on it is flushed"
@@ -151,6 +151,8 @@ pub struct CompletionFailure {
     /// The device's own word for it.
     pub vendor_error: u32,
 }
+
+ibex_base::debug_as_display!(CompletionFailure);
 
 impl CompletionFailure {
     /// Whose fault it is.

@@ -94,7 +94,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sends outstanding at a time. Default: 128.
+    /// Sends outstanding at a time, at least: a device may round up. Default: 128.
     #[must_use]
     pub fn send_requests(mut self, requests: u32) -> Self {
         self.sizes.send_requests = requests;
@@ -149,9 +149,11 @@ impl QueuePairBuilder {
     /// Makes the queue pair and brings it to INIT, where it takes receives.
     ///
     /// # Errors
-    /// [`VerbsError`], with the device's limit where that is what stops it.
+    /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
+    /// device. Else what the device refuses, with its limit where that is what stops it.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
         let context = &self.domain.context;
+        self.check_devices()?;
         let mut init = QueuePairInit {
             send_queue: self.send_completions.handle,
             receive_queue: self.receive_completions.handle,
@@ -169,7 +171,8 @@ impl QueuePairBuilder {
             init.sizes.receive_entries = 0;
         }
         let created = loop {
-            // SAFETY: domain, completion queues and shared receive queue are alive.
+            // SAFETY: domain, completion queues and shared receive queue are alive, and of one
+            // context.
             match unsafe { context.provider().create_pair(self.domain.handle, &init) } {
                 // An inline size that a device does not have is EINVAL, and no limit tells
                 // it: ask for less until it fits.
@@ -237,6 +240,36 @@ impl QueuePairBuilder {
         let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
         pair.modify(&attributes, mask)?;
         Ok(pair)
+    }
+
+    /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
+    fn check_devices(&self) -> Result<(), VerbsError> {
+        let shared = self.shared.as_ref();
+        let parts = [
+            (
+                "completion queue of sends",
+                Some(&self.send_completions.context),
+            ),
+            (
+                "completion queue of receives",
+                Some(&self.receive_completions.context),
+            ),
+            (
+                "shared receive queue",
+                shared.map(|shared| shared.context()),
+            ),
+        ];
+        for (object, context) in parts {
+            let Some(context) = context else { continue };
+            if !Arc::ptr_eq(context, &self.domain.context) {
+                return Err(VerbsError::OtherDevice {
+                    object,
+                    device: self.domain.context.name().to_owned(),
+                    other: context.name().to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     abi::RecvWr,
-    device::{Asked, new_tag},
+    device::{Asked, Context, new_tag},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
     provider::{PostReceive, SharedReceiveHandle},
@@ -46,6 +46,13 @@ pub(crate) struct SharedReceives {
     pub(crate) handle: SharedReceiveHandle,
     tag: u64,
     domain: Arc<Domain>,
+}
+
+impl SharedReceives {
+    /// The open device that it belongs to.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.domain.context
+    }
 }
 
 /// The most receives that are posted with one call.
@@ -294,10 +301,12 @@ impl<'memory> ReceiveBatch<'_, 'memory> {
 
 /// The device refused a batch from some request on. A dead queue pair does not refuse
 /// requests: it flushes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{call} refused request {} of {requests}: {source}; {accepted} are posted and the rest is not",
-    accepted + 1
+    "{call} refused request {} of {requests}: {source}; {accepted} are posted and the rest is \
+     not{}",
+    accepted + 1,
+    self.advice()
 )]
 pub struct PostError {
     /// The name of the verb that failed.
@@ -310,7 +319,19 @@ pub struct PostError {
     pub r#source: Errno,
 }
 
+ibex_base::debug_as_display!(PostError);
+
 impl PostError {
+    /// The commonest cause, where the errno has one.
+    fn advice(&self) -> &'static str {
+        match (self.call, self.source) {
+            ("ibv_post_send", Errno::INVAL) => {
+                "; a queue pair that is not connected refuses sends: call `QueuePair::connect` first"
+            }
+            _ => "",
+        }
+    }
+
     #[inline]
     pub(crate) fn check(
         call: &'static str,

@@ -184,10 +184,13 @@ fn check_registered(entries: &[ScatterEntry<'_>]) -> Result<(), PushError> {
 ///
 /// All but [`PushError::QueueFull`] and [`PushError::BatchFull`] are mistakes of the
 /// caller; a device would answer each of them with the same `EINVAL`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The queue has no room: wait for completions and retire them.
-    #[error("the queue is full: all of its {capacity} requests are outstanding")]
+    #[error(
+        "the queue is full: all of its {capacity} requests are outstanding; poll their completions and \
+         retire them"
+    )]
     QueueFull {
         /// How many it holds.
         capacity: u32,
@@ -215,9 +218,14 @@ pub enum PushError {
         limit: u32,
     },
     /// Memory that is not registered, in a request that is not inline.
-    #[error("only inline requests can have memory that is not registered")]
+    #[error(
+        "the memory of the request is not registered: register it (`MemoryRegion::register`); only \
+         an inline send may have other memory"
+    )]
     NotRegistered,
 }
+
+ibex_base::debug_as_display!(PushError);
 
 /// A structure that a batch is a list of.
 pub(crate) trait Linked: Copy {

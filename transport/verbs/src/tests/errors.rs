@@ -185,3 +185,28 @@ fn a_refused_registration_is_told_and_leaves_nothing() {
     );
     assert!(!fake.alive().contains_key("memory regions"));
 }
+
+#[test]
+fn a_queue_pair_of_two_devices_is_refused_by_name() {
+    let fake = FakeProvider::new(vec![soft_roce(), FakeDevice::soft_roce("rxe1", 8, ADDRESS)]);
+    let provider = fake.provider();
+    let open = |name| Device::open(&provider, name).unwrap();
+    let (here, other) = (open(DEVICE), open("rxe1"));
+    let domain = ProtectionDomain::new(&here).unwrap();
+    let completions = CompletionQueue::polled(&here, 64).unwrap();
+    let foreign = CompletionQueue::polled(&other, 64).unwrap();
+    let settings = ConnectionSettings::default;
+
+    let mixed = QueuePairBuilder::new(&domain, &foreign).build(1, settings());
+    assert_eq!(
+        mixed.unwrap_err().to_string(),
+        "the completion queue of sends belongs to RDMA device rxe1, and the protection domain to \
+         rxe0: make all objects of a queue pair from one open device"
+    );
+    let receives = QueuePairBuilder::new(&domain, &completions).receive_completions(&foreign);
+    assert!(receives.build(1, settings()).is_err());
+    let elsewhere = ProtectionDomain::new(&other).unwrap();
+    let shared = ReceiveQueue::shared(&elsewhere, 15, 2).unwrap();
+    let shared = QueuePairBuilder::new(&domain, &completions).shared_receive_queue(&shared);
+    assert!(shared.build(1, settings()).is_err());
+}

@@ -237,6 +237,9 @@ fn sending_before_the_connection_is_refused() {
     batch.push(&SendRequest::send(send_id(0), &[])).unwrap();
     let error = batch.post().unwrap_err();
     assert_eq!((error.accepted, error.source), (0, Errno::INVAL));
+    let advice =
+        "a queue pair that is not connected refuses sends: call `QueuePair::connect` first";
+    assert!(error.to_string().ends_with(advice), "{error}");
     assert_eq!(end.pair.outstanding_sends(), 0);
 }
 
