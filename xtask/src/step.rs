@@ -236,10 +236,11 @@ impl fmt::Display for Step {
     }
 }
 
-/// The program in cargo's messages. The path is ours, so it has no escapes.
+/// The last program in cargo's messages: those before it are binaries that a test needs. The
+/// path is ours, so it has no escapes.
 fn executable(messages: &str) -> Option<&str> {
     messages
-        .split_once("\"executable\":\"")?
+        .rsplit_once("\"executable\":\"")?
         .1
         .split_once('"')
         .map(|(path, _)| path)
@@ -292,6 +293,7 @@ mod tests {
     #[test]
     fn the_program_is_found_in_the_messages() {
         let messages = r#"{"reason":"compiler-artifact","executable":null}
+            {"reason":"compiler-artifact","executable":"/target/release/a-binary-of-the-test"}
             {"reason":"compiler-artifact","executable":"/target/loom/release/deps/ibex-1","x":1}"#;
         assert_eq!(
             executable(messages),
