@@ -13,7 +13,8 @@ use crate::workspace;
 /// The packages and features of the shared build. Cargo gives `ibex-harness` its feature for the
 /// sake of `ibex`, but not the crate behind it unless it is named too.
 const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-replication \
-     -p ibex-sim -p ibex-soak --release --features ibex/fake-device,ibex-harness/verbs";
+     -p ibex-sim -p ibex-soak --release \
+     --features ibex/fake-device,ibex-harness/verbs,ibex-replication/verbs";
 
 /// `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
