@@ -236,14 +236,18 @@ impl fmt::Display for Step {
     }
 }
 
-/// The last program in cargo's messages: those before it are binaries that a test needs. The
-/// path is ours, so it has no escapes.
+/// The program in cargo's messages, a line each: the test, if binaries of its package are built
+/// beside it. The path is ours, so it has no escapes.
 fn executable(messages: &str) -> Option<&str> {
-    messages
-        .rsplit_once("\"executable\":\"")?
-        .1
-        .split_once('"')
-        .map(|(path, _)| path)
+    let programs = messages.lines().filter_map(|line| {
+        let (_, path) = line.split_once("\"executable\":\"")?;
+        Some((line, path.split_once('"')?.0))
+    });
+    let mut tests = programs
+        .clone()
+        .filter(|(line, _)| line.contains("\"kind\":[\"test\"]"));
+    let program = tests.next().or_else(|| programs.clone().next());
+    program.map(|(_, path)| path)
 }
 
 fn quoted(word: &str) -> String {
@@ -292,13 +296,24 @@ mod tests {
 
     #[test]
     fn the_program_is_found_in_the_messages() {
-        let messages = r#"{"reason":"compiler-artifact","executable":null}
-            {"reason":"compiler-artifact","executable":"/target/release/a-binary-of-the-test"}
-            {"reason":"compiler-artifact","executable":"/target/loom/release/deps/ibex-1","x":1}"#;
+        let library = r#"{"target":{"kind":["lib"]},"executable":null}"#;
+        let of_library = r#"{"target":{"kind":["lib"]},"executable":"/loom/deps/ibex-1","x":1}"#;
+        let binary = r#"{"target":{"kind":["bin"]},"executable":"/release/log"}"#;
+        let test = r#"{"target":{"kind":["test"]},"executable":"/release/deps/log-2"}"#;
+        let found = |lines: &[&str]| executable(&lines.join("\n")).map(String::from);
         assert_eq!(
-            executable(messages),
-            Some("/target/loom/release/deps/ibex-1")
+            found(&[library, of_library]).as_deref(),
+            Some("/loom/deps/ibex-1")
         );
+        assert_eq!(
+            found(&[test, binary]).as_deref(),
+            Some("/release/deps/log-2")
+        );
+        assert_eq!(
+            found(&[binary, test]).as_deref(),
+            Some("/release/deps/log-2")
+        );
+        assert_eq!(found(&[binary]).as_deref(), Some("/release/log"));
         assert_eq!(executable("{}"), None);
     }
 
