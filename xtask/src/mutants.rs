@@ -293,7 +293,8 @@ const FINDERS: &[Finder] = &[
 
 /// All loom models, as they are meant to be.
 pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
-    for program in build_with_loom(watchdog)?.values() {
+    let copy = mutated_copy::make(watchdog)?;
+    for program in build_with_loom(copy, watchdog)?.values() {
         Step::new(program).arg("loom_").run(watchdog)?;
     }
     Ok(())
@@ -301,8 +302,9 @@ pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
 
 /// Each mutant, which has to fail every test that names it.
 pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
-    let with_loom = build_with_loom(watchdog)?;
-    let with_std = build_with_std(watchdog)?;
+    let copy = mutated_copy::make(watchdog)?;
+    let with_loom = build_with_loom(copy, watchdog)?;
+    let with_std = build_with_std(copy, watchdog)?;
     let sleepers = Step::of_line("cargo test --lib --profile bench -p ibex-verbs");
     Step::new(&sleepers.build_program(watchdog)?)
         .arg("tests::sleeping")
@@ -385,9 +387,9 @@ impl Search<'_> {
 type Programs = BTreeMap<&'static str, String>;
 
 /// Builds the tests of the crates that have models with loom, beside what is built without.
-fn build_with_loom(watchdog: &Watchdog) -> Result<Programs, Failure> {
+fn build_with_loom(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> {
     let target = workspace::target().join("loom");
-    let build = |package: &str, copy: &str| {
+    let build = |package: &str| {
         Step::of_line("cargo test --lib --release -p")
             .args([package, "--manifest-path", copy])
             .env("CARGO_TARGET_DIR", target.to_string_lossy())
@@ -398,8 +400,8 @@ fn build_with_loom(watchdog: &Watchdog) -> Result<Programs, Failure> {
 
 /// Builds the tests of the other finders, over what release builds are made from: the profile
 /// is that of a release.
-fn build_with_std(watchdog: &Watchdog) -> Result<Programs, Failure> {
-    let build = |package: &str, copy: &str| {
+fn build_with_std(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> {
+    let build = |package: &str| {
         Step::of_line("cargo test --lib --profile bench -p")
             .args([package, "--manifest-path", copy])
             .env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
@@ -407,19 +409,17 @@ fn build_with_std(watchdog: &Watchdog) -> Result<Programs, Failure> {
     build_all(&[Tool::Proptest, Tool::Simulation], build, watchdog)
 }
 
-/// Builds, from the copy with the bugs, the test program of each crate that one of these tools
-/// looks into.
+/// Builds the test program of each crate that one of these tools looks into.
 fn build_all(
     tools: &[Tool],
-    build: impl Fn(&str, &str) -> Step,
+    build: impl Fn(&str) -> Step,
     watchdog: &Watchdog,
 ) -> Result<Programs, Failure> {
-    let copy = mutated_copy::make(watchdog)?;
     let finders = FINDERS.iter();
     let of_tools = finders.filter(|finder| tools.contains(&finder.tool));
     let packages: BTreeSet<_> = of_tools.map(|finder| finder.package).collect();
     let built = packages.into_iter().map(|package| {
-        let program = build(package, &copy).build_program(watchdog)?;
+        let program = build(package).build_program(watchdog)?;
         Ok((package, program))
     });
     built.collect()

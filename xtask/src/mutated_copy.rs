@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::failure::Failure;
 use crate::step::Step;
@@ -24,7 +25,14 @@ pub(crate) fn patches() -> io::Result<Vec<PathBuf>> {
 
 /// Makes the copy and returns the path of its `Cargo.toml`. Fails if a patch does not apply
 /// exactly as it stands.
-pub(crate) fn make(watchdog: &Watchdog) -> Result<String, Failure> {
+///
+/// All stages of a run share one copy: to make it again would touch each patched file, and have
+/// cargo build the crates once more.
+pub(crate) fn make(watchdog: &Watchdog) -> Result<&'static str, Failure> {
+    static MANIFEST: OnceLock<String> = OnceLock::new();
+    if let Some(manifest) = MANIFEST.get() {
+        return Ok(manifest);
+    }
     let copy = workspace::target().join("mutated");
     let impossible = |error| Failure::new(format!("no copy in {}: {error}", copy.display()));
     copy_sources(workspace::root(), &copy).map_err(impossible)?;
@@ -39,7 +47,8 @@ pub(crate) fn make(watchdog: &Watchdog) -> Result<String, Failure> {
             )
             .run(watchdog)?;
     }
-    Ok(copy.join("Cargo.toml").to_string_lossy().into_owned())
+    let manifest = copy.join("Cargo.toml").to_string_lossy().into_owned();
+    Ok(MANIFEST.get_or_init(|| manifest))
 }
 
 /// Makes `to` like `from`, without build outputs and hidden files. A file that is the same

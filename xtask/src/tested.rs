@@ -42,7 +42,7 @@ pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
 
 /// The path of an example, once [`build_programs`] has built it.
 pub(crate) fn example(name: &str) -> String {
-    built(&format!("examples/{name}"))
+    binary(&format!("examples/{name}"))
 }
 
 /// The path of the program `soak`, once [`build_programs`] has built it.
@@ -52,10 +52,6 @@ pub(crate) fn soak() -> String {
 
 /// The path of a binary, once it is built.
 pub(crate) fn binary(name: &str) -> String {
-    built(name)
-}
-
-fn built(name: &str) -> String {
     let path = workspace::target().join("release").join(name);
     path.to_string_lossy().into_owned()
 }
