@@ -6,14 +6,14 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_transport::{node::Undelivered, runtime::Runtime};
 
 use crate::Node;
@@ -252,7 +252,7 @@ impl fmt::Debug for DrainAsync<'_> {
 
 impl Waiting {
     fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.outcome)
     }
 }
 

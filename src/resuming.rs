@@ -5,10 +5,11 @@ use std::{
     collections::HashMap,
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
+use ibex_base::sync::lock;
 use ibex_bootstrap::{
     Established, FabricKind, Local, Resumable, ResumableSessions, ResumedConnection, Secret,
     Ticket, VerbsPair, resume,
@@ -41,7 +42,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Resumable>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -15,9 +15,11 @@
 #![forbid(unsafe_code)]
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError, TryLockError,
+    Mutex, MutexGuard, TryLockError,
     atomic::{AtomicBool, Ordering, fence},
 };
+
+use ibex_base::sync::lock;
 
 /// See the module.
 #[derive(Debug)]
@@ -59,7 +61,7 @@ impl<T> Attended<T> {
 
     /// The value, as soon as nobody has it; for threads that are in no waker.
     pub(super) fn hold(&self) -> MutexGuard<'_, T> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.value)
     }
 
     /// Gives the value back, and runs `act` on it if there were news meanwhile.

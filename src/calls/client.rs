@@ -7,13 +7,14 @@
 use std::{
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Wake, Waker},
     time::Instant,
 };
 
+use ibex_base::sync::lock;
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::{Condition, WaitSlot, thread_waker};
 use ibex_transport::{runtime::Serves, session::SessionShared};
@@ -72,12 +73,12 @@ impl Shared {
 
     /// The clients that are there.
     fn clients(&self) -> Vec<Arc<Client>> {
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = lock(&self.clients);
         clients.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn joined(&self, client: &Arc<Client>) {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         clients.retain(|client| client.strong_count() > 0);
         clients.push(Arc::downgrade(client));
     }
@@ -220,7 +221,7 @@ impl Client {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.calls)
     }
 
     // ---- What the caller says ----------------------------------------------------------

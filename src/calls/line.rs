@@ -8,14 +8,14 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        Arc, Mutex, MutexGuard, TryLockError, Weak,
         atomic::{AtomicBool, Ordering, fence},
     },
     task::{Poll, Wake, Waker},
     time::{Duration, Instant},
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut, WaitSlot, thread_waker};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
@@ -161,7 +161,7 @@ impl Line {
     }
 
     pub(super) fn slots(&self) -> HeldSlots<'_> {
-        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = lock(&self.slots);
         HeldSlots {
             line: self,
             slots: Some(slots),

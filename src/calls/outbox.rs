@@ -8,13 +8,14 @@ use std::{
     collections::VecDeque,
     mem::MaybeUninit,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
     time::{Duration, Instant},
 };
 
+use ibex_base::sync::lock;
 use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::{Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
@@ -392,7 +393,7 @@ impl Outbox {
     }
 
     fn notices(&self) -> MutexGuard<'_, VecDeque<Notice>> {
-        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.notices)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -13,6 +13,7 @@ use std::{
 };
 
 use futures_core::Stream;
+use ibex_base::sync::lock;
 use ibex_codec::Codec;
 use ibex_transport::{
     runtime::{Runtime, ServiceName},
@@ -377,7 +378,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     fn next(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.next)
     }
 }
 

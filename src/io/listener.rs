@@ -7,11 +7,12 @@ use std::{
     io,
     ops::Deref,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, ready},
 };
 
 use futures_core::{FusedStream, Stream as FuturesStream};
+use ibex_base::sync::lock;
 use ibex_transport::session::Interface;
 
 use super::{
@@ -276,7 +277,7 @@ impl ListenerNames {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

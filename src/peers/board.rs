@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
     time::Instant,
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Patience, Ticket, WaitSlot};
 use ibex_transport::runtime::Runtime;
 
@@ -213,7 +213,7 @@ impl Board {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shown)
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::sync::lock;
 use ibex_transport::engine::Admission;
 
 use crate::{ConnectError, DiscoveryError};
@@ -114,7 +115,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<News>> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.news)
     }
 }
 

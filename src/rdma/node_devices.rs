@@ -9,9 +9,10 @@
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use ibex_base::sync::lock;
 use ibex_bootstrap::{
     VerbsDevice, VerbsPair, VerbsSite,
     message::{GidType as WireGidType, VerbsEndpoint},
@@ -155,7 +156,7 @@ impl NodeDevices {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -12,11 +12,11 @@ use std::{
     fmt, mem,
     os::fd::AsFd,
     ptr::NonNull,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_protocol::{
     format::{
         channel_window::ChannelWindow,
@@ -647,7 +647,7 @@ impl ReceiveHandle {
         }
         let end = self.end.clone();
         // Until it is mapped: the engine may be told to let go of it.
-        let mut offered = end.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut offered = lock(&end.source);
         let Some(offer) = offered.take() else {
             return Ok(());
         };

@@ -10,10 +10,10 @@ use std::{
     mem,
     ops::Deref,
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use ibex_protocol::format::{counters::Counters, record::first_position};
 use ibex_ring::{
     Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix,
@@ -273,7 +273,7 @@ impl ReceiveEnd {
     /// (shm): so do we.
     pub(crate) fn ring_rests(&self) -> Result<(), String> {
         // Whoever maps a ring at this moment is waited for.
-        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = lock(&self.source);
         if source.take().is_some() {
             self.has_source.store(false, Ordering::Relaxed);
             return Ok(());
@@ -432,11 +432,11 @@ impl ReceiveEnd {
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     pub(crate) fn large(&self) -> MutexGuard<'_, VecDeque<LargeArrival>> {
-        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.large)
     }
 
     /// A large message has come. One that was announced before it may be on its way still.
@@ -448,7 +448,7 @@ impl ReceiveEnd {
 
     /// Gives the handle its source.
     pub(crate) fn provide(&self, source: Source) {
-        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
+        *lock(&self.source) = Some(source);
         self.has_source.store(true, Ordering::Release);
     }
 }

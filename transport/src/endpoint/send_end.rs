@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
     ops::Deref,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, OnceLock},
     thread,
     time::Instant,
 };
 
 use ibex_base::{
     fork,
-    sync::{Asymmetry, BiasedLock},
+    sync::{Asymmetry, BiasedLock, lock},
 };
 use ibex_protocol::format::control::CloseReason;
 use ibex_ring::{
@@ -197,7 +197,7 @@ impl Asking {
         asked: &mut Option<Wish>,
         asymmetry: Asymmetry,
     ) {
-        let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut askers = lock(&self.0);
         if asked.is_none() {
             *asked = Some(wish);
             askers.count += 1;
@@ -212,7 +212,7 @@ impl Asking {
         let Some(wish) = asked.take() else {
             return;
         };
-        let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut askers = lock(&self.0);
         askers.count -= 1;
         askers.for_room -= u32::from(wish == Wish::Room);
         ours.wants_room.store(askers.for_room, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! The state of an end, pending, open or over, and why; the engine sets it, handles read it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use ibex_base::sync::lock;
 use ibex_protocol::{format::control::ChannelSpec, session::Agreed};
 
 use crate::session::EndCause;
@@ -41,7 +42,7 @@ impl EndState {
 
     /// The end is over; the first reason stays.
     pub fn end(&self, reason: End) {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = lock(&self.end);
         if end.is_none() {
             *end = Some(reason);
         }
@@ -69,9 +70,6 @@ impl EndState {
         if !self.is_over() {
             return None;
         }
-        self.end
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.end).clone()
     }
 }

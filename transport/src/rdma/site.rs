@@ -13,6 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ibex_base::sync::lock;
 use ibex_protocol::{
     credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
     transfer::rendezvous::RemoteMemory,
@@ -256,7 +257,7 @@ impl Site {
 
     /// What the device is used by.
     fn opened(&self) -> Result<Opened, VerbsError> {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = lock(&self.opened);
         opened.clone().ok_or_else(|| VerbsError::Closed {
             device: self.name.clone(),
         })
@@ -287,7 +288,7 @@ impl Site {
 
     /// Whether the machine shows that it still has the device.
     pub(crate) fn is_shown(&self) -> bool {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = lock(&self.opened);
         opened
             .as_ref()
             .is_some_and(|opened| opened.device.is_shown())
@@ -321,7 +322,7 @@ impl Site {
     pub(crate) fn look_at_port(&self) -> Result<PortNews, VerbsError> {
         let device = self.opened()?.device;
         let now = Standing::of(&device, self.port, self.partition_key)?;
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = lock(&self.standing);
         let before = std::mem::replace(&mut *standing, now);
         if before != now {
             let why = format!("its {before} became {now}");
@@ -421,7 +422,7 @@ impl Site {
     /// looked at; `None` if it is not known, or the port is in it no more.
     #[must_use]
     pub fn partition_key(&self) -> Option<PartitionKey> {
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = lock(&self.standing);
         standing.partition.and_then(|partition| partition.key)
     }
 
@@ -481,7 +482,7 @@ impl Site {
 
     /// Gives an engine what it has to poll, once.
     pub(crate) fn take_into_care(&self) -> Result<SiteQueues, VerbsError> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = lock(&self.queues);
         queues.take().ok_or_else(|| {
             SiteError::Taken {
                 device: self.device().to_owned(),
@@ -492,7 +493,7 @@ impl Site {
 
     /// The engine cannot poll them after all: whoever tries next may.
     pub(crate) fn give_back(&self, queues: SiteQueues) {
-        let mut kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.queues);
         *kept = Some(queues);
     }
 

@@ -14,9 +14,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::site::new_number;
+use ibex_base::sync::lock;
 
 /// The list, by queue pair number.
 #[derive(Debug, Default)]
@@ -50,7 +51,7 @@ impl Unjoined {
     }
 
     fn tickets(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tickets)
     }
 }
 

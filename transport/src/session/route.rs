@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use ibex_base::sync::lock;
 use ibex_protocol::framing::Carriage;
 
 use crate::{
@@ -140,6 +141,6 @@ impl Route {
     }
 
     fn carried(&self) -> MutexGuard<'_, Carried> {
-        self.carried.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.carried)
     }
 }

@@ -19,11 +19,11 @@ use std::{
     collections::VecDeque,
     mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     thread,
 };
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use rustix::{
     fs::fstat,
     io::{Errno, retry_on_intr},
@@ -240,7 +240,7 @@ impl Closers {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -14,10 +14,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU32, Ordering},
 };
 
+use ibex_base::sync::lock;
 use ibex_ring::{
     end_status::{BLOCK_BYTES, ReceiverWords, SenderWords, Words},
     memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd},
@@ -116,7 +117,7 @@ impl SegmentShare {
     /// The list is whole after every statement, so a panic elsewhere while it
     /// was locked does not spoil it.
     fn free(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.free)
     }
 }
 

@@ -5,8 +5,9 @@
 //! its own say.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use ibex_base::sync::lock;
 use ibex_ring::memory::MemoryError;
 
 use super::control_segment::ControlSegment;
@@ -45,7 +46,7 @@ impl ControlSegments {
         let Some(reader) = reader else {
             return ControlSegment::create(bytes);
         };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let is_meant = |shared: &&Shared| shared.reader == reader && shared.bytes == bytes;
         let found = all
             .iter()

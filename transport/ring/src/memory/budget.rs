@@ -22,8 +22,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
+
+use ibex_base::sync::lock;
 
 /// The account of a process.
 #[derive(Debug, Default)]
@@ -77,7 +79,7 @@ impl MemoryAccount {
 
     /// Every statement leaves the state whole, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -11,9 +11,9 @@ use std::mem::{self, MaybeUninit};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 use rustix::io::Errno;
 
 use super::{
@@ -368,7 +368,7 @@ impl Stock {
     /// The list is whole after every statement, so a panic elsewhere while it
     /// was locked does not spoil it.
     fn lock(&self) -> MutexGuard<'_, Vec<LargeBuffer>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.free)
     }
 }
 

@@ -7,7 +7,9 @@
 //! leaks its memory, and that is all it does.
 #![forbid(unsafe_code)]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use ibex_base::sync::lock;
 
 /// Memory that outlives its node.
 ///
@@ -21,12 +23,12 @@ pub trait Orphan: Send {
 
 /// Takes over memory until it is settled.
 pub fn adopt(orphan: Box<dyn Orphan>) {
-    lock().push(orphan);
+    lock(&ORPHANS).push(orphan);
 }
 
 /// Frees what has been settled; returns how many are still held.
 pub fn sweep() -> usize {
-    let mut held = lock();
+    let mut held = lock(&ORPHANS);
     let settled: Vec<_> = held.extract_if(.., |orphan| orphan.is_settled()).collect();
     let remaining = held.len();
     // Freeing runs foreign `Drop`s, which may adopt in turn: not under the lock.
@@ -35,12 +37,8 @@ pub fn sweep() -> usize {
     remaining
 }
 
+// A panicking `is_settled` leaves every orphan in the list, so a poisoned list stays usable.
 static ORPHANS: Mutex<Vec<Box<dyn Orphan>>> = Mutex::new(Vec::new());
-
-/// A panicking `is_settled` leaves every orphan in the list, so the list stays usable.
-fn lock() -> MutexGuard<'static, Vec<Box<dyn Orphan>>> {
-    ORPHANS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {

@@ -21,9 +21,9 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use ibex_base::fork;
+use ibex_base::{fork, sync::lock};
 
 use super::protection_domain::{Domain, ProtectionDomain};
 use crate::{
@@ -291,7 +291,7 @@ impl Registration {
     }
 
     fn state(&self) -> MutexGuard<'_, RegistrationState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::slice;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use ibex_base::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 use rustix::mm::{Advice, madvise};
@@ -42,7 +43,7 @@ impl World {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A test that panicked while it held the lock has failed already.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
