@@ -148,7 +148,7 @@ pub(crate) fn admission(
     our_channels: u32,
     resuming: &Resuming,
 ) -> Admission {
-    let (rewiring, registered) = resuming.terms(&established);
+    let (reconnect, registered) = resuming.terms(&established);
     let Established {
         stream,
         leftover,
@@ -169,7 +169,7 @@ pub(crate) fn admission(
         rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
         payload_checksums,
-        rewiring: Some(rewiring),
+        reconnect: Some(reconnect),
         place: Box::new((place, registered)),
         peer: PeerDescription {
             address: info.address,

@@ -18,4 +18,4 @@ pub mod rdma;
 pub mod runtime;
 pub mod session;
 pub mod shared_memory;
-pub mod stream;
+pub mod wire;

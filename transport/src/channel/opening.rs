@@ -18,7 +18,7 @@ impl Runtime {
     ) -> Result<SendHandle, CannotOpen> {
         let end = self
             .on_link(session.id, |link, context| {
-                link.open_sender(name, spec, open_timeout, context)
+                link.core.open_sender(name, spec, open_timeout, context)
             })
             .unwrap_or(Err(CannotOpen::SessionOver))?;
         Ok(SendHandle::new(end))
@@ -36,7 +36,7 @@ impl Runtime {
     ) -> Result<ReceiveHandle, CannotOpen> {
         let end = self
             .on_link(session.id, |link, context| {
-                link.open_receiver(name, spec, open_timeout, tell_every, context)
+                link.core.open_receiver(name, spec, open_timeout, tell_every, context)
             })
             .unwrap_or(Err(CannotOpen::SessionOver))?;
         Ok(ReceiveHandle::new(end))

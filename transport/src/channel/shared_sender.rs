@@ -28,10 +28,10 @@ impl Runtime {
     ) -> Result<SendHandle, CannotOpen> {
         loop {
             let found = self.on_link(session.id, |link, context| {
-                if let Some(end) = link.shared_sender(name) {
+                if let Some(end) = link.core.shared_sender(name) {
                     return Ok((end, false));
                 }
-                let end = link.open_sender(name, spec.clone(), open_timeout, context)?;
+                let end = link.core.open_sender(name, spec.clone(), open_timeout, context)?;
                 // Nobody else has seen it, and no handle of it is inside.
                 end.bias.withdraw();
                 end.shared.0.store(true, Ordering::Relaxed);

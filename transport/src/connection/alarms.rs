@@ -4,7 +4,7 @@ use std::{task::Waker, time::Instant};
 
 use ibex_protocol::timer::Timer;
 
-use super::Link;
+use super::core::Core;
 use crate::connection::Context;
 
 /// Times, and who is woken then. Few at a time: each place that has deadlines keeps its next one
@@ -12,7 +12,7 @@ use crate::connection::Context;
 #[derive(Debug, Default)]
 pub(super) struct Alarms(Vec<(Instant, Waker)>);
 
-impl Link {
+impl Core {
     /// Calls `waker` at `at`, while the session lives. Returns whether that is sooner than
     /// anything else of the session.
     pub(crate) fn wake_at(&mut self, at: Instant, waker: Waker) -> bool {

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::format::control::Ask;
 
-use super::Link;
+use super::core::Core;
 use crate::{
     connection::Context,
     node::{Undelivered, What},
 };
 
-impl Link {
+impl Core {
     /// Tells the peer that this node begins no call any more.
     pub(crate) fn say_draining(&mut self) {
         self.session.say_draining(false);

@@ -10,16 +10,16 @@ use ibex_protocol::{
     timer::Timer,
 };
 
-use super::{Link, Parting, Phase};
+use super::core::{Core, Phase};
 use crate::{
     clock,
-    connection::{Context, Tools},
+    connection::Context,
     endpoint::{send_end::Claim, state::End},
     node::{Undelivered, Warning, What, warn_of},
     session::EndCause,
 };
 
-impl Link {
+impl Core {
     /// Its sending ends, whoever has their handles, do not end in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
         let ends = self.senders.values().map(|sender| &sender.end);
@@ -55,7 +55,7 @@ impl Link {
     /// Ends the senders of a link that closes behind their last message. A handle that has got
     /// in before may yet publish one: it is waited for, for as long as nothing but a message
     /// that is being built takes.
-    fn end_senders(&mut self) {
+    pub(super) fn end_senders(&mut self) {
         let senders = self.senders.iter().filter(|(_, sender)| sender.is_ending);
         let ending: Vec<_> = senders
             .map(|(id, sender)| (id, sender.end.clone()))
@@ -140,7 +140,6 @@ impl Link {
                 self.phase = Phase::PeerClosed;
                 let latest = clock::now() + GOODBYE_TIMEOUT;
                 self.timers.set_sooner(Timer::Linger, latest);
-                self.finish_if_said(context);
             }
             Phase::PeerClosed | Phase::Gone => {}
         }
@@ -189,9 +188,6 @@ impl Link {
             self.tell(What::Gone { cause }, context);
         }
         self.end_all(cause, context);
-        self.say_last_word();
-        let _ = self.tcp.shutdown(std::net::Shutdown::Both);
-        self.leave_pair();
     }
 
     fn end_all(&mut self, cause: &EndCause, context: &mut Context<'_>) {
@@ -205,44 +201,9 @@ impl Link {
         }
     }
 
-    /// Our goodbye is out and so is the peer's: nothing is missing.
-    pub(super) fn finish_if_said(&mut self, context: &mut Context<'_>) {
-        let done = self.session.said_goodbye() && self.wires.in_flight().is_none();
-        if self.phase == Phase::PeerClosed && done {
-            self.finish(&EndCause::Goodbye, context);
-        }
-    }
-
-    /// Does what was to be done by `now`, and lets out what follows.
-    pub(crate) fn expire(&mut self, now: Instant, tools: &mut Tools, context: &mut Context<'_>) {
-        let mut any = false;
-        while let Some(timer) = self.timers.poll_expired(now) {
-            any = true;
-            match timer {
-                Timer::Linger => self.finish(&EndCause::Goodbye, context),
-                Timer::Leave => self.end_senders(),
-                Timer::Drain => {
-                    self.look_at_teardown(now, tools, context);
-                }
-                Timer::Stall => self.look_for_stalls(now, context),
-                Timer::Open => self.look_for_openings(now, context),
-                Timer::Pass => self.look_at_unix(context),
-                Timer::Memory => self.memory_may_be_there(now, context),
-                Timer::Notice => self.tell_of_break(context),
-                Timer::Redial => self.redial(context),
-                Timer::Verdict => self.give_up(context),
-                Timer::Alarm => self.sound_alarms(now, context),
-            }
-        }
-        if any {
-            self.settle(tools, context);
-        }
-    }
-
     /// Channels with messages that the peer's engine is not known to hold.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
-        let parting = self.parting.iter().filter_map(Parting::sender);
-        let all = self.senders.values().chain(parting);
+        let all = self.senders.values().chain(self.retained.senders());
         all.filter_map(|sender| {
             let counts = sender.end.counts();
             // shm: publishing is delivery while the peer lives and has what it lies in.

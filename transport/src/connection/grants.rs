@@ -1,7 +1,7 @@
-//! Blocks that the peer was granted ahead, and the messages that come in them.
+//! Memory that the peer was granted to write to, and the messages that come in it.
 //!
-//! They are the pair's and not their receiver's: a receiver may go while the peer writes
-//! there, and its blocks stay as they are until the peer's end is gone too.
+//! It is not its receiver's: a receiver may go while the peer writes there, and its memory stays
+//! as it is until the peer's end is gone too, or nothing of the peer comes any more.
 
 use std::sync::Arc;
 
@@ -9,19 +9,22 @@ use ibex_protocol::transfer::{
     eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed, lands},
     rendezvous::RemoteMemory,
 };
-use ibex_ring::memory::LargeBuffer;
+use ibex_ring::memory::{LargeBuffer, LargeLease};
 
-use super::{Link, Wires};
+use super::core::Core;
 use crate::{
     connection::{Context, MemoryWanted, Purpose},
     endpoint::receive_end::{LargeArrival, LargePlace},
     rdma::LandingBlock,
 };
 
-/// The blocks of a pair, by index.
+/// Memory that the peer may be writing to.
 #[derive(Default)]
-pub(super) struct Landings {
+pub(super) struct Grants {
+    /// Blocks that it was granted ahead, by index.
     blocks: Vec<Option<Granted>>,
+    /// Memory for messages that nobody wants any more, by the receiving end.
+    unwanted: Vec<(u32, LargeLease)>,
 }
 
 struct Granted {
@@ -31,7 +34,7 @@ struct Granted {
     block: Arc<LandingBlock>,
 }
 
-impl Landings {
+impl Grants {
     fn place(&mut self, index: u16, end: u32, block: LandingBlock) {
         let index = usize::from(index);
         if self.blocks.len() <= index {
@@ -50,22 +53,30 @@ impl Landings {
         self.blocks.get_mut(usize::from(index))?.take()
     }
 
-    /// The peer's end is gone.
+    /// Keeps memory that the peer may be writing to, of an end that nobody has any more.
+    pub(super) fn keep(&mut self, end: u32, granted: impl Iterator<Item = LargeLease>) {
+        self.unwanted.extend(granted.map(|memory| (end, memory)));
+    }
+
+    /// Frees the memory of an end whose peer is gone: everything that it wrote is there.
     pub(super) fn forget(&mut self, end: u32) {
+        self.unwanted.retain(|(granted, _)| *granted != end);
         for granted in &mut self.blocks {
             granted.take_if(|granted| granted.end == end);
         }
     }
 
-    /// Nothing of the peer comes any more. Gives what nobody reads: the peer may have been
-    /// in the middle of writing there.
+    /// Returns the memory that nobody reads, as nothing of the peer comes any more: it may have
+    /// been in the middle of writing there.
     pub(super) fn withdraw(&mut self) -> impl Iterator<Item = LargeBuffer> {
-        let granted = self.blocks.drain(..).flatten();
-        granted.filter_map(|granted| Some(Arc::into_inner(granted.block)?.withdraw()))
+        let blocks = self.blocks.drain(..).flatten();
+        let blocks = blocks.filter_map(|granted| Some(Arc::into_inner(granted.block)?.withdraw()));
+        let unwanted = self.unwanted.drain(..);
+        blocks.chain(unwanted.map(|(_, memory)| memory.withdraw()))
     }
 }
 
-impl Link {
+impl Core {
     /// A message of `length` waits for its memory: if such may come in blocks, the next
     /// ones shall. As many as may be are got off the turn; where they are there already,
     /// the sender hears which are its own again.
@@ -91,29 +102,25 @@ impl Link {
 
     /// Grants blocks to the sender of a receiving end.
     pub(crate) fn grant_landings(&mut self, end: u32, blocks: Vec<(LandingBlock, RemoteMemory)>) {
-        let Wires::Pair(pair) = &mut self.wires else {
+        // The session may have resumed without a device, or over another since they were leased.
+        let Some(site) = self.shared.carrier.granting_site() else {
             return;
         };
         if !self.receivers.contains(end) {
             return;
         }
-        // The session may have resumed over another device since they were leased.
-        let site = pair.site().clone();
         let ours = blocks.into_iter().filter(|(block, _)| block.is_of(&site));
         for (block, memory) in ours.take(LANDINGS_PER_CHANNEL) {
             if let Some(index) = self.session.grant_landing(end, memory) {
-                pair.landings.place(index, end, block);
+                self.grants.place(index, end, block);
             }
         }
     }
 
     /// The peer needs a block no more.
     pub(super) fn landing_returned(&mut self, index: u16) {
-        let Wires::Pair(pair) = &mut self.wires else {
-            return;
-        };
         // It goes here, as nobody reads there: all of its messages were released.
-        if let Some(granted) = pair.landings.take(index)
+        if let Some(granted) = self.grants.take(index)
             && let Some(receiver) = self.receivers.get_mut(granted.end)
         {
             receiver.has_landings = false;
@@ -128,11 +135,8 @@ impl Link {
             length,
             index,
         } = landed;
-        let Wires::Pair(pair) = &self.wires else {
-            return;
-        };
         if let Some(receiver) = self.receivers.get(end)
-            && let Some(block) = pair.landings.block(index)
+            && let Some(block) = self.grants.block(index)
         {
             let arrival = LargeArrival {
                 sequence,

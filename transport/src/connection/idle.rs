@@ -11,10 +11,11 @@ use std::{mem, sync::atomic::Ordering};
 use ibex_base::sync::Asymmetry;
 use ibex_protocol::format::control::Ask;
 
-use super::{Link, Phase, wires::Wires};
+use super::core::Core;
 use crate::{
-    connection::{Context, Tools},
+    connection::Context,
     endpoint::send_end::{Claim, Rested, SendEnd, Wish},
+    wire::{AnyWire, Wire},
 };
 
 /// What the last look at a sender's ring found.
@@ -49,7 +50,7 @@ impl SenderSilence {
     /// The wires may still be reading what is released already. A device may be done with
     /// all of it, and not have said so before it is asked for something that has to be told,
     /// as a question is.
-    fn look(&mut self, end: &SendEnd, wires: &Wires) -> Finding {
+    fn look(&mut self, end: &SendEnd, wire: &AnyWire) -> Finding {
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
             self.is_asked = false;
@@ -61,9 +62,9 @@ impl SenderSilence {
             let last_frame = *self.last_frame.get_or_insert_with(|| {
                 // What was asked before may have gone out before that frame.
                 self.is_asked = false;
-                wires.in_flight().unwrap_or(0)
+                wire.in_flight().unwrap_or(0)
             });
-            if wires.are_done_with(last_frame) {
+            if wire.done() >= last_frame {
                 return Finding::Silent;
             }
         }
@@ -72,59 +73,27 @@ impl SenderSilence {
     }
 }
 
-impl Link {
-    /// Gives back what was not used since the last look. Returns whether another look is
-    /// worth it although nothing moves.
-    pub(crate) fn look_for_silence(
-        &mut self,
-        tools: &mut Tools,
-        context: &mut Context<'_>,
-    ) -> bool {
-        if self.broken.is_some() {
-            return false;
-        }
-        match self.phase {
-            Phase::Up => {}
-            // It goes as a whole, unless the peer's host says nothing any more.
-            Phase::Closing => {
-                let goes_on = self.look_for_cut_frame() | self.look_for_answers(tools, context);
-                self.settle(tools, context);
-                return goes_on;
-            }
-            Phase::PeerClosed | Phase::Gone => return false,
-        }
-        let mut goes_on = self.rest_senders(context);
-        for receiver in self.receivers.values_mut() {
-            goes_on |= receiver.look_for_silence();
-        }
-        goes_on |= self.wires.look_for_silence(&self.shared.counters);
-        goes_on |= self.look_for_cut_frame();
-        goes_on |= self.look_for_answers(tools, context);
-        self.settle(tools, context);
-        if !goes_on {
-            self.rest();
-        }
-        goes_on
-    }
-
+impl Core {
     /// Nothing moves: lists for what comes and goes are freed.
-    fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         self.session.rest();
         if let Some(local) = &mut self.local {
             local.rest();
         }
         self.hot_rings.shrink_to_fit();
-        self.parting.shrink_to_fit();
+        self.retained.rest();
     }
 
-    fn rest_senders(&mut self, context: &mut Context<'_>) -> bool {
+    /// Gives back what ends have not used since the last look. Returns whether another look is
+    /// worth it although nothing moves.
+    pub(super) fn rest_ends(&mut self, wire: &AnyWire, context: &mut Context<'_>) -> bool {
         let mut goes_on = false;
         let mut silent = Vec::new();
         for (id, sender) in self.senders.iter_mut() {
             let Some(silence) = &mut sender.silence else {
                 continue;
             };
-            match silence.look(&sender.end, &self.wires) {
+            match silence.look(&sender.end, wire) {
                 Finding::Used => goes_on = true,
                 Finding::Silent => silent.push(id),
                 Finding::Needed { is_asked: true } => {}
@@ -139,6 +108,9 @@ impl Link {
                     self.session.ask(id, ask);
                 }
             }
+        }
+        for receiver in self.receivers.values_mut() {
+            goes_on |= receiver.look_for_silence();
         }
         goes_on | self.take_rings(&silent, context)
     }

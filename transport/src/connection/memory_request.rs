@@ -43,7 +43,7 @@ impl MemoryWanted {
             Purpose::Large { sequence, length } => {
                 let memory = session.lease_for_arrival(length as usize);
                 session.runtime.on_link(session.id, |link, context| {
-                    link.large_memory(end, sequence, memory, context);
+                    link.core.large_memory(end, sequence, memory, context);
                 });
             }
             Purpose::More {
@@ -55,13 +55,13 @@ impl MemoryWanted {
                 let (from, end_at) = (from as usize, to as usize);
                 let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
                 session.runtime.on_link(session.id, |link, _| {
-                    link.large_memory_grew(end, sequence, to, populated);
+                    link.core.large_memory_grew(end, sequence, to, populated);
                 });
             }
             Purpose::Landings => {
                 let blocks = session.lease_landings();
                 session.runtime.on_link(session.id, |link, _| {
-                    link.grant_landings(end, blocks);
+                    link.core.grant_landings(end, blocks);
                 });
             }
         }

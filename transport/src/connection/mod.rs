@@ -1,34 +1,31 @@
-//! One session in the engine: its wires, and the ends of its channels.
+//! One session in the engine: a [`Core`] and the wire that carries its frames.
 //!
-//! A link joins the pure [`Session`] with what moves bytes. `requests` says what
-//! handles want of it, `protocol_events` what it does about the session's events,
-//! `ending` how it ends; `senders` and `receivers` are the
-//! ends. Frames go over the `wires`: the session's connection (`stream`) or a
-//! queue pair (`queue_pair`); `shared_memory` passes descriptors where the data goes through
-//! shared memory. Whatever a link does on behalf of a handle is followed by
-//! `Link::settle`, which lets the consequences out.
+//! The core joins the pure [`Session`] of the protocol with the ends of channels. `requests` says
+//! what handles want of it, `protocol_events` what it does about the session's events, `ending`
+//! how it ends; `senders` and `receivers` are the ends. The [wire](crate::wire) moves frames and
+//! knows the core by what a wire may ask of it (`frames`). Both are fields of a [`Connection`],
+//! whose turn lets one work on the other. Whatever the core does on behalf of a handle is
+//! followed by [`Connection::settle`], which lets the consequences out.
 
 mod alarms;
 pub(crate) mod compaction;
 mod context;
-mod cut_frame;
+mod core;
+mod device;
 mod dialer;
 mod draining;
 mod ending;
-mod epoll_token;
 mod failover_policy;
+mod frames;
 mod grants;
 mod idle;
-mod in_epoll;
 mod memory_request;
 mod new_wire;
 mod openings;
 mod outage;
+mod outages;
 mod peer_process;
 mod protocol_events;
-mod queue_pair;
-mod queue_pair_receive;
-mod queue_pair_send;
 mod receivers;
 mod reconnect;
 mod reconnect_terms;
@@ -41,86 +38,58 @@ mod shared_memory_bell;
 mod shared_memory_passing;
 mod stalls;
 mod stats;
-mod stream;
-mod stream_receive;
-mod tools;
-mod turn_share;
-mod wires;
+mod turn;
 
 use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     credit::{broker::CreditAction, session::CreditReport},
+    format::record::Layout,
     id_map::IdMap,
     session::{Session, SessionConfig},
     timer::TimerTable,
+    transfer::eager_write::LandingId,
+};
+use ibex_ring::{
+    Released,
+    memory::{LargeLease, RingLease},
 };
 
+pub(crate) use self::core::Core;
 pub(crate) use context::Context;
 pub(crate) use dialer::Redialing;
 pub use dialer::{Attempt, Redial, RedialError};
-pub(crate) use epoll_token::EpollToken;
 pub use failover_policy::FailoverPolicy;
 pub(crate) use memory_request::{MemoryWanted, Purpose};
 pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
 pub(crate) use replace_wire::say_last_word;
 pub use stats::LinkStats;
-pub(crate) use tools::Tools;
 
+use self::core::Phase;
 use crate::{
     rdma::PreparedPair,
     session::{EndCause, PeerDescription, SessionShared},
     shared_memory::UnixWires,
+    wire::{AnyWire, Tools, Wire, WireSocket, WireStart},
 };
-use in_epoll::Membership;
-use receivers::ReceiveLink;
 use reconnect::Reconnect;
-use retained::Parting;
-use senders::SendLink;
 use shared_memory::LocalWires;
-use wires::Wires;
 
-/// One session's wires and ends.
-pub(crate) struct Link {
-    shared: Arc<SessionShared>,
-    session: Session,
+/// One session in the engine.
+pub(crate) struct Connection {
+    /// The session but for its wire.
+    pub(crate) core: Core,
+    wire: AnyWire,
+    socket: WireSocket,
+    /// The peer has left the connection beside a queue pair.
+    peer_has_left: bool,
+    /// The session is over, and its wire was told.
+    has_let_go: bool,
 
-    // The wires.
-    tcp: TcpStream,
-    /// The socket may have something to read.
-    readable: bool,
-    membership: Membership,
-    /// Turns since somebody last meant to sleep in the epoll set.
-    busy_turns: u32,
-    wires: Wires,
-    local: Option<LocalWires>,
-
-    // The ends.
-    senders: IdMap<SendLink>,
-    receivers: IdMap<ReceiveLink>,
-    /// Sending ends whose ring is looked at in every turn.
-    hot_rings: Vec<u32>,
-    /// Memory of ends that are gone, until no frame of theirs is on its way.
-    parting: Vec<Parting>,
-
-    // The life of the session.
-    phase: Phase,
-    /// It did not end in order: what the peer did not take is lost.
-    is_lost: bool,
-    /// The wires are of no more use: the session ends, or is suspended, when what had arrived
-    /// is read.
-    broken: Option<EndCause>,
-    /// How it gets others, where both ends can go on over them.
-    rewiring: Option<Box<Reconnect>>,
+    // The engine's notes about it.
     /// Its queue pair is gone, and the engine has not heard so.
     pub(crate) has_left_site: bool,
-    timers: TimerTable,
-    alarms: alarms::Alarms,
-    /// As it closes: until then handles that are inside are waited for.
-    leaving_until: Option<Instant>,
-    /// Of the node's sessions; given up when this one is over.
-    place: Option<Box<dyn Any + Send>>,
     /// It is turned in every turn of the engine: for so many more, if nothing moves.
     pub(crate) is_hot: bool,
     pub(crate) heat: u32,
@@ -128,7 +97,7 @@ pub(crate) struct Link {
     pub(crate) is_watched: bool,
 }
 
-/// What the handshake left for a link to go on with.
+/// What a handshake left for a connection to go on with.
 pub(crate) struct Handover<'a> {
     pub(crate) tcp: TcpStream,
     /// Bytes that came behind the handshake.
@@ -140,23 +109,13 @@ pub(crate) struct Handover<'a> {
     /// Ends that either side may have open.
     pub(crate) max_channels: usize,
     /// How it gets other wires, where both ends can go on over them.
-    pub(crate) rewiring: Option<ReconnectTerms>,
+    pub(crate) reconnect: Option<ReconnectTerms>,
     /// Whatever is to be dropped when the session is over.
     pub(crate) place: Box<dyn Any + Send>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Up,
-    /// We say goodbye, and wait for the peer's.
-    Closing,
-    /// The peer said goodbye; ours goes out.
-    PeerClosed,
-    /// Over: nothing is sent or read any more.
-    Gone,
-}
-
-impl Link {
+impl Connection {
+    /// Takes over the session that a handshake led to.
     pub(crate) fn new(
         shared: Arc<SessionShared>,
         handover: Handover<'_>,
@@ -168,41 +127,42 @@ impl Link {
             unix,
             pair,
             max_channels,
-            rewiring,
+            reconnect,
             place,
         } = handover;
-        let resumes = rewiring.is_some();
+        let resumes = reconnect.is_some();
         let is_stream = pair.is_none();
         let dialed = pair.as_ref().is_some_and(PreparedPair::dialed);
-        let prepare = || -> io::Result<_> {
-            tcp.set_nonblocking(true)?;
-            tcp.set_nodelay(true)?;
+        let refuse = |socket: &TcpStream| {
+            if is_stream && resumes {
+                // The peer has the session, and would wait for this end to come back.
+                say_last_word(socket, 0);
+            }
+        };
+        let prepare = |pair| -> io::Result<_> {
             let add = |unix| {
                 let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
                 LocalWires::new(unix, shared.id, peer, asymmetry, &tools.epoll)
             };
             let local = unix.map(add).transpose()?;
-            if local.is_none() {
+            let carries_data = local.is_none();
+            if carries_data {
                 // Data comes over a network: it shall not meet the allocator.
                 if is_stream {
                     tools.blocks.provide().map_err(io::Error::other)?;
                 }
                 tools.compact_blocks.provide().map_err(io::Error::other)?;
             }
-            let checksums = shared.payload_checksums();
-            let (wires, terms) = Wires::new(leftover, pair, checksums, &mut tools.blocks)?;
-            Ok((local, wires, terms))
+            let start = WireStart {
+                leftover,
+                pair,
+                carries_data,
+                payload_checksums: shared.payload_checksums(),
+            };
+            let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
+            Ok((local, wire, terms))
         };
-        let (local, wires, terms) = match prepare() {
-            Ok(prepared) => prepared,
-            Err(refused) => {
-                if is_stream && resumes {
-                    // The peer has the session, and would wait for this end to come back.
-                    say_last_word(&tcp, 0);
-                }
-                return Err(refused);
-            }
-        };
+        let (local, wire, terms) = prepare(pair).inspect_err(|_| refuse(&tcp))?;
         let session = SessionConfig {
             carriage: terms.carriage,
             dialed,
@@ -215,184 +175,198 @@ impl Link {
             resumes,
         };
         let fabric = shared.fabric();
-        let mut link = Self {
-            session: Session::new(session),
-            shared,
-            tcp,
-            readable: true,
-            membership: Membership::Out,
-            busy_turns: 0,
-            wires,
-            local,
-            senders: IdMap::new(),
-            receivers: IdMap::new(),
-            hot_rings: Vec::new(),
-            parting: Vec::new(),
-            phase: Phase::Up,
-            is_lost: false,
-            broken: None,
-            rewiring: rewiring.map(|terms| Box::new(Reconnect::new(terms, fabric))),
+        let address = tcp.local_addr().ok();
+        let socket = WireSocket::new(tcp, shared.id)?;
+        let mut connection = Self {
+            core: Core {
+                shared,
+                session: Session::new(session),
+                local,
+                address,
+                senders: IdMap::new(),
+                receivers: IdMap::new(),
+                hot_rings: Vec::new(),
+                retained: Default::default(),
+                grants: Default::default(),
+                phase: Phase::Up,
+                is_lost: false,
+                is_refused: false,
+                broken: None,
+                reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
+                timers: TimerTable::default(),
+                alarms: Default::default(),
+                leaving_until: None,
+                place: Some(place),
+            },
+            wire,
+            socket,
+            peer_has_left: false,
+            has_let_go: false,
             has_left_site: false,
-            timers: TimerTable::default(),
-            alarms: alarms::Alarms::default(),
-            leaving_until: None,
-            place: Some(place),
             is_hot: false,
             heat: 0,
             is_watched: false,
         };
-        if let Err(refused) = link.join_epoll(&tools.epoll) {
-            link.say_last_word();
+        if let Err(refused) = connection.socket.join(&tools.epoll) {
+            connection.say_last_word();
             return Err(refused);
         }
-        Ok(link)
+        Ok(connection)
     }
 
+    #[inline]
     pub(crate) fn id(&self) -> u64 {
-        self.shared.id
+        self.core.shared.id
     }
 
-    /// Who its peer is.
+    /// Returns who the peer is.
     pub(crate) fn peer(&self) -> &PeerDescription {
-        self.shared.peer()
+        self.core.shared.peer()
     }
 
-    /// Whether its frames are charged to what the node takes in over connections.
-    pub(crate) fn needs_credit(&self) -> bool {
-        self.local.is_none() && !matches!(self.wires, Wires::Pair(_))
-    }
-
-    /// What its handles have of it.
+    /// Returns the part of the session that its handles have.
     pub(crate) fn shared(&self) -> Arc<SessionShared> {
-        self.shared.clone()
+        self.core.shared.clone()
     }
 
-    /// Takes the wires out of the epoll set.
+    // ---- The socket ------------------------------------------------------------------
+
+    /// Takes the sockets out of the epoll set.
     pub(crate) fn unregister(&mut self, epoll: &OwnedFd) {
-        self.part_from_epoll(epoll);
-        if let Some(local) = &self.local {
+        self.socket.part(epoll);
+        if let Some(local) = &self.core.local {
             local.unregister(epoll);
         }
     }
 
-    // ---- The turn --------------------------------------------------------------------
+    /// Has epoll tell of the socket: at once, if there is something to read already.
+    pub(crate) fn join_epoll(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        self.socket.join(epoll)
+    }
 
-    /// Moves what can move. Returns whether anything did.
+    /// Counts a turn that nobody slept before.
     #[inline]
-    pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
-        // What is queued goes out before the socket is asked for more: the question costs
-        // a system call, and the peer may be waiting. But the answer may be what a large
-        // message waits for, which then goes out in one write with what is queued.
-        let mut progress = self.send_lone_record(&mut tools.lists);
-        let mut is_due_again = false;
-        if !progress {
-            let seen = self.look_at_rings();
-            progress = seen.is_sendable;
-            is_due_again = seen.has_large;
-        }
-        if !is_due_again {
-            progress |= self.transmit(tools, context);
-        }
-        if self.readable || self.reads_every_turn() || self.has_leftover() || !self.is_undisturbed()
-        {
-            let has_received = self.receive(tools, context);
-            is_due_again |= has_received;
-            progress |= has_received;
-        }
-        if self.session.has_events() {
-            self.handle_events(context);
-            is_due_again = true;
-        }
-        if is_due_again {
-            progress |= self.transmit(tools, context);
-        }
-        self.watch_writable(tools);
-        progress
+    pub(crate) fn stay_awake(&mut self, epoll: &OwnedFd) {
+        self.socket.stay_awake(self.wire.reads_every_turn(), epoll);
     }
 
-    /// Whether something is due, waits to be written, or to be ended when it has been.
-    #[inline]
-    pub(crate) fn has_output(&self) -> bool {
-        self.session.is_due() || !self.wires.have_taken_all() || !self.is_undisturbed()
-    }
-
-    /// Lets out what a handle's wish led to.
-    pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
-        self.handle_events(context);
-        self.flush_local(context);
-        self.transmit(tools, context);
-        self.handle_events(context);
-        self.watch_writable(tools);
-    }
-
-    /// epoll said so.
+    /// Notes that epoll has told of the socket.
     ///
     /// That the socket takes more again needs no note: the turn that follows writes, and
-    /// [`watch_writable`](Self::watch_writable) then ends the watch if nothing is left.
+    /// then ends the watch if nothing is left.
     pub(crate) fn tcp_is_ready(&mut self, readable: bool) {
-        self.readable |= readable;
+        self.socket.readable |= readable;
     }
 
     // ---- Credit ----------------------------------------------------------------------
 
-    /// What the broker has to hear of the session since the last time.
-    pub(crate) fn take_credit_report(&mut self) -> CreditReport {
-        self.session.take_credit_report()
+    /// Returns whether its frames are charged to what the node takes in over connections.
+    pub(crate) fn needs_credit(&self) -> bool {
+        self.core.local.is_none() && !matches!(self.wire, AnyWire::QueuePair(_))
     }
 
-    /// How much credit the peer has used in all.
+    /// Returns the news that the broker has to hear of the session since the last time.
+    pub(crate) fn take_credit_report(&mut self) -> CreditReport {
+        self.core.session.take_credit_report()
+    }
+
+    /// Returns how much credit the peer has used in all.
     pub(crate) fn credit_used(&self) -> u64 {
-        self.session.credit_used()
+        self.core.session.credit_used()
     }
 
     /// Does what the broker decided; [`settle`](Self::settle) tells the peer.
     pub(crate) fn handle_credit(&mut self, action: CreditAction) {
+        let session = &mut self.core.session;
         match action {
-            CreditAction::Give { credit, term, .. } => self.session.give(credit, term),
-            CreditAction::Recall { credit, .. } => self.session.recall(credit),
+            CreditAction::Give { credit, term, .. } => session.give(credit, term),
+            CreditAction::Recall { credit, .. } => session.recall(credit),
         }
     }
 
-    /// Whether the session lives and is not about to end: then nothing but what its turns
-    /// move brings it on.
+    // ---- What the engine asks --------------------------------------------------------
+
+    /// Returns whether the session lives and is not about to end.
     #[inline]
     pub(crate) fn is_undisturbed(&self) -> bool {
-        self.phase == Phase::Up && self.broken.is_none()
+        self.core.is_undisturbed()
     }
 
-    /// Whether what a device tells brings the session on, or a handle does: a look finds
+    /// Returns whether what a device tells brings the session on, or a handle does: a look finds
     /// nothing that was not told. Its rings are empty and armed, or wait with their records
     /// for credit or for room, which completions bring.
     #[inline]
     pub(crate) fn waits_for_completions(&self) -> bool {
-        match &self.wires {
-            Wires::Pair(pair) => {
-                (self.hot_rings.is_empty() || pair.sending.is_blocked)
-                    && pair.is_settled()
-                    && !self.readable
-                    && self.is_undisturbed()
+        self.wire.is_told_of_all()
+            && (self.core.hot_rings.is_empty() || self.wire.is_blocked())
+            && !self.socket.readable
+            && self.core.is_undisturbed()
+    }
+
+    /// Returns whether nothing needs a turn until epoll, a bell or a mark says so.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.core.hot_rings.is_empty() && !self.socket.readable && !self.has_leftover()
+    }
+
+    /// Returns whether the session is over and may be forgotten.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.has_let_go && self.wire.is_gone()
+    }
+
+    /// Keeps the rings hot that have records for a peer after all; the others are cold now.
+    /// Returns whether there are any to be sent.
+    pub(crate) fn look_at_armed_rings(&mut self) -> bool {
+        self.core.look_at_armed_rings() && !self.wire.is_blocked()
+    }
+
+    /// Returns when [`expire`](Self::expire) has something to do.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.core.timers.next()
+    }
+
+    // ---- What handles ask that concerns the wire -------------------------------------
+
+    /// Takes over the ring that the handle of a sending end has made; messages `before` were sent
+    /// and are released.
+    pub(crate) fn attach_ring(
+        &mut self,
+        end: u32,
+        lease: Arc<RingLease>,
+        layout: Layout,
+        before: Released,
+    ) {
+        self.core.take_ring(end, lease, layout, before);
+        self.register_late(end);
+    }
+
+    /// Takes over a large message, which waits for its grant, or goes into the block that this
+    /// gives.
+    pub(crate) fn send_large(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        length: usize,
+        memory: LargeLease,
+    ) -> Option<LandingId> {
+        let block = self.core.take_large(end, sequence, length, memory);
+        self.register_late(end);
+        block
+    }
+
+    /// Registers memory that a handle took when the session had no device, or another.
+    fn register_late(&mut self, end: u32) {
+        if let Some(sender) = self.core.senders.get_mut(end) {
+            let (ring, messages) = sender.memory();
+            if let Err(error) = self.wire.register(ring, messages) {
+                let why = error.to_string();
+                self.drain_then_end(EndCause::DeviceLost { why });
             }
-            Wires::Stream(_) | Wires::None => false,
         }
     }
 
-    /// Whether nothing needs a turn until epoll, a bell or a mark says so.
-    pub(crate) fn is_cold(&self) -> bool {
-        self.hot_rings.is_empty() && !self.readable && !self.has_leftover()
-    }
-
-    /// Whether the session is over and may be forgotten.
-    pub(crate) fn is_finished(&self) -> bool {
-        self.phase == Phase::Gone && self.wires.are_gone()
-    }
-
-    /// Whether handles have nothing more to hope for.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Gone | Phase::PeerClosed)
-    }
-
-    /// When [`expire`](Self::expire) has something to do.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.timers.next()
+    /// Ends a session that cannot go on, at once.
+    pub(crate) fn fail_at_once(&mut self, why: &str, tools: &mut Tools, context: &mut Context<'_>) {
+        self.core.fail(why, context);
+        self.follow(tools, context);
     }
 }

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use ibex_protocol::timer::Timer;
 
-use super::Link;
+use super::core::Core;
 use crate::{connection::Context, endpoint::channel_end::ChannelEnd};
 
-impl Link {
+impl Core {
     /// An end that somebody waits for is to be looked at by then. Returns whether that is
     /// sooner than anything else of the session.
     pub(crate) fn watch_opening(&mut self, due: Instant) -> bool {

@@ -12,7 +12,7 @@ use ibex_ring::{
     end_status::{ReceiverWords, Words},
 };
 
-use super::{Link, Phase};
+use super::core::{Core, Phase};
 use crate::{
     connection::Context,
     endpoint::{receive_end::Source, state::End},
@@ -20,7 +20,7 @@ use crate::{
     session::EndCause,
 };
 
-impl Link {
+impl Core {
     /// The session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
         if context.runtime.is_draining() {
@@ -72,10 +72,11 @@ impl Link {
                             theirs.report(&counters);
                         }
                         sender.end.waiters.take(&mut context.wakers);
-                        if sender.large_arrived(counters.received, &self.session, &mut self.parting)
-                        {
-                            self.part_with_what_is_gone(context);
-                        }
+                        sender.large_arrived(
+                            counters.received,
+                            &self.session,
+                            &mut self.retained,
+                        );
                     }
                 }
                 Event::Asked { end } => {
@@ -111,7 +112,7 @@ impl Link {
                 Event::LandingReturned { index } => self.landing_returned(index),
                 Event::Forgotten { end } => {
                     self.forget_sender(end);
-                    self.grants_are_over(end);
+                    self.grants.forget(end);
                     if let Some(local) = &mut self.local {
                         local.forget_words(end);
                     }

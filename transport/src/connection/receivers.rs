@@ -5,25 +5,22 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc};
 
-use ibex_protocol::{
-    format::{control::CloseReason, frame_check::DamagedFrame},
-    session::PeerMisbehaved,
-    timer::Timer,
-};
+use ibex_protocol::{format::control::CloseReason, timer::Timer};
 use ibex_ring::{
     ArrivalWriter,
     memory::{BlockLease, BlockPool, LargeLease, MemoryError},
 };
 
-use super::{Link, compaction::Compact, stalls::ReceiverStall};
+use super::{compaction::Compact, core::Core, stalls::ReceiverStall};
 use crate::{
     clock,
-    connection::{Context, MemoryWanted, Purpose, Tools},
+    connection::{Context, MemoryWanted, Purpose},
     endpoint::{
-        receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
+        receive_end::{Frame, LargeArrival, LargePlace, ReceiveEnd},
         state::End,
     },
     session::EndCause,
+    wire::{Arrived, Fault, FrameMemory, Tools},
 };
 
 /// One receiving end in the engine.
@@ -81,25 +78,6 @@ enum Lack {
     Room,
     /// The kernel gave none; it is asked again.
     Memory,
-}
-
-/// A frame of records where it arrived.
-pub(super) struct Arrived<M> {
-    /// The first record.
-    pub(super) base: NonNull<u8>,
-    pub(super) bytes: usize,
-    pub(super) last_sequence: u64,
-    /// As [`Frame::time`].
-    pub(super) time: u64,
-    /// What it lies in, which is one thing or the other where it is handed on: before, it
-    /// would be moved from place to place for the sake of its drop.
-    pub(super) memory: M,
-    /// How often arrival memory was filled anew, for [`Compact::note`].
-    pub(super) refills: u64,
-    /// Bytes of a shared block that it takes: 0 where each frame has a buffer of its own.
-    pub(super) of_block: usize,
-    /// There is too little of that memory left to be held on to.
-    pub(super) is_scarce: bool,
 }
 
 impl ReceiveLink {
@@ -195,7 +173,7 @@ impl ReceiveLink {
     }
 }
 
-impl Link {
+impl Core {
     /// Puts a frame's records in front of the receiver.
     #[inline(always)]
     pub(super) fn place_records<M: Into<FrameMemory>>(
@@ -674,15 +652,4 @@ impl ReceiveLink {
             .front()
             .is_some_and(|large| large.memory.is_some())
     }
-}
-
-/// Why a frame could not be handed on.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    #[error("it broke the protocol: {0}")]
-    Peer(#[from] PeerMisbehaved),
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    #[error("bytes were damaged on the way from it: {0}")]
-    Damage(#[from] DamagedFrame),
 }

@@ -14,7 +14,12 @@ use ibex_protocol::{
 };
 use ibex_ring::{CellBlock, memory::MemoryError};
 
-use super::{Link, Phase, receivers::ReceiveLink, senders::SendLink, shared_memory::LeasedBlock};
+use super::{
+    core::{Core, Phase},
+    receivers::ReceiveLink,
+    senders::SendLink,
+    shared_memory::LeasedBlock,
+};
 use crate::{
     clock,
     connection::Context,
@@ -22,7 +27,7 @@ use crate::{
     session::Interface,
 };
 
-impl Link {
+impl Core {
     pub(crate) fn open_sender(
         &mut self,
         name: &str,
@@ -123,12 +128,11 @@ impl Link {
 
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         if let Some(mut receiver) = self.receivers.remove(end) {
-            self.abandon_chunk(end);
             if !receiver.large.is_empty() {
                 // Others of the session may have waited for these.
                 self.timers.set_sooner(Timer::Memory, clock::now());
             }
-            self.keep_granted(end, receiver.forget_large());
+            self.grants.keep(end, receiver.forget_large());
             if let (Some(local), Some(words)) = (&mut self.local, receiver.end.ours.get()) {
                 local.keep_words(end, words);
             }

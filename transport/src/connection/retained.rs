@@ -2,69 +2,83 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{
-    Link, Wires,
-    senders::{LargeOut, SendLink},
-};
-use crate::{connection::Context, endpoint::send_end::SendEnd};
+use ibex_ring::parking::Wakers;
+
+use super::senders::{LargeOut, SendLink};
+use crate::endpoint::send_end::SendEnd;
 
 /// Memory whose owner is done with it while frames of it are on their way.
-pub(super) struct Parting {
-    /// The last of these frames, as [`in_flight`](super::Wires::in_flight) counts.
-    pub(super) until: u64,
-    memory: PartingMemory,
+#[derive(Default)]
+pub(super) struct Retained(Vec<Item>);
+
+struct Item {
+    /// The last of these frames, as [`in_flight`](crate::wire::Wire::in_flight) counts; `None`
+    /// until the wire is asked for it.
+    until: Option<u64>,
+    memory: Memory,
 }
 
-/// What parts.
-enum PartingMemory {
+enum Memory {
     Sender(Box<SendLink>),
-    Large { end: Arc<SendEnd>, large: LargeOut },
+    Message { end: Arc<SendEnd>, message: LargeOut },
 }
 
-impl Link {
-    /// What parts and is in no frame any more goes.
-    pub(super) fn part_with_what_is_gone(&mut self, context: &mut Context<'_>) {
-        let done = match &self.wires {
-            Wires::Pair(pair) if pair.in_flight().is_some() => pair.sending.slots.done(),
-            Wires::Stream(stream) if stream.in_flight().is_some() => return,
-            _ => u64::MAX,
-        };
-        self.frames_are_gone(done, context);
+impl Retained {
+    /// Keeps the memory of a sending end, with the end, as long as frames of now are on their way.
+    pub(super) fn keep_sender(&mut self, sender: SendLink) {
+        let memory = Memory::Sender(Box::new(sender));
+        self.0.push(Item {
+            until: None,
+            memory,
+        });
     }
 
-    /// The wires need nothing any more of the frames up to `done`.
-    pub(super) fn frames_are_gone(&mut self, done: u64, context: &mut Context<'_>) {
-        let is_gone = |parting: &mut Parting| parting.until <= done;
-        for parting in self.parting.extract_if(.., is_gone) {
-            if let PartingMemory::Large { end, large } = parting.memory {
-                let sequence = large.sequence;
+    /// Keeps a large message of an end that goes on, until frame `until` is gone.
+    pub(super) fn keep_message(&mut self, end: Arc<SendEnd>, message: LargeOut, until: u64) {
+        let memory = Memory::Message { end, message };
+        self.0.push(Item {
+            until: Some(until),
+            memory,
+        });
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes the last frame on its way for what was kept since the last call.
+    pub(super) fn note_in_flight(&mut self, frame: u64) {
+        for item in &mut self.0 {
+            item.until.get_or_insert(frame);
+        }
+    }
+
+    /// Frees the memory that no frame behind `done` refers to, and wakes senders that wait for
+    /// it.
+    pub(super) fn free(&mut self, done: u64, wakers: &mut Wakers) {
+        let is_gone = |item: &mut Item| item.until.is_some_and(|until| until <= done);
+        for item in self.0.extract_if(.., is_gone) {
+            if let Memory::Message { end, message } = item.memory {
+                let sequence = message.sequence;
                 // Who hears of it finds the memory in its pool.
-                drop(large);
+                drop(message);
                 end.large_gone.fetch_max(sequence, Ordering::Relaxed);
-                end.waiters.take(&mut context.wakers);
+                end.waiters.take(wakers);
             }
         }
     }
-}
 
-impl Parting {
-    /// What a sending end has, with the end.
-    pub(super) fn of_sender(sender: SendLink, until: u64) -> Self {
-        let memory = PartingMemory::Sender(Box::new(sender));
-        Self { until, memory }
+    /// The sending ends among it.
+    pub(super) fn senders(&self) -> impl Iterator<Item = &SendLink> {
+        self.0.iter().filter_map(|item| match &item.memory {
+            Memory::Sender(sender) => Some(&**sender),
+            Memory::Message { .. } => None,
+        })
     }
 
-    /// A large message of an end that goes on.
-    pub(super) fn of_message(end: Arc<SendEnd>, large: LargeOut, until: u64) -> Self {
-        let memory = PartingMemory::Large { end, large };
-        Self { until, memory }
-    }
-
-    /// The sending end, if it is one.
-    pub(super) fn sender(&self) -> Option<&SendLink> {
-        match &self.memory {
-            PartingMemory::Sender(sender) => Some(sender),
-            PartingMemory::Large { .. } => None,
-        }
+    /// Gives back what the list took beyond what is in it.
+    pub(super) fn rest(&mut self) {
+        self.0.shrink_to_fit();
     }
 }

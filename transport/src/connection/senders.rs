@@ -1,6 +1,6 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
-use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
+use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::{
     format::record::{self, LargeAnnouncement, Layout},
@@ -11,15 +11,14 @@ use ibex_protocol::{
 use ibex_ring::{
     Arm, Consumer, Mapped, Released,
     end_status::{ReceiverWords, Words},
-    memory::{LargeLease, MemoryError, RingLease},
+    memory::{LargeLease, RingLease},
 };
 
-use super::{Link, Wires, idle::SenderSilence, retained::Parting};
+use super::{core::Core, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::send_end::SendEnd,
-    rdma::{RegisteredMessage, RegisteredRing, Site},
-    session::{EndCause, SessionShared},
-    stream::outbound::Lists,
+    session::SessionShared,
+    wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
 
 /// One sending end in the engine.
@@ -42,11 +41,8 @@ pub(super) struct SendLink {
 }
 
 pub(super) struct AttachedRing {
-    consumer: Consumer<Mapped>,
-    /// Keeps the ring until nothing of it waits to be written.
-    lease: Arc<RingLease>,
-    /// What a device sends from (verbs).
-    pub(super) registered: Option<Arc<RegisteredRing>>,
+    pub(super) consumer: Consumer<Mapped>,
+    pub(super) memory: RingMemory,
     words: Words<ReceiverWords>,
     arm: Arm,
     is_armed: bool,
@@ -54,10 +50,7 @@ pub(super) struct AttachedRing {
 
 pub(super) struct LargeOut {
     pub(super) sequence: u64,
-    pub(super) length: usize,
-    memory: LargeLease,
-    /// What a device sends from (verbs).
-    pub(super) registered: Option<Arc<RegisteredMessage>>,
+    pub(super) memory: MessageMemory,
     /// All of it is in frames up to this one; it is kept until it has arrived, should these
     /// wires break.
     sent_in: Option<u64>,
@@ -86,7 +79,7 @@ impl SendLink {
         }
     }
 
-    /// A chunk is in frame (or write) `until`, as [`in_flight`](super::Wires::in_flight) counts. With
+    /// A chunk is in frame (or write) `until`, as [`in_flight`](crate::wire::Wire::in_flight) counts. With
     /// a message's last chunk its memory parts, unless it is `kept`.
     /// Returns whether it was that.
     pub(super) fn chunk_went(
@@ -94,17 +87,19 @@ impl SendLink {
         chunk: Chunk,
         until: u64,
         kept: bool,
-        parting: &mut Vec<Parting>,
+        retained: &mut Retained,
     ) -> bool {
         // One that has a block is not held up by one that waits for its grant.
-        let is_last = |large: &LargeOut| large.ends_with(chunk);
+        let is_last = |large: &LargeOut| {
+            large.sequence == chunk.sequence && large.memory.ends_with(chunk)
+        };
         let Some(index) = self.large.iter().position(is_last) else {
             return false;
         };
         if kept {
             self.large[index].sent_in = Some(until);
         } else if let Some(large) = self.large.remove(index) {
-            self.part_with(large, until, parting);
+            retained.keep_message(self.end.clone(), large, until);
         }
         true
     }
@@ -115,7 +110,7 @@ impl SendLink {
         &mut self,
         received: u64,
         session: &Session,
-        parting: &mut Vec<Parting>,
+        retained: &mut Retained,
     ) -> bool {
         let mut any = false;
         while let Some(large) = self.large.pop_front() {
@@ -125,15 +120,10 @@ impl SendLink {
             }
             // Of one that arrived over wires that are gone, nothing is in frames.
             let until = large.sent_in.unwrap_or(0);
-            self.part_with(large, until, parting);
+            retained.keep_message(self.end.clone(), large, until);
             any = true;
         }
         any
-    }
-
-    fn part_with(&self, large: LargeOut, until: u64, parting: &mut Vec<Parting>) {
-        let end = self.end.clone();
-        parting.push(Parting::of_message(end, large, until));
     }
 
     /// The wires broke: what has not arrived goes out again.
@@ -143,19 +133,15 @@ impl SendLink {
         }
     }
 
-    /// Everything that it sends from is registered with `site`: handles have done so, unless
-    /// the session had another site then.
-    pub(super) fn register_with(&mut self, site: &Site) -> Result<(), MemoryError> {
-        if let Some(ring) = &mut self.ring {
-            let before = ring.registered.take();
-            ring.registered = Some(site.ring_to_send(&ring.lease, before)?);
-        }
-        for large in &mut self.large {
-            let before = large.registered.take();
-            let registered = site.message_to_send(&large.memory, large.length, before)?;
-            large.registered = Some(registered);
-        }
-        Ok(())
+    /// The ring and the large messages that it sends from.
+    pub(super) fn memory(
+        &mut self,
+    ) -> (
+        Option<&mut RingMemory>,
+        impl Iterator<Item = &mut MessageMemory>,
+    ) {
+        let ring = self.ring.as_mut().map(|ring| &mut ring.memory);
+        (ring, self.large.iter_mut().map(|large| &mut large.memory))
     }
 
     /// Takes records again from behind message `received`, which ends at ring position
@@ -187,9 +173,9 @@ impl AttachedRing {
     /// Where the byte at a ring position lies.
     #[inline]
     fn at(&self, position: u64) -> NonNull<u8> {
-        let offset = position as usize & (self.lease.capacity() - 1);
+        let offset = position as usize & (self.memory.lease().capacity() - 1);
         // SAFETY: the offset is inside the first of the two windows.
-        unsafe { self.lease.base().add(offset) }
+        unsafe { self.memory.lease().base().add(offset) }
     }
 }
 
@@ -247,9 +233,9 @@ impl RecordSource for Rings<'_> {
     }
 }
 
-impl Link {
+impl Core {
     /// The handle of a sending end has made its ring; what was sent before is released.
-    pub(crate) fn attach_ring(
+    pub(super) fn take_ring(
         &mut self,
         end: u32,
         lease: Arc<RingLease>,
@@ -265,12 +251,9 @@ impl Link {
         // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
         let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
         let consumer = Consumer::resume(mapped, layout, before);
-        let site = self.shared.carrier.site();
-        let registered = site.and_then(|site| site.registered_ring(&lease));
         let mut ring = AttachedRing {
             consumer,
-            lease,
-            registered,
+            memory: RingMemory::new(lease, &self.shared.carrier),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -279,11 +262,11 @@ impl Link {
         ring.arm.set(&ring.words.armed);
         sender.ring = Some(Box::new(ring));
         sender.silence = Some(SenderSilence::new());
-        self.register_late(end);
     }
 
-    /// A large message waits for its grant, or goes into the block that this gives.
-    pub(crate) fn send_large(
+    /// Takes over a large message, which waits for its grant, or goes into the block that this
+    /// gives.
+    pub(super) fn take_large(
         &mut self,
         end: u32,
         sequence: u64,
@@ -291,29 +274,12 @@ impl Link {
         memory: LargeLease,
     ) -> Option<LandingId> {
         let sender = self.senders.get_mut(end)?;
-        let site = self.shared.carrier.site();
-        let registered = site.and_then(|site| site.registered_message(&memory));
         sender.large.push_back(LargeOut {
             sequence,
-            length,
-            memory,
-            registered,
+            memory: MessageMemory::new(memory, length, &self.shared.carrier),
             sent_in: None,
         });
-        self.register_late(end);
         self.session.announce_large(end, sequence, length as u64)
-    }
-
-    /// A handle may have taken its memory when the session had no queue pair, or one of another
-    /// site.
-    fn register_late(&mut self, end: u32) {
-        if let Wires::Pair(pair) = &self.wires
-            && let Some(sender) = self.senders.get_mut(end)
-            && let Err(error) = sender.register_with(pair.site())
-        {
-            let why = error.to_string();
-            self.drain_then_end(EndCause::DeviceLost { why });
-        }
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.
@@ -332,7 +298,7 @@ impl Link {
 
     /// Tells the session which hot rings have records that somebody wants.
     #[inline]
-    pub(super) fn look_at_rings(&mut self) -> Seen {
+    pub(super) fn look_at_rings(&mut self, wire: &AnyWire) -> Seen {
         let (mut any, mut has_large) = (false, false);
         for &end in &self.hot_rings {
             let Some(sender) = self.senders.get(end) else {
@@ -342,58 +308,8 @@ impl Link {
             any |= sender.has_records() && self.session.mark_ready(end);
         }
         Seen {
-            is_sendable: any && !self.wires.are_blocked(),
+            is_sendable: any && !wire.is_blocked(),
             has_large,
-        }
-    }
-
-    /// Sends a record that is alone: one short message in the only hot ring, and nothing to
-    /// go before or with it. Over a queue pair it has been posted then; over a stream it is
-    /// the batch that is written next. Returns whether there was one.
-    ///
-    /// It is what a request or its answer is, whose time counts most; everything else takes
-    /// the way over [`look_at_rings`](Self::look_at_rings), which would say the same of it.
-    #[inline]
-    pub(crate) fn send_lone_record(&mut self, lists: &mut Lists) -> bool {
-        let &[end] = &self.hot_rings[..] else {
-            return false;
-        };
-        if !self.is_undisturbed() {
-            return false;
-        }
-        let sender = self.senders.get_mut(end);
-        let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
-            return false;
-        };
-        let Some((payload, _, size)) = ring.consumer.peek_data() else {
-            return false;
-        };
-        if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) {
-            return false;
-        }
-        // SAFETY: a record begins with its header word, right before the payload. It is
-        // inside the two windows, was published, and nobody writes there until the peer has
-        // released it.
-        let record =
-            unsafe { slice::from_raw_parts(payload.as_ptr().sub(record::HEADER_BYTES), size) };
-        let (session, counters) = (&mut self.session, &self.shared.counters);
-        let taken = match &mut self.wires {
-            Wires::Stream(stream) => {
-                Ok(stream.take_lone_record(end, record, session, counters, lists))
-            }
-            Wires::Pair(pair) => pair.post_lone_record(end, record, session, counters),
-            Wires::None => Ok(false),
-        };
-        match taken {
-            Ok(false) => false,
-            Ok(true) => {
-                ring.consumer.advance_by(size, 1);
-                true
-            }
-            Err(refused) => {
-                self.device_refused(&refused);
-                true
-            }
         }
     }
 
@@ -417,7 +333,7 @@ impl Link {
 
     /// Keeps the rings hot that have records for a peer after all; the others are cold now.
     /// Returns whether there are any to be sent.
-    pub(crate) fn look_at_armed_rings(&mut self) -> bool {
+    pub(super) fn look_at_armed_rings(&mut self) -> bool {
         let senders = &mut self.senders;
         let session = &mut self.session;
         self.hot_rings.retain(|&end| {
@@ -434,27 +350,15 @@ impl Link {
             }
             is_due
         });
-        !self.hot_rings.is_empty() && !self.wires.are_blocked()
+        !self.hot_rings.is_empty()
     }
 
     /// An end is gone on both sides.
     pub(super) fn forget_sender(&mut self, end: u32) {
         self.hot_rings.retain(|&hot| hot != end);
-        if let Some(sender) = self.senders.remove(end)
-            && let Some(until) = self.wires.in_flight()
-        {
-            self.parting.push(Parting::of_sender(sender, until));
+        if let Some(sender) = self.senders.remove(end) {
+            self.retained.keep_sender(sender);
         }
-    }
-}
-
-/// The longest record that is sent alone.
-const LONE_BYTES: usize = 192;
-
-impl LargeOut {
-    /// Whether the chunk is its last.
-    pub(super) fn ends_with(&self, chunk: Chunk) -> bool {
-        chunk.sequence == self.sequence && chunk.offset as usize + chunk.bytes == self.length
     }
 }
 
@@ -475,7 +379,7 @@ pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u
         | Body::Write { end, chunk, .. }
         | Body::Landing { end, chunk, .. } => {
             let large = senders.get(end)?.large_out(chunk.sequence)?;
-            debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
+            debug_assert!(chunk.offset as usize + chunk.bytes <= large.memory.length());
             // SAFETY: the chunk lies inside the message's memory.
             Some((
                 unsafe { large.memory.base().add(chunk.offset as usize) },

@@ -24,7 +24,6 @@ use ibex_ring::{
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
-    connection::EpollToken,
     session::PeerDescription,
     shared_memory::{
         Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
@@ -32,6 +31,7 @@ use crate::{
         message::{self, Message},
         segment_bytes,
     },
+    wire::EpollToken,
 };
 
 /// The wires of a shared-memory session beside its connection.

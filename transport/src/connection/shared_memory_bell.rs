@@ -5,16 +5,17 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::timer::Timer;
 
-use super::{Link, stalls::wants_room};
+use super::{core::Core, stalls::wants_room};
 use crate::{
     clock,
-    connection::{Context, Tools},
+    connection::Context,
     endpoint::stall::NOTICE,
     session::EndCause,
     shared_memory::Heard,
+    wire::Tools,
 };
 
-impl Link {
+impl Core {
     /// Answers the senders that have asked since they were last answered.
     pub(super) fn answer_asks(&mut self, context: &mut Context<'_>) {
         let mut wanted = None;

@@ -13,8 +13,10 @@ use ibex_protocol::{format::control::Role, id_map::IdMap, timer::Timer};
 use ibex_ring::memory::class_bytes;
 
 use super::{
-    Link, Phase, ReceiveLink, idle::SenderSilence, shared_memory::Opening,
-    turn_share::PASSED_PER_TURN,
+    core::{Core, Phase},
+    idle::SenderSilence,
+    receivers::ReceiveLink,
+    shared_memory::Opening,
 };
 use crate::{
     clock,
@@ -31,9 +33,10 @@ use crate::{
         message::{self, Message},
         segment_bytes,
     },
+    wire::PASSED_PER_TURN,
 };
 
-impl Link {
+impl Core {
     /// Passes what waits to be passed.
     pub(super) fn flush_local(&mut self, context: &mut Context<'_>) {
         let Some(local) = &mut self.local else { return };

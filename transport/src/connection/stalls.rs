@@ -12,7 +12,7 @@ use std::{
 
 use ibex_protocol::{format::control::Role, timer::Timer};
 
-use super::{Link, receivers::ReceiveLink};
+use super::{core::Core, receivers::ReceiveLink};
 use crate::{
     clock,
     connection::Context,
@@ -54,7 +54,7 @@ impl ReceiveLink {
     }
 }
 
-impl Link {
+impl Core {
     /// The sender of `end` waits for room, or what it sent does.
     pub(super) fn room_is_wanted(&mut self, end: u32) {
         if let Some(receiver) = self.receivers.get_mut(end) {

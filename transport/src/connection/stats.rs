@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Link;
+use super::core::Core;
 use crate::{endpoint::stats::ChannelStats, session::SessionShared};
 
 /// A session, and its channels' ends.
@@ -17,7 +17,7 @@ pub struct LinkStats {
     pub channels: Vec<ChannelStats>,
 }
 
-impl Link {
+impl Core {
     pub(crate) fn stats(&self) -> LinkStats {
         let senders = self.senders.values().map(|sender| sender.end.stats());
         let receivers = self.receivers.values().map(|receiver| receiver.end.stats());

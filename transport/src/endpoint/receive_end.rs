@@ -18,7 +18,7 @@ use ibex_protocol::format::{counters::Counters, record::first_position};
 use ibex_ring::{
     Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix,
     end_status::{ReceiverWords, SenderWords, Words},
-    memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
+    memory::{LargeLease, MemoryClaim, orphans::Orphan},
 };
 
 use super::{channel_end::ChannelEnd, error::RecvError};
@@ -26,6 +26,7 @@ use crate::{
     rdma::LandingBlock,
     session::{Counter, Counts},
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
+    wire::FrameMemory,
 };
 
 /// What one receiving handle, its guards' cells and its engine share.
@@ -104,30 +105,6 @@ pub(crate) struct Frame {
     pub(crate) time: u64,
     #[allow(dead_code, reason = "held for its drop")]
     pub(crate) memory: FrameMemory,
-}
-
-/// What keeps a frame's bytes as they are.
-#[derive(Debug)]
-#[allow(dead_code, reason = "held for its drop")]
-pub(crate) enum FrameMemory {
-    /// They lie in a block among others.
-    Block(BlockLease),
-    /// They lie in a receive buffer of their own.
-    Buffer(BufferLease),
-}
-
-impl From<BlockLease> for FrameMemory {
-    #[inline]
-    fn from(lease: BlockLease) -> Self {
-        Self::Block(lease)
-    }
-}
-
-impl From<BufferLease> for FrameMemory {
-    #[inline]
-    fn from(lease: BufferLease) -> Self {
-        Self::Buffer(lease)
-    }
 }
 
 // SAFETY: `base` points into `memory`, which is Send; a frame's bytes are only read.

@@ -30,7 +30,7 @@ pub struct Admission {
     pub payload_checksums: bool,
     /// How the session gets another connection when this one breaks, where both ends can go
     /// on over it.
-    pub rewiring: Option<ReconnectTerms>,
+    pub reconnect: Option<ReconnectTerms>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
 }
@@ -39,7 +39,7 @@ impl Admission {
     /// Becomes no session. The peer has one, and would wait for this end to come back: it is told,
     /// where frames go over the connection.
     pub fn abandon(self) {
-        if self.rewiring.is_some() && self.rdma.is_none() {
+        if self.reconnect.is_some() && self.rdma.is_none() {
             say_last_word(&self.stream, 0);
         }
     }

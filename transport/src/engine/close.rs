@@ -9,7 +9,7 @@ use ibex_protocol::format::control::CloseReason;
 
 use super::Engine;
 use crate::{
-    connection::{Context, Link},
+    connection::{Context, Connection},
     node::{CloseReport, Undelivered},
 };
 
@@ -33,7 +33,7 @@ impl Closing {
 impl Engine {
     /// No sending end that is open now ends in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
-        self.links.values().for_each(|link| link.break_off(reason));
+        self.links.values().for_each(|link| link.core.break_off(reason));
     }
 
     /// Begins no session any more with those who dial.
@@ -54,7 +54,7 @@ impl Engine {
         };
         // A session whose connection breaks while it is closed is to be found again.
         self.stop_accepting();
-        self.on_every_link(context, |link, context| link.begin_close(deadline, context));
+        self.on_every_link(context, |link, context| link.core.begin_close(deadline, context));
         self.stop_listening_if_over();
     }
 
@@ -62,7 +62,7 @@ impl Engine {
     pub(crate) fn on_every_link(
         &mut self,
         context: &mut Context<'_>,
-        mut act: impl FnMut(&mut Link, &mut Context<'_>),
+        mut act: impl FnMut(&mut Connection, &mut Context<'_>),
     ) {
         let sessions: Vec<u64> = self.links.ids().collect();
         for session in sessions {
@@ -73,7 +73,7 @@ impl Engine {
     /// Channels with messages that their peers are not known to have.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
         let links = self.links.values();
-        links.flat_map(|link| link.undelivered()).collect()
+        links.flat_map(|link| link.core.undelivered()).collect()
     }
 
     /// Nobody comes back once every session of a node that is closed has ended.
@@ -103,8 +103,9 @@ impl Engine {
             undelivered: mem::take(&mut self.undelivered),
         };
         for mut link in mem::take(&mut self.links).into_values() {
-            report.undelivered.extend(link.undelivered());
-            link.fail("this node was closed before the peer answered", context);
+            report.undelivered.extend(link.core.undelivered());
+            let why = "this node was closed before the peer answered";
+            link.fail_at_once(why, &mut self.tools, context);
             link.unregister(&self.tools.epoll);
         }
         self.stop_listening_if_over();

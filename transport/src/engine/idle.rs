@@ -10,7 +10,7 @@ use ibex_ring::memory::LargePool;
 use super::{Engine, heat_link, note_deadline, report_credit};
 use crate::{
     clock,
-    connection::{Context, Link},
+    connection::{Context, Connection},
 };
 
 /// Sessions that are looked at.
@@ -27,14 +27,14 @@ pub(super) struct Watch {
 impl Watch {
     /// Something moves at the session, so that it may be silent later.
     #[inline]
-    pub(super) fn take_in(&mut self, link: &mut Link) {
+    pub(super) fn take_in(&mut self, link: &mut Connection) {
         if !link.is_watched {
             self.take_in_anew(link);
         }
     }
 
     #[cold]
-    fn take_in_anew(&mut self, link: &mut Link) {
+    fn take_in_anew(&mut self, link: &mut Connection) {
         link.is_watched = true;
         self.sessions.push(link.id());
         self.next_look
@@ -105,7 +105,7 @@ impl Engine {
                 report_credit(&mut self.broker, &mut self.sites, session, report);
                 // The peer may have been found not to answer.
                 note_deadline(link, &mut self.timed);
-                if link.is_broken_off() || link.is_finished() {
+                if link.core.is_broken_off() || link.is_finished() {
                     heat_link(link, &mut self.hot);
                 }
                 link.is_watched

@@ -35,12 +35,12 @@ pub use wait::Wait;
 
 use crate::{
     clock,
-    connection::{Context, EpollToken, Handover, Link, LinkStats, Tools, compaction::compact_pool},
+    connection::{Connection, Context, Handover, LinkStats, compaction::compact_pool},
     node::{Undelivered, Warning, Warnings, warn_of},
     rdma::PreparedPair,
     runtime::{Driving, Runtime, RuntimeConfig, waiting::Errands},
     session::state::{Over, PeerInLog, SessionShared},
-    stream::outbound::Lists,
+    wire::{EpollToken, Tools, stream::outbound::Lists},
 };
 use alarm::Alarm;
 use close::Closing;
@@ -54,7 +54,7 @@ pub(crate) struct Engine {
     tools: Tools,
 
     // Sessions.
-    links: IdMap<Box<Link>, u64>,
+    links: IdMap<Box<Connection>, u64>,
     next_session: u64,
     /// Sessions whose socket is read every turn.
     hot: Vec<u64>,
@@ -218,7 +218,7 @@ impl Engine {
         let Some(link) = self.links.get_mut(session) else {
             return false;
         };
-        let is_posted = link.send_lone_record(&mut self.tools.lists);
+        let is_posted = link.send_lone_record(&mut self.tools);
         if is_posted {
             heat_link(link, &mut self.hot);
             self.watch.take_in(link);
@@ -251,8 +251,8 @@ impl Engine {
             self.heat(session);
             if let Some(link) = self.links.get_mut(session) {
                 match mark {
-                    Mark::Ready { .. } => link.ring_is_ready(end),
-                    Mark::Released { .. } => link.prefix_moved(end),
+                    Mark::Ready { .. } => link.core.ring_is_ready(end),
+                    Mark::Released { .. } => link.core.prefix_moved(end),
                 }
             }
         }
@@ -310,16 +310,16 @@ impl Engine {
                 };
                 match token & 3 {
                     bell if bell == EpollToken::Bell as u64 => {
-                        link.bell_rang(&self.tools, context);
+                        link.core.bell_rang(&self.tools, context);
                         note_deadline(link, &mut self.timed);
                         self.watch.take_in(link);
                         if context.runtime.is_watched() {
                             // Whoever runs this turn looks for messages after it.
-                            link.arm_receivers();
+                            link.core.arm_receivers();
                         }
                     }
                     unix if unix == EpollToken::Unix as u64 => {
-                        link.look_at_unix(context);
+                        link.core.look_at_unix(context);
                         note_deadline(link, &mut self.timed);
                     }
                     _ => link.tcp_is_ready(readiness.readable),
@@ -332,7 +332,7 @@ impl Engine {
     #[inline(never)]
     fn answer_guards(&mut self, context: &mut Context<'_>) {
         for link in self.links.values_mut() {
-            if link.answer_guards(context) && !mem::replace(&mut link.is_hot, true) {
+            if link.core.answer_guards(context) && !mem::replace(&mut link.is_hot, true) {
                 self.hot.push(link.id());
             }
         }
@@ -393,14 +393,14 @@ impl Engine {
 
     /// Turns so far, and what the sessions counted.
     pub(crate) fn stats(&self) -> (u64, Vec<LinkStats>) {
-        let mut stats: Vec<_> = self.links.values().map(|link| link.stats()).collect();
+        let mut stats: Vec<_> = self.links.values().map(|link| link.core.stats()).collect();
         stats.sort_by_key(|link| link.session.id);
         (self.turns, stats)
     }
 
     /// Whether there is no such session any more, or it says nothing more.
     pub(crate) fn is_over(&self, session: u64) -> bool {
-        self.links.get(session).is_none_or(|link| link.is_over())
+        self.links.get(session).is_none_or(|link| link.core.is_over())
     }
 
     /// Sessions that every turn looks at.
@@ -499,7 +499,7 @@ impl Engine {
             link.unregister(&self.tools.epoll);
             link.shared().end();
             if self.closing != Closing::No {
-                self.undelivered.extend(link.undelivered());
+                self.undelivered.extend(link.core.undelivered());
             }
         }
         self.hot.retain(|&hot| hot != session);
@@ -514,7 +514,7 @@ impl Engine {
     /// for. Returns whether it armed anything: then the program must look again.
     pub(crate) fn arm_receivers(&mut self) -> bool {
         let links = self.links.values_mut();
-        let armed = links.fold(false, |any, link| link.arm_receivers() | any);
+        let armed = links.fold(false, |any, link| link.core.arm_receivers() | any);
         self.arm_sites_once() | armed
     }
 
@@ -548,7 +548,7 @@ impl Engine {
         let mut armed = false;
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
-                armed |= link.arm_rings();
+                armed |= link.core.arm_rings();
             }
         }
         if armed {
@@ -664,7 +664,7 @@ impl Engine {
             (None, Some(unix)) => Over::Shm(unix.bells.clone()),
             (None, None) => Over::Stream,
         };
-        let (peer, resumes) = (admission.peer, admission.rewiring.is_some());
+        let (peer, resumes) = (admission.peer, admission.reconnect.is_some());
         let checksums = admission.payload_checksums;
         let shared = SessionShared::new(
             runtime.clone(),
@@ -682,10 +682,10 @@ impl Engine {
             unix: admission.unix,
             pair: admission.rdma,
             max_channels: admission.max_channels,
-            rewiring: admission.rewiring,
+            reconnect: admission.reconnect,
             place: admission.place,
         };
-        let link = Link::new(shared.clone(), handover, &mut self.tools)?;
+        let link = Connection::new(shared.clone(), handover, &mut self.tools)?;
         if link.needs_credit() {
             self.broker.join(id).map_err(io::Error::other)?;
         }
@@ -698,7 +698,7 @@ impl Engine {
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |link, context| {
-            link.tell_of_connection(context);
+            link.core.tell_of_connection(context);
         });
         context.runtime.session_came(&shared, &mut context.wakers);
         Ok(shared)
@@ -714,7 +714,7 @@ impl Engine {
         &mut self,
         session: u64,
         context: &mut Context<'_>,
-        act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
+        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let link = self.links.get_mut(session)?;
         let result = act(link, context);
@@ -735,7 +735,7 @@ impl Engine {
 
 /// The link is worth a look in every turn for a while.
 #[inline]
-fn heat_link(link: &mut Link, hot: &mut Vec<u64>) {
+fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
     link.heat = HOT_TURNS;
     if !mem::replace(&mut link.is_hot, true) {
         hot.push(link.id());
@@ -744,7 +744,7 @@ fn heat_link(link: &mut Link, hot: &mut Vec<u64>) {
 
 /// The clock is looked at as long as the link has a deadline.
 #[inline]
-fn note_deadline(link: &Link, timed: &mut Vec<u64>) {
+fn note_deadline(link: &Connection, timed: &mut Vec<u64>) {
     if link.deadline().is_some() && !timed.contains(&link.id()) {
         timed.push(link.id());
     }

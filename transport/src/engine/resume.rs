@@ -5,7 +5,7 @@ use std::io;
 
 use super::Engine;
 use crate::{
-    connection::{Context, Link, NewWire},
+    connection::{Context, Connection, NewWire},
     rdma::PreparedPair,
     session::PeerDescription,
 };
@@ -14,7 +14,7 @@ impl Engine {
     /// The peer of a session has dialed it once more. Of a session of the node with itself the
     /// other end has dialed.
     pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
-        let is_meant = |link: &Link| link.is_named(&wires.session) && !link.dials();
+        let is_meant = |link: &Connection| link.core.is_named(&wires.session) && !link.core.dials();
         let named = self.links.values().find(|link| is_meant(link));
         if let Some(session) = named.map(|link| link.id()) {
             self.resume_session(session, wires, context);
@@ -40,7 +40,7 @@ impl Engine {
         self.on_link(session, context, |link, context| {
             if let Err(error) = outcome {
                 let why = format!("its new connection cannot be used: {error}");
-                link.fail(&why, context);
+                link.core.fail(&why, context);
             }
         });
     }
@@ -63,7 +63,7 @@ impl Engine {
             return Ok(());
         }
         let ticket = wires.rdma.as_ref().map(PreparedPair::ticket);
-        if !link.take_wires(wires, &mut self.tools, context)? {
+        if !link.take_wire(wires, &mut self.tools, context)? {
             return Ok(());
         }
         self.broker.leave(session);
@@ -79,7 +79,7 @@ impl Engine {
             return;
         };
         link.has_left_site = false;
-        let next = link.take_next_wires();
+        let next = link.take_next_wire();
         self.leaves_site(session);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
@@ -104,9 +104,9 @@ impl Engine {
             let links = self.links.values();
             links.filter(|link| link.peer().identity == peer.identity)
         };
-        let is_same_run = |link: &Link| link.peer().incarnation == peer.incarnation;
+        let is_same_run = |link: &Connection| link.peer().incarnation == peer.incarnation;
         let has_newer = of_peer().any(|link| !is_same_run(link) && link.peer().began > peer.began);
-        let is_over = |link: &Link| match is_same_run(link) {
+        let is_over = |link: &Connection| match is_same_run(link) {
             true => has_newer,
             false => link.peer().began < peer.began,
         };
@@ -114,7 +114,7 @@ impl Engine {
         let sessions: Vec<u64> = links.map(|link| link.id()).collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
-                link.peer_runs_anew(context);
+                link.core.peer_runs_anew(context);
             });
         }
     }

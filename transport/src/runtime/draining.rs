@@ -133,7 +133,7 @@ impl Runtime {
         self.stop_accepting();
         self.draining.is_draining.store(true, Ordering::SeqCst);
         self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link, _| link.say_draining());
+            engine.on_every_link(context, |link, _| link.core.say_draining());
         });
         self.bell.wake();
         self.for_services(|service| service.refuse_waiting());
@@ -175,7 +175,7 @@ impl Runtime {
     /// is said to those alone to whom everything was delivered.
     pub fn say_delivered(&self, undelivered: &[Undelivered]) {
         self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link, _| link.say_drained(undelivered));
+            engine.on_every_link(context, |link, _| link.core.say_drained(undelivered));
         });
         self.bell.wake();
     }
@@ -189,7 +189,7 @@ impl Runtime {
         self.with_engine(|engine, context| {
             let undelivered = engine.undelivered();
             if !undelivered.is_empty() {
-                engine.on_every_link(context, |link, _| link.ask_for_all());
+                engine.on_every_link(context, |link, _| link.core.ask_for_all());
             }
             undelivered
         })

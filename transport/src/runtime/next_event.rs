@@ -7,7 +7,7 @@ use ibex_ring::parking::Patience;
 
 use super::{Looks, Runtime};
 use crate::{
-    connection::Link,
+    connection::Connection,
     node::{Event, What},
     session::SessionShared,
 };
@@ -45,16 +45,16 @@ impl Runtime {
 impl SessionShared {
     /// Has the engine look whether a task waits for room for long.
     pub(crate) fn watch_stalls(&self) {
-        self.watch(Link::watch_stalls);
+        self.watch(|link| link.core.watch_stalls());
     }
 
     /// Has the engine look at `due` whether an end that somebody waits for is open.
     pub(crate) fn watch_opening(&self, due: Instant) {
-        self.watch(|link| link.watch_opening(due));
+        self.watch(|link| link.core.watch_opening(due));
     }
 
     /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
-    pub(crate) fn watch(&self, set: impl FnOnce(&mut Link) -> bool) {
+    pub(crate) fn watch(&self, set: impl FnOnce(&mut Connection) -> bool) {
         if self.runtime.on_link(self.id, |link, _| set(link)) == Some(true) {
             // Whoever sleeps in the epoll set has another deadline.
             self.runtime.bell().wake();
@@ -64,6 +64,6 @@ impl SessionShared {
     /// Tells of something that a handle has noticed, unless the session is over.
     pub(crate) fn tell(&self, what: What) {
         self.runtime
-            .on_link(self.id, |link, context| link.tell(what, context));
+            .on_link(self.id, |link, context| link.core.tell(what, context));
     }
 }

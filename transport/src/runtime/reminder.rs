@@ -11,7 +11,7 @@ use crate::session::SessionShared;
 impl SessionShared {
     /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
     pub fn wake_at(&self, at: Instant, waker: &Waker) {
-        self.watch(|link| link.wake_at(at, waker.clone()));
+        self.watch(|link| link.core.wake_at(at, waker.clone()));
     }
 
     /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a

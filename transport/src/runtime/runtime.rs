@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     clock,
-    connection::{Context, Link, LinkStats, MemoryWanted, RedialError, Redialing},
+    connection::{Context, Connection, LinkStats, MemoryWanted, RedialError, Redialing},
     engine::{self, Admission, ControlSource, Engine, Mark, Ready, Wait},
     node::{CloseReport, EventQueue, Warnings},
     rdma::Site,
@@ -529,7 +529,7 @@ impl Runtime {
     pub(crate) fn on_link<T>(
         &self,
         session: u64,
-        act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
+        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
     ) -> Option<T> {
         if fork::is_child() {
             return None;
@@ -592,7 +592,7 @@ impl Runtime {
                 Err(error) => {
                     engine.on_link(session, context, |link, context| match error {
                         RedialError::NotYet(why) => link.redial_failed(attempt.epoch, &why),
-                        RedialError::NoSession(why) => link.is_certainly_gone(&why, context),
+                        RedialError::NoSession(why) => link.core.is_certainly_gone(&why, context),
                     });
                 }
             });

@@ -189,7 +189,7 @@ impl SessionShared {
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, Role)> {
         self.runtime
-            .on_link(self.id, |link, _| link.incoming())
+            .on_link(self.id, |link, _| link.core.incoming())
             .unwrap_or_default()
     }
 
@@ -197,7 +197,7 @@ impl SessionShared {
     #[must_use]
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         self.runtime
-            .on_link(self.id, |link, _| link.interface_of(name, role))
+            .on_link(self.id, |link, _| link.core.interface_of(name, role))
             .flatten()
     }
 
@@ -205,7 +205,7 @@ impl SessionShared {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.runtime
-            .on_link(self.id, |link, _| link.is_over())
+            .on_link(self.id, |link, _| link.core.is_over())
             .unwrap_or(true)
     }
 
@@ -213,7 +213,7 @@ impl SessionShared {
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.runtime
-            .on_link(self.id, |link, _| link.is_broken_off())
+            .on_link(self.id, |link, _| link.core.is_broken_off())
             .unwrap_or(false)
     }
 
@@ -502,7 +502,7 @@ impl SessionShared {
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
         self.runtime
-            .on_link(self.id, |link, _| link.pass_ring(end, capacity as u64, fd));
+            .on_link(self.id, |link, _| link.core.pass_ring(end, capacity as u64, fd));
     }
 
     pub(crate) fn send_large(
@@ -529,39 +529,39 @@ impl SessionShared {
     ) {
         let (length, capacity) = (length as u64, capacity as u64);
         self.runtime.on_link(self.id, |link, _| {
-            link.pass_large(end, sequence, slot, length, capacity, fd);
+            link.core.pass_large(end, sequence, slot, length, capacity, fd);
         });
     }
 
     pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
         self.runtime
-            .on_link(self.id, |link, _| link.pass_forget(end, slots));
+            .on_link(self.id, |link, _| link.core.pass_forget(end, slots));
     }
 
     pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.runtime.on_link(self.id, |link, _| link.ask(end, ask));
+        self.runtime.on_link(self.id, |link, _| link.core.ask(end, ask));
     }
 
     /// Asks for an acknowledgement that was perhaps asked for before.
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
         self.runtime
-            .on_link(self.id, |link, _| link.ask_once(end, sequence));
+            .on_link(self.id, |link, _| link.core.ask_once(end, sequence));
     }
 
     /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
     pub fn free_name(&self, end: u32) {
-        self.runtime.on_link(self.id, |link, _| link.free_name(end));
+        self.runtime.on_link(self.id, |link, _| link.core.free_name(end));
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
         self.runtime
-            .on_link(self.id, |link, _| link.close_sender(end, last, reason));
+            .on_link(self.id, |link, _| link.core.close_sender(end, last, reason));
     }
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
         let counters = end.counters();
         self.runtime.on_link(self.id, |link, _| {
-            link.close_receiver(end.id, &counters, reason);
+            link.core.close_receiver(end.id, &counters, reason);
         });
     }
 
@@ -569,7 +569,7 @@ impl SessionShared {
     #[cold]
     pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
         self.runtime
-            .on_link(self.id, |link, _| link.receiver_retries(end, retry_at));
+            .on_link(self.id, |link, _| link.core.receiver_retries(end, retry_at));
     }
 
     /// The peer's words or bytes cannot be: the session ends.
@@ -577,7 +577,7 @@ impl SessionShared {
     pub(crate) fn misbehaved(&self, what: &str) {
         let why = format!("it broke the protocol: {what}");
         self.runtime
-            .on_link(self.id, |link, context| link.fail(&why, context));
+            .on_link(self.id, |link, context| link.core.fail(&why, context));
     }
 }
 

@@ -106,7 +106,7 @@ fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
 
 fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
-        rewiring: None,
+        reconnect: None,
         peer: PeerDescription {
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],

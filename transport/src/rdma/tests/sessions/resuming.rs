@@ -194,7 +194,7 @@ impl Resuming {
         let way = Arc::<Way>::default();
         let stage = Stage::admitted(Driver::Caller, fake, settings, |end, admission| {
             let redial = (end == 0).then(|| way.clone() as Arc<dyn Redial>);
-            admission.rewiring = ways.map(|ways| ReconnectTerms {
+            admission.reconnect = ways.map(|ways| ReconnectTerms {
                 session: SESSION,
                 redial,
                 ways,

@@ -15,7 +15,7 @@ use std::{ptr, slice, sync::Arc};
 
 use ibex_protocol::format::{
     frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
-    frame_check::{CHECK_BYTES, Coverage, DamagedFrame, verify_apart},
+    frame_check::{CHECK_BYTES, Coverage},
 };
 use ibex_ring::memory::{Block, BlockPool, MemoryError};
 
@@ -38,15 +38,17 @@ pub(crate) struct Inbound {
     pub(crate) frames: u64,
 }
 
-/// The rest of a chunk that did not come with its header.
+/// A large message's chunk that is being read into its place.
 #[derive(Debug)]
 pub(crate) struct ChunkInProgress {
     /// The receiving end.
     pub(crate) end: u32,
+    /// The message.
+    pub(crate) sequence: u64,
+    /// Its first byte's place in the message.
+    pub(crate) offset: u64,
     /// All of its bytes, here or to come.
     pub(crate) bytes: usize,
-    /// Where the next byte goes.
-    pub(crate) at: ptr::NonNull<u8>,
     /// Bytes still to come.
     pub(crate) left: usize,
     /// Zeros behind it that fill the frame.
@@ -57,22 +59,10 @@ pub(crate) struct ChunkInProgress {
     pub(crate) check: (Coverage, u32),
 }
 
-// SAFETY: `at` points into memory that the link's receiving end holds; the link moves
-// between threads as a whole.
-unsafe impl Send for ChunkInProgress {}
-
 impl ChunkInProgress {
-    /// Verifies the check of a chunk that is here.
-    pub(crate) fn verify(&self) -> Result<(), DamagedFrame> {
-        debug_assert_eq!(self.left, 0);
-        let (coverage, check) = self.check;
-        // SAFETY: these bytes of the chunk's place are written, and nobody else refers to them
-        // before the message is complete.
-        let bytes = unsafe {
-            let first = self.at.sub(self.bytes);
-            slice::from_raw_parts(first.as_ptr(), self.bytes)
-        };
-        verify_apart(bytes, coverage, check)
+    /// Returns the next byte's place in the message.
+    pub(crate) fn next(&self) -> u64 {
+        self.offset + (self.bytes - self.left) as u64
     }
 }
 

@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 
 use ibex_ring::memory::BlockPool;
 
-use crate::stream::outbound::Lists;
+use super::stream::outbound::Lists;
 
 /// Parts of the engine that connections use, one after the other, while it turns.
 pub(crate) struct Tools {

@@ -73,7 +73,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
         None => Fabric::Tcp,
     };
     let admission = Admission {
-        rewiring: None,
+        reconnect: None,
         peer: PeerDescription {
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],

@@ -15,7 +15,7 @@
 
 /// The rest of one session's share.
 #[derive(Debug)]
-pub(super) struct TurnShare {
+pub(crate) struct TurnShare {
     frames: usize,
     bytes: usize,
 }
@@ -26,11 +26,11 @@ pub(crate) const FRAMES_PER_TURN: usize = 256;
 /// one read brings at most.
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Messages that one look takes off the Unix socket of a session.
-pub(super) const PASSED_PER_TURN: usize = 64;
+pub(crate) const PASSED_PER_TURN: usize = 64;
 
 impl TurnShare {
     /// All of what a session may take in a turn.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             frames: FRAMES_PER_TURN,
             bytes: BYTES_PER_TURN,
@@ -39,19 +39,19 @@ impl TurnShare {
 
     /// A frame was taken in, with so many bytes.
     #[inline]
-    pub(super) fn take_frame(&mut self, bytes: usize) {
+    pub(crate) fn take_frame(&mut self, bytes: usize) {
         self.frames = self.frames.saturating_sub(1);
         self.take_bytes(bytes);
     }
 
     /// Bytes came straight to where they belong.
     #[inline]
-    pub(super) fn take_bytes(&mut self, bytes: usize) {
+    pub(crate) fn take_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     #[inline]
-    pub(super) fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.frames == 0 || self.bytes == 0
     }
 }

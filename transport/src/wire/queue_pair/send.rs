@@ -1,28 +1,22 @@
 //! The sending half of a queue pair: frames are planned, a batch of them, and posted with one
 //! doorbell; a record that is alone goes at once.
 
-use std::{collections::VecDeque, ops::Range, ptr, slice};
+use std::{collections::VecDeque, mem, ops::Range, ptr, slice};
 
 use ibex_protocol::{
     format::frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
     framing::LEAST_BUFFER_BYTES,
-    id_map::IdMap,
     session::{Body, Session},
     signal_cadence::SignalCadence,
     transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
 };
 use ibex_verbs::{MemoryRegion, PostError, QueuePair, RemoteAddress, ScatterEntry, SendRequest};
 
-use super::{
-    Link, Phase, Wires,
-    queue_pair::{Pair, PairState},
-    retained::Parting,
-    senders::{Rings, SendLink, locate},
-};
+use super::{PairState, QueuePairWire};
 use crate::{
-    connection::Context,
     rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
-    session::{EndCause, SessionCounters},
+    session::SessionCounters,
+    wire::{Frames, MessageMemory, RingMemory},
 };
 
 /// What a queue pair sends with.
@@ -48,14 +42,6 @@ pub(super) struct PairSending {
     longest_stage: usize,
     /// The head of a frame that goes alone; behind its header there are zeros for ever.
     lone_head: [u8; LONE_HEAD_BYTES],
-}
-
-/// What a pair sends of.
-struct Ends<'a> {
-    senders: &'a mut IdMap<SendLink>,
-    parting: &'a mut Vec<Parting>,
-    /// A large message is kept until it has arrived.
-    keeps: bool,
 }
 
 /// A frame of the batch that is being built.
@@ -138,56 +124,17 @@ impl PairSending {
     }
 }
 
-impl Link {
-    /// Posts frames until nothing is due or the queue is full.
-    pub(super) fn transmit_pair(&mut self, context: &mut Context<'_>) -> bool {
-        let Wires::Pair(pair) = &mut self.wires else {
-            return false;
-        };
-        if self.phase == Phase::Gone || self.broken.is_some() {
-            return false;
-        }
-        let (senders, parting) = (&mut self.senders, &mut self.parting);
-        let ends = Ends {
-            senders,
-            parting,
-            keeps: self.rewiring.is_some(),
-        };
-        match pair.transmit(&mut self.session, ends, &self.shared.counters) {
-            Ok(progress) => {
-                self.finish_if_said(context);
-                progress
-            }
-            Err(refused) => {
-                self.device_refused(&refused);
-                true
-            }
-        }
-    }
-
-    /// The device takes no request any more.
-    pub(super) fn device_refused(&mut self, refused: &PostError) {
-        let why = refused.to_string();
-        self.drain_then_end(EndCause::DeviceLost { why });
-    }
-}
-
-impl Pair {
+impl QueuePairWire {
     /// Posts frames in batches, one doorbell for each. Returns whether there were any.
-    fn transmit(
-        &mut self,
-        session: &mut Session,
-        mut ends: Ends<'_>,
-        counters: &SessionCounters,
-    ) -> Result<bool, PostError> {
+    pub(super) fn post_frames<F: Frames>(&mut self, frames: &mut F) -> Result<bool, PostError> {
         let mut progress = false;
         loop {
-            let has_more = self.plan(session, ends.senders);
+            let has_more = self.plan(frames);
             if self.sending.planned.is_empty() {
-                self.note_blocked(session, counters);
+                self.note_blocked(frames);
                 return Ok(progress);
             }
-            self.post_planned(&mut ends, counters)?;
+            self.post_planned(frames)?;
             progress = true;
             if !has_more {
                 return Ok(true);
@@ -198,7 +145,7 @@ impl Pair {
     /// Puts as many frames as there is room for into `planned`, as long as the session has
     /// some. Returns whether it may have more.
     #[inline]
-    fn plan(&mut self, session: &mut Session, senders: &mut IdMap<SendLink>) -> bool {
+    fn plan<F: Frames>(&mut self, frames: &mut F) -> bool {
         let (PairState::Live(queue_pair), sending) = (&self.state, &mut self.sending) else {
             return false;
         };
@@ -209,10 +156,10 @@ impl Pair {
         head.clear();
         while sending.planned.len() < room && sending.slots.has_stage(sending.longest_stage) {
             let start = head.len();
-            let Some(body) = session.poll_transmit(&mut Rings(senders), 0, head) else {
+            let Some(body) = frames.next(0, head) else {
                 return false;
             };
-            let ends_something = ends_something(&head[start..], body, senders);
+            let ends_something = ends_something(&head[start..], body, frames);
             let place = if let Body::Write { chunk, memory, .. } = body {
                 Place::Write(remote(memory, chunk.offset))
             } else if let Body::Landing {
@@ -228,7 +175,7 @@ impl Pair {
                             position,
                             bytes,
                         };
-                        if let Some((base, length)) = locate(senders, record) {
+                        if let Some((base, length)) = frames.locate(record) {
                             // SAFETY: bytes of a ring that are not released, and nobody
                             // writes there.
                             let record = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
@@ -243,7 +190,7 @@ impl Pair {
                     }
                 }
             } else if head.len() - start + body.bytes() <= max_inline {
-                if let Some((base, length)) = locate(senders, body) {
+                if let Some((base, length)) = frames.locate(body) {
                     // SAFETY: bytes of a ring or a message that are not released, and
                     // nobody writes there.
                     let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
@@ -252,9 +199,9 @@ impl Pair {
                 Place::Inline(start..head.len())
             } else {
                 let is_copied = sending.max_entries < MOST_ENTRIES
-                    && 1 + pieces(senders, body).into_iter().flatten().count()
+                    && 1 + pieces(frames, body).into_iter().flatten().count()
                         > sending.max_entries;
-                if is_copied && let Some((base, length)) = locate(senders, body) {
+                if is_copied && let Some((base, length)) = frames.locate(body) {
                     // SAFETY: as above.
                     let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
                     head.extend_from_slice(body);
@@ -276,12 +223,14 @@ impl Pair {
     }
 
     /// Nothing is due, or it cannot go.
-    fn note_blocked(&mut self, session: &Session, counters: &SessionCounters) {
+    fn note_blocked<F: Frames>(&mut self, frames: &mut F) {
         let sending = &mut self.sending;
-        let was_blocked = std::mem::replace(&mut sending.is_blocked, session.is_out_of_credit());
+        let is_blocked = frames.session().is_out_of_credit();
+        let was_blocked = mem::replace(&mut sending.is_blocked, is_blocked);
         if sending.is_blocked && !was_blocked {
             let is_full =
                 sending.slots.room() == 0 || !sending.slots.has_stage(sending.longest_stage);
+            let counters = frames.counters();
             match is_full {
                 true => counters.queue_stalls.add(1),
                 false => counters.credit_is_out(),
@@ -290,16 +239,7 @@ impl Pair {
     }
 
     /// Posts what is planned, with one doorbell.
-    fn post_planned(
-        &mut self,
-        ends: &mut Ends<'_>,
-        counters: &SessionCounters,
-    ) -> Result<(), PostError> {
-        let Ends {
-            senders,
-            parting,
-            keeps,
-        } = ends;
+    fn post_planned<F: Frames>(&mut self, frames: &mut F) -> Result<(), PostError> {
         let (
             PairState::Live(queue_pair),
             PairSending {
@@ -316,7 +256,7 @@ impl Pair {
             return Ok(());
         };
         *is_blocked = false;
-        counters.credit_is_there();
+        frames.counters().credit_is_there();
         let (mut inline, mut signaled, mut bytes) = (0, 0, 0);
         let (mut writes, mut written) = (0, 0);
         let mut batch = queue_pair.send_batch();
@@ -335,14 +275,14 @@ impl Pair {
                 }
                 Place::Staged(range) => {
                     entries[0] = heads.entry(range.clone());
-                    for piece in pieces(senders, frame.body).into_iter().flatten() {
+                    for piece in pieces(frames, frame.body).into_iter().flatten() {
                         entries[count] = piece;
                         count += 1;
                     }
                     SendRequest::send(id, &entries[..count])
                 }
                 Place::Write(remote) => {
-                    if let [Some(piece), _] = pieces(senders, frame.body) {
+                    if let [Some(piece), _] = pieces(frames, frame.body) {
                         entries[0] = piece;
                     }
                     SendRequest::write(id, &entries[..1], *remote)
@@ -353,7 +293,7 @@ impl Pair {
                     immediate,
                 } => {
                     entries[0] = heads.entry(head.clone());
-                    if let [Some(message), _] = pieces(senders, frame.body) {
+                    if let [Some(message), _] = pieces(frames, frame.body) {
                         entries[1] = message;
                     }
                     let write = SendRequest::write(id, &entries[..LONE_ENTRIES], *block);
@@ -385,15 +325,14 @@ impl Pair {
                 }
                 Body::Inline | Body::Records { .. } => continue,
             };
-            if let Some(sender) = senders.get_mut(end) {
-                let is_last = sender.chunk_went(chunk, number, *keeps, parting);
-                match frame.body {
-                    Body::Write { .. } => counters.rendezvous_sent.add(is_last.into()),
-                    Body::Landing { .. } => counters.landings_sent.add(1),
-                    _ => {}
-                }
+            let is_last = frames.went(end, chunk, number);
+            match frame.body {
+                Body::Write { .. } => frames.counters().rendezvous_sent.add(is_last.into()),
+                Body::Landing { .. } => frames.counters().landings_sent.add(1),
+                _ => {}
             }
         }
+        let counters = frames.counters();
         if writes > 0 {
             counters.rdma_writes.add(writes);
             counters.rdma_bytes.add(written);
@@ -456,7 +395,7 @@ impl Pair {
 
 /// Whether memory, or the session, waits for a frame to be gone: a control message, or the
 /// last chunk of a large one.
-fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
+fn ends_something<F: Frames>(head: &[u8], body: Body, frames: &F) -> bool {
     match body {
         Body::Inline => {
             matches!(FrameHeader::parse(head), Ok(Some(header)) if header.body_bytes() > 0)
@@ -464,10 +403,9 @@ fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
         Body::Records { .. } => false,
         // The next may go when it is done.
         Body::Write { .. } | Body::Landing { .. } => true,
-        Body::Chunk { end, chunk } => senders
-            .get(end)
-            .and_then(|sender| sender.large_out(chunk.sequence))
-            .is_some_and(|large| large.ends_with(chunk)),
+        Body::Chunk { end, chunk } => frames
+            .message(end, chunk.sequence)
+            .is_some_and(|message| message.ends_with(chunk)),
     }
 }
 
@@ -491,7 +429,7 @@ fn stage(slots: &mut SendSlots, heads: &MemoryRegion<DeviceMapping>, head: &[u8]
 }
 
 /// Where a device finds a frame's body.
-fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
+fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
     let unregistered = "handles register what they send from before they say so";
     match body {
         Body::Inline => [None, None],
@@ -500,16 +438,14 @@ fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2
             position,
             bytes,
         } => {
-            let ring = senders.get(end).and_then(|sender| sender.ring.as_ref());
-            let registered = ring.and_then(|ring| ring.registered.as_ref());
+            let registered = frames.ring(end).and_then(RingMemory::registered);
             registered.expect(unregistered).pieces(position, bytes)
         }
         Body::Chunk { end, chunk }
         | Body::Write { end, chunk, .. }
         | Body::Landing { end, chunk, .. } => {
-            let sender = senders.get(end);
-            let large = sender.and_then(|sender| sender.large_out(chunk.sequence));
-            let registered = large.and_then(|large| large.registered.as_ref());
+            let message = frames.message(end, chunk.sequence);
+            let registered = message.and_then(MessageMemory::registered);
             let start = chunk.offset as usize;
             let piece = registered
                 .expect(unregistered)

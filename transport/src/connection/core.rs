@@ -1,0 +1,87 @@
+//! The core of a connection: the session, the ends of its channels and its life, apart from the
+//! wire that carries its frames.
+
+use std::{any::Any, net::SocketAddr, sync::Arc, time::Instant};
+
+use ibex_protocol::{id_map::IdMap, session::Session, timer::TimerTable};
+
+use super::{
+    alarms::Alarms,
+    grants::Grants,
+    receivers::ReceiveLink,
+    reconnect::Reconnect,
+    retained::Retained,
+    senders::SendLink,
+    shared_memory::LocalWires,
+};
+use crate::session::{EndCause, SessionShared};
+
+/// One session but for its wire.
+pub(crate) struct Core {
+    pub(super) shared: Arc<SessionShared>,
+    pub(super) session: Session,
+    /// What a session through shared memory has beside its wire.
+    pub(super) local: Option<LocalWires>,
+
+    /// The address of its connection here.
+    pub(super) address: Option<SocketAddr>,
+
+    // The ends.
+    pub(super) senders: IdMap<SendLink>,
+    pub(super) receivers: IdMap<ReceiveLink>,
+    /// Sending ends whose ring is looked at in every turn.
+    pub(super) hot_rings: Vec<u32>,
+    /// Memory of ends that are gone, until no frame of theirs is on its way.
+    pub(super) retained: Retained,
+    /// Memory that the peer may be writing to.
+    pub(super) grants: Grants,
+
+    // The life of the session.
+    pub(super) phase: Phase,
+    /// It did not end in order: what the peer did not take is lost.
+    pub(super) is_lost: bool,
+    /// The peer broke the protocol: the session does not go on over another wire.
+    pub(super) is_refused: bool,
+    /// The wire is of no more use: the session ends, or is suspended, when what had arrived
+    /// is read.
+    pub(super) broken: Option<EndCause>,
+    /// How it gets another, where both ends can go on over it.
+    pub(super) reconnect: Option<Box<Reconnect>>,
+    pub(super) timers: TimerTable,
+    pub(super) alarms: Alarms,
+    /// As it closes: until then handles that are inside are waited for.
+    pub(super) leaving_until: Option<Instant>,
+    /// Of the node's sessions; given up when this one is over.
+    pub(super) place: Option<Box<dyn Any + Send>>,
+}
+
+/// How far the life of a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Up,
+    /// We say goodbye, and wait for the peer's.
+    Closing,
+    /// The peer said goodbye; ours goes out.
+    PeerClosed,
+    /// Over: nothing is sent or read any more.
+    Gone,
+}
+
+impl Core {
+    /// Returns whether the session lives and is not about to end: then nothing but what its
+    /// turns move brings it on.
+    #[inline]
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.phase == Phase::Up && self.broken.is_none()
+    }
+
+    /// Returns whether handles have nothing more to hope for.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Gone | Phase::PeerClosed)
+    }
+
+    /// Returns whether the session may go on over another wire, as far as it is not over.
+    pub(super) fn may_go_on(&self) -> bool {
+        matches!(self.phase, Phase::Up | Phase::Closing)
+    }
+}

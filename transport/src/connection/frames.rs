@@ -1,0 +1,136 @@
+//! The core of a session as its wire sees it.
+
+use std::{ptr::NonNull, sync::Arc};
+
+use ibex_protocol::{
+    session::{Body, Session},
+    transfer::rendezvous::Chunk,
+};
+
+use super::{
+    context::Context,
+    core::{Core, Phase},
+    receivers::ReceiveLink,
+    senders::{Rings, locate},
+};
+use crate::{
+    rdma::LandingBlock,
+    session::SessionCounters,
+    wire::{Arrived, Fault, FrameMemory, Frames, MessageMemory, RingMemory, Tools},
+};
+
+/// A core during a turn.
+pub(super) struct CoreInTurn<'a, 'b> {
+    pub(super) core: &'a mut Core,
+    pub(super) context: &'a mut Context<'b>,
+}
+
+impl Frames for CoreInTurn<'_, '_> {
+    #[inline(always)]
+    fn session(&mut self) -> &mut Session {
+        &mut self.core.session
+    }
+
+    #[inline(always)]
+    fn counters(&self) -> &SessionCounters {
+        &self.core.shared.counters
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.core.has_to_pass()
+    }
+
+    #[inline(always)]
+    fn is_over(&self) -> bool {
+        self.core.phase == Phase::Gone
+    }
+
+    #[inline(always)]
+    fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
+        let mut rings = Rings(&mut self.core.senders);
+        self.core.session.poll_transmit(&mut rings, landing, head)
+    }
+
+    #[inline(always)]
+    fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)> {
+        locate(&self.core.senders, body)
+    }
+
+    #[inline(always)]
+    fn ring(&self, end: u32) -> Option<&RingMemory> {
+        let ring = self.core.senders.get(end)?.ring.as_ref()?;
+        Some(&ring.memory)
+    }
+
+    #[inline]
+    fn message(&self, end: u32, sequence: u64) -> Option<&MessageMemory> {
+        let large = self.core.senders.get(end)?.large_out(sequence)?;
+        Some(&large.memory)
+    }
+
+    #[inline]
+    fn went(&mut self, end: u32, chunk: Chunk, number: u64) -> bool {
+        let is_kept = self.core.reconnect.is_some();
+        let retained = &mut self.core.retained;
+        let sender = self.core.senders.get_mut(end);
+        sender.is_some_and(|sender| sender.chunk_went(chunk, number, is_kept, retained))
+    }
+
+    #[inline]
+    fn gone(&mut self, frame: u64) {
+        if !self.core.retained.is_empty() {
+            self.core.retained.free(frame, &mut self.context.wakers);
+        }
+    }
+
+    #[inline(always)]
+    fn records<M: Into<FrameMemory>>(
+        &mut self,
+        end: u32,
+        arrived: Arrived<M>,
+        tools: &mut Tools,
+    ) -> Result<(), Fault> {
+        self.core.place_records(end, arrived, tools, self.context)
+    }
+
+    #[inline]
+    fn expects_chunk(&self) -> bool {
+        let mut receivers = self.core.receivers.values();
+        receivers.any(ReceiveLink::expects_chunk)
+    }
+
+    fn has_receiver(&self, end: u32) -> bool {
+        self.core.receivers.contains(end)
+    }
+
+    #[inline]
+    fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
+        let receiver = self.core.receivers.get(end)?;
+        receiver.place_of(sequence, offset, bytes)
+    }
+
+    fn block(&self, index: u16) -> Option<&Arc<LandingBlock>> {
+        self.core.grants.block(index)
+    }
+
+    fn chunk_moves(&mut self, end: u32, sequence: u64, until: u64) {
+        self.core.large_moves(end, sequence, until, self.context);
+    }
+
+    fn chunk_done(&mut self, end: u32, time: u64) {
+        self.core.large_arrived(end, time, self.context);
+    }
+
+    #[inline]
+    fn blocks_done(&mut self, time: u64) {
+        while let Some(landed) = self.core.session.poll_landed() {
+            self.core.landed(landed, time, self.context);
+        }
+    }
+
+    #[inline]
+    fn events(&mut self) {
+        self.core.handle_events(self.context);
+    }
+}

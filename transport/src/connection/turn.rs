@@ -1,0 +1,341 @@
+//! The turn of a connection: what can move between its core and its wire moves.
+
+use std::{slice, time::Instant};
+
+use ibex_protocol::{format::record, timer::Timer};
+
+use super::{
+    Connection,
+    context::Context,
+    core::Phase,
+    frames::CoreInTurn,
+};
+use crate::{
+    clock,
+    session::EndCause,
+    wire::{Fault, Received, Tools, Wire},
+};
+
+impl Connection {
+    /// Moves what can move. Returns whether anything did.
+    #[inline]
+    pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        // What is queued goes out before the socket is asked for more: the question costs
+        // a system call, and the peer may be waiting. But the answer may be what a large
+        // message waits for, which then goes out in one write with what is queued.
+        let mut progress = self.send_lone_record(tools);
+        let mut is_due_again = false;
+        if !progress {
+            let seen = self.core.look_at_rings(&self.wire);
+            progress = seen.is_sendable;
+            is_due_again = seen.has_large;
+        }
+        if !is_due_again {
+            progress |= self.transmit(tools, context);
+        }
+        if self.socket.readable
+            || self.wire.reads_every_turn()
+            || self.has_leftover()
+            || !self.core.is_undisturbed()
+        {
+            let has_received = self.receive(tools, context);
+            is_due_again |= has_received;
+            progress |= has_received;
+        }
+        if self.core.session.has_events() {
+            self.core.handle_events(context);
+            is_due_again = true;
+        }
+        if is_due_again {
+            progress |= self.transmit(tools, context);
+        }
+        self.follow(tools, context);
+        progress
+    }
+
+    /// Lets out what a handle's wish led to.
+    pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
+        self.core.handle_events(context);
+        self.core.flush_local(context);
+        self.transmit(tools, context);
+        self.core.handle_events(context);
+        self.follow(tools, context);
+    }
+
+    /// Does with the wire and the socket what became of the core.
+    #[inline]
+    pub(super) fn follow(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
+        if !self.core.retained.is_empty() || self.core.is_over() {
+            self.follow_up(context);
+        }
+        let is_wanted = self.wire.has_backlog() && self.core.phase != Phase::Gone;
+        self.socket.watch_writable(is_wanted, &tools.epoll);
+    }
+
+    #[inline(never)]
+    fn follow_up(&mut self, context: &mut Context<'_>) {
+        self.free_retained(context);
+        self.finish_if_said(context);
+        if self.core.phase == Phase::Gone && !self.has_let_go {
+            self.has_let_go = true;
+            self.say_last_word();
+            self.socket.close();
+            self.shut_wire();
+        }
+    }
+
+    /// Frees the memory that no frame on its way refers to.
+    fn free_retained(&mut self, context: &mut Context<'_>) {
+        let in_flight = self.wire.in_flight().unwrap_or(0);
+        self.core.retained.note_in_flight(in_flight);
+        self.core.retained.free(self.wire.done(), &mut context.wakers);
+    }
+
+    /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
+    fn finish_if_said(&mut self, context: &mut Context<'_>) {
+        let is_said = self.core.session.said_goodbye() && self.wire.in_flight().is_none();
+        // Where the wire broke, it is not known whether ours has arrived.
+        let is_whole = self.core.broken.is_none();
+        if self.core.phase == Phase::PeerClosed && is_said && is_whole {
+            self.core.finish(&EndCause::Goodbye, context);
+        }
+    }
+
+    // ---- Sending ---------------------------------------------------------------------
+
+    /// Sends a record that is alone: one short message in the only hot ring, and nothing to
+    /// go before or with it. Returns whether there was one.
+    ///
+    /// It is what a request or its answer is, whose time counts most; everything else takes
+    /// the way over `Core::look_at_rings`, which would say the same of it.
+    #[inline]
+    pub(crate) fn send_lone_record(&mut self, tools: &mut Tools) -> bool {
+        let core = &mut self.core;
+        let &[end] = &core.hot_rings[..] else {
+            return false;
+        };
+        if !core.is_undisturbed() {
+            return false;
+        }
+        let sender = core.senders.get_mut(end);
+        let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
+            return false;
+        };
+        let Some((payload, _, size)) = ring.consumer.peek_data() else {
+            return false;
+        };
+        if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) {
+            return false;
+        }
+        // SAFETY: a record begins with its header word, right before the payload. It is
+        // inside the two windows, was published, and nobody writes there until the peer has
+        // released it.
+        let record =
+            unsafe { slice::from_raw_parts(payload.as_ptr().sub(record::HEADER_BYTES), size) };
+        let (session, counters) = (&mut core.session, &core.shared.counters);
+        match self.wire.send_lone(end, record, session, counters, tools) {
+            Ok(false) => false,
+            Ok(true) => {
+                ring.consumer.advance_by(size, 1);
+                true
+            }
+            Err(cause) => {
+                self.drain_then_end(cause);
+                true
+            }
+        }
+    }
+
+    /// Returns whether something is due, waits to be written, or to be ended when it has been.
+    #[inline]
+    pub(crate) fn has_output(&self) -> bool {
+        self.core.session.is_due() || self.wire.has_backlog() || !self.core.is_undisturbed()
+    }
+
+    /// Builds frames and sends them until nothing is due or the wire is full.
+    #[inline]
+    fn transmit(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        self.has_output() && self.transmit_due(tools, context)
+    }
+
+    #[inline(never)]
+    fn transmit_due(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        if self.core.phase == Phase::Gone || self.core.broken.is_some() {
+            return false;
+        }
+        let core = &mut self.core;
+        let mut frames = CoreInTurn { core, context };
+        match self.wire.transmit(&self.socket, &mut frames, tools) {
+            Ok(progress) => {
+                self.finish_if_said(context);
+                progress
+            }
+            Err(cause) => {
+                // What arrived before it broke is still to be read.
+                self.drain_then_end(cause);
+                true
+            }
+        }
+    }
+
+    /// The wire is of no more use: takes in what arrived before, then ends the session.
+    /// The first cause stays.
+    pub(super) fn drain_then_end(&mut self, cause: EndCause) {
+        if self.wire.is_down() {
+            // It is gone already, for a cause of its own.
+            return;
+        }
+        self.socket.readable |= self.wire.is_gone();
+        self.shut_wire();
+        self.core.broken.get_or_insert(cause);
+    }
+
+    /// Has the wire end.
+    fn shut_wire(&mut self) {
+        if let Some(deadline) = self.wire.shut(clock::now(), self.core.shared.id) {
+            self.core.timers.set(Timer::Drain, deadline);
+        }
+    }
+
+    // ---- Receiving -------------------------------------------------------------------
+
+    /// Takes in what the wire has and hands it on.
+    fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        if self.wire.is_down() {
+            return self.socket.readable && self.look_at_process(context);
+        }
+        if !self.core.is_undisturbed() && self.look_at_teardown(clock::now(), tools, context) {
+            return true;
+        }
+        let is_beside = !self.wire.is_gone();
+        let core = &mut self.core;
+        let mut frames = CoreInTurn { core, context };
+        let cause = match self.wire.receive(&mut self.socket, &mut frames, tools) {
+            Received::Nothing => return false,
+            Received::Something => return true,
+            Received::Drained { any } => match self.core.broken.take_if(|_| !is_beside) {
+                Some(cause) => cause,
+                None => return any,
+            },
+            Received::Ended => EndCause::lost("it closed the connection without saying goodbye"),
+            Received::Failed(why) => {
+                let before = self.core.broken.take_if(|_| !is_beside);
+                before.unwrap_or_else(|| EndCause::lost(why))
+            }
+            Received::Strayed => {
+                self.core.is_refused |= self.core.broken.is_none();
+                EndCause::lost("it broke the protocol: bytes came over a connection that carries none")
+            }
+            Received::Refused(fault) => {
+                self.frame_is_refused(fault, tools, context);
+                return true;
+            }
+        };
+        if is_beside {
+            // It would stay readable for as long as draining takes.
+            self.socket.part(&tools.epoll);
+            if self.core.phase == Phase::Gone {
+                return true;
+            }
+            self.peer_has_left = true;
+        }
+        self.wire_broke(cause, tools, context);
+        true
+    }
+
+    /// Ends the session, or its wire, for a frame that could not be handed on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn frame_is_refused(
+        &mut self,
+        fault: Fault,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        match fault {
+            Fault::Damage(damage) => {
+                let cause = self.core.note_damage(damage);
+                self.wire_broke(cause, tools, context);
+            }
+            fault => self.core.fail(&fault.to_string(), context),
+        }
+    }
+
+    /// Returns whether bytes are here that need no read.
+    #[inline]
+    pub(crate) fn has_leftover(&self) -> bool {
+        self.wire.has_leftover() && self.core.phase != Phase::Gone
+    }
+
+    // ---- Time ------------------------------------------------------------------------
+
+    /// Does what was to be done by `now`, and lets out what follows.
+    pub(crate) fn expire(&mut self, now: Instant, tools: &mut Tools, context: &mut Context<'_>) {
+        let mut any = false;
+        while let Some(timer) = self.core.timers.poll_expired(now) {
+            any = true;
+            match timer {
+                Timer::Linger => self.core.finish(&EndCause::Goodbye, context),
+                Timer::Leave => self.core.end_senders(),
+                Timer::Drain => {
+                    self.look_at_teardown(now, tools, context);
+                }
+                Timer::Stall => self.core.look_for_stalls(now, context),
+                Timer::Open => self.core.look_for_openings(now, context),
+                Timer::Pass => self.core.look_at_unix(context),
+                Timer::Memory => self.core.memory_may_be_there(now, context),
+                Timer::Notice => self.core.tell_of_break(context),
+                Timer::Redial => self.redial(context),
+                Timer::Verdict => self.core.give_up(context),
+                Timer::Alarm => self.core.sound_alarms(now, context),
+            }
+        }
+        if any {
+            self.settle(tools, context);
+        }
+    }
+
+    /// Gives back what was not used since the last look. Returns whether another look is
+    /// worth it although nothing moves.
+    pub(crate) fn look_for_silence(
+        &mut self,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if self.core.broken.is_some() {
+            return false;
+        }
+        let mut goes_on = match self.core.phase {
+            Phase::Up => {
+                let goes_on = self.core.rest_ends(&self.wire, context);
+                goes_on | self.wire.rest(&self.core.shared.counters)
+            }
+            // It goes as a whole, unless the peer's host says nothing any more.
+            Phase::Closing => false,
+            Phase::PeerClosed | Phase::Gone => return false,
+        };
+        goes_on |= self.look_for_cut_frame();
+        goes_on |= self.look_for_answers(tools, context);
+        self.settle(tools, context);
+        if !goes_on && self.core.phase == Phase::Up {
+            self.core.rest();
+        }
+        goes_on
+    }
+
+    /// Asks the peer something if a frame of its stays cut. Returns whether another look is due.
+    fn look_for_cut_frame(&mut self) -> bool {
+        match self.wire.look_for_cut_frame(&self.core.shared.counters) {
+            None => false,
+            Some(questions) => {
+                if questions > 0 {
+                    self.core.session.query(questions);
+                }
+                true
+            }
+        }
+    }
+}
+
+/// The longest record that is sent alone.
+const LONE_BYTES: usize = 192;

@@ -1,0 +1,197 @@
+//! The wire of a session, whichever it is.
+
+use std::{io, time::Instant};
+
+use ibex_protocol::session::{Session, WireTerms};
+use ibex_ring::memory::{BlockPool, MemoryError};
+
+use super::{
+    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket,
+    queue_pair::QueuePairWire, stream::StreamWire,
+};
+use crate::{
+    rdma::PreparedPair,
+    session::{EndCause, SessionCounters},
+};
+
+/// The wire of a session, or none.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a connection is in a box already, and each message would follow a pointer more"
+)]
+pub(crate) enum AnyWire {
+    /// Frames are written to the session's connection, and read from it.
+    Stream(StreamWire),
+    /// Frames are sent over a queue pair; the connection only tells that the peer lives.
+    QueuePair(Box<QueuePairWire>),
+    /// It broke: frames wait for another.
+    Down,
+}
+
+/// What a handshake left for a wire.
+pub(crate) struct WireStart<'a> {
+    /// Bytes that came behind the handshake.
+    pub(crate) leftover: &'a [u8],
+    /// The queue pair, connected, where there is one.
+    pub(crate) pair: Option<PreparedPair>,
+    /// Data goes over the wire, and not control alone.
+    pub(crate) carries_data: bool,
+    /// Both ends check the payloads of frames over the connection.
+    pub(crate) payload_checksums: bool,
+}
+
+impl AnyWire {
+    /// Makes the wire that a handshake led to, and tells what frames over it are like.
+    pub(crate) fn new(
+        start: WireStart<'_>,
+        blocks: &mut BlockPool,
+    ) -> io::Result<(Self, WireTerms)> {
+        let WireStart {
+            leftover,
+            pair,
+            carries_data,
+            payload_checksums,
+        } = start;
+        match pair {
+            None => {
+                let stream = StreamWire::new(leftover, carries_data, payload_checksums, blocks)?;
+                Ok((AnyWire::Stream(stream), WireTerms::STREAM))
+            }
+            Some(_) if !leftover.is_empty() => Err(io::Error::other(
+                "the peer sent frames over a connection that carries none",
+            )),
+            Some(pair) => {
+                let terms = QueuePairWire::terms(&pair)?;
+                let wire = QueuePairWire::new(pair);
+                Ok((AnyWire::QueuePair(Box::new(wire)), terms))
+            }
+        }
+    }
+
+    /// Returns whether there is none.
+    #[inline]
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self, AnyWire::Down)
+    }
+
+    /// Returns the queue pair, if it is one.
+    #[inline]
+    pub(crate) fn queue_pair(&mut self) -> Option<&mut QueuePairWire> {
+        match self {
+            AnyWire::QueuePair(pair) => Some(pair),
+            AnyWire::Stream(_) | AnyWire::Down => None,
+        }
+    }
+}
+
+/// Calls a method of the wire, or gives `$down` where there is none.
+macro_rules! forward {
+    ($self:ident, $wire:ident => $call:expr, $down:expr) => {
+        match $self {
+            AnyWire::Stream($wire) => $call,
+            AnyWire::QueuePair($wire) => $call,
+            AnyWire::Down => $down,
+        }
+    };
+}
+
+impl Wire for AnyWire {
+    #[inline(always)]
+    fn send_lone(
+        &mut self,
+        end: u32,
+        record: &[u8],
+        session: &mut Session,
+        counters: &SessionCounters,
+        tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        forward!(self, wire => wire.send_lone(end, record, session, counters, tools), Ok(false))
+    }
+
+    fn transmit<F: Frames>(
+        &mut self,
+        socket: &WireSocket,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        forward!(self, wire => wire.transmit(socket, frames, tools), Ok(false))
+    }
+
+    fn receive<F: Frames>(
+        &mut self,
+        socket: &mut WireSocket,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Received {
+        forward!(self, wire => wire.receive(socket, frames, tools), Received::Nothing)
+    }
+
+    fn in_flight(&self) -> Option<u64> {
+        forward!(self, wire => wire.in_flight(), None)
+    }
+
+    fn done(&self) -> u64 {
+        forward!(self, wire => wire.done(), u64::MAX)
+    }
+
+    #[inline]
+    fn is_blocked(&self) -> bool {
+        forward!(self, wire => wire.is_blocked(), true)
+    }
+
+    #[inline]
+    fn has_backlog(&self) -> bool {
+        forward!(self, wire => wire.has_backlog(), false)
+    }
+
+    #[inline]
+    fn has_leftover(&self) -> bool {
+        forward!(self, wire => wire.has_leftover(), false)
+    }
+
+    #[inline]
+    fn reads_every_turn(&self) -> bool {
+        forward!(self, wire => wire.reads_every_turn(), false)
+    }
+
+    #[inline]
+    fn is_told_of_all(&self) -> bool {
+        forward!(self, wire => wire.is_told_of_all(), false)
+    }
+
+    fn could_say_last_word(&self) -> Option<u64> {
+        forward!(self, wire => wire.could_say_last_word(), None)
+    }
+
+    fn register<'a>(
+        &self,
+        ring: Option<&mut RingMemory>,
+        messages: impl Iterator<Item = &'a mut MessageMemory>,
+    ) -> Result<(), MemoryError> {
+        forward!(self, wire => wire.register(ring, messages), Ok(()))
+    }
+
+    fn rest(&mut self, counters: &SessionCounters) -> bool {
+        forward!(self, wire => wire.rest(counters), false)
+    }
+
+    fn look_for_cut_frame(&mut self, counters: &SessionCounters) -> Option<u32> {
+        forward!(self, wire => wire.look_for_cut_frame(counters), None)
+    }
+
+    fn shut(&mut self, now: Instant, session: u64) -> Option<Instant> {
+        forward!(self, wire => wire.shut(now, session), None)
+    }
+
+    fn poll_shut(&mut self, now: Instant) -> Shut {
+        forward!(self, wire => wire.poll_shut(now), Shut::No)
+    }
+
+    fn destroy(&mut self) {
+        forward!(self, wire => wire.destroy(), ());
+    }
+
+    fn is_gone(&self) -> bool {
+        forward!(self, wire => wire.is_gone(), true)
+    }
+}

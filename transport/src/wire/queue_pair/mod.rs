@@ -1,0 +1,403 @@
+//! Frames over a queue pair: each is one SEND into one of the peer's receive buffers.
+//!
+//! Rules:
+//!
+//! 1. A frame is taken out of the session only when the send queue has a place for it and
+//!    the head slab has one for its head, so what is taken is posted. A full queue leaves
+//!    the rest in the rings: that is the back-pressure.
+//! 2. A short frame goes inline, and its bytes are free when it is posted. Of another the
+//!    head is staged in registered memory; records stay in their ring and chunks in their
+//!    message, and the device reads them there.
+//! 3. What a device may still read stays registered: rings and messages whose owner is
+//!    done with them part when the requests that were posted before are done. Bytes of a
+//!    ring may be written again earlier, when the peer has released them: it has them
+//!    then, and if our device repeats a packet whose acknowledgement was lost, the peer's
+//!    drops it by its number, whatever it carries.
+//! 4. A large message goes as writes into memory that the peer granted for it, if it did,
+//!    and a frame behind them. Memory that we granted is the peer's until that frame comes,
+//!    or the end that sends is gone: both come behind all its writes. If neither comes, the
+//!    memory is used for nothing more. Once the queue pair is destroyed it is deregistered,
+//!    which lets no write in that is late, and unmapped.
+//! 5. A block that was granted ahead is the peer's likewise, but for the time from when a
+//!    message is announced in it until the peer is told that this is released.
+//! 6. A queue pair never just goes: it is moved to ERR, and what arrived until then is
+//!    handed on before the link ends and before it is destroyed.
+
+mod receive;
+mod send;
+
+use std::{
+    io::{self, Read},
+    mem,
+    sync::Arc,
+    time::Instant,
+};
+
+use ibex_protocol::session::{Session, WireTerms};
+use ibex_ring::memory::MemoryError;
+use ibex_verbs::{
+    AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, PortState, PostError, QueuePair,
+    QueuePairEvent, Teardown, Verdict,
+};
+
+use super::{
+    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket,
+};
+use crate::{
+    rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
+    session::{EndCause, SessionCounters},
+};
+pub(crate) use receive::Completed;
+use send::PairSending;
+
+/// The queue pair of one session as its wire.
+pub(crate) struct QueuePairWire {
+    // In the order in which they go.
+    state: PairState,
+    /// The buffers of its own receive queue, where it shares none.
+    own: Option<ArrivalBuffers>,
+    sending: PairSending,
+    seat: Seat,
+
+    // Who it is and how it is.
+    number: u32,
+    /// Its completions have times.
+    has_times: bool,
+    /// The device said that it died, before we knew.
+    died: Option<AsyncEvent>,
+    /// What is wrong with its port, which it may die of.
+    doubt: Option<Arc<str>>,
+    /// The site tells it that the completion queue is empty.
+    leaver: Option<Leaver>,
+}
+
+/// How far a queue pair is on its way out.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a pair is boxed as a whole, and posting follows no second pointer"
+)]
+enum PairState {
+    Live(QueuePair),
+    Leaving(Box<Teardown>),
+    /// Destroyed; nothing of it comes any more.
+    Gone,
+}
+
+impl QueuePairWire {
+    /// Takes over a connected queue pair.
+    pub(super) fn new(prepared: PreparedPair) -> Self {
+        let frame_bytes = prepared.carriage().frame_bytes();
+        let max_entries = prepared.endpoint().max_send_entries.into();
+        let PreparedPair {
+            pair,
+            own,
+            heads,
+            seat,
+            ..
+        } = prepared;
+        Self {
+            number: pair.number(),
+            has_times: seat.site.polling().times,
+            died: None,
+            doubt: None,
+            leaver: None,
+            sending: PairSending::new(
+                seat.site.send_requests(),
+                &pair,
+                max_entries,
+                heads,
+                frame_bytes,
+            ),
+            state: PairState::Live(pair),
+            own,
+            seat,
+        }
+    }
+
+    /// Terms of frames over a connected queue pair.
+    pub(super) fn terms(prepared: &PreparedPair) -> io::Result<WireTerms> {
+        let Some(peer_credit) = prepared.peer_credit() else {
+            return Err(io::Error::other(
+                "the queue pair of the session was never connected to the peer's",
+            ));
+        };
+        Ok(WireTerms {
+            carriage: prepared.carriage(),
+            our_credit: prepared.endpoint().credit.into(),
+            peer_credit: peer_credit.into(),
+            writes: true,
+            immediate: prepared.immediate(),
+        })
+    }
+
+    /// Whether it may send: it is not on its way out.
+    #[inline]
+    fn is_live(&self) -> bool {
+        matches!(self.state, PairState::Live(_))
+    }
+
+    /// What is wrong with its port just now.
+    fn doubt_of_port(&self) -> Option<Arc<str>> {
+        match self.seat.site.port_state() {
+            Ok(PortState::Active) => None,
+            Ok(state) => Some(self.seat.site.of_port(&format!("it is {state}")).into()),
+            Err(error) => Some(error.to_string().into()),
+        }
+    }
+
+    /// Whether it lives and the device has not said that it died.
+    #[inline]
+    fn is_settled(&self) -> bool {
+        self.is_live() && self.died.is_none()
+    }
+}
+
+// ---- What the device tells ---------------------------------------------------------------------
+
+/// What an event of the device means for its queue pair.
+#[derive(Debug)]
+pub(crate) enum PairEvent {
+    /// Nothing.
+    Ignored,
+    /// Something that was noted.
+    Noted,
+    /// Its end.
+    Broke(EndCause),
+}
+
+impl QueuePairWire {
+    /// Returns the device port, and the number of the queue pair there.
+    pub(crate) fn place(&self) -> (&Arc<Site>, u32) {
+        (&self.seat.site, self.number)
+    }
+
+    /// Notes what is wrong with the port of the queue pair, or that nothing is any more.
+    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
+        self.doubt = doubt;
+    }
+
+    /// Takes in what the device said of the queue pair.
+    pub(crate) fn event(&mut self, event: &AsyncEvent) -> PairEvent {
+        if let PairState::Leaving(teardown) = &mut self.state {
+            return match teardown.handle_event(event) {
+                true => PairEvent::Noted,
+                false => PairEvent::Ignored,
+            };
+        }
+        let AsyncEvent::QueuePair(_, said) = event else {
+            return PairEvent::Ignored;
+        };
+        match said {
+            QueuePairEvent::Fatal => PairEvent::Broke(EndCause::DeviceLost {
+                why: event.to_string(),
+            }),
+            QueuePairEvent::InvalidRequest => refused_request("an invalid request", event),
+            QueuePairEvent::AccessViolation => {
+                refused_request("a request for memory that was not granted", event)
+            }
+            // It is dead. Why, a completion tells, unless it had nothing outstanding.
+            QueuePairEvent::LastRequestReached => {
+                self.died = Some(*event);
+                self.leaver = Some(self.seat.site.leaves());
+                PairEvent::Noted
+            }
+            // It was connected before, is never drained alive, and has one path.
+            QueuePairEvent::Established
+            | QueuePairEvent::SendQueueDrained
+            | QueuePairEvent::PathMigrated
+            | QueuePairEvent::PathMigrationFailed => PairEvent::Ignored,
+        }
+    }
+
+    /// Notes that the completion queue was found empty after everything in it was taken. Returns
+    /// why the queue pair is dead, if the device said so before.
+    pub(crate) fn completions_are_empty(&mut self) -> Option<EndCause> {
+        match (&mut self.state, self.died) {
+            (PairState::Leaving(teardown), _) => {
+                teardown.handle_empty_poll();
+                None
+            }
+            (PairState::Live(_), Some(event)) => Some(EndCause::lost(event.to_string())),
+            _ => None,
+        }
+    }
+
+    /// Returns what a failed request means: the queue pair is dead. The first failure is the
+    /// cause, what is flushed after it follows from it; then this returns `None`.
+    ///
+    /// That it was the peer's fault is no proof: soft-RoCE says so of honest messages where
+    /// packets are lost. A peer that breaks the protocol does so over other wires too, in
+    /// frames that we read.
+    fn cause_of(&self, failure: &CompletionFailure) -> Option<EndCause> {
+        if !self.is_live() {
+            return None;
+        }
+        let fault = failure.fault();
+        let why = match fault {
+            Fault::Protocol => format!("the device says that the protocol was broken: {failure}"),
+            _ => failure.to_string(),
+        };
+        let doubt = match fault {
+            // The device may not have said yet that its port is down.
+            Fault::Link | Fault::Flushed => self.doubt.clone().or_else(|| self.doubt_of_port()),
+            Fault::Ours | Fault::Device | Fault::Protocol => None,
+        };
+        Some(match (fault, doubt) {
+            (Fault::Ours | Fault::Device, _) => EndCause::DeviceLost { why },
+            (Fault::Link | Fault::Flushed, Some(doubt)) => EndCause::DeviceLost {
+                why: format!("{doubt}; {why}"),
+            },
+            (_, None | Some(_)) => EndCause::lost(why),
+        })
+    }
+}
+
+/// Our device refused a request of the peer.
+fn refused_request(request: &str, event: &AsyncEvent) -> PairEvent {
+    let why = format!("the device says that it broke the protocol: it made {request} ({event})");
+    PairEvent::Broke(EndCause::lost(why))
+}
+
+// ---- The wire ------------------------------------------------------------------------------------
+
+impl Wire for QueuePairWire {
+    #[inline(always)]
+    fn send_lone(
+        &mut self,
+        end: u32,
+        record: &[u8],
+        session: &mut Session,
+        counters: &SessionCounters,
+        _tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        let posted = self.post_lone_record(end, record, session, counters);
+        posted.map_err(|refused| device_refused(&refused))
+    }
+
+    fn transmit<F: Frames>(
+        &mut self,
+        _socket: &WireSocket,
+        frames: &mut F,
+        _tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        let posted = self.post_frames(frames);
+        posted.map_err(|refused| device_refused(&refused))
+    }
+
+    /// Looks at the connection beside the queue pair, which tells that the peer lives. Frames come
+    /// by [`complete`](Self::complete).
+    fn receive<F: Frames>(
+        &mut self,
+        socket: &mut WireSocket,
+        _frames: &mut F,
+        _tools: &mut Tools,
+    ) -> Received {
+        if !mem::take(&mut socket.readable) {
+            return Received::Nothing;
+        }
+        match socket.stream().read(&mut [0; 1]) {
+            Ok(0) => Received::Ended,
+            Ok(_) => Received::Strayed,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
+            Err(error) => Received::Failed(format!("reading from its connection failed: {error}")),
+        }
+    }
+
+    fn in_flight(&self) -> Option<u64> {
+        match self.state {
+            // What was flushed needs nothing any more.
+            PairState::Gone => None,
+            _ => self.sending.slots.in_flight(),
+        }
+    }
+
+    fn done(&self) -> u64 {
+        match self.in_flight() {
+            Some(_) => self.sending.slots.done(),
+            None => u64::MAX,
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.sending.is_blocked || !self.is_live()
+    }
+
+    #[inline]
+    fn is_told_of_all(&self) -> bool {
+        self.is_settled()
+    }
+
+    fn register<'a>(
+        &self,
+        ring: Option<&mut RingMemory>,
+        messages: impl Iterator<Item = &'a mut MessageMemory>,
+    ) -> Result<(), MemoryError> {
+        register_with(&self.seat.site, ring, messages)
+    }
+
+    /// Moves the queue pair to ERR; completions are taken in until it is drained.
+    fn shut(&mut self, now: Instant, session: u64) -> Option<Instant> {
+        match mem::replace(&mut self.state, PairState::Gone) {
+            PairState::Live(queue_pair) => {
+                // A number may come back; the session's never does.
+                let generation = session as u32;
+                let timeout = DEFAULT_DRAIN_TIMEOUT;
+                let mut teardown = Teardown::begin(queue_pair, generation, now, timeout);
+                if let Some(event) = &self.died {
+                    teardown.handle_event(event);
+                }
+                let deadline = teardown.deadline();
+                self.leaver = Some(self.seat.site.leaves());
+                self.state = PairState::Leaving(Box::new(teardown));
+                Some(deadline)
+            }
+            state => {
+                self.state = state;
+                None
+            }
+        }
+    }
+
+    fn poll_shut(&mut self, now: Instant) -> Shut {
+        let PairState::Leaving(teardown) = &self.state else {
+            return Shut::No;
+        };
+        match teardown.verdict(now) {
+            Verdict::Draining => Shut::Draining,
+            Verdict::Drained => {
+                self.seat.was_drained();
+                Shut::Done { gave_up: None }
+            }
+            Verdict::GaveUp(reason) => Shut::Done {
+                gave_up: Some(reason),
+            },
+        }
+    }
+
+    fn destroy(&mut self) {
+        self.state = PairState::Gone;
+        self.leaver = None;
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.state, PairState::Gone)
+    }
+}
+
+/// Registers memory to send from with a device, unless it is.
+pub(crate) fn register_with<'a>(
+    site: &Site,
+    ring: Option<&mut RingMemory>,
+    mut messages: impl Iterator<Item = &'a mut MessageMemory>,
+) -> Result<(), MemoryError> {
+    if let Some(ring) = ring {
+        ring.register(site)?;
+    }
+    messages.try_for_each(|message| message.register(site))
+}
+
+/// The device takes no request any more.
+fn device_refused(refused: &PostError) -> EndCause {
+    let why = refused.to_string();
+    EndCause::DeviceLost { why }
+}

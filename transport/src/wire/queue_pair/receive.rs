@@ -1,0 +1,375 @@
+//! The receiving half of a queue pair: what completions bring is a whole frame each, read
+//! where the device put it.
+
+use std::{ops::Range, ptr, slice};
+
+use ibex_protocol::{
+    format::frame::FrameHeader,
+    session::{Arrival, PeerMisbehaved},
+    transfer::{eager_write::LandingId, rendezvous::Chunk},
+};
+use ibex_ring::memory::BufferLease;
+use ibex_verbs::{CompletionKind, Operation, WorkCompletion};
+
+use super::{PairState, QueuePairWire};
+use crate::{
+    rdma::{ArrivedBuffer, SharedReceives},
+    session::EndCause,
+    wire::{Arrived, Fault, Frames, Tools},
+};
+
+/// What a completion led to.
+#[derive(Debug)]
+pub(crate) enum Completed {
+    /// A message was handed to its receiver, and nothing follows.
+    Delivered,
+    /// Something may follow: output, or a credit report.
+    Handled,
+    /// It was none of this queue pair's.
+    Strayed,
+    /// The peer broke the protocol.
+    Refused(Fault),
+    /// The queue pair is dead.
+    Broke(EndCause),
+}
+
+impl QueuePairWire {
+    /// Takes in a completion of the queue pair. `shared` are the buffers of the receive queue
+    /// that it shares, if it does.
+    #[inline(always)]
+    pub(crate) fn complete<F: Frames>(
+        &mut self,
+        completion: &WorkCompletion,
+        mut shared: Option<&mut SharedReceives>,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Completed {
+        // A frame nearly always.
+        if matches!(self.state, PairState::Live(_))
+            && let Some(bytes) = completion.received()
+            && let Some(buffer) = self.arrived(completion, shared.as_deref_mut())
+        {
+            frames.counters().completions.add(1);
+            let time = self.time_of(completion);
+            let completed = frame_arrived(buffer, bytes as usize, time, frames, tools);
+            match self.refill_own() {
+                Ok(()) => completed,
+                Err(cause) => Completed::Broke(cause),
+            }
+        } else {
+            self.complete_any(completion, shared, frames, tools)
+        }
+    }
+
+    #[inline(never)]
+    fn complete_any<F: Frames>(
+        &mut self,
+        completion: &WorkCompletion,
+        shared: Option<&mut SharedReceives>,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Completed {
+        if let PairState::Leaving(teardown) = &mut self.state
+            && teardown.handle_completion(completion)
+        {
+            return Completed::Handled;
+        }
+        let outcome = completion.outcome();
+        let mut completed = Completed::Handled;
+        let is_known = match completion.id().operation() {
+            Operation::Receive => match self.arrived(completion, shared) {
+                Some(buffer) => {
+                    if let Ok(done) = outcome {
+                        let time = self.time_of(completion);
+                        let bytes = done.bytes as usize;
+                        completed = match done.kind {
+                            CompletionKind::Receive => {
+                                frame_arrived(buffer, bytes, time, frames, tools)
+                            }
+                            // It took a buffer and put nothing in.
+                            _ => block_arrived(done.immediate, buffer, time, frames, tools),
+                        };
+                    }
+                    true
+                }
+                None => false,
+            },
+            _ => self.sent(completion, outcome.is_ok()),
+        };
+        frames.counters().completions.add(1);
+        match outcome {
+            Err(failure) => {
+                if let Some(cause) = self.cause_of(&failure) {
+                    completed = Completed::Broke(cause);
+                }
+            }
+            Ok(_) if is_known => self.sends_are_done(frames),
+            Ok(_) => {
+                tracing::debug!(id = %completion.id(), "a completion of no request of ours");
+                completed = Completed::Strayed;
+            }
+        }
+        match self.refill_own() {
+            Ok(()) => completed,
+            Err(cause) => Completed::Broke(cause),
+        }
+    }
+
+    /// Notes that requests up to a signaled one are done.
+    fn sends_are_done<F: Frames>(&mut self, frames: &mut F) {
+        if let Some(writes) = self.sending.take_done_writes() {
+            frames.session().writes_are_done(writes);
+        }
+        frames.gone(self.sending.slots.done());
+    }
+
+    /// Posts receives again into the pair's own queue, where it has one.
+    #[inline]
+    fn refill_own(&mut self) -> Result<(), EndCause> {
+        match &self.own {
+            Some(own) if own.wants_refill() => self.refill_own_queue(),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline(never)]
+    fn refill_own_queue(&mut self) -> Result<(), EndCause> {
+        if let PairState::Live(queue_pair) = &mut self.state
+            && let Some(own) = &mut self.own
+            && let Some(queue) = queue_pair.receive_queue()
+        {
+            let refilled = own.refill(queue);
+            return refilled.map_err(|error| {
+                let why = error.to_string();
+                EndCause::DeviceLost { why }
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Hands on one frame, unless the session is over.
+#[inline(always)]
+fn frame_arrived<F: Frames>(
+    buffer: ArrivedBuffer,
+    bytes: usize,
+    time: u64,
+    frames: &mut F,
+    tools: &mut Tools,
+) -> Completed {
+    if frames.is_over() {
+        return Completed::Delivered;
+    }
+    let counters = frames.counters();
+    counters.frames_received.add(1);
+    counters.bytes_received.add(bytes as u64);
+    let base = buffer.lease.base();
+    // A device that says more than it was given room for is not believed.
+    let bytes = bytes.min(buffer.lease.bytes());
+    // SAFETY: `bytes` of the buffer were written by the device, which is done with it,
+    // and nobody writes while we have the lease. Memory from the kernel is
+    // initialised, so what a device did not write can be read too.
+    let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
+    let (taken, completed) = match frames.session().handle_lone_record(frame, 0) {
+        Some(lone) => {
+            let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
+            let arrived = arrived(buffer, range, last, time);
+            let placed = frames.records(lone.end, arrived, tools);
+            (placed, Completed::Delivered)
+        }
+        None => (
+            take_frame(frame, buffer, time, frames, tools),
+            Completed::Handled,
+        ),
+    };
+    match taken {
+        Ok(()) => completed,
+        Err(fault) => Completed::Refused(fault),
+    }
+}
+
+/// Takes in a block that was written: with its message, and the frame that announces it. That is
+/// copied to where it would have come alone, since the peer may write there again.
+#[inline(never)]
+fn block_arrived<F: Frames>(
+    immediate: Option<u32>,
+    buffer: ArrivedBuffer,
+    time: u64,
+    frames: &mut F,
+    tools: &mut Tools,
+) -> Completed {
+    if frames.is_over() {
+        return Completed::Handled;
+    }
+    match take_block(immediate, buffer, time, frames, tools) {
+        Ok(()) => Completed::Handled,
+        Err(fault) => Completed::Refused(fault),
+    }
+}
+
+fn take_block<F: Frames>(
+    immediate: Option<u32>,
+    buffer: ArrivedBuffer,
+    time: u64,
+    frames: &mut F,
+    tools: &mut Tools,
+) -> Result<(), Fault> {
+    let no_block = PeerMisbehaved::UngrantedWrite;
+    let id = LandingId::from_word(immediate.ok_or(no_block)?);
+    frames.session().landing_of(id)?;
+    let block = frames.block(id.index).ok_or(no_block)?;
+    let head = block.head();
+    let base = buffer.lease.base();
+    let room = buffer.lease.bytes().min(head.len());
+    // SAFETY: the device is done with the buffer, and nobody reads or writes it while we
+    // have the lease; `room` bytes are in both.
+    let copied = unsafe {
+        ptr::copy_nonoverlapping(head.as_ptr(), base.as_ptr(), room);
+        slice::from_raw_parts(base.as_ptr(), room)
+    };
+    let header = FrameHeader::parse(copied).map_err(PeerMisbehaved::from)?;
+    let bytes = header.map_or(0, |header| header.padded_length());
+    let frame = copied.get(..bytes).ok_or(PeerMisbehaved::CutFrame {
+        arrived: room as u64,
+        length: bytes as u32,
+    })?;
+    let counters = frames.counters();
+    counters.frames_received.add(1);
+    counters.bytes_received.add(bytes as u64);
+    take_frame(frame, buffer, time, frames, tools)?;
+    match frames.session().landing_of(id) {
+        // For an end that is gone here it was for nobody.
+        Ok(end) if frames.has_receiver(end) => Err(PeerMisbehaved::LandedElsewhere { id }.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Takes in a frame that is more than one message, or something else. `frame` are the bytes of
+/// `buffer`.
+#[inline(never)]
+fn take_frame<F: Frames>(
+    frame: &[u8],
+    buffer: ArrivedBuffer,
+    time: u64,
+    frames: &mut F,
+    tools: &mut Tools,
+) -> Result<(), Fault> {
+    let cut = |length| PeerMisbehaved::CutFrame {
+        arrived: frame.len() as u64,
+        length,
+    };
+    let header = FrameHeader::parse(frame)
+        .map_err(PeerMisbehaved::from)?
+        .ok_or(cut(0))?;
+    if !(header.length as usize..=header.padded_length()).contains(&frame.len()) {
+        return Err(cut(header.length).into());
+    }
+    let frame = &frame[..header.length as usize];
+    match frames.session().handle_frame(&header, frame, 0)? {
+        Arrival::Nothing | Arrival::Unwanted => {}
+        Arrival::Records {
+            end,
+            offset,
+            bytes,
+            first_sequence,
+            records,
+        } => {
+            let (range, last) = (offset..offset + bytes, first_sequence + records - 1);
+            frames.records(end, arrived(buffer, range, last, time), tools)?;
+            frames.blocks_done(time);
+        }
+        Arrival::Chunk {
+            end,
+            chunk,
+            complete,
+        } => {
+            let until = chunk.offset + chunk.bytes as u64;
+            frames.chunk_moves(end, chunk.sequence, until);
+            place_chunk(end, chunk, &frame[header.body_offset()..], frames);
+            if complete {
+                frames.chunk_done(end, time);
+            }
+        }
+        Arrival::Written { end, .. } => {
+            frames.counters().rendezvous_received.add(1);
+            frames.chunk_done(end, time);
+        }
+    }
+    frames.events();
+    Ok(())
+}
+
+#[inline(never)]
+fn place_chunk<F: Frames>(end: u32, chunk: Chunk, body: &[u8], frames: &F) {
+    // Without a place the handle is gone since.
+    if let Some(place) = frames.place(end, chunk.sequence, chunk.offset, body.len()) {
+        // SAFETY: the chunk's place in memory that was granted for it and that nobody
+        // reads before it is complete; the frame is elsewhere.
+        unsafe {
+            ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
+        }
+        frames.counters().bytes_copied.add(body.len() as u64);
+    }
+}
+
+/// Records of a frame, at `range` of the buffer that it lies in.
+#[inline(always)]
+fn arrived(
+    buffer: ArrivedBuffer,
+    range: Range<usize>,
+    last_sequence: u64,
+    time: u64,
+) -> Arrived<BufferLease> {
+    Arrived {
+        // SAFETY: the session found them inside the frame.
+        base: unsafe { buffer.lease.base().add(range.start) },
+        bytes: range.len(),
+        last_sequence,
+        time,
+        memory: buffer.lease,
+        refills: buffer.refills,
+        of_block: 0,
+        is_scarce: buffer.is_scarce,
+    }
+}
+
+impl QueuePairWire {
+    /// When a receive was done, in nanoseconds since 1970; 0 where nobody says so.
+    #[inline(always)]
+    fn time_of(&self, completion: &WorkCompletion) -> u64 {
+        match self.has_times {
+            true => completion.time(),
+            false => 0,
+        }
+    }
+
+    /// The buffer of a receive that completed; `None` if it is none of ours.
+    #[inline(always)]
+    fn arrived(
+        &mut self,
+        completion: &WorkCompletion,
+        shared: Option<&mut SharedReceives>,
+    ) -> Option<ArrivedBuffer> {
+        let Some(own) = &mut self.own else {
+            return shared?.complete(completion.id());
+        };
+        let buffer = own.complete(completion.id())?;
+        if let PairState::Live(queue_pair) = &mut self.state
+            && let Some(queue) = queue_pair.receive_queue()
+        {
+            queue.retire(1);
+        }
+        Some(buffer)
+    }
+
+    /// Sends up to one that completed are done; false if it is none of ours.
+    fn sent(&mut self, completion: &WorkCompletion, is_done: bool) -> bool {
+        let Some(done) = self.sending.slots.complete(completion.id()) else {
+            return false;
+        };
+        if is_done && let PairState::Live(queue_pair) = &mut self.state {
+            queue_pair.retire_sends(done);
+        }
+        true
+    }
+}

@@ -1,0 +1,101 @@
+//! Memory that a session sends from, with what its wire needs to send from it.
+
+use std::{ptr::NonNull, sync::Arc};
+
+use ibex_protocol::transfer::rendezvous::Chunk;
+use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
+
+use crate::{
+    rdma::{RegisteredMessage, RegisteredRing, Site},
+    session::route::Route,
+};
+
+/// The ring of a sending end.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    /// Keeps the ring until nothing of it waits to be written.
+    lease: Arc<RingLease>,
+    /// The ring as a device sends from it.
+    registered: Option<Arc<RegisteredRing>>,
+}
+
+impl RingMemory {
+    /// Takes a ring over, registered by its handle where the route wants that.
+    pub(crate) fn new(lease: Arc<RingLease>, route: &Route) -> Self {
+        let registered = route.site().and_then(|site| site.registered_ring(&lease));
+        Self { lease, registered }
+    }
+
+    /// Returns the memory of the ring.
+    #[inline]
+    pub(crate) fn lease(&self) -> &RingLease {
+        &self.lease
+    }
+
+    /// Registers the ring with `site`, unless it is.
+    pub(super) fn register(&mut self, site: &Site) -> Result<(), MemoryError> {
+        let before = self.registered.take();
+        self.registered = Some(site.ring_to_send(&self.lease, before)?);
+        Ok(())
+    }
+
+    /// Returns the ring as a device sends from it.
+    #[inline]
+    pub(super) fn registered(&self) -> Option<&RegisteredRing> {
+        self.registered.as_deref()
+    }
+}
+
+/// A large message on its way out.
+#[derive(Debug)]
+pub(crate) struct MessageMemory {
+    memory: LargeLease,
+    length: usize,
+    /// The message as a device sends from it.
+    registered: Option<Arc<RegisteredMessage>>,
+}
+
+impl MessageMemory {
+    /// Takes a message over, registered by its handle where the route wants that.
+    pub(crate) fn new(memory: LargeLease, length: usize, route: &Route) -> Self {
+        let site = route.site();
+        let registered = site.and_then(|site| site.registered_message(&memory));
+        Self {
+            memory,
+            length,
+            registered,
+        }
+    }
+
+    /// Returns the bytes of the message.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns whether the chunk, one of this message's, is its last.
+    #[inline]
+    pub(crate) fn ends_with(&self, chunk: Chunk) -> bool {
+        chunk.offset as usize + chunk.bytes == self.length
+    }
+
+    /// Returns the message's first byte.
+    #[inline]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    /// Registers the message with `site`, unless it is.
+    pub(super) fn register(&mut self, site: &Site) -> Result<(), MemoryError> {
+        let before = self.registered.take();
+        let registered = site.message_to_send(&self.memory, self.length, before)?;
+        self.registered = Some(registered);
+        Ok(())
+    }
+
+    /// Returns the message as a device sends from it.
+    #[inline]
+    pub(super) fn registered(&self) -> Option<&RegisteredMessage> {
+        self.registered.as_deref()
+    }
+}

@@ -1,0 +1,184 @@
+//! Frames over the session's own connection: tcp, and the control of a session over shared
+//! memory.
+//!
+//! Ring memory goes to the socket as scatter entries and nothing is staged; arrivals are
+//! read into blocks where the receiver reads them in place. What stands between frames
+//! and socket is the [`RecordLayer`], so that an encrypting one can take its place.
+
+mod cut_frame;
+pub(crate) mod inbound;
+pub(crate) mod outbound;
+mod receive;
+mod record_layer;
+mod transmit;
+mod unanswered;
+
+use std::io;
+
+use ibex_protocol::session::Session;
+use ibex_ring::memory::BlockPool;
+
+use super::{Frames, Received, Tools, Wire, WireSocket};
+use crate::session::{EndCause, SessionCounters};
+use cut_frame::{CutFrame, Finding};
+use inbound::Inbound;
+use outbound::Outbound;
+
+pub use record_layer::{Plain, RecordLayer};
+pub(crate) use unanswered::unanswered_for;
+
+/// The number of every frame in flight: a batch goes as a whole.
+const WHOLE_BATCH: u64 = 1;
+
+/// The session's connection as a wire.
+pub(crate) struct StreamWire {
+    layer: Plain,
+    inbound: Inbound,
+    outbound: Outbound,
+    /// Data goes over it, and not control alone.
+    carries_data: bool,
+    /// Checks cover the payloads of messages.
+    payloads: bool,
+    /// Bytes are still to be parsed that came behind the handshake, or behind the session's
+    /// share of a turn.
+    has_leftover: bool,
+    /// Frames are due and wait for credit, which was counted.
+    waits_for_credit: bool,
+    /// A frame that is here in part, and stays so.
+    cut_frame: CutFrame,
+    /// How much had come and gone when they were looked at last.
+    silence: Option<(u64, u64)>,
+}
+
+impl StreamWire {
+    /// Begins behind the handshake, of which `leftover` was read too much. Data goes over it or
+    /// control alone, and the checks of frames cover `payloads` or not.
+    pub(super) fn new(
+        leftover: &[u8],
+        carries_data: bool,
+        payloads: bool,
+        blocks: &mut BlockPool,
+    ) -> io::Result<Self> {
+        let mut inbound = Inbound::default();
+        if !leftover.is_empty() {
+            inbound.make_room(blocks).map_err(io::Error::other)?;
+            inbound.free(leftover.len()).copy_from_slice(leftover);
+            inbound.arrived(leftover.len());
+        }
+        Ok(Self {
+            layer: Plain,
+            inbound,
+            outbound: Outbound::default(),
+            carries_data,
+            payloads,
+            has_leftover: !leftover.is_empty(),
+            waits_for_credit: false,
+            cut_frame: CutFrame::default(),
+            silence: None,
+        })
+    }
+}
+
+impl Wire for StreamWire {
+    /// Makes a batch of one short record, which is written next.
+    #[inline]
+    fn send_lone(
+        &mut self,
+        end: u32,
+        record: &[u8],
+        session: &mut Session,
+        counters: &SessionCounters,
+        tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        let outbound = &mut self.outbound;
+        if !outbound.is_empty() {
+            return Ok(false);
+        }
+        let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
+            return Ok(false);
+        };
+        outbound.borrow(&mut tools.lists);
+        outbound.push_lone(&header, record, self.payloads);
+        counters.frames_sent.add(1);
+        counters.inline_sends.add(1);
+        self.waits_for_credit = false;
+        Ok(true)
+    }
+
+    fn transmit<F: Frames>(
+        &mut self,
+        socket: &WireSocket,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        self.outbound.borrow(&mut tools.lists);
+        let written = self.write_batches(socket.stream(), frames);
+        self.outbound.give_back(&mut tools.lists);
+        written
+    }
+
+    fn receive<F: Frames>(
+        &mut self,
+        socket: &mut WireSocket,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Received {
+        self.read(socket, frames, tools).unwrap_or_else(|refused| refused)
+    }
+
+    fn in_flight(&self) -> Option<u64> {
+        (!self.outbound.is_empty()).then_some(WHOLE_BATCH)
+    }
+
+    fn done(&self) -> u64 {
+        match self.outbound.is_empty() {
+            true => u64::MAX,
+            false => WHOLE_BATCH - 1,
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.waits_for_credit || !self.outbound.is_empty()
+    }
+
+    #[inline]
+    fn has_backlog(&self) -> bool {
+        !self.outbound.is_empty()
+    }
+
+    #[inline]
+    fn has_leftover(&self) -> bool {
+        self.has_leftover
+    }
+
+    #[inline]
+    fn reads_every_turn(&self) -> bool {
+        self.carries_data
+    }
+
+    fn could_say_last_word(&self) -> Option<u64> {
+        self.outbound.is_empty().then(|| self.outbound.frames())
+    }
+
+    fn rest(&mut self, counters: &SessionCounters) -> bool {
+        let moved = (
+            counters.bytes_received.get() + counters.control_bytes_received.get(),
+            counters.bytes_sent.get() + counters.control_bytes_sent.get(),
+        );
+        if self.silence.replace(moved) != Some(moved) {
+            return true;
+        }
+        self.inbound.rest();
+        false
+    }
+
+    fn look_for_cut_frame(&mut self, counters: &SessionCounters) -> Option<u32> {
+        let (bytes, frames) = (counters.bytes_received.get(), self.inbound.frames);
+        let is_in_frame = !self.has_leftover && self.inbound.is_in_frame();
+        match self.cut_frame.look(is_in_frame, bytes, frames) {
+            Finding::Whole => None,
+            Finding::Cut => Some(0),
+            Finding::Ask(times) => Some(times),
+        }
+    }
+}

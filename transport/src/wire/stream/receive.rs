@@ -1,0 +1,364 @@
+//! The receiving half of a stream: frames are parsed where they arrived and handed to the
+//! receivers of their channels, who read them in place.
+
+use std::{
+    io::{self, IoSliceMut},
+    mem,
+    ptr::{self, NonNull},
+    slice,
+};
+
+use ibex_protocol::{
+    format::{
+        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
+        frame_check::{
+            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, verify_apart,
+            verify_body, verify_head,
+        },
+    },
+    session::{Arrival, PeerMisbehaved},
+    transfer::rendezvous::Chunk,
+};
+use ibex_ring::memory::BlockLease;
+
+use super::{
+    RecordLayer, StreamWire,
+    inbound::{ChunkInProgress, Inbound},
+};
+use crate::wire::{
+    Arrived, Fault, Frames, Received, Tools, WireSocket, turn_share::TurnShare,
+};
+
+/// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
+/// what follows is most likely another chunk.
+const BEHIND_CHUNK: usize = CHECKED_HEADER_BYTES;
+/// Bytes to ask of the socket while a chunk may come: what has arrived of it in the
+/// block has to be copied.
+const BEFORE_CHUNK: usize = 4 << 10;
+/// A read that brought less than this drained the socket, or as good as.
+const SHORT_READ: usize = 2 << 10;
+/// Reads that one turn makes at most, beside what a [`TurnShare`] allows.
+const READS_PER_TURN: usize = 16;
+
+impl StreamWire {
+    /// Reads what the socket has and hands it on. The error is a frame that was refused.
+    pub(super) fn read<F: Frames>(
+        &mut self,
+        socket: &mut WireSocket,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<Received, Received> {
+        if frames.is_over() {
+            return Ok(Received::Nothing);
+        }
+        let mut share = TurnShare::new();
+        let mut any =
+            mem::take(&mut self.has_leftover) && self.parse(&mut share, frames, tools)?;
+        if frames.is_over() {
+            return Ok(Received::Something);
+        }
+        if !share.is_spent() && (socket.readable || self.carries_data) {
+            for _ in 0..READS_PER_TURN {
+                match self.read_once(socket, &mut share, frames, tools) {
+                    Ok(Some(0)) => return Ok(Received::Ended),
+                    Ok(Some(bytes)) => {
+                        any = true;
+                        self.parse(&mut share, frames, tools)?;
+                        if frames.is_over() {
+                            return Ok(Received::Something);
+                        }
+                        if bytes < SHORT_READ && self.inbound.chunk.is_none() {
+                            // The socket was drained: asking again would cost a system call
+                            // before the application sees what came.
+                            socket.readable = false;
+                            return Ok(Received::Something);
+                        }
+                        if share.is_spent() {
+                            break;
+                        }
+                    }
+                    Ok(None) => {
+                        socket.readable = false;
+                        return Ok(Received::Drained { any });
+                    }
+                    Err(error) => {
+                        let why = format!("reading from its connection failed: {error}");
+                        return Ok(Received::Failed(why));
+                    }
+                }
+            }
+            socket.readable = true;
+        }
+        Ok(match any {
+            true => Received::Something,
+            false => Received::Nothing,
+        })
+    }
+
+    /// Reads once; `None` if the socket has nothing.
+    fn read_once<F: Frames>(
+        &mut self,
+        socket: &WireSocket,
+        share: &mut TurnShare,
+        frames: &F,
+        tools: &mut Tools,
+    ) -> io::Result<Option<usize>> {
+        let inbound = &mut self.inbound;
+        let moved = inbound
+            .make_room(&mut tools.blocks)
+            .map_err(io::Error::other)?;
+        let counters = frames.counters();
+        counters.bytes_copied.add(moved as u64);
+        let rest = place_of_rest(inbound, frames).zip(inbound.chunk.as_ref());
+        let read = match rest {
+            None => {
+                let limit = match frames.expects_chunk() {
+                    true => BEFORE_CHUNK,
+                    false => usize::MAX,
+                };
+                let mut into = [IoSliceMut::new(inbound.free(limit))];
+                self.layer.read(socket.stream(), &mut into)
+            }
+            Some((place, chunk)) => {
+                // SAFETY: the rest of the chunk's place in memory that was granted for it and
+                // that nobody reads before it is complete.
+                let place = unsafe { slice::from_raw_parts_mut(place.as_ptr(), chunk.left) };
+                let behind = chunk.fill + BEHIND_CHUNK;
+                let mut into = [
+                    IoSliceMut::new(place),
+                    IoSliceMut::new(inbound.free(behind)),
+                ];
+                self.layer.read(socket.stream(), &mut into)
+            }
+        };
+        match read {
+            Ok(bytes) => {
+                counters.reads.add(1);
+                match self.carries_data {
+                    true => counters.bytes_received.add(bytes as u64),
+                    false => counters.control_bytes_received.add(bytes as u64),
+                }
+                share.take_bytes(arrived(inbound, bytes));
+                Ok(Some(bytes))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                counters.empty_reads.add(1);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hands on every whole frame that is in the block, as far as the session's share goes.
+    fn parse<F: Frames>(
+        &mut self,
+        share: &mut TurnShare,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<bool, Received> {
+        let mut any = false;
+        loop {
+            if share.is_spent() {
+                self.leave_rest(tools);
+                return Ok(any);
+            }
+            match self.parse_one(share, frames, tools) {
+                Ok(true) => any = true,
+                Ok(false) => return Ok(any),
+                Err(fault) => return Err(Received::Refused(fault)),
+            }
+            frames.events();
+            if frames.is_over() || self.is_parsed() {
+                return Ok(any);
+            }
+        }
+    }
+
+    /// Leaves the rest for the next turn; other sessions come first.
+    #[cold]
+    fn leave_rest(&mut self, tools: &mut Tools) {
+        self.has_leftover = true;
+        tools.share_is_spent = true;
+    }
+
+    /// Returns whether nothing has arrived that was not handed on, and nothing waits for more.
+    fn is_parsed(&self) -> bool {
+        self.inbound.chunk.is_none() && self.inbound.unparsed().is_empty()
+    }
+
+    /// Hands on one frame; false if none is whole.
+    fn parse_one<F: Frames>(
+        &mut self,
+        share: &mut TurnShare,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<bool, Fault> {
+        let inbound = &mut self.inbound;
+        let is_here = place_of_rest(inbound, frames).is_some();
+        if let Some(chunk) = inbound.chunk.take_if(|chunk| is_here && chunk.left == 0) {
+            let place = frames.place(chunk.end, chunk.sequence, chunk.offset, chunk.bytes);
+            if let Some(place) = place {
+                // SAFETY: these bytes of the chunk's place are written, and nobody else refers
+                // to them before the message is complete.
+                let bytes = unsafe { slice::from_raw_parts(place.as_ptr(), chunk.bytes) };
+                let (coverage, check) = chunk.check;
+                verify_apart(bytes, coverage, check)?;
+            }
+            inbound.skip = chunk.fill;
+            if chunk.complete {
+                frames.chunk_done(chunk.end, 0);
+            }
+        }
+        if inbound.chunk.is_some() {
+            return Ok(false);
+        }
+        if inbound.skip > 0 {
+            let skipped = inbound.skip.min(inbound.unparsed().len());
+            inbound.consume(skipped);
+            inbound.skip -= skipped;
+            if inbound.skip > 0 {
+                return Ok(false);
+            }
+        }
+        let bytes = inbound.unparsed();
+        let Some(head) = verify_head(inbound.frames, bytes)? else {
+            return Ok(false);
+        };
+        let CheckedHead {
+            body_check,
+            frame: bytes,
+        } = head;
+        let Some(header) = FrameHeader::parse(bytes).map_err(PeerMisbehaved::from)? else {
+            return Ok(false);
+        };
+        let needed = header.handled_length();
+        if bytes.len() < needed {
+            return Ok(false);
+        }
+        let channel = header.channel;
+        let session = frames.session();
+        let alignment = || session.alignment_of_arrivals(channel);
+        let coverage = Coverage::of(header.kind, self.payloads, alignment)
+            .ok_or(PeerMisbehaved::UnknownChannel { channel })?;
+        let landing = (inbound.parsed() + CHECK_BYTES) % BLOCK_ALIGNMENT;
+        let frame = &bytes[..needed.min(header.length as usize)];
+        if header.kind != FrameKind::Chunk {
+            verify_body(&header, frame, coverage, body_check)?;
+        }
+        let arrival = session.handle_frame(&header, frame, landing)?;
+        inbound.consume(CHECK_BYTES);
+        inbound.frames += 1;
+        frames.counters().frames_received.add(1);
+        share.take_frame(needed);
+        match arrival {
+            Arrival::Nothing => inbound.consume(needed),
+            Arrival::Unwanted => {
+                inbound.consume(needed);
+                inbound.skip = header.padded_length() - needed;
+            }
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
+                let block = inbound.block().clone();
+                let arrived = Arrived {
+                    // SAFETY: the frame is whole and inside the block.
+                    base: unsafe { block.base().add(inbound.parsed() + offset) },
+                    bytes,
+                    last_sequence: first_sequence + records - 1,
+                    time: 0,
+                    memory: BlockLease::new(block),
+                    refills: inbound.refills(),
+                    of_block: bytes,
+                    is_scarce: false,
+                };
+                inbound.consume(needed);
+                frames.records(end, arrived, tools)?;
+            }
+            Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            } => {
+                inbound.consume(needed);
+                let until = chunk.offset + chunk.bytes as u64;
+                frames.chunk_moves(end, chunk.sequence, until);
+                let check = (coverage, body_check);
+                self.begin_chunk(end, chunk, &header, complete, check, frames);
+            }
+            Arrival::Written { .. } => unreachable!("no memory is granted over a stream"),
+        }
+        Ok(true)
+    }
+
+    /// Reads a chunk, whose header is through, straight into its place, but for the bytes
+    /// that are in the block already.
+    fn begin_chunk<F: Frames>(
+        &mut self,
+        end: u32,
+        chunk: Chunk,
+        header: &FrameHeader,
+        complete: bool,
+        check: (Coverage, u32),
+        frames: &F,
+    ) {
+        let inbound = &mut self.inbound;
+        let bytes = header.body_bytes();
+        let fill = header.padded_length() - header.length as usize;
+        let Some(place) = frames.place(end, chunk.sequence, chunk.offset, bytes) else {
+            // The handle is gone since.
+            inbound.skip = bytes + fill;
+            return;
+        };
+        let here = inbound.unparsed();
+        let copied = here.len().min(bytes);
+        // SAFETY: `copied` bytes at both sides, of different memory.
+        unsafe { ptr::copy_nonoverlapping(here.as_ptr(), place.as_ptr(), copied) };
+        inbound.consume(copied);
+        frames.counters().bytes_copied.add(copied as u64);
+        let left = bytes - copied;
+        if left > 0 {
+            inbound.step_over(left);
+        }
+        inbound.chunk = Some(ChunkInProgress {
+            end,
+            sequence: chunk.sequence,
+            offset: chunk.offset,
+            bytes,
+            left,
+            fill,
+            complete,
+            check,
+        });
+    }
+}
+
+/// Returns where the bytes of a chunk go that are still to come. If nobody wants them any more,
+/// they are skipped.
+fn place_of_rest<F: Frames>(inbound: &mut Inbound, frames: &F) -> Option<NonNull<u8>> {
+    let chunk = inbound.chunk.as_ref()?;
+    let place = frames.place(chunk.end, chunk.sequence, chunk.next(), chunk.left);
+    if place.is_none() {
+        inbound.skip = chunk.left + chunk.fill;
+        inbound.chunk = None;
+    }
+    place
+}
+
+/// Splits the bytes that a read brought between a chunk's place and the block. Returns how many
+/// of them are in the place.
+fn arrived(inbound: &mut Inbound, bytes: usize) -> usize {
+    let mut rest = bytes;
+    if let Some(chunk) = &mut inbound.chunk {
+        let placed = rest.min(chunk.left);
+        chunk.left -= placed;
+        rest -= placed;
+    }
+    inbound.arrived(rest);
+    bytes - rest
+}
+
+const _: () = assert!(MAX_FRAME_BYTES > BEFORE_CHUNK);

@@ -1,0 +1,91 @@
+//! The sending half of a stream: frames are written in batches.
+
+use std::{mem, net::TcpStream};
+
+use ibex_protocol::{
+    format::{frame_check::Coverage, record::MIN_ALIGNMENT},
+    session::Body,
+};
+
+use super::{StreamWire, WHOLE_BATCH};
+use crate::{session::EndCause, wire::Frames};
+
+impl StreamWire {
+    /// Builds frames and writes them until nothing is due or the socket is full.
+    pub(super) fn write_batches<F: Frames>(
+        &mut self,
+        socket: &TcpStream,
+        frames: &mut F,
+    ) -> Result<bool, EndCause> {
+        let mut progress = false;
+        loop {
+            if !self.outbound.is_empty() {
+                progress |= self.write(socket, frames)?;
+                if !self.outbound.is_empty() {
+                    return Ok(progress);
+                }
+                frames.gone(WHOLE_BATCH);
+            }
+            if frames.is_held() || !self.build_batch(frames) {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// Writes the batch as far as the socket takes it.
+    fn write<F: Frames>(&mut self, socket: &TcpStream, frames: &F) -> Result<bool, EndCause> {
+        let (bytes, calls) = self
+            .outbound
+            .write(&mut self.layer, socket)
+            .map_err(|error| EndCause::lost(format!("writing to its connection failed: {error}")))?;
+        let counters = frames.counters();
+        match self.carries_data {
+            true => counters.bytes_sent.add(bytes as u64),
+            false => counters.control_bytes_sent.add(bytes as u64),
+        }
+        counters.writes.add(calls);
+        Ok(bytes > 0)
+    }
+
+    /// Builds the next batch; false if nothing is due.
+    fn build_batch<F: Frames>(&mut self, frames: &mut F) -> bool {
+        let outbound = &mut self.outbound;
+        let (mut count, mut inline) = (0, 0);
+        while !outbound.is_full() {
+            let landing = outbound.landing();
+            outbound.begin();
+            let Some(body) = frames.next(landing, &mut outbound.heads) else {
+                outbound.take_back();
+                break;
+            };
+            let place = frames.locate(body);
+            let coverage = match body {
+                Body::Records { end, .. } if !self.payloads => {
+                    let alignment = frames.session().alignment(end).unwrap_or(MIN_ALIGNMENT);
+                    Coverage::RecordHeaders { alignment }
+                }
+                Body::Chunk { .. } if !self.payloads => Coverage::Nothing,
+                _ => Coverage::Whole,
+            };
+            // SAFETY: ring bytes stay until the peer has released them, which it cannot
+            // before they are sent; large messages, and rings of ends that are gone, are
+            // retained until the batch is written.
+            inline += u64::from(unsafe { outbound.push(place, coverage) });
+            count += 1;
+            if let Body::Chunk { end, chunk } = body {
+                frames.went(end, chunk, WHOLE_BATCH);
+            }
+        }
+        let waits = count == 0 && frames.session().is_out_of_credit();
+        let has_waited = mem::replace(&mut self.waits_for_credit, waits);
+        let counters = frames.counters();
+        counters.frames_sent.add(count);
+        counters.inline_sends.add(inline);
+        match (has_waited, waits) {
+            (false, true) => counters.credit_is_out(),
+            (true, false) => counters.credit_is_there(),
+            _ => {}
+        }
+        count > 0
+    }
+}
