@@ -1,17 +1,20 @@
-//! The device made of memory that both sides of a scenario share, in one process.
+//! What both sides of a scenario share in one process: a device made of memory, or pipes.
 //!
-//! It lacks what its mask says (`ibex_transport`'s `provider::fake::Mask`), and its
+//! The device lacks what its mask says (`ibex_transport`'s `provider::fake::Mask`), and its
 //! completions are polled in one way. What the kernel would count of a port it counts itself.
 
 use std::{
     net::Ipv4Addr,
     panic::{self, AssertUnwindSafe},
-    sync::mpsc,
+    sync::{atomic::Ordering, mpsc},
     thread,
 };
 
 use ibex::rdma::{CompletionPolling, RdmaSettings};
-use ibex_transport::rdma::{SiteSettings, settings_of};
+use ibex_transport::{
+    rdma::{SiteSettings, settings_of},
+    wire::pipe::{CARRIES_TCP, MADE},
+};
 use ibex_verbs::provider::fake::{FakeDevice, FakeProvider, Mask};
 
 use super::{
@@ -20,6 +23,25 @@ use super::{
     stage::Stage,
     supervisor::GRACE,
 };
+
+/// What is between the sides of a cell that is played in one process.
+#[derive(Clone, Copy)]
+pub(crate) enum Between {
+    /// An RDMA device.
+    Device(FakeUse),
+    /// Pipes, which carry the data of tcp.
+    Pipes,
+}
+
+impl Between {
+    /// As cells are called.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Device(fake) => fake.name(),
+            Self::Pipes => "pipe".to_owned(),
+        }
+    }
+}
 
 /// What the device of a cell lacks, and how it is polled.
 #[derive(Clone, Copy)]
@@ -89,9 +111,15 @@ impl Fake {
 }
 
 /// Plays both sides of a cell, each in a thread. Panics unless both are played to their ends
-/// and the device was used as it should be.
-pub(crate) fn play_both(cell: Cell, used: FakeUse) {
-    let fake = used.device();
+/// and what is between them was used as it should be.
+pub(crate) fn play_both(cell: Cell, between: Between) {
+    let fake = match between {
+        Between::Device(used) => Some(used.device()),
+        Between::Pipes => {
+            CARRIES_TCP.store(true, Ordering::Relaxed);
+            None
+        }
+    };
     let lines = Line::pair().expect("a socket pair");
     let (tell, told) = mpsc::channel();
     for (side, line) in Side::BOTH.into_iter().zip([lines.0, lines.1]) {
@@ -117,7 +145,10 @@ pub(crate) fn play_both(cell: Cell, used: FakeUse) {
         is_well && told.recv().expect("the other ends"),
         "a side has failed"
     );
-    fake.check();
+    match fake {
+        Some(fake) => fake.check(),
+        None => assert!(MADE.load(Ordering::Relaxed) >= 2, "pipes carried nothing"),
+    }
 }
 
 /// As its address is written in a GID table.

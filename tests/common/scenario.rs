@@ -47,9 +47,9 @@ pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
-    /// Where both sides are played in one process: the device between them.
+    /// Where both sides are played in one process: what is between them.
     #[cfg(feature = "fake-device")]
-    pub(crate) fake: Option<super::fake::FakeUse>,
+    pub(crate) between: Option<super::fake::Between>,
 }
 
 /// Whether `IBEX_TEST_SHORT` asks for a short list of scenarios, with fewer messages: for
@@ -112,7 +112,7 @@ impl Scenario {
                         fabric,
                         driver,
                         #[cfg(feature = "fake-device")]
-                        fake: None,
+                        between: None,
                     },
                 )
             })
@@ -144,9 +144,9 @@ impl fmt::Display for Cell {
             Driver::Tasks => "tasks",
         };
         #[cfg(feature = "fake-device")]
-        if let Some(fake) = self.fake {
-            let (name, fake) = (self.scenario.name, fake.name());
-            return write!(f, "{name}/fake/{fake}/{driver}");
+        if let Some(between) = self.between {
+            let (name, between) = (self.scenario.name, between.name());
+            return write!(f, "{name}/fake/{between}/{driver}");
         }
         write!(f, "{}/{}/{driver}", self.scenario.name, self.fabric)
     }
@@ -161,7 +161,7 @@ impl Cell {
     /// Whether both sides are played in one process.
     pub(crate) fn is_of_one_process(&self) -> bool {
         #[cfg(feature = "fake-device")]
-        return self.fake.is_some();
+        return self.between.is_some();
         #[cfg(not(feature = "fake-device"))]
         return false;
     }

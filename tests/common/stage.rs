@@ -58,14 +58,14 @@ impl Stage {
 
     /// With the other side in another thread of this process, and a device between the two.
     #[cfg(feature = "fake-device")]
-    pub(crate) fn enter_beside(cell: Cell, side: Side, line: Line, fake: Fake) -> Self {
+    pub(crate) fn enter_beside(cell: Cell, side: Side, line: Line, fake: Option<Fake>) -> Self {
         Self {
             side,
             cell,
             line,
             other: getpid(),
             port: None,
-            fake: Some(fake),
+            fake,
         }
     }
 

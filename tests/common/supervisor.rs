@@ -130,8 +130,8 @@ impl Part {
             (cell.scenario.play)(&mut Stage::enter(cell, side, line));
         }
         #[cfg(feature = "fake-device")]
-        if let Some(fake) = cell.fake {
-            fake::play_both(cell, fake);
+        if let Some(between) = cell.between {
+            fake::play_both(cell, between);
         }
     }
 }

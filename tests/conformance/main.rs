@@ -92,7 +92,9 @@ fn main() -> ExitCode {
     .concat();
     let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
     #[cfg(feature = "fake-device")]
-    let cells = cells.chain(masked::cells(&scenarios));
+    let cells = cells
+        .chain(masked::cells(&scenarios))
+        .chain(masked::cells_over_pipes(&scenarios));
     let cells: Vec<Cell> = cells.collect();
     if let Some(exit) = supervisor::play_part(&cells) {
         return exit;

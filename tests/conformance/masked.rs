@@ -1,12 +1,12 @@
-//! The same scenarios with both sides in one process, over a device made of memory that
-//! lacks something.
+//! The same scenarios with both sides in one process: over a device made of memory that lacks
+//! something, and over pipes in place of tcp.
 
 use std::collections::BTreeMap;
 
 use ibex::{Driver, Fabric};
 
 use crate::common::{
-    fake::FakeUse,
+    fake::{Between, FakeUse},
     scenario::{Cell, Scenario, Span},
 };
 
@@ -24,13 +24,37 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
                     Span::EachFabric => Driver::default(),
                     _ => Driver::Caller,
                 },
-                fake: Some(fake),
+                between: Some(Between::Device(fake)),
             })
     })
 }
 
-/// Says what is left out, and why.
+/// Every scenario that can be played over pipes, by callers and by threads.
+pub(crate) fn cells_over_pipes(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
+    let is_played = |scenario: &&Scenario| why_not_over_pipes(scenario).is_none();
+    let played = scenarios.iter().filter(is_played);
+    played.flat_map(|&scenario| {
+        let drivers = [Driver::Threads, Driver::Caller].into_iter();
+        let is_played = move |driver: &Driver| match scenario.span {
+            Span::EachFabric | Span::EachFabricButVerbs => *driver == Driver::default(),
+            Span::EachFabricByCallers => *driver == Driver::Caller,
+            Span::Everywhere | Span::EachDriver => true,
+        };
+        drivers.filter(is_played).map(move |driver| Cell {
+            scenario,
+            fabric: Fabric::Tcp,
+            driver,
+            between: Some(Between::Pipes),
+        })
+    })
+}
+
+/// Says what is played over pipes, and what is left out, and why.
 pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
+    let over_pipes = |one: &&Scenario| why_not_over_pipes(one).is_none();
+    let all = scenarios.len();
+    let played = scenarios.iter().filter(over_pipes).count();
+    eprintln!("pipes: {played} of {all} scenarios are played over them");
     let mut left_out = BTreeMap::<_, Vec<_>>::new();
     for scenario in scenarios {
         let reason = FakeUse::all().find_map(|fake| why_left_out(scenario, fake));
@@ -43,26 +67,40 @@ pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
     }
 }
 
-/// Why a scenario is not played there, if it is not.
-fn why_left_out(scenario: &Scenario, fake: FakeUse) -> Option<&'static str> {
+/// Why a scenario is not played over pipes, if it is not.
+fn why_not_over_pipes(scenario: &Scenario) -> Option<&'static str> {
+    why_not_in_one_process(scenario).or_else(|| {
+        let is_ended_before = scenario.span == Span::EachDriver;
+        is_ended_before.then_some("it ends before a fabric is chosen")
+    })
+}
+
+/// Why a scenario is not played in one process, if it is not.
+fn why_not_in_one_process(scenario: &Scenario) -> Option<&'static str> {
+    let is_in = |names: &[&str]| names.contains(&scenario.name);
     if scenario.killed.is_some() {
-        return Some("a side is killed");
+        Some("a side is killed")
+    } else if is_in(STOPPED) {
+        Some("a side is stopped")
+    } else if is_in(LIMITED) {
+        Some("a process has a limit")
+    } else {
+        None
+    }
+}
+
+/// Why a scenario is not played over a device, if it is not.
+fn why_left_out(scenario: &Scenario, fake: FakeUse) -> Option<&'static str> {
+    if let Some(reason) = why_not_in_one_process(scenario) {
+        return Some(reason);
     }
     match scenario.span {
         Span::EachDriver => return Some("it ends before a fabric is chosen"),
         Span::EachFabricButVerbs => return Some("there are too few places over verbs"),
         Span::Everywhere | Span::EachFabric | Span::EachFabricByCallers => {}
     }
-    let is_in = |names: &[&str]| names.contains(&scenario.name);
-    if is_in(STOPPED) {
-        Some("a side is stopped")
-    } else if is_in(LIMITED) {
-        Some("a process has a limit")
-    } else if is_in(OF_SEVERAL_SESSIONS) && !fake.has_many_places() {
-        Some("a mask leaves two places for sessions")
-    } else {
-        None
-    }
+    let of_several = OF_SEVERAL_SESSIONS.contains(&scenario.name);
+    (of_several && !fake.has_many_places()).then_some("a mask leaves two places for sessions")
 }
 
 const STOPPED: &[&str] = &[

@@ -36,7 +36,8 @@ impl Runtime {
     ) -> Result<ReceiveHandle, CannotOpen> {
         let end = self
             .on_link(session.id, |link, context| {
-                link.core.open_receiver(name, spec, open_timeout, tell_every, context)
+                link.core
+                    .open_receiver(name, spec, open_timeout, tell_every, context)
             })
             .unwrap_or(Err(CannotOpen::SessionOver))?;
         Ok(ReceiveHandle::new(end))

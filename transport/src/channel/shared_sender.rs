@@ -31,7 +31,9 @@ impl Runtime {
                 if let Some(end) = link.core.shared_sender(name) {
                     return Ok((end, false));
                 }
-                let end = link.core.open_sender(name, spec.clone(), open_timeout, context)?;
+                let end = link
+                    .core
+                    .open_sender(name, spec.clone(), open_timeout, context)?;
                 // Nobody else has seen it, and no handle of it is inside.
                 end.bias.withdraw();
                 end.shared.0.store(true, Ordering::Relaxed);

@@ -6,13 +6,8 @@ use std::{any::Any, net::SocketAddr, sync::Arc, time::Instant};
 use ibex_protocol::{id_map::IdMap, session::Session, timer::TimerTable};
 
 use super::{
-    alarms::Alarms,
-    grants::Grants,
-    receivers::ReceiveLink,
-    reconnect::Reconnect,
-    retained::Retained,
-    senders::SendLink,
-    shared_memory::LocalWires,
+    alarms::Alarms, grants::Grants, receivers::ReceiveLink, reconnect::Reconnect,
+    retained::Retained, senders::SendLink, shared_memory::LocalWires,
 };
 use crate::session::{EndCause, SessionShared};
 

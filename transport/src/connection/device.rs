@@ -91,7 +91,7 @@ impl Connection {
     pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
         match &self.wire {
             AnyWire::QueuePair(pair) => Some(pair.place()),
-            AnyWire::Stream(_) | AnyWire::Down => None,
+            _ => None,
         }
     }
 

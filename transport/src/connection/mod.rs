@@ -63,7 +63,6 @@ pub use failover_policy::FailoverPolicy;
 pub(crate) use memory_request::{MemoryWanted, Purpose};
 pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
-pub(crate) use replace_wire::say_last_word;
 pub use stats::LinkStats;
 
 use self::core::Phase;
@@ -71,7 +70,7 @@ use crate::{
     rdma::PreparedPair,
     session::{EndCause, PeerDescription, SessionShared},
     shared_memory::UnixWires,
-    wire::{AnyWire, Tools, Wire, WireSocket, WireStart},
+    wire::{AnyWire, Tools, Wire, WireSocket, WireStart, stream::say_last_word},
 };
 use reconnect::Reconnect;
 use shared_memory::LocalWires;

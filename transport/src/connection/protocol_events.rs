@@ -72,11 +72,7 @@ impl Core {
                             theirs.report(&counters);
                         }
                         sender.end.waiters.take(&mut context.wakers);
-                        sender.large_arrived(
-                            counters.received,
-                            &self.session,
-                            &mut self.retained,
-                        );
+                        sender.large_arrived(counters.received, &self.session, &mut self.retained);
                     }
                 }
                 Event::Asked { end } => {

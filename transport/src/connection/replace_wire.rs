@@ -1,16 +1,11 @@
 //! A connection whose wire breaks, and another that comes in its place.
 
 use std::{
-    io::{self, Write},
-    mem,
-    net::TcpStream,
+    io, mem,
     time::{Duration, Instant},
 };
 
-use ibex_protocol::{
-    format::frame_check::{CHECK_BYTES, Coverage, write_checks},
-    session::{Session, is_newer_epoch},
-};
+use ibex_protocol::session::is_newer_epoch;
 
 use super::{
     Connection,
@@ -116,11 +111,8 @@ impl Connection {
     /// Tells the peer, which would wait for this end to come back, that the session is over: if
     /// that can be said at once and no goodbye has told it before.
     pub(super) fn say_last_word(&mut self) {
-        if let Some(frames) = self.wire.could_say_last_word()
-            && self.core.reconnect.is_some()
-            && !self.core.session.said_goodbye()
-        {
-            say_last_word(self.socket.stream(), frames);
+        if self.core.reconnect.is_some() && !self.core.session.said_goodbye() {
+            self.wire.say_last_word(&self.socket);
         }
     }
 
@@ -302,13 +294,4 @@ impl Connection {
             None => core.finish(&EndCause::Goodbye, context),
         }
     }
-}
-
-/// Tells the peer of a session, behind so many frames, that this end does not come back.
-pub(crate) fn say_last_word(mut stream: &TcpStream, frames: u64) {
-    let mut frame = vec![0; CHECK_BYTES];
-    frame.append(&mut Session::last_word());
-    write_checks(frames, &mut frame, None, Coverage::Whole);
-    // A word that does not arrive is found out later, by a time-out.
-    let _ = stream.write(&frame);
 }

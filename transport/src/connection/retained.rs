@@ -20,7 +20,10 @@ struct Item {
 
 enum Memory {
     Sender(Box<SendLink>),
-    Message { end: Arc<SendEnd>, message: LargeOut },
+    Message {
+        end: Arc<SendEnd>,
+        message: LargeOut,
+    },
 }
 
 impl Retained {

@@ -90,9 +90,8 @@ impl SendLink {
         retained: &mut Retained,
     ) -> bool {
         // One that has a block is not held up by one that waits for its grant.
-        let is_last = |large: &LargeOut| {
-            large.sequence == chunk.sequence && large.memory.ends_with(chunk)
-        };
+        let is_last =
+            |large: &LargeOut| large.sequence == chunk.sequence && large.memory.ends_with(chunk);
         let Some(index) = self.large.iter().position(is_last) else {
             return false;
         };

@@ -7,11 +7,7 @@ use ibex_protocol::timer::Timer;
 
 use super::{core::Core, stalls::wants_room};
 use crate::{
-    clock,
-    connection::Context,
-    endpoint::stall::NOTICE,
-    session::EndCause,
-    shared_memory::Heard,
+    clock, connection::Context, endpoint::stall::NOTICE, session::EndCause, shared_memory::Heard,
     wire::Tools,
 };
 

@@ -4,12 +4,7 @@ use std::{slice, time::Instant};
 
 use ibex_protocol::{format::record, timer::Timer};
 
-use super::{
-    Connection,
-    context::Context,
-    core::Phase,
-    frames::CoreInTurn,
-};
+use super::{Connection, context::Context, core::Phase, frames::CoreInTurn};
 use crate::{
     clock,
     session::EndCause,
@@ -88,7 +83,9 @@ impl Connection {
     fn free_retained(&mut self, context: &mut Context<'_>) {
         let in_flight = self.wire.in_flight().unwrap_or(0);
         self.core.retained.note_in_flight(in_flight);
-        self.core.retained.free(self.wire.done(), &mut context.wakers);
+        self.core
+            .retained
+            .free(self.wire.done(), &mut context.wakers);
     }
 
     /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
@@ -224,7 +221,9 @@ impl Connection {
             }
             Received::Strayed => {
                 self.core.is_refused |= self.core.broken.is_none();
-                EndCause::lost("it broke the protocol: bytes came over a connection that carries none")
+                EndCause::lost(
+                    "it broke the protocol: bytes came over a connection that carries none",
+                )
             }
             Received::Refused(fault) => {
                 self.frame_is_refused(fault, tools, context);

@@ -4,10 +4,8 @@
 use std::{any::Any, net::TcpStream};
 
 use crate::{
-    connection::{ReconnectTerms, say_last_word},
-    rdma::PreparedPair,
-    session::PeerDescription,
-    shared_memory::UnixWires,
+    connection::ReconnectTerms, rdma::PreparedPair, session::PeerDescription,
+    shared_memory::UnixWires, wire::stream::say_last_word,
 };
 
 /// A finished handshake, ready to become a session.

@@ -9,7 +9,7 @@ use ibex_protocol::format::control::CloseReason;
 
 use super::Engine;
 use crate::{
-    connection::{Context, Connection},
+    connection::{Connection, Context},
     node::{CloseReport, Undelivered},
 };
 
@@ -33,7 +33,9 @@ impl Closing {
 impl Engine {
     /// No sending end that is open now ends in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
-        self.links.values().for_each(|link| link.core.break_off(reason));
+        self.links
+            .values()
+            .for_each(|link| link.core.break_off(reason));
     }
 
     /// Begins no session any more with those who dial.
@@ -54,7 +56,9 @@ impl Engine {
         };
         // A session whose connection breaks while it is closed is to be found again.
         self.stop_accepting();
-        self.on_every_link(context, |link, context| link.core.begin_close(deadline, context));
+        self.on_every_link(context, |link, context| {
+            link.core.begin_close(deadline, context)
+        });
         self.stop_listening_if_over();
     }
 

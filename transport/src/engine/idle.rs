@@ -10,7 +10,7 @@ use ibex_ring::memory::LargePool;
 use super::{Engine, heat_link, note_deadline, report_credit};
 use crate::{
     clock,
-    connection::{Context, Connection},
+    connection::{Connection, Context},
 };
 
 /// Sessions that are looked at.

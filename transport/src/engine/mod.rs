@@ -400,7 +400,9 @@ impl Engine {
 
     /// Whether there is no such session any more, or it says nothing more.
     pub(crate) fn is_over(&self, session: u64) -> bool {
-        self.links.get(session).is_none_or(|link| link.core.is_over())
+        self.links
+            .get(session)
+            .is_none_or(|link| link.core.is_over())
     }
 
     /// Sessions that every turn looks at.

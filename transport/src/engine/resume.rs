@@ -5,7 +5,7 @@ use std::io;
 
 use super::Engine;
 use crate::{
-    connection::{Context, Connection, NewWire},
+    connection::{Connection, Context, NewWire},
     rdma::PreparedPair,
     session::PeerDescription,
 };

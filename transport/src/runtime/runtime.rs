@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     clock,
-    connection::{Context, Connection, LinkStats, MemoryWanted, RedialError, Redialing},
+    connection::{Connection, Context, LinkStats, MemoryWanted, RedialError, Redialing},
     engine::{self, Admission, ControlSource, Engine, Mark, Ready, Wait},
     node::{CloseReport, EventQueue, Warnings},
     rdma::Site,

@@ -501,8 +501,9 @@ impl SessionShared {
     }
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
-        self.runtime
-            .on_link(self.id, |link, _| link.core.pass_ring(end, capacity as u64, fd));
+        self.runtime.on_link(self.id, |link, _| {
+            link.core.pass_ring(end, capacity as u64, fd)
+        });
     }
 
     pub(crate) fn send_large(
@@ -529,7 +530,8 @@ impl SessionShared {
     ) {
         let (length, capacity) = (length as u64, capacity as u64);
         self.runtime.on_link(self.id, |link, _| {
-            link.core.pass_large(end, sequence, slot, length, capacity, fd);
+            link.core
+                .pass_large(end, sequence, slot, length, capacity, fd);
         });
     }
 
@@ -539,7 +541,8 @@ impl SessionShared {
     }
 
     pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.runtime.on_link(self.id, |link, _| link.core.ask(end, ask));
+        self.runtime
+            .on_link(self.id, |link, _| link.core.ask(end, ask));
     }
 
     /// Asks for an acknowledgement that was perhaps asked for before.
@@ -550,7 +553,8 @@ impl SessionShared {
 
     /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
     pub fn free_name(&self, end: u32) {
-        self.runtime.on_link(self.id, |link, _| link.core.free_name(end));
+        self.runtime
+            .on_link(self.id, |link, _| link.core.free_name(end));
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {

@@ -1,10 +1,14 @@
 //! The wire of a session, whichever it is.
 
+#[cfg(feature = "pipe")]
+use std::sync::atomic::Ordering;
 use std::{io, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::{BlockPool, MemoryError};
 
+#[cfg(feature = "pipe")]
+use super::pipe::{CARRIES_TCP, PipeWire};
 use super::{
     Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket,
     queue_pair::QueuePairWire, stream::StreamWire,
@@ -24,6 +28,9 @@ pub(crate) enum AnyWire {
     Stream(StreamWire),
     /// Frames are sent over a queue pair; the connection only tells that the peer lives.
     QueuePair(Box<QueuePairWire>),
+    /// Frames go through memory of this process, in tests.
+    #[cfg(feature = "pipe")]
+    Pipe(PipeWire),
     /// It broke: frames wait for another.
     Down,
 }
@@ -53,6 +60,10 @@ impl AnyWire {
             payload_checksums,
         } = start;
         match pair {
+            #[cfg(feature = "pipe")]
+            None if carries_data && CARRIES_TCP.load(Ordering::Relaxed) => {
+                Ok((AnyWire::Pipe(PipeWire::new(leftover)), WireTerms::STREAM))
+            }
             None => {
                 let stream = StreamWire::new(leftover, carries_data, payload_checksums, blocks)?;
                 Ok((AnyWire::Stream(stream), WireTerms::STREAM))
@@ -79,7 +90,7 @@ impl AnyWire {
     pub(crate) fn queue_pair(&mut self) -> Option<&mut QueuePairWire> {
         match self {
             AnyWire::QueuePair(pair) => Some(pair),
-            AnyWire::Stream(_) | AnyWire::Down => None,
+            _ => None,
         }
     }
 }
@@ -90,6 +101,8 @@ macro_rules! forward {
         match $self {
             AnyWire::Stream($wire) => $call,
             AnyWire::QueuePair($wire) => $call,
+            #[cfg(feature = "pipe")]
+            AnyWire::Pipe($wire) => $call,
             AnyWire::Down => $down,
         }
     };
@@ -159,8 +172,8 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.is_told_of_all(), false)
     }
 
-    fn could_say_last_word(&self) -> Option<u64> {
-        forward!(self, wire => wire.could_say_last_word(), None)
+    fn say_last_word(&mut self, socket: &WireSocket) {
+        forward!(self, wire => wire.say_last_word(socket), ());
     }
 
     fn register<'a>(

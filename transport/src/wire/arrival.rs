@@ -1,9 +1,19 @@
 //! Frames where they arrived, and the reasons to refuse one.
 
-use std::ptr::NonNull;
+use std::{
+    mem,
+    ops::Range,
+    ptr::{self, NonNull},
+};
 
-use ibex_protocol::{format::frame_check::DamagedFrame, session::PeerMisbehaved};
+use ibex_protocol::{
+    format::{frame::FrameHeader, frame_check::DamagedFrame},
+    session::{Arrival, PeerMisbehaved},
+    transfer::rendezvous::Chunk,
+};
 use ibex_ring::memory::{BlockLease, BufferLease, MemoryError};
+
+use super::{Frames, Tools, stream::inbound::Inbound};
 
 /// Records of one frame where they arrived.
 pub(crate) struct Arrived<M> {
@@ -24,6 +34,107 @@ pub(crate) struct Arrived<M> {
     pub(crate) of_block: usize,
     /// There is too little of that memory left to be held on to.
     pub(crate) is_scarce: bool,
+}
+
+impl Arrived<BlockLease> {
+    /// Returns records of the frame that `inbound` hands on next: the `bytes` at its `offset`.
+    #[inline]
+    pub(super) fn in_block(
+        inbound: &Inbound,
+        offset: usize,
+        bytes: usize,
+        last_sequence: u64,
+    ) -> Self {
+        let block = inbound.block().clone();
+        Self {
+            // SAFETY: the frame is whole and inside the block.
+            base: unsafe { block.base().add(inbound.parsed() + offset) },
+            bytes,
+            last_sequence,
+            time: 0,
+            memory: BlockLease::new(block),
+            refills: inbound.refills(),
+            of_block: bytes,
+            is_scarce: false,
+        }
+    }
+}
+
+/// Takes in a frame that is here as a whole. `records` makes what is handed on of the records at
+/// a place of it, up to a sequence number.
+pub(super) fn take_whole<F: Frames, M: Into<FrameMemory>>(
+    frame: &[u8],
+    time: u64,
+    records: impl FnOnce(Range<usize>, u64) -> Arrived<M>,
+    frames: &mut F,
+    tools: &mut Tools,
+) -> Result<(), Fault> {
+    let cut = |length| PeerMisbehaved::CutFrame {
+        arrived: frame.len() as u64,
+        length,
+    };
+    let header = FrameHeader::parse(frame)
+        .map_err(PeerMisbehaved::from)?
+        .ok_or(cut(0))?;
+    if !(header.length as usize..=header.padded_length()).contains(&frame.len()) {
+        return Err(cut(header.length).into());
+    }
+    let frame = &frame[..header.length as usize];
+    match frames.session().handle_frame(&header, frame, 0)? {
+        Arrival::Nothing | Arrival::Unwanted => {}
+        Arrival::Records {
+            end,
+            offset,
+            bytes,
+            first_sequence,
+            records: count,
+        } => {
+            let last = first_sequence + count - 1;
+            frames.records(end, records(offset..offset + bytes, last), tools)?;
+            frames.blocks_done(time);
+        }
+        Arrival::Chunk {
+            end,
+            chunk,
+            complete,
+        } => {
+            let until = chunk.offset + chunk.bytes as u64;
+            frames.chunk_moves(end, chunk.sequence, until);
+            place_chunk(end, chunk, &frame[header.body_offset()..], frames);
+            if complete {
+                frames.chunk_done(end, time);
+            }
+        }
+        Arrival::Written { end, .. } => {
+            frames.counters().rendezvous_received.add(1);
+            frames.chunk_done(end, time);
+        }
+    }
+    frames.events();
+    Ok(())
+}
+
+#[inline(never)]
+fn place_chunk<F: Frames>(end: u32, chunk: Chunk, body: &[u8], frames: &F) {
+    // Without a place the handle is gone since.
+    if let Some(place) = frames.place(end, chunk.sequence, chunk.offset, body.len()) {
+        // SAFETY: the chunk's place in memory that was granted for it and that nobody
+        // reads before it is complete; the frame is elsewhere.
+        unsafe {
+            ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
+        }
+        frames.counters().bytes_copied.add(body.len() as u64);
+    }
+}
+
+/// Counts when frames begin to wait for credit, and when they do no more.
+pub(super) fn note_credit<F: Frames>(waited: &mut bool, any_went: bool, frames: &mut F) {
+    let waits = !any_went && frames.session().is_out_of_credit();
+    match (mem::replace(waited, waits), waits) {
+        (false, true) => frames.counters().credit_is_out(),
+        (true, false) => frames.counters().credit_is_there(),
+        _ => {}
+    }
 }
 
 /// The memory that keeps a frame's bytes as they are.

@@ -9,10 +9,12 @@
 mod any;
 mod arrival;
 mod epoll_token;
+#[cfg(feature = "pipe")]
+pub mod pipe;
 pub(crate) mod queue_pair;
 mod send_memory;
 mod socket;
-pub mod stream;
+pub(crate) mod stream;
 mod tools;
 mod turn_share;
 
@@ -44,12 +46,15 @@ pub(crate) trait Wire {
     /// it. Returns whether it took the record; then the record's bytes are free.
     fn send_lone(
         &mut self,
-        end: u32,
-        record: &[u8],
-        session: &mut Session,
-        counters: &SessionCounters,
-        tools: &mut Tools,
-    ) -> Result<bool, EndCause>;
+        _end: u32,
+        _record: &[u8],
+        _session: &mut Session,
+        _counters: &SessionCounters,
+        _tools: &mut Tools,
+    ) -> Result<bool, EndCause> {
+        // It goes with the other frames.
+        Ok(false)
+    }
 
     /// Builds frames and sends them until none is due or the wire is full. Returns whether
     /// anything went.
@@ -70,11 +75,15 @@ pub(crate) trait Wire {
 
     /// Returns the number of the last frame on its way, whose bytes have to stay where they are;
     /// `None` if all have gone.
-    fn in_flight(&self) -> Option<u64>;
+    fn in_flight(&self) -> Option<u64> {
+        None
+    }
 
     /// Returns up to which frame, as [`in_flight`](Self::in_flight) counts from 1 on, bytes are
     /// needed no more; `u64::MAX` if all have gone.
-    fn done(&self) -> u64;
+    fn done(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Returns whether frames are due that wait for something that wakes a sleeper: for credit, or
     /// for room, as the last turn found.
@@ -101,10 +110,8 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Returns how many frames were sent, if a last one could follow them at once.
-    fn could_say_last_word(&self) -> Option<u64> {
-        None
-    }
+    /// Tells the peer that this end does not come back, if that can go at once.
+    fn say_last_word(&mut self, _socket: &WireSocket) {}
 
     /// Registers memory to send from, where that takes more than its address. Takes long.
     fn register<'a>(

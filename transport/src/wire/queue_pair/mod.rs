@@ -40,9 +40,7 @@ use ibex_verbs::{
     QueuePairEvent, Teardown, Verdict,
 };
 
-use super::{
-    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket,
-};
+use super::{Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket};
 use crate::{
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
     session::{EndCause, SessionCounters},

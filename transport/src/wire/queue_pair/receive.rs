@@ -4,9 +4,7 @@
 use std::{ops::Range, ptr, slice};
 
 use ibex_protocol::{
-    format::frame::FrameHeader,
-    session::{Arrival, PeerMisbehaved},
-    transfer::{eager_write::LandingId, rendezvous::Chunk},
+    format::frame::FrameHeader, session::PeerMisbehaved, transfer::eager_write::LandingId,
 };
 use ibex_ring::memory::BufferLease;
 use ibex_verbs::{CompletionKind, Operation, WorkCompletion};
@@ -15,7 +13,7 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
-    wire::{Arrived, Fault, Frames, Tools},
+    wire::{Arrived, Fault, Frames, Tools, arrival::take_whole},
 };
 
 /// What a completion led to.
@@ -254,62 +252,8 @@ fn take_frame<F: Frames>(
     frames: &mut F,
     tools: &mut Tools,
 ) -> Result<(), Fault> {
-    let cut = |length| PeerMisbehaved::CutFrame {
-        arrived: frame.len() as u64,
-        length,
-    };
-    let header = FrameHeader::parse(frame)
-        .map_err(PeerMisbehaved::from)?
-        .ok_or(cut(0))?;
-    if !(header.length as usize..=header.padded_length()).contains(&frame.len()) {
-        return Err(cut(header.length).into());
-    }
-    let frame = &frame[..header.length as usize];
-    match frames.session().handle_frame(&header, frame, 0)? {
-        Arrival::Nothing | Arrival::Unwanted => {}
-        Arrival::Records {
-            end,
-            offset,
-            bytes,
-            first_sequence,
-            records,
-        } => {
-            let (range, last) = (offset..offset + bytes, first_sequence + records - 1);
-            frames.records(end, arrived(buffer, range, last, time), tools)?;
-            frames.blocks_done(time);
-        }
-        Arrival::Chunk {
-            end,
-            chunk,
-            complete,
-        } => {
-            let until = chunk.offset + chunk.bytes as u64;
-            frames.chunk_moves(end, chunk.sequence, until);
-            place_chunk(end, chunk, &frame[header.body_offset()..], frames);
-            if complete {
-                frames.chunk_done(end, time);
-            }
-        }
-        Arrival::Written { end, .. } => {
-            frames.counters().rendezvous_received.add(1);
-            frames.chunk_done(end, time);
-        }
-    }
-    frames.events();
-    Ok(())
-}
-
-#[inline(never)]
-fn place_chunk<F: Frames>(end: u32, chunk: Chunk, body: &[u8], frames: &F) {
-    // Without a place the handle is gone since.
-    if let Some(place) = frames.place(end, chunk.sequence, chunk.offset, body.len()) {
-        // SAFETY: the chunk's place in memory that was granted for it and that nobody
-        // reads before it is complete; the frame is elsewhere.
-        unsafe {
-            ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
-        }
-        frames.counters().bytes_copied.add(body.len() as u64);
-    }
+    let records = |range, last| arrived(buffer, range, last, time);
+    take_whole(frame, time, records, frames, tools)
 }
 
 /// Records of a frame, at `range` of the buffer that it lies in.

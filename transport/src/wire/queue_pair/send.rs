@@ -199,8 +199,7 @@ impl QueuePairWire {
                 Place::Inline(start..head.len())
             } else {
                 let is_copied = sending.max_entries < MOST_ENTRIES
-                    && 1 + pieces(frames, body).into_iter().flatten().count()
-                        > sending.max_entries;
+                    && 1 + pieces(frames, body).into_iter().flatten().count() > sending.max_entries;
                 if is_copied && let Some((base, length)) = frames.locate(body) {
                     // SAFETY: as above.
                     let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };

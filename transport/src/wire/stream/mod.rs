@@ -13,9 +13,15 @@ mod record_layer;
 mod transmit;
 mod unanswered;
 
-use std::io;
+use std::{
+    io::{self, Write},
+    net::TcpStream,
+};
 
-use ibex_protocol::session::Session;
+use ibex_protocol::{
+    format::frame_check::{CHECK_BYTES, Coverage, write_checks},
+    session::Session,
+};
 use ibex_ring::memory::BlockPool;
 
 use super::{Frames, Received, Tools, Wire, WireSocket};
@@ -24,7 +30,7 @@ use cut_frame::{CutFrame, Finding};
 use inbound::Inbound;
 use outbound::Outbound;
 
-pub use record_layer::{Plain, RecordLayer};
+pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use unanswered::unanswered_for;
 
 /// The number of every frame in flight: a batch goes as a whole.
@@ -123,7 +129,8 @@ impl Wire for StreamWire {
         frames: &mut F,
         tools: &mut Tools,
     ) -> Received {
-        self.read(socket, frames, tools).unwrap_or_else(|refused| refused)
+        self.read(socket, frames, tools)
+            .unwrap_or_else(|refused| refused)
     }
 
     fn in_flight(&self) -> Option<u64> {
@@ -156,8 +163,10 @@ impl Wire for StreamWire {
         self.carries_data
     }
 
-    fn could_say_last_word(&self) -> Option<u64> {
-        self.outbound.is_empty().then(|| self.outbound.frames())
+    fn say_last_word(&mut self, socket: &WireSocket) {
+        if self.outbound.is_empty() {
+            say_last_word(socket.stream(), self.outbound.frames());
+        }
     }
 
     fn rest(&mut self, counters: &SessionCounters) -> bool {
@@ -181,4 +190,13 @@ impl Wire for StreamWire {
             Finding::Ask(times) => Some(times),
         }
     }
+}
+
+/// Tells the peer of a session, behind so many frames, that this end does not come back.
+pub(crate) fn say_last_word(mut stream: &TcpStream, frames: u64) {
+    let mut frame = vec![0; CHECK_BYTES];
+    frame.append(&mut Session::last_word());
+    write_checks(frames, &mut frame, None, Coverage::Whole);
+    // A word that does not arrive is found out later, by a time-out.
+    let _ = stream.write(&frame);
 }

@@ -8,25 +8,21 @@ use std::{
     slice,
 };
 
-use ibex_protocol::{
-    format::{
-        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
-        frame_check::{
-            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, verify_apart,
-            verify_body, verify_head,
-        },
-    },
-    session::{Arrival, PeerMisbehaved},
-    transfer::rendezvous::Chunk,
-};
-use ibex_ring::memory::BlockLease;
-
 use super::{
     RecordLayer, StreamWire,
     inbound::{ChunkInProgress, Inbound},
 };
-use crate::wire::{
-    Arrived, Fault, Frames, Received, Tools, WireSocket, turn_share::TurnShare,
+use crate::wire::{Arrived, Fault, Frames, Received, Tools, WireSocket, turn_share::TurnShare};
+use ibex_protocol::{
+    format::{
+        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
+        frame_check::{
+            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, verify_apart, verify_body,
+            verify_head,
+        },
+    },
+    session::{Arrival, PeerMisbehaved},
+    transfer::rendezvous::Chunk,
 };
 
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
@@ -52,8 +48,7 @@ impl StreamWire {
             return Ok(Received::Nothing);
         }
         let mut share = TurnShare::new();
-        let mut any =
-            mem::take(&mut self.has_leftover) && self.parse(&mut share, frames, tools)?;
+        let mut any = mem::take(&mut self.has_leftover) && self.parse(&mut share, frames, tools)?;
         if frames.is_over() {
             return Ok(Received::Something);
         }
@@ -263,18 +258,8 @@ impl StreamWire {
                 first_sequence,
                 records,
             } => {
-                let block = inbound.block().clone();
-                let arrived = Arrived {
-                    // SAFETY: the frame is whole and inside the block.
-                    base: unsafe { block.base().add(inbound.parsed() + offset) },
-                    bytes,
-                    last_sequence: first_sequence + records - 1,
-                    time: 0,
-                    memory: BlockLease::new(block),
-                    refills: inbound.refills(),
-                    of_block: bytes,
-                    is_scarce: false,
-                };
+                let last = first_sequence + records - 1;
+                let arrived = Arrived::in_block(inbound, offset, bytes, last);
                 inbound.consume(needed);
                 frames.records(end, arrived, tools)?;
             }

@@ -12,7 +12,7 @@ use rustix::{
 };
 
 /// Writes frames to a socket and reads them back, as they are or sealed.
-pub trait RecordLayer {
+pub(crate) trait RecordLayer {
     /// Writes as much as the socket takes; `WouldBlock` when that is nothing.
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize>;
 
@@ -23,7 +23,7 @@ pub trait RecordLayer {
 /// The bytes as they are: from ring memory to the socket, from the socket into arrival
 /// memory.
 #[derive(Debug, Default)]
-pub struct Plain;
+pub(crate) struct Plain;
 
 impl RecordLayer for Plain {
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {

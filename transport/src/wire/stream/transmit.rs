@@ -1,6 +1,6 @@
 //! The sending half of a stream: frames are written in batches.
 
-use std::{mem, net::TcpStream};
+use std::net::TcpStream;
 
 use ibex_protocol::{
     format::{frame_check::Coverage, record::MIN_ALIGNMENT},
@@ -8,7 +8,10 @@ use ibex_protocol::{
 };
 
 use super::{StreamWire, WHOLE_BATCH};
-use crate::{session::EndCause, wire::Frames};
+use crate::{
+    session::EndCause,
+    wire::{Frames, arrival::note_credit},
+};
 
 impl StreamWire {
     /// Builds frames and writes them until nothing is due or the socket is full.
@@ -37,7 +40,9 @@ impl StreamWire {
         let (bytes, calls) = self
             .outbound
             .write(&mut self.layer, socket)
-            .map_err(|error| EndCause::lost(format!("writing to its connection failed: {error}")))?;
+            .map_err(|error| {
+                EndCause::lost(format!("writing to its connection failed: {error}"))
+            })?;
         let counters = frames.counters();
         match self.carries_data {
             true => counters.bytes_sent.add(bytes as u64),
@@ -76,16 +81,10 @@ impl StreamWire {
                 frames.went(end, chunk, WHOLE_BATCH);
             }
         }
-        let waits = count == 0 && frames.session().is_out_of_credit();
-        let has_waited = mem::replace(&mut self.waits_for_credit, waits);
         let counters = frames.counters();
         counters.frames_sent.add(count);
         counters.inline_sends.add(inline);
-        match (has_waited, waits) {
-            (false, true) => counters.credit_is_out(),
-            (true, false) => counters.credit_is_there(),
-            _ => {}
-        }
+        note_credit(&mut self.waits_for_credit, count > 0, frames);
         count > 0
     }
 }
