@@ -16,8 +16,8 @@ impl Core {
     /// Calls `waker` at `at`, while the session lives. Returns whether that is sooner than
     /// anything else of the session.
     pub(crate) fn wake_at(&mut self, at: Instant, waker: Waker) -> bool {
-        let is_sooner = self.timers.next().is_none_or(|next| at < next);
-        self.timers.set_sooner(Timer::Alarm, at);
+        let is_sooner = self.common.timers.next().is_none_or(|next| at < next);
+        self.common.timers.set_sooner(Timer::Alarm, at);
         self.alarms.0.push((at, waker));
         is_sooner
     }
@@ -27,7 +27,7 @@ impl Core {
         let due = self.alarms.0.extract_if(.., |(at, _)| *at <= now);
         context.wakers.extend(due.map(|(_, waker)| waker));
         if let Some(next) = self.alarms.0.iter().map(|(at, _)| *at).min() {
-            self.timers.set(Timer::Alarm, next);
+            self.common.timers.set(Timer::Alarm, next);
         }
     }
 }

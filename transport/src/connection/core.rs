@@ -11,10 +11,18 @@ use super::{
 };
 use crate::session::{EndCause, SessionShared};
 
+/// The parts of a session that all others work with.
+pub(crate) struct Common {
+    /// The part that handles have.
+    pub(super) shared: Arc<SessionShared>,
+    /// The state of the protocol.
+    pub(super) session: Session,
+    pub(super) timers: TimerTable,
+}
+
 /// One session but for its wire.
 pub(crate) struct Core {
-    pub(super) shared: Arc<SessionShared>,
-    pub(super) session: Session,
+    pub(super) common: Common,
     /// What a session through shared memory has beside its wire.
     pub(super) local: Option<LocalWires>,
 
@@ -42,7 +50,6 @@ pub(crate) struct Core {
     pub(super) broken: Option<EndCause>,
     /// How it gets another, where both ends can go on over it.
     pub(super) reconnect: Option<Box<Reconnect>>,
-    pub(super) timers: TimerTable,
     pub(super) alarms: Alarms,
     /// As it closes: until then handles that are inside are waited for.
     pub(super) leaving_until: Option<Instant>,

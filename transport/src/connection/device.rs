@@ -49,12 +49,12 @@ impl Connection {
                 true
             }
             Completed::Refused(fault) => {
-                self.frame_is_refused(fault, tools, context);
+                self.frame_is_refused(*fault, tools, context);
                 self.follow(tools, context);
                 true
             }
             Completed::Broke(cause) => {
-                self.drain_then_end(cause);
+                self.drain_then_end(*cause);
                 true
             }
         }
@@ -128,7 +128,7 @@ impl Connection {
 impl Core {
     /// Counts a completion of nothing that we have.
     fn has_strayed(&self) {
-        if let Some(site) = self.shared.carrier.last_site() {
+        if let Some(site) = self.common.shared.carrier.last_site() {
             site.counters.strayed();
         }
     }
@@ -137,7 +137,7 @@ impl Core {
     /// queue pair. It is registered where it has to be: in a turn, as only a device that was
     /// opened anew has not got it.
     pub(super) fn can_take_pair(&mut self, pair: &PreparedPair) -> Result<(), String> {
-        if !self.shared.carrier.fits(pair) {
+        if !self.common.shared.carrier.fits(pair) {
             return Err(
                 "messages of the session are longer than the frames of a queue pair".into(),
             );
@@ -163,14 +163,14 @@ impl Core {
 
     /// Goes on without the queue pair: memory that was granted for it is wanted anew.
     pub(super) fn leave_site(&mut self, context: &mut Context<'_>) {
-        self.shared.carrier.lose_pair();
-        self.session.withdraw_memory();
+        self.common.shared.carrier.lose_pair();
+        self.common.session.withdraw_memory();
         for (end, receiver) in self.receivers.iter_mut() {
             let again = receiver.want_again();
             context
                 .wanted
                 .extend(again.map(|(sequence, length)| MemoryWanted {
-                    session: self.shared.clone(),
+                    session: self.common.shared.clone(),
                     end,
                     purpose: Purpose::Large { sequence, length },
                 }));

@@ -14,23 +14,23 @@ use crate::{
 impl Core {
     /// Tells the peer that this node begins no call any more.
     pub(crate) fn say_draining(&mut self) {
-        self.session.say_draining(false);
+        self.common.session.say_draining(false);
     }
 
     /// Tells the peer that every call which had begun here is answered, unless the answers may
     /// have yet to come to it.
     pub(crate) fn say_drained(&mut self, undelivered: &[Undelivered]) {
-        let peer = self.shared.peer_name();
+        let peer = self.common.shared.peer_name();
         if undelivered.iter().all(|channel| channel.peer != peer) {
-            self.session.say_draining(true);
+            self.common.session.say_draining(true);
         }
     }
 
     /// The peer has told the same of itself.
     pub(super) fn peer_drains(&mut self, is_done: bool, context: &mut Context<'_>) {
-        if self.shared.draining.hear(is_done) {
+        if self.common.shared.draining.hear(is_done) {
             self.tell(What::Draining, context);
-            self.shared.draining.take_waiters(&mut context.wakers);
+            self.common.shared.draining.take_waiters(&mut context.wakers);
         }
     }
 
@@ -43,7 +43,7 @@ impl Core {
         for (id, sender) in self.senders.iter() {
             let sent = sender.end.sent.load(Ordering::Acquire);
             if sent > sender.end.counts().received {
-                self.session.ask(id, Ask::received(sent));
+                self.common.session.ask(id, Ask::received(sent));
             }
         }
     }

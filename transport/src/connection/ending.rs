@@ -34,7 +34,7 @@ impl Core {
         }
         self.phase = Phase::Closing;
         if let Some(deadline) = deadline {
-            self.timers.set(Timer::Linger, deadline);
+            self.common.timers.set(Timer::Linger, deadline);
         }
         for sender in self.senders.values_mut() {
             // OVER: from here on no handle gets in.
@@ -49,7 +49,7 @@ impl Core {
         self.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.end_senders();
         // It goes out behind the closes of all senders.
-        self.session.say_goodbye();
+        self.common.session.say_goodbye();
     }
 
     /// Ends the senders of a link that closes behind their last message. A handle that has got
@@ -77,7 +77,7 @@ impl Core {
             }
         }
         if is_busy {
-            self.timers.set(Timer::Leave, now + LOOK_AGAIN);
+            self.common.timers.set(Timer::Leave, now + LOOK_AGAIN);
         }
     }
 
@@ -91,13 +91,13 @@ impl Core {
         if !sender.is_closed {
             let reason = sender.end.parting();
             if reason == CloseReason::Dropped {
-                sender.close_in_order(last, &self.shared);
+                sender.close_in_order(last, &self.common.shared);
             }
             sender.is_closed = true;
-            self.session.close_sender(id, last, reason);
+            self.common.session.close_sender(id, last, reason);
         }
         if self.local.is_none() && last > sender.end.counts().received {
-            self.session.ask_last(id, Ask::received(last));
+            self.common.session.ask_last(id, Ask::received(last));
         }
     }
 
@@ -128,10 +128,10 @@ impl Core {
                 for (id, sender) in self.senders.iter_mut() {
                     sender.is_closed = true;
                     let last = sender.end.sent.load(Ordering::Acquire);
-                    self.session.close_sender(id, last, CloseReason::Dropped);
+                    self.common.session.close_sender(id, last, CloseReason::Dropped);
                 }
-                self.session.say_goodbye();
-                self.timers
+                self.common.session.say_goodbye();
+                self.common.timers
                     .set(Timer::Linger, clock::now() + GOODBYE_TIMEOUT);
             }
             Phase::Closing => {
@@ -139,7 +139,7 @@ impl Core {
                 self.end_senders_now();
                 self.phase = Phase::PeerClosed;
                 let latest = clock::now() + GOODBYE_TIMEOUT;
-                self.timers.set_sooner(Timer::Linger, latest);
+                self.common.timers.set_sooner(Timer::Linger, latest);
             }
             Phase::PeerClosed | Phase::Gone => {}
         }
@@ -153,7 +153,7 @@ impl Core {
     /// The same, for any cause.
     pub(crate) fn end_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
         if self.phase == Phase::Up {
-            let peer = self.shared.peer_in_log();
+            let peer = self.common.shared.peer_in_log();
             warn_of!(
                 context.runtime.warnings,
                 Warning::SessionEnded(mem::discriminant(&cause)),
@@ -216,7 +216,7 @@ impl Core {
             };
             (received < counts.sent).then(|| Undelivered {
                 channel: sender.end.name.to_string(),
-                peer: self.shared.peer_name(),
+                peer: self.common.shared.peer_name(),
                 sent: counts.sent,
                 received,
             })

@@ -28,12 +28,12 @@ pub(super) struct CoreInTurn<'a, 'b> {
 impl Frames for CoreInTurn<'_, '_> {
     #[inline(always)]
     fn session(&mut self) -> &mut Session {
-        &mut self.core.session
+        &mut self.core.common.session
     }
 
     #[inline(always)]
     fn counters(&self) -> &SessionCounters {
-        &self.core.shared.counters
+        &self.core.common.shared.counters
     }
 
     #[inline]
@@ -49,7 +49,7 @@ impl Frames for CoreInTurn<'_, '_> {
     #[inline(always)]
     fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
         let mut rings = Rings(&mut self.core.senders);
-        self.core.session.poll_transmit(&mut rings, landing, head)
+        self.core.common.session.poll_transmit(&mut rings, landing, head)
     }
 
     #[inline(always)]
@@ -124,7 +124,7 @@ impl Frames for CoreInTurn<'_, '_> {
 
     #[inline]
     fn blocks_done(&mut self, time: u64) {
-        while let Some(landed) = self.core.session.poll_landed() {
+        while let Some(landed) = self.core.common.session.poll_landed() {
             self.core.landed(landed, time, self.context);
         }
     }

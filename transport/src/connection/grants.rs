@@ -89,11 +89,11 @@ impl Core {
         }
         if receiver.has_landings {
             receiver.end.answer_ask();
-            self.session.released(end, &receiver.end.counters());
-        } else if self.shared.grants_landings() {
+            self.common.session.released(end, &receiver.end.counters());
+        } else if self.common.shared.grants_landings() {
             receiver.has_landings = true;
             context.wanted.push(MemoryWanted {
-                session: self.shared.clone(),
+                session: self.common.shared.clone(),
                 end,
                 purpose: Purpose::Landings,
             });
@@ -103,7 +103,7 @@ impl Core {
     /// Grants blocks to the sender of a receiving end.
     pub(crate) fn grant_landings(&mut self, end: u32, blocks: Vec<(LandingBlock, RemoteMemory)>) {
         // The session may have resumed without a device, or over another since they were leased.
-        let Some(site) = self.shared.carrier.granting_site() else {
+        let Some(site) = self.common.shared.carrier.granting_site() else {
             return;
         };
         if !self.receivers.contains(end) {
@@ -111,7 +111,7 @@ impl Core {
         }
         let ours = blocks.into_iter().filter(|(block, _)| block.is_of(&site));
         for (block, memory) in ours.take(LANDINGS_PER_CHANNEL) {
-            if let Some(index) = self.session.grant_landing(end, memory) {
+            if let Some(index) = self.common.session.grant_landing(end, memory) {
                 self.grants.place(index, end, block);
             }
         }
@@ -145,7 +145,7 @@ impl Core {
                 place: LargePlace::Landed(block.clone()),
             };
             receiver.large_came(arrival, context);
-            self.shared.counters.landed.add(1);
+            self.common.shared.counters.landed.add(1);
         }
     }
 }

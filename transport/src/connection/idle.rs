@@ -76,7 +76,7 @@ impl SenderSilence {
 impl Core {
     /// Nothing moves: lists for what comes and goes are freed.
     pub(super) fn rest(&mut self) {
-        self.session.rest();
+        self.common.session.rest();
         if let Some(local) = &mut self.local {
             local.rest();
         }
@@ -105,7 +105,7 @@ impl Core {
                     // peer would watch it stall. Where acknowledgement has ended this is
                     // answered when all of them are released.
                     let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
-                    self.session.ask(id, ask);
+                    self.common.session.ask(id, ask);
                 }
             }
         }
@@ -140,7 +140,7 @@ impl Core {
 
     fn ring_rests(&mut self, id: u32, rested: Rested, context: &mut Context<'_>) {
         self.hot_rings.retain(|&hot| hot != id);
-        self.session.return_landings(id);
+        self.common.session.return_landings(id);
         let Some(sender) = self.senders.get_mut(id) else {
             return;
         };

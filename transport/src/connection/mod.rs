@@ -65,7 +65,7 @@ pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
 pub use stats::LinkStats;
 
-use self::core::Phase;
+use self::core::{Common, Phase};
 use crate::{
     rdma::PreparedPair,
     session::{EndCause, PeerDescription, SessionShared},
@@ -178,8 +178,11 @@ impl Connection {
         let socket = WireSocket::new(tcp, shared.id)?;
         let mut connection = Self {
             core: Core {
-                shared,
-                session: Session::new(session),
+                common: Common {
+                    shared,
+                    session: Session::new(session),
+                    timers: TimerTable::default(),
+                },
                 local,
                 address,
                 senders: IdMap::new(),
@@ -192,7 +195,6 @@ impl Connection {
                 is_refused: false,
                 broken: None,
                 reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
-                timers: TimerTable::default(),
                 alarms: Default::default(),
                 leaving_until: None,
                 place: Some(place),
@@ -215,17 +217,17 @@ impl Connection {
 
     #[inline]
     pub(crate) fn id(&self) -> u64 {
-        self.core.shared.id
+        self.core.common.shared.id
     }
 
     /// Returns who the peer is.
     pub(crate) fn peer(&self) -> &PeerDescription {
-        self.core.shared.peer()
+        self.core.common.shared.peer()
     }
 
     /// Returns the part of the session that its handles have.
     pub(crate) fn shared(&self) -> Arc<SessionShared> {
-        self.core.shared.clone()
+        self.core.common.shared.clone()
     }
 
     // ---- The socket ------------------------------------------------------------------
@@ -266,17 +268,17 @@ impl Connection {
 
     /// Returns the news that the broker has to hear of the session since the last time.
     pub(crate) fn take_credit_report(&mut self) -> CreditReport {
-        self.core.session.take_credit_report()
+        self.core.common.session.take_credit_report()
     }
 
     /// Returns how much credit the peer has used in all.
     pub(crate) fn credit_used(&self) -> u64 {
-        self.core.session.credit_used()
+        self.core.common.session.credit_used()
     }
 
     /// Does what the broker decided; [`settle`](Self::settle) tells the peer.
     pub(crate) fn handle_credit(&mut self, action: CreditAction) {
-        let session = &mut self.core.session;
+        let session = &mut self.core.common.session;
         match action {
             CreditAction::Give { credit, term, .. } => session.give(credit, term),
             CreditAction::Recall { credit, .. } => session.recall(credit),
@@ -320,7 +322,7 @@ impl Connection {
 
     /// Returns when [`expire`](Self::expire) has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.core.timers.next()
+        self.core.common.timers.next()
     }
 
     // ---- What handles ask that concerns the wire -------------------------------------

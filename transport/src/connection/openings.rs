@@ -14,16 +14,16 @@ impl Core {
     /// An end that somebody waits for is to be looked at by then. Returns whether that is
     /// sooner than anything else of the session.
     pub(crate) fn watch_opening(&mut self, due: Instant) -> bool {
-        let is_sooner = self.timers.next().is_none_or(|next| due < next);
-        self.timers.set_sooner(Timer::Open, due);
+        let is_sooner = self.common.timers.next().is_none_or(|next| due < next);
+        self.common.timers.set_sooner(Timer::Open, due);
         is_sooner
     }
 
     /// Ends have been opened, which nobody has to be told of any more. A deadline costs every
     /// turn a look, so none is kept for them.
     pub(super) fn forget_openings(&mut self) {
-        if self.timers.is_set(Timer::Open) {
-            self.timers.clear(Timer::Open);
+        if self.common.timers.is_set(Timer::Open) {
+            self.common.timers.clear(Timer::Open);
             self.watch_next_opening();
         }
     }
@@ -34,7 +34,7 @@ impl Core {
         let due = self.ends().filter(is_due);
         let told = due.map(|end| end.take_open_notice(&self.incoming()));
         for what in told.collect::<Vec<_>>() {
-            what.warn(&self.shared);
+            what.warn(&self.common.shared);
             self.tell(what, context);
         }
         self.watch_next_opening();
@@ -43,7 +43,7 @@ impl Core {
     /// The next end that somebody waits for and nobody was told of.
     fn watch_next_opening(&mut self) {
         if let Some(next) = self.ends().filter_map(ChannelEnd::open_notice_at).min() {
-            self.timers.set(Timer::Open, next);
+            self.common.timers.set(Timer::Open, next);
         }
     }
 

@@ -46,7 +46,7 @@ impl Core {
     /// It waits for other wires no more.
     pub(super) fn stop_waiting(&mut self) {
         for timer in [Timer::Notice, Timer::Redial, Timer::Verdict] {
-            self.timers.clear(timer);
+            self.common.timers.clear(timer);
         }
     }
 
@@ -72,13 +72,13 @@ impl Core {
         context: &mut Context<'_>,
     ) -> bool {
         self.broken = None;
-        self.shared.counters.credit_is_there();
+        self.common.shared.counters.credit_is_there();
         self.retained.free(u64::MAX, &mut context.wakers);
-        let (progress, is_under_way) = (self.session.progress(), self.session.is_under_way());
+        let (progress, is_under_way) = (self.common.session.progress(), self.common.session.is_under_way());
         for sender in self.senders.values_mut() {
             sender.large_is_sent_again();
         }
-        self.session.suspend();
+        self.common.session.suspend();
         if had_device {
             self.leave_site(context);
         }
@@ -93,9 +93,9 @@ impl Core {
             self.dial_later(now);
             return true;
         }
-        self.shared.counters.suspensions.add(1);
+        self.common.shared.counters.suspensions.add(1);
         tracing::info!(
-            peer = %self.shared.peer_in_log(), why = %cause,
+            peer = %self.common.shared.peer_in_log(), why = %cause,
             "a session has lost its connection"
         );
         let process = PeerProcess::find(reconnect.terms.process);
@@ -121,9 +121,9 @@ impl Core {
             self.is_certainly_gone(RUNS_ANEW, context);
             return false;
         }
-        self.timers.set(Timer::Notice, now + GRACE);
+        self.common.timers.set(Timer::Notice, now + GRACE);
         if let Some(verdict) = verdict {
-            self.timers.set(Timer::Verdict, verdict);
+            self.common.timers.set(Timer::Verdict, verdict);
         }
         self.dial_later(now);
         true
@@ -139,7 +139,7 @@ impl Core {
             let ways = reconnect.terms.ways;
             let pause = ways.shorten(outage.pause(), broken_for);
             outage.attempts += 1;
-            self.timers.set(Timer::Redial, now + pause);
+            self.common.timers.set(Timer::Redial, now + pause);
         }
     }
 
@@ -177,9 +177,9 @@ impl Core {
     /// behind that comes again. Returns the cause for which the wire ends.
     #[cold]
     pub(super) fn note_damage(&mut self, damage: DamagedFrame) -> EndCause {
-        let errors = &self.shared.counters.checksum_errors;
+        let errors = &self.common.shared.counters.checksum_errors;
         errors.add(1);
-        self.session.found_damage();
+        self.common.session.found_damage();
         if let Some(reconnect) = &mut self.reconnect {
             reconnect.found_damage = true;
         }
@@ -189,7 +189,7 @@ impl Core {
         };
         if errors.get().is_power_of_two() {
             tracing::warn!(
-                peer = %self.shared.peer().address, %damage, so_far = errors.get(),
+                peer = %self.common.shared.peer().address, %damage, so_far = errors.get(),
                 "bytes were damaged on the way from a peer; {what_next}"
             );
         }
@@ -243,12 +243,12 @@ impl Core {
         let Some(outage) = self.outage().filter(|outage| outage.breaks > 1) else {
             return String::new();
         };
-        let counters = &self.shared.counters;
+        let counters = &self.common.shared.counters;
         let (here, there) = (
             counters.checksum_errors.get(),
             counters.checksum_errors_at_peer.get(),
         );
-        let peer = self.shared.peer().address;
+        let peer = self.common.shared.peer().address;
         let between = match self.address {
             Some(local) => format!("between {local} and {peer}"),
             None => format!("on the way to {peer}"),
@@ -269,12 +269,12 @@ impl Core {
 
     /// The peer has told how often it found bytes damaged that this end had sent.
     pub(super) fn peer_found_damage(&mut self, times: u64) {
-        if !self.shared.counters.checksum_errors_at_peer.raise(times) {
+        if !self.common.shared.counters.checksum_errors_at_peer.raise(times) {
             return;
         }
         if times.is_power_of_two() {
             tracing::warn!(
-                peer = %self.shared.peer().address, so_far = times,
+                peer = %self.common.shared.peer().address, so_far = times,
                 "the peer found bytes damaged that this end had sent; the session goes on over a \
                  new connection, and nothing is lost"
             );
@@ -310,10 +310,10 @@ impl Core {
             }
             None => (Duration::ZERO, String::new()),
         };
-        self.shared.counters.resumes.add(1);
-        self.shared.counters.replayed.add(replayed);
+        self.common.shared.counters.resumes.add(1);
+        self.common.shared.counters.replayed.add(replayed);
         tracing::info!(
-            peer = %self.shared.peer_in_log(), ?suspended, replayed,
+            peer = %self.common.shared.peer_in_log(), ?suspended, replayed,
             "a session goes on over a new connection"
         );
         let what = What::Resumed {
@@ -326,11 +326,11 @@ impl Core {
 
     /// Says so if it goes on over another fabric.
     fn tell_of_fabric(&mut self, reason: String, context: &mut Context<'_>) {
-        let to = self.shared.fabric();
+        let to = self.common.shared.fabric();
         let before = self.reconnect.as_mut().map(|one| &mut one.fabric);
         let from = before.map_or(to, |before| mem::replace(before, to));
         if from != to {
-            let peer = self.shared.peer_in_log();
+            let peer = self.common.shared.peer_in_log();
             tracing::info!(%peer, %from, %to, %reason, "a session has changed its fabric");
             self.tell(What::FabricChanged { from, to, reason }, context);
         }

@@ -24,9 +24,9 @@ impl Core {
     /// The session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
         if context.runtime.is_draining() {
-            self.session.say_draining(false);
+            self.common.session.say_draining(false);
         }
-        let peer = self.shared.peer();
+        let peer = self.common.shared.peer();
         let (fabric, reason) = (peer.fabric, peer.reason.clone());
         self.tell(What::Connected { fabric, reason }, context);
     }
@@ -38,22 +38,22 @@ impl Core {
             return;
         }
         if let What::Gone { cause } = &what {
-            self.shared.ended(cause, &mut context.wakers);
+            self.common.shared.ended(cause, &mut context.wakers);
         }
         let events = &context.runtime.events;
-        events.tell(self.shared.peer(), what, &mut context.wakers);
+        events.tell(self.common.shared.peer(), what, &mut context.wakers);
     }
 
     #[inline]
     pub(super) fn handle_events(&mut self, context: &mut Context<'_>) {
-        if self.session.has_events() {
+        if self.common.session.has_events() {
             self.handle_all_events(context);
         }
     }
 
     #[inline(never)]
     fn handle_all_events(&mut self, context: &mut Context<'_>) {
-        while let Some(event) = self.session.poll_event() {
+        while let Some(event) = self.common.session.poll_event() {
             match event {
                 Event::PeerOpened { .. } => {}
                 Event::Opened {
@@ -72,7 +72,7 @@ impl Core {
                             theirs.report(&counters);
                         }
                         sender.end.waiters.take(&mut context.wakers);
-                        sender.large_arrived(counters.received, &self.session, &mut self.retained);
+                        sender.large_arrived(counters.received, &self.common.session, &mut self.retained);
                     }
                 }
                 Event::Asked { end } => {
@@ -80,8 +80,8 @@ impl Core {
                         receiver.end.answer_ask();
                         // It may wait for a guard that was counted here.
                         receiver.end.waiters.take(&mut context.wakers);
-                        self.session.released(end, &receiver.end.counters());
-                        if self.session.wants_room(end) {
+                        self.common.session.released(end, &receiver.end.counters());
+                        if self.common.session.wants_room(end) {
                             self.room_is_wanted(end);
                         }
                     }
@@ -169,7 +169,7 @@ impl Core {
             let _ = receiver.end.theirs.set(Words::local());
             // First what was agreed: it says how to read what is provided.
             receiver.end.state.open(agreed);
-            self.session.tell_every(end, receiver.end.tell_every);
+            self.common.session.tell_every(end, receiver.end.tell_every);
             receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }

@@ -200,7 +200,7 @@ impl Core {
         let compact = &mut receiver.compact;
         compact.note(refills, receiver.arrived, of_block);
         if is_scarce || compact.is_wanted(released, bytes) {
-            self.shared.counters.bytes_copied.add(bytes as u64);
+            self.common.shared.counters.bytes_copied.add(bytes as u64);
             // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
             let copied = unsafe { receiver.copy(base, bytes, &mut tools.compact_blocks) };
             let (base, block) = copied?;
@@ -246,7 +246,7 @@ impl Core {
     pub(super) fn want_large(&mut self, end: u32, context: &mut Context<'_>) {
         if !context.runtime.memory.has_room() {
             let again = clock::now() + LOOK_FOR_ROOM;
-            self.timers.set_sooner(Timer::Memory, again);
+            self.common.timers.set_sooner(Timer::Memory, again);
             self.lacks_room(end);
             return;
         }
@@ -261,10 +261,10 @@ impl Core {
             && let Some(receiver) = self.receivers.get_mut(end)
             && let Some((sequence, length)) = receiver.next_wanted()
         {
-            match self.shared.kept_for_arrival(length as usize) {
+            match self.common.shared.kept_for_arrival(length as usize) {
                 Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
                 None => context.wanted.push(MemoryWanted {
-                    session: self.shared.clone(),
+                    session: self.common.shared.clone(),
                     end,
                     purpose: Purpose::Large { sequence, length },
                 }),
@@ -276,7 +276,7 @@ impl Core {
             .is_some_and(ReceiveLink::waits_for_release)
         {
             self.room_is_wanted(end);
-            self.session.grant_waits(end);
+            self.common.session.grant_waits(end);
         }
     }
 
@@ -339,7 +339,7 @@ impl Core {
             }
         };
         let length = large.length;
-        let granted = self.shared.granted_memory(&memory, length as usize);
+        let granted = self.common.shared.granted_memory(&memory, length as usize);
         // What has its pages is charged already.
         let first = match memory.claim_mut() {
             Some(_) => length,
@@ -352,8 +352,8 @@ impl Core {
         large.memory = Some(memory);
         large.granted = first;
         match granted {
-            Some(granted) => self.session.grant_memory(end, sequence, granted),
-            None => self.session.grant(end, sequence, first),
+            Some(granted) => self.common.session.grant_memory(end, sequence, granted),
+            None => self.common.session.grant(end, sequence, first),
         }
         let _ = context;
     }
@@ -398,7 +398,7 @@ impl Core {
     /// Has more memory made for a large message that is coming, if there is room for it, or
     /// tries again later.
     fn want_more(&mut self, end: u32, sequence: u64, context: &mut Context<'_>) {
-        let session = self.shared.clone();
+        let session = self.common.shared.clone();
         let Some(large) = self.large_in(end, sequence) else {
             return;
         };
@@ -418,7 +418,7 @@ impl Core {
         if !is_charged {
             large.lacks = Lack::Room;
             let again = clock::now() + LOOK_FOR_ROOM;
-            self.timers.set_sooner(Timer::Memory, again);
+            self.common.timers.set_sooner(Timer::Memory, again);
             return self.lacks_room(end);
         }
         large.lacks = Lack::IsComing;
@@ -459,15 +459,15 @@ impl Core {
         if let Some(memory) = &mut large.memory {
             memory.has_pages(to as usize);
         }
-        self.session.grant(end, sequence, to);
+        self.common.session.grant(end, sequence, to);
     }
 
     /// The kernel gives no memory for what is announced, which waits for it.
     fn lacks_memory(&mut self, error: &MemoryError) {
-        let peer = self.shared.peer().address;
+        let peer = self.common.shared.peer().address;
         tracing::debug!(%peer, %error, "a large message waits for memory");
         let again = clock::now() + ASK_KERNEL_AGAIN;
-        self.timers.set_sooner(Timer::Memory, again);
+        self.common.timers.set_sooner(Timer::Memory, again);
     }
 
     /// Large messages that lack memory try again.
@@ -485,7 +485,7 @@ impl Core {
             } else if let Some(large) = self.large_in(end, sequence) {
                 large.lacks = Lack::Nothing;
                 context.wanted.push(MemoryWanted {
-                    session: self.shared.clone(),
+                    session: self.common.shared.clone(),
                     end,
                     purpose: Purpose::Large { sequence, length },
                 });
@@ -501,7 +501,7 @@ impl Core {
             if receiver.end.lacks_room.load(Ordering::Relaxed) {
                 self.room_is_wanted(end);
             }
-            self.timers.set_sooner(Timer::Memory, retry_at);
+            self.common.timers.set_sooner(Timer::Memory, retry_at);
         }
     }
 
@@ -514,7 +514,7 @@ impl Core {
                     receiver.end.waiters.take(&mut context.wakers);
                 }
                 // It would find that it is too soon, and sleep on.
-                Some(retry_at) => self.timers.set_sooner(Timer::Memory, retry_at),
+                Some(retry_at) => self.common.timers.set_sooner(Timer::Memory, retry_at),
                 None => {}
             }
         }
@@ -563,7 +563,7 @@ impl Core {
             };
             receiver.large_came(arrival, context);
         }
-        self.session.handle_large_complete(end);
+        self.common.session.handle_large_complete(end);
         self.one_has_begun(context);
     }
 }

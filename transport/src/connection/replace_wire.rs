@@ -111,7 +111,7 @@ impl Connection {
     /// Tells the peer, which would wait for this end to come back, that the session is over: if
     /// that can be said at once and no goodbye has told it before.
     pub(super) fn say_last_word(&mut self) {
-        if self.core.reconnect.is_some() && !self.core.session.said_goodbye() {
+        if self.core.reconnect.is_some() && !self.core.common.session.said_goodbye() {
             self.wire.say_last_word(&self.socket);
         }
     }
@@ -142,7 +142,7 @@ impl Connection {
 
     /// Notes that nobody was there, or not with such a wire, and dials again later.
     pub(crate) fn redial_failed(&mut self, epoch: u64, why: &str) {
-        let shared = self.core.shared.clone();
+        let shared = self.core.common.shared.clone();
         let is_down = self.wire.is_down();
         if let Some(reconnect) = &mut self.core.reconnect
             && let Some(outage) = &mut reconnect.outage
@@ -210,16 +210,16 @@ impl Connection {
             ..
         } = new;
         let core = &mut self.core;
-        let socket = WireSocket::new(stream, core.shared.id)?;
+        let socket = WireSocket::new(stream, core.common.shared.id)?;
         match &rdma {
-            Some(pair) => core.shared.carrier.take_pair(pair),
-            None => core.shared.carrier.take_stream(goes_back),
+            Some(pair) => core.common.shared.carrier.take_pair(pair),
+            None => core.common.shared.carrier.take_stream(goes_back),
         }
         let start = WireStart {
             leftover: &leftover,
             pair: rdma,
             carries_data: core.local.is_none(),
-            payload_checksums: core.shared.payload_checksums(),
+            payload_checksums: core.common.shared.payload_checksums(),
         };
         let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
         if let Some(reconnect) = &mut core.reconnect {
@@ -236,7 +236,7 @@ impl Connection {
         self.socket = socket;
         self.wire = wire;
         self.socket.join(&tools.epoll)?;
-        self.core.session.resume(terms);
+        self.core.common.session.resume(terms);
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl Connection {
             Shut::Done {
                 gave_up: Some(reason),
             } => tracing::debug!(
-                peer = %self.core.shared.peer_in_log(),
+                peer = %self.core.common.shared.peer_in_log(),
                 reason,
                 "a queue pair is destroyed before it was drained"
             ),

@@ -36,11 +36,10 @@ impl Core {
         context: &mut Context<'_>,
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let (name, spec) = (Arc::<str>::from(name), self.session.share_spec(spec));
-        let id = self
-            .session
+        let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
+        let id = self.common.session
             .open(Role::Sender, name.clone(), spec.clone())?;
-        let session = self.shared.clone();
+        let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
         let end = Arc::new(SendEnd::new(common));
         if let (Some(local), Some(block)) = (&mut self.local, block) {
@@ -81,13 +80,12 @@ impl Core {
         let block = self.prepare_open(context)?;
         let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell())
             .map_err(refused)?;
-        let (name, spec) = (Arc::<str>::from(name), self.session.share_spec(spec));
-        let id = self
-            .session
+        let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
+        let id = self.common.session
             .open(Role::Receiver, name.clone(), spec.clone())?;
         // Of the newest version; a sender that settles on another does not look at it.
         let first = record::first_position(spec.newest.alignment as usize);
-        let session = self.shared.clone();
+        let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
         let end = Arc::new(ReceiveEnd::new(common, cells, tell_every));
         if let (Some(local), Some(block)) = (&mut self.local, block) {
@@ -112,7 +110,7 @@ impl Core {
     }
 
     pub(crate) fn free_name(&mut self, end: u32) {
-        self.session.free_name(end);
+        self.common.session.free_name(end);
     }
 
     pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
@@ -120,42 +118,42 @@ impl Core {
             sender.is_closed = true;
             // The handle found the end over, and has said nothing.
             if std::mem::take(&mut sender.is_ending) && reason == CloseReason::Dropped {
-                sender.close_in_order(last, &self.shared);
+                sender.close_in_order(last, &self.common.shared);
             }
         }
-        self.session.close_sender(end, last, reason);
+        self.common.session.close_sender(end, last, reason);
     }
 
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         if let Some(mut receiver) = self.receivers.remove(end) {
             if !receiver.large.is_empty() {
                 // Others of the session may have waited for these.
-                self.timers.set_sooner(Timer::Memory, clock::now());
+                self.common.timers.set_sooner(Timer::Memory, clock::now());
             }
             self.grants.keep(end, receiver.forget_large());
             if let (Some(local), Some(words)) = (&mut self.local, receiver.end.ours.get()) {
                 local.keep_words(end, words);
             }
-            self.session.close_receiver(end, counters, reason);
+            self.common.session.close_receiver(end, counters, reason);
         }
     }
 
     pub(crate) fn ask(&mut self, end: u32, ask: Ask) {
         if self.senders.contains(end) {
-            self.session.ask(end, ask);
+            self.common.session.ask(end, ask);
         }
     }
 
     /// Asks for an acknowledgement that was perhaps asked for before.
     pub(crate) fn ask_once(&mut self, end: u32, sequence: u64) {
         if self.senders.contains(end) {
-            self.session.ask_once(end, sequence);
+            self.common.session.ask_once(end, sequence);
         }
     }
 
     /// Names of channels that the peer opened and we did not, with the peer's role.
     pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
-        self.session
+        self.common.session
             .unpaired()
             .map(|(name, role)| (name.to_owned(), role))
             .collect()
@@ -165,7 +163,7 @@ impl Core {
     pub(crate) fn prefix_moved(&mut self, end: u32) {
         if let Some(receiver) = self.receivers.get(end) {
             receiver.end.is_marked.store(false, Ordering::Release);
-            self.session.released(end, &receiver.end.counters());
+            self.common.session.released(end, &receiver.end.counters());
         }
     }
 
@@ -178,7 +176,7 @@ impl Core {
         for (id, receiver) in self.receivers.iter() {
             let still_asked = match (self.local.is_some(), receiver.end.theirs.get()) {
                 (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
-                _ => self.session.is_asked(id),
+                _ => self.common.session.is_asked(id),
             };
             let waits = receiver.waits_for_release();
             if !answer_if_rung(&receiver.end, still_asked || waits) {
@@ -187,7 +185,7 @@ impl Core {
             receiver.end.waiters.take(&mut context.wakers);
             was_stalled |= receiver.is_told_stalled();
             if self.local.is_none() {
-                self.session.released(id, &receiver.end.counters());
+                self.common.session.released(id, &receiver.end.counters());
                 news = true;
             }
             if waits {

@@ -252,7 +252,7 @@ impl Core {
         let consumer = Consumer::resume(mapped, layout, before);
         let mut ring = AttachedRing {
             consumer,
-            memory: RingMemory::new(lease, &self.shared.carrier),
+            memory: RingMemory::new(lease, &self.common.shared.carrier),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -275,10 +275,10 @@ impl Core {
         let sender = self.senders.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &self.shared.carrier),
+            memory: MessageMemory::new(memory, length, &self.common.shared.carrier),
             sent_in: None,
         });
-        self.session.announce_large(end, sequence, length as u64)
+        self.common.session.announce_large(end, sequence, length as u64)
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.
@@ -304,7 +304,7 @@ impl Core {
                 continue;
             };
             has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
-            any |= sender.has_records() && self.session.mark_ready(end);
+            any |= sender.has_records() && self.common.session.mark_ready(end);
         }
         Seen {
             is_sendable: any && !wire.is_blocked(),
@@ -334,7 +334,7 @@ impl Core {
     /// Returns whether there are any to be sent.
     pub(super) fn look_at_armed_rings(&mut self) -> bool {
         let senders = &mut self.senders;
-        let session = &mut self.session;
+        let session = &mut self.common.session;
         self.hot_rings.retain(|&end| {
             let Some(sender) = senders.get_mut(end) else {
                 return false;

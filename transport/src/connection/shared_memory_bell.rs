@@ -33,7 +33,7 @@ impl Core {
             }
         }
         if let Some(now) = wanted {
-            self.timers.set_sooner(Timer::Stall, now + NOTICE);
+            self.common.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
     }
 
@@ -69,7 +69,7 @@ impl Core {
         if any {
             // DOORBELL, the heavy half for all words set above; pairs with the light half
             // in `Doorbell::is_due`.
-            self.shared.asymmetry().heavy();
+            self.common.shared.asymmetry().heavy();
         }
         any
     }

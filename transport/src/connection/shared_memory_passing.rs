@@ -55,7 +55,7 @@ impl Core {
                 }
                 Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
                     let again = clock::now() + PASS_AGAIN;
-                    return self.timers.set_sooner(Timer::Pass, again);
+                    return self.common.timers.set_sooner(Timer::Pass, again);
                 }
                 Err(error) => {
                     let why = format!("passing a descriptor failed: {error}");
@@ -171,7 +171,7 @@ impl Core {
                 Ok(Incoming::WouldBlock | Incoming::End) => return,
                 Ok(Incoming::NotNow) => {
                     if !mem::replace(&mut local.lacks_descriptor, true) {
-                        let peer = self.shared.peer_in_log();
+                        let peer = self.common.shared.peer_in_log();
                         warn_of!(
                             context.runtime.warnings,
                             Warning::NoDescriptor,
@@ -182,7 +182,7 @@ impl Core {
                         );
                     }
                     let again = clock::now() + PASS_AGAIN;
-                    return self.timers.set_sooner(Timer::Pass, again);
+                    return self.common.timers.set_sooner(Timer::Pass, again);
                 }
                 Err(error) => return self.finish_broken(cause_of(&error), context),
             };
@@ -209,7 +209,7 @@ impl Core {
         // epoll has told of it, and tells of nothing but what comes now.
         if let Some(local) = &mut self.local {
             local.has_more = true;
-            self.timers.set_sooner(Timer::Pass, clock::now());
+            self.common.timers.set_sooner(Timer::Pass, clock::now());
         }
     }
 
@@ -225,7 +225,7 @@ impl Core {
         match (message, fd) {
             (Message::Hello { asymmetry }, _) => {
                 if !asymmetry {
-                    self.shared.use_fences();
+                    self.common.shared.use_fences();
                 }
                 local.greeted = true;
                 self.open_local(context);
@@ -337,10 +337,10 @@ impl Core {
 
     /// Our receiving end that is paired with the peer's sending end.
     fn receiver_of(&mut self, peer_end: u32) -> Counterpart<'_> {
-        let Some(end) = self.session.paired(Role::Sender, peer_end) else {
+        let Some(end) = self.common.session.paired(Role::Sender, peer_end) else {
             // Of one that we have heard of only what is over by now is in no pair: the peer
             // passes nothing before it has heard of ours, which we knew before.
-            return match self.session.has_heard_of(peer_end) {
+            return match self.common.session.has_heard_of(peer_end) {
                 true => Counterpart::Gone,
                 false => Counterpart::NotYet,
             };

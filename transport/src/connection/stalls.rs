@@ -60,16 +60,16 @@ impl Core {
         if let Some(receiver) = self.receivers.get_mut(end) {
             let now = clock::now();
             receiver.room_is_wanted(now);
-            self.timers.set_sooner(Timer::Stall, now + NOTICE);
+            self.common.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
     }
 
     /// A task waits for room here, and nobody wakes it to say for how long. Returns whether
     /// that is a deadline that there was not before.
     pub(crate) fn watch_stalls(&mut self) -> bool {
-        let is_new = !self.timers.is_set(Timer::Stall);
+        let is_new = !self.common.timers.is_set(Timer::Stall);
         if is_new {
-            self.timers.set(Timer::Stall, clock::now() + NOTICE);
+            self.common.timers.set(Timer::Stall, clock::now() + NOTICE);
         }
         is_new
     }
@@ -88,7 +88,7 @@ impl Core {
             let is_wanted = lacks_room
                 || match end.theirs.get() {
                     Some(theirs) if self.local.is_some() => wants_room(theirs),
-                    _ => self.session.wants_room(id) || waits_for_release,
+                    _ => self.common.session.wants_room(id) || waits_for_release,
                 };
             let released = end.prefix.prefix().released;
             let handed_out = end.handed_out.load(Ordering::Relaxed);
@@ -132,10 +132,10 @@ impl Core {
             }
         }
         if let Some(next) = next {
-            self.timers.set(Timer::Stall, next);
+            self.common.timers.set(Timer::Stall, next);
         }
         for what in told {
-            what.warn(&self.shared);
+            what.warn(&self.common.shared);
             self.tell(what, context);
         }
     }

@@ -24,7 +24,7 @@ impl Core {
         let mut channels: Vec<_> = senders.chain(receivers).collect();
         channels.sort_by(|a, b| (&a.name, a.end).cmp(&(&b.name, b.end)));
         LinkStats {
-            session: self.shared.clone(),
+            session: self.common.shared.clone(),
             is_up: !self.is_over(),
             channels,
         }

@@ -37,7 +37,7 @@ impl Connection {
             is_due_again |= has_received;
             progress |= has_received;
         }
-        if self.core.session.has_events() {
+        if self.core.common.session.has_events() {
             self.core.handle_events(context);
             is_due_again = true;
         }
@@ -90,7 +90,7 @@ impl Connection {
 
     /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
     fn finish_if_said(&mut self, context: &mut Context<'_>) {
-        let is_said = self.core.session.said_goodbye() && self.wire.in_flight().is_none();
+        let is_said = self.core.common.session.said_goodbye() && self.wire.in_flight().is_none();
         // Where the wire broke, it is not known whether ours has arrived.
         let is_whole = self.core.broken.is_none();
         if self.core.phase == Phase::PeerClosed && is_said && is_whole {
@@ -129,7 +129,7 @@ impl Connection {
         // released it.
         let record =
             unsafe { slice::from_raw_parts(payload.as_ptr().sub(record::HEADER_BYTES), size) };
-        let (session, counters) = (&mut core.session, &core.shared.counters);
+        let (session, counters) = (&mut core.common.session, &core.common.shared.counters);
         match self.wire.send_lone(end, record, session, counters, tools) {
             Ok(false) => false,
             Ok(true) => {
@@ -146,7 +146,7 @@ impl Connection {
     /// Returns whether something is due, waits to be written, or to be ended when it has been.
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
-        self.core.session.is_due() || self.wire.has_backlog() || !self.core.is_undisturbed()
+        self.core.common.session.is_due() || self.wire.has_backlog() || !self.core.is_undisturbed()
     }
 
     /// Builds frames and sends them until nothing is due or the wire is full.
@@ -189,8 +189,8 @@ impl Connection {
 
     /// Has the wire end.
     fn shut_wire(&mut self) {
-        if let Some(deadline) = self.wire.shut(clock::now(), self.core.shared.id) {
-            self.core.timers.set(Timer::Drain, deadline);
+        if let Some(deadline) = self.wire.shut(clock::now(), self.core.common.shared.id) {
+            self.core.common.timers.set(Timer::Drain, deadline);
         }
     }
 
@@ -215,9 +215,10 @@ impl Connection {
                 None => return any,
             },
             Received::Ended => EndCause::lost("it closed the connection without saying goodbye"),
-            Received::Failed(why) => {
+            Received::Failed(error) => {
                 let before = self.core.broken.take_if(|_| !is_beside);
-                before.unwrap_or_else(|| EndCause::lost(why))
+                let why = || format!("reading from its connection failed: {error}");
+                before.unwrap_or_else(|| EndCause::lost(why()))
             }
             Received::Strayed => {
                 self.core.is_refused |= self.core.broken.is_none();
@@ -226,7 +227,7 @@ impl Connection {
                 )
             }
             Received::Refused(fault) => {
-                self.frame_is_refused(fault, tools, context);
+                self.frame_is_refused(*fault, tools, context);
                 return true;
             }
         };
@@ -271,7 +272,7 @@ impl Connection {
     /// Does what was to be done by `now`, and lets out what follows.
     pub(crate) fn expire(&mut self, now: Instant, tools: &mut Tools, context: &mut Context<'_>) {
         let mut any = false;
-        while let Some(timer) = self.core.timers.poll_expired(now) {
+        while let Some(timer) = self.core.common.timers.poll_expired(now) {
             any = true;
             match timer {
                 Timer::Linger => self.core.finish(&EndCause::Goodbye, context),
@@ -307,7 +308,7 @@ impl Connection {
         let mut goes_on = match self.core.phase {
             Phase::Up => {
                 let goes_on = self.core.rest_ends(&self.wire, context);
-                goes_on | self.wire.rest(&self.core.shared.counters)
+                goes_on | self.wire.rest(&self.core.common.shared.counters)
             }
             // It goes as a whole, unless the peer's host says nothing any more.
             Phase::Closing => false,
@@ -324,11 +325,11 @@ impl Connection {
 
     /// Asks the peer something if a frame of its stays cut. Returns whether another look is due.
     fn look_for_cut_frame(&mut self) -> bool {
-        match self.wire.look_for_cut_frame(&self.core.shared.counters) {
+        match self.wire.look_for_cut_frame(&self.core.common.shared.counters) {
             None => false,
             Some(questions) => {
                 if questions > 0 {
-                    self.core.session.query(questions);
+                    self.core.common.session.query(questions);
                 }
                 true
             }

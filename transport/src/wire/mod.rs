@@ -18,7 +18,7 @@ pub(crate) mod stream;
 mod tools;
 mod turn_share;
 
-use std::{ptr::NonNull, sync::Arc, time::Instant};
+use std::{io, ptr::NonNull, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     session::{Body, Session},
@@ -238,11 +238,11 @@ pub(crate) enum Received {
     /// The peer has closed the connection.
     Ended,
     /// The connection cannot be read any more.
-    Failed(String),
+    Failed(io::Error),
     /// Bytes came over a connection that carries none.
     Strayed,
     /// A frame was refused.
-    Refused(Fault),
+    Refused(Box<Fault>),
 }
 
 /// How far a wire is on its way out.

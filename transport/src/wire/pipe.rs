@@ -127,11 +127,11 @@ impl Wire for PipeWire {
         self.find(&bytes[..*read.as_ref().unwrap_or(&0)]);
         socket.readable = read.is_ok();
         match (self.take(frames, tools), read) {
-            (Err(fault), _) => Received::Refused(fault),
+            (Err(fault), _) => Received::Refused(fault.into()),
             (Ok(()), Ok(0)) => Received::Ended,
             (Ok(()), Ok(_)) => Received::Something,
             (_, Err(error)) if error.kind() == WouldBlock => Received::Drained { any: false },
-            (_, Err(error)) => Received::Failed(error.to_string()),
+            (_, Err(error)) => Received::Failed(error),
         }
     }
 

@@ -297,7 +297,7 @@ impl Wire for QueuePairWire {
             Ok(0) => Received::Ended,
             Ok(_) => Received::Strayed,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
-            Err(error) => Received::Failed(format!("reading from its connection failed: {error}")),
+            Err(error) => Received::Failed(error),
         }
     }
 

@@ -26,9 +26,9 @@ pub(crate) enum Completed {
     /// It was none of this queue pair's.
     Strayed,
     /// The peer broke the protocol.
-    Refused(Fault),
+    Refused(Box<Fault>),
     /// The queue pair is dead.
-    Broke(EndCause),
+    Broke(Box<EndCause>),
 }
 
 impl QueuePairWire {
@@ -98,7 +98,7 @@ impl QueuePairWire {
         match outcome {
             Err(failure) => {
                 if let Some(cause) = self.cause_of(&failure) {
-                    completed = Completed::Broke(cause);
+                    completed = Completed::Broke(Box::new(cause));
                 }
             }
             Ok(_) if is_known => self.sends_are_done(frames),
@@ -123,7 +123,7 @@ impl QueuePairWire {
 
     /// Posts receives again into the pair's own queue, where it has one.
     #[inline]
-    fn refill_own(&mut self) -> Result<(), EndCause> {
+    fn refill_own(&mut self) -> Result<(), Box<EndCause>> {
         match &self.own {
             Some(own) if own.wants_refill() => self.refill_own_queue(),
             _ => Ok(()),
@@ -131,7 +131,7 @@ impl QueuePairWire {
     }
 
     #[inline(never)]
-    fn refill_own_queue(&mut self) -> Result<(), EndCause> {
+    fn refill_own_queue(&mut self) -> Result<(), Box<EndCause>> {
         if let PairState::Live(queue_pair) = &mut self.state
             && let Some(own) = &mut self.own
             && let Some(queue) = queue_pair.receive_queue()
@@ -139,7 +139,7 @@ impl QueuePairWire {
             let refilled = own.refill(queue);
             return refilled.map_err(|error| {
                 let why = error.to_string();
-                EndCause::DeviceLost { why }
+                Box::new(EndCause::DeviceLost { why })
             });
         }
         Ok(())
@@ -182,7 +182,7 @@ fn frame_arrived<F: Frames>(
     };
     match taken {
         Ok(()) => completed,
-        Err(fault) => Completed::Refused(fault),
+        Err(fault) => Completed::Refused(Box::new(fault)),
     }
 }
 
@@ -201,7 +201,7 @@ fn block_arrived<F: Frames>(
     }
     match take_block(immediate, buffer, time, frames, tools) {
         Ok(()) => Completed::Handled,
-        Err(fault) => Completed::Refused(fault),
+        Err(fault) => Completed::Refused(Box::new(fault)),
     }
 }
 

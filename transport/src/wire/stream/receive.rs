@@ -76,10 +76,7 @@ impl StreamWire {
                         socket.readable = false;
                         return Ok(Received::Drained { any });
                     }
-                    Err(error) => {
-                        let why = format!("reading from its connection failed: {error}");
-                        return Ok(Received::Failed(why));
-                    }
+                    Err(error) => return Ok(Received::Failed(error)),
                 }
             }
             socket.readable = true;
@@ -160,7 +157,7 @@ impl StreamWire {
             match self.parse_one(share, frames, tools) {
                 Ok(true) => any = true,
                 Ok(false) => return Ok(any),
-                Err(fault) => return Err(Received::Refused(fault)),
+                Err(fault) => return Err(Received::Refused(Box::new(fault))),
             }
             frames.events();
             if frames.is_over() || self.is_parsed() {
