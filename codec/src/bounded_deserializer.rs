@@ -66,7 +66,7 @@ impl de::Error for Refusal {
     }
 }
 
-/// What one payload may still cost.
+/// The remaining allowance of a payload.
 struct Bounds {
     elements: Cell<usize>,
     levels: Cell<u32>,
@@ -114,7 +114,7 @@ impl Bounds {
         E::custom("")
     }
 
-    /// What an error means that came back from postcard.
+    /// Returns the meaning of an error that came back from postcard.
     #[cold]
     fn told(&self, error: impl fmt::Display) -> Refusal {
         if let Some(told) = self.refusal.borrow_mut().take() {
@@ -131,12 +131,12 @@ impl Bounds {
     }
 }
 
-/// One of postcard's deserializers or accesses, or one of a type's visitors or seeds, with
-/// the bounds that hold for all of them.
+/// Wraps a deserializer or access of postcard's, or a visitor or seed of a type's, with the bounds
+/// that hold for all of them.
 struct Bounded<'b, I> {
     inner: I,
     bounds: &'b Bounds,
-    /// Whether it has as many elements as the bytes say, and not as the type says.
+    /// The number of elements follows from the bytes, not from the type.
     is_counted: bool,
 }
 

@@ -21,7 +21,7 @@ use std::any;
 use crate::fingerprint::Fnv1a;
 use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
 
-/// What [`Schema::describe`] describes a type to.
+/// The receiver of a description by [`Schema::describe`].
 ///
 /// Derived implementations call [`structure`](Self::structure) and
 /// [`enumeration`](Self::enumeration). One written by hand, for a type that

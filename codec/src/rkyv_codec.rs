@@ -76,7 +76,7 @@ where
     }
 
     fn schema() -> SchemaInfo {
-        // What rkyv's format features decide, read off the types they change.
+        // The effects of rkyv's format features, read off the types they change.
         let offsets = format!("{}-bit offsets", 8 * size_of::<ArchivedUsize>());
         let endianness = if is_little_endian() {
             "little-endian"
@@ -182,8 +182,8 @@ impl Trace for Invalid {
     }
 }
 
-/// Whether rkyv was built to archive numbers in little-endian order: asked of
-/// the codec itself, since rkyv's cargo features are not ours to see.
+/// Returns whether rkyv was built to archive numbers in little-endian order: asked of the codec
+/// itself, since rkyv's cargo features are not visible here.
 fn is_little_endian() -> bool {
     let mut memory = [MaybeUninit::uninit(); size_of::<u16>()];
     let mut slot = SlotWriter::new(&mut memory);

@@ -122,7 +122,7 @@ impl Recursion {
             if names(&ty, ident) || names(&ty, &itself) || is_recursive && may_name_messages {
                 found.is_recursive = true;
                 let shared = ["Rc", "Arc"].map(|name| Ident::new(name, Span::call_site()));
-                // What another type contains cannot be seen here.
+                // The contents of another type are not visible here.
                 found.is_shared |= is_recursive || shared.iter().any(|name| names(&ty, name));
                 field.attrs.push(parse_quote!(#[rkyv(omit_bounds)]));
             } else if may_name_messages {

@@ -51,7 +51,7 @@ use rustix::{
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsedAfterFork {
-    /// What was used.
+    /// The object or operation that was used.
     pub what: String,
     /// The process that it belongs to.
     pub owner: u32,
@@ -85,14 +85,14 @@ impl UsedAfterFork {
     }
 }
 
-/// Whether this process is a fork of one that has made a node: one load.
+/// Returns whether this process is a fork of one that has made a node: one load.
 #[inline(always)]
 #[must_use]
 pub fn is_child() -> bool {
     PAGE.word.load(Ordering::Relaxed) == 0 && is_child_at_a_closer_look()
 }
 
-/// The same as an error, for what says `what` it is.
+/// Checks that this process is not such a fork; `what` names the object for the error.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub unsafe fn keep_from_children(range: Range<usize>) {
     debug_assert!(advised.is_ok(), "madvise of our own range: {advised:?}");
 }
 
-/// This process makes a node: from now on its children are told apart.
+/// Declares that this process makes a node, so that its children are told apart from now on.
 ///
 /// # Errors
 ///
@@ -164,12 +164,12 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// How a child is told: one of the constants below.
 static TOLD_BY: AtomicU32 = AtomicU32::new(NOBODY);
 
-/// No node was made yet, so nothing is there that a child could use.
+/// The process has made no node yet, so a child could use nothing.
 const NOBODY: u32 = 0;
-/// By [`Page::word`].
+/// A child is told by [`Page::word`].
 const THE_WORD: u32 = 1;
-/// By the process number, at a system call for each look: before Linux 4.14, and in sandboxes
-/// that do not know the advice.
+/// A child is told by the process number, at a system call for each look: before Linux 4.14, and
+/// in sandboxes that do not know the advice.
 const THE_NUMBER: u32 = 2;
 
 /// A page of its own for the word, of whatever size pages are: 4 KiB on x86-64, up to 64 KiB

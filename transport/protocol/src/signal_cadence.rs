@@ -1,4 +1,4 @@
-//! Which sends of a queue pair ask for a completion.
+//! The choice of sends that ask for a completion.
 //!
 //! A completion costs the device a write and us a poll, and one tells of all sends before
 //! it, so few are asked for: one in [`INTERVAL`], and one with each frame that ends
@@ -17,7 +17,7 @@ pub struct SignalCadence {
 }
 
 impl SignalCadence {
-    /// Whether the next send asks for a completion; `ends_something` if memory or the
+    /// Returns whether the next send asks for a completion; `ends_something` if memory or the
     /// session waits for it.
     #[inline]
     pub fn is_due(&mut self, ends_something: bool) -> bool {

@@ -50,7 +50,7 @@ use super::{
 /// elsewhere.
 #[repr(C, align(64))]
 pub struct CellBlock {
-    /// Whether somebody waits for this channel's counters: one of the `ASKED_*`.
+    /// The state of the question for this channel's counters: one of the `ASKED_*`.
     asked: AtomicU32,
     asymmetry: Asymmetry,
     /// Always a `&'static Bell`; changes when the block is leased again.
@@ -59,31 +59,31 @@ pub struct CellBlock {
     cells: Pages<AtomicU32>,
 }
 
-/// Nobody waits.
+/// No sender waits.
 const ASKED_NOT: u32 = 0;
 /// The next settled cell must ring.
 const ASKED: u32 = 1;
-/// It did; the engine has not looked yet.
+/// A settled cell rang; the engine has not looked yet.
 const ASKED_RUNG: u32 = 2;
 
-/// What a cell says of its message.
+/// The state of a message, as its cell has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CellState {
-    /// Not handed out.
+    /// The message was not handed out.
     Empty = 0,
     /// A guard reads the record in place.
     Held = 1,
     /// The message was copied out: its space is free, it may still be
     /// acknowledged.
     Detached = 2,
-    /// Gone without acknowledgement.
+    /// The message is gone without acknowledgement.
     Dropped = 3,
     /// The application has acknowledged it.
     Acknowledged = 4,
 }
 
-/// What [`CellBlock::cell`] found in a cell.
+/// The contents of a cell, as [`CellBlock::cell`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// The state.
@@ -110,7 +110,7 @@ impl CellBlock {
         Ok(CellLease { block })
     }
 
-    /// How many messages may be handed out at a time.
+    /// Returns how many messages may be handed out at a time.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -150,7 +150,7 @@ impl CellBlock {
         }
     }
 
-    /// What the cell of message `sequence` says.
+    /// Returns the contents of the cell of message `sequence`.
     #[inline]
     #[must_use]
     pub fn cell(&self, sequence: u64) -> Cell {
@@ -169,27 +169,27 @@ impl CellBlock {
         self.at(sequence as u32).store(0, Ordering::Relaxed);
     }
 
-    /// Somebody waits for our counters: from now on the next guard that settles
-    /// rings, once. The caller must sum the cells now, for those that settled
-    /// before they could know: [`Advance::ask`](super::Advance::ask) does both.
+    /// Asks for this channel's counters: from now on the next guard that settles rings, once. The
+    /// caller must sum the cells now, for those that settled before they could know:
+    /// [`Advance::ask`](super::Advance::ask) does both.
     pub(super) fn ask(&self) {
         self.asked.store(ASKED, Ordering::Relaxed);
         self.asymmetry.heavy_here();
     }
 
-    /// Nobody waits any more.
+    /// Ends the question: no sender waits any more.
     pub fn hush(&self) {
         self.asked.store(ASKED_NOT, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits for this channel's counters.
+    /// Returns whether a sender waits for this channel's counters.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) != ASKED_NOT
     }
 
-    /// Whether a guard has rung since the last question. Its answer stands in
-    /// the cells; who still waits for more must ask again.
+    /// Returns whether a guard has rung since the last question. Its answer stands in the cells; a
+    /// sender that waits for more must ask again.
     #[must_use]
     pub fn has_rung(&self) -> bool {
         self.asked.load(Ordering::Relaxed) == ASKED_RUNG
@@ -293,8 +293,8 @@ impl CellLease {
         self.block
     }
 
-    /// Whether no guard will touch its cell again. Stays true once nothing
-    /// more is handed out.
+    /// Returns whether no guard will touch its cell again. Stays true once nothing more is handed
+    /// out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         // SETTLE, pairs with `settle`: what the guards read may be freed now.

@@ -29,7 +29,7 @@ use ibex_protocol::format::counters::Counters;
 /// Bytes of a block in a control segment; what it says takes half of them.
 pub const BLOCK_BYTES: usize = 256;
 
-/// What a sending end says.
+/// The words of a sending end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SenderWords {
@@ -42,12 +42,12 @@ pub struct SenderWords {
     _line: [AtomicU64; 6],
     /// The armed word of a sender that waits for release or acknowledgement.
     pub asked: AtomicU32,
-    /// Not 0 while it waits for release: what a receiver looks at that is asked for long.
+    /// Not 0 while the sender waits for release: a receiver that is asked for long looks at it.
     pub wants_room: AtomicU32,
     _asked_line: [AtomicU32; 14],
 }
 
-/// What a receiving end says.
+/// The words of a receiving end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ReceiverWords {
@@ -175,7 +175,7 @@ impl ReceiverWords {
         self.closed.store(1, Ordering::Release);
     }
 
-    /// Whether the end is gone.
+    /// Returns whether the end is gone.
     #[inline]
     pub fn is_closed(&self) -> bool {
         load(&self.closed) != 0

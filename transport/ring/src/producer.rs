@@ -29,21 +29,21 @@ pub struct Producer<M> {
     layout: Layout,
     window_messages: u64,
 
-    // What we have written.
-    /// Where the next record begins.
+    // Records that were written.
+    /// The position of the next record.
     position: u64,
     /// The last published sequence; 0 before the first message.
     sequence: u64,
 
-    // What we have zeroed for those to come.
+    // Words that were zeroed for later records.
     /// Every word from the position to here where a header may come is 0.
     clean_until: u64,
     /// A slot was given out since the last publish.
     slot_is_out: bool,
 
-    // What has come back, as of the last refresh.
+    // Space that came back, as of the last refresh.
     released: Released,
-    /// Where the next header word may lie at most (rule 2).
+    /// The last position at which the next header word may lie (rule 2).
     last_position: u64,
     /// The last sequence that the window takes.
     last_sequence: u64,
@@ -114,7 +114,7 @@ impl<M: RingMemory> Producer<M> {
         self.layout.payload(self.largest_record())
     }
 
-    /// Whether a payload of `length` bytes can be published now.
+    /// Returns whether a payload of `length` bytes can be published now.
     #[inline]
     #[must_use]
     pub fn fits(&self, length: usize) -> bool {
@@ -123,7 +123,7 @@ impl<M: RingMemory> Producer<M> {
             && self.position + self.layout.size(length) as u64 <= self.last_position
     }
 
-    /// Whether the window has no message left, be there bytes or not.
+    /// Returns whether the window has no message left, be there bytes or not.
     #[must_use]
     pub fn is_out_of_messages(&self) -> bool {
         self.sequence >= self.last_sequence
@@ -223,23 +223,22 @@ impl<M: RingMemory> Producer<M> {
         self.sequence
     }
 
-    /// Where the next record will begin: all bytes ever written, and the first
-    /// position.
+    /// Returns where the next record will begin: all bytes ever written, and the first position.
     #[inline]
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// What the last refresh knew.
+    /// Returns the progress of the last refresh.
     #[inline]
     #[must_use]
     pub fn released(&self) -> Released {
         self.released
     }
 
-    /// Whether all that was published had been released at the last refresh.
-    /// "Drained" stays true until the next publish; "not drained" may be old.
+    /// Returns whether all that was published had been released at the last refresh. "Drained"
+    /// stays true until the next publish; "not drained" may be old.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -292,8 +291,8 @@ impl<M: RingBytes> Producer<M> {
     #[inline]
     pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         if std::mem::replace(&mut self.slot_is_out, true) {
-            // What an abandoned slot has got stays there: only the word of the next
-            // header is known to be 0, which no slot contains.
+            // An abandoned slot keeps its bytes: only the word of the next header is known to be
+            // 0, which no slot contains.
             self.clean_until = self.position + self.layout.step() as u64;
         }
         let room = self.room();
@@ -334,7 +333,7 @@ fn last_position(released: Released, capacity: usize) -> u64 {
     released.position + (capacity - HEADER_BYTES) as u64
 }
 
-/// How far a consumer has released: cumulative, so late news is harmless.
+/// The progress of a consumer's releases: cumulative, so late news is harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
     /// Messages, counted from 1: the contiguous prefix whose guards are gone.
@@ -353,11 +352,11 @@ pub struct Released {
     published.messages, published.position
 )]
 pub struct Misbehaved {
-    /// What it says now.
+    /// The progress that the consumer claims now.
     pub claimed: Released,
-    /// What it said before.
+    /// The progress that it claimed before.
     pub before: Released,
-    /// What we have published.
+    /// The progress of publishing.
     pub published: Released,
 }
 

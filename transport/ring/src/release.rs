@@ -28,30 +28,30 @@ use super::cells::{CellBlock, CellState};
 pub struct Advance {
     lock: AtomicU32,
 
-    // What the peer is told.
+    // Counters for the peer.
     released: AtomicU64,
     position: AtomicU64,
     acknowledged: AtomicU64,
     acknowledgement_ended: AtomicU32,
 
-    // What the receiver needs to know.
+    // Counters for the receiver.
     /// All cells up to this sequence are empty again.
     settled: AtomicU64,
 }
 
-/// Nobody sums.
+/// No thread sums.
 const FREE: u32 = 0;
-/// Somebody does.
+/// A thread sums.
 const HELD: u32 = 1;
-/// Somebody does, and has to do it again.
+/// A thread sums, and has to do it again.
 const LOOK_AGAIN: u32 = 2;
 
-/// How far a receiver's messages are done.
+/// The progress of a receiver's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// The contiguous prefix of messages whose space is free.
     pub released: u64,
-    /// Where in the ring that prefix ends, from where the ring begins.
+    /// The position in the ring at which that prefix ends.
     pub position: u64,
     /// The contiguous prefix that the application has acknowledged.
     pub acknowledged: u64,
@@ -61,7 +61,7 @@ pub struct Prefix {
 }
 
 impl Default for Advance {
-    /// Nothing handed out yet.
+    /// Returns the state before the first message was handed out.
     fn default() -> Self {
         Self {
             lock: AtomicU32::new(FREE),

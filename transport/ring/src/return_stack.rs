@@ -23,13 +23,13 @@ pub struct Returns {
     next: Box<[AtomicU32]>,
 }
 
-/// Nothing is on the stack.
+/// The stack is empty.
 const EMPTY: u32 = u32::MAX;
-/// Nothing is taken in any more.
+/// The stack takes nothing in any more.
 const CLOSED: u32 = u32::MAX - 1;
 
 impl Returns {
-    /// For the indices below `count`, all of them out.
+    /// Creates a stack for the indices below `count`, all of them out.
     ///
     /// # Panics
     ///

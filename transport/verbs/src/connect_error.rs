@@ -21,7 +21,7 @@ pub struct ConnectError {
     pub queue_pair: u32,
     /// From here.
     pub from: QueuePairState,
-    /// What was to be set.
+    /// The attributes that were to be set.
     pub attributes: QueuePairAttributes,
     /// Which of it.
     pub mask: AttributeMask,
@@ -36,7 +36,7 @@ pub struct ConnectError {
 /// Why a queue pair could not be brought to another state.
 #[derive(Debug)]
 pub enum ConnectCause {
-    /// No device would take it; it was not asked.
+    /// The change is illegal on every device; the device was not asked.
     Illegal(IllegalTransition),
     /// The device refused.
     Refused(Errno),

@@ -6,7 +6,8 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What the kernel counts against the limit on locked memory.
+/// The memory that the kernel counts against the limit on locked memory
+/// ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockedMemory {
     /// Bytes that devices have pinned for this process, whoever registered them.
@@ -19,7 +20,7 @@ pub(crate) struct LockedMemory {
 const IPC_LOCK: u64 = 1 << 14;
 
 impl LockedMemory {
-    /// As it is now.
+    /// Reads the present state.
     pub(crate) fn now() -> Self {
         // Capabilities are a thread's. Without /proc the limit is all that is known.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

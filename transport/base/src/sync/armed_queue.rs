@@ -26,9 +26,9 @@
 //! 2. Who has polled nothing since arming may not sleep; `prepare_sleep` is both.
 //! 3. An event is taken only by who polls next.
 
-/// What an [`ArmedQueue`] is made over.
+/// The queue below an [`ArmedQueue`].
 pub trait EventQueue {
-    /// What comes out of it.
+    /// An entry of the queue.
     type Entry;
     /// Why it cannot be used.
     type Error;
@@ -48,12 +48,12 @@ pub trait EventQueue {
 #[derive(Debug)]
 pub struct ArmedQueue<Q> {
     queue: Q,
-    /// It was armed, and the event of that was not taken yet.
+    /// The queue was armed, and the event of that was not taken yet.
     is_armed: bool,
 }
 
 impl<Q: EventQueue> ArmedQueue<Q> {
-    /// Not armed yet.
+    /// Wraps a queue that is not armed yet.
     pub fn new(queue: Q) -> Self {
         Self {
             queue,
@@ -61,7 +61,7 @@ impl<Q: EventQueue> ArmedQueue<Q> {
         }
     }
 
-    /// What it was made over.
+    /// Returns the queue below.
     pub fn queue(&self) -> &Q {
         &self.queue
     }
@@ -147,12 +147,12 @@ impl<Q: EventQueue> ArmedQueue<Q> {
     }
 }
 
-/// How a sleep ended.
+/// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slept {
     /// Something may be there.
     Woken,
-    /// Nobody wants to sleep any longer.
+    /// The caller's time is over.
     TimeIsUp,
 }
 
@@ -268,7 +268,7 @@ mod models {
         entries: usize,
         armed: bool,
         events: u32,
-        /// Nothing more will come.
+        /// No further entries will come.
         ended: bool,
     }
 

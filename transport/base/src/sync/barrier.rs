@@ -1,4 +1,4 @@
-//! The asymmetric barrier: free for who is awake, one system call for who goes
+//! The asymmetric barrier: free for a thread that is awake, one system call for a thread that goes
 //! to sleep.
 //!
 //! Two threads that each write one word and then read the other's must not
@@ -39,7 +39,7 @@ pub enum Asymmetry {
 }
 
 impl Asymmetry {
-    /// What this process can do. The first call registers it with the kernel.
+    /// Returns the strongest barrier of this process. The first call registers it with the kernel.
     #[must_use]
     pub fn of_process() -> Self {
         static KIND: OnceLock<Asymmetry> = OnceLock::new();
@@ -70,7 +70,7 @@ impl Asymmetry {
         })
     }
 
-    /// What two processes can do together, given what each can do.
+    /// Returns the strongest barrier that two processes can use together.
     #[must_use]
     pub fn agree(self, peer: Self) -> Self {
         match (self, peer) {
@@ -98,7 +98,7 @@ impl Asymmetry {
         self.heavy_for(MembarrierCommand::GlobalExpedited);
     }
 
-    /// The same, where whoever has the light half is a thread of this process.
+    /// Like [`heavy`](Self::heavy), where all threads with the light half belong to this process.
     ///
     /// # Panics
     ///

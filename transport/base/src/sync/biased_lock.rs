@@ -40,13 +40,13 @@ pub struct BiasedLock {
     closed: AtomicU32,
 }
 
-/// Somebody else is inside, or about to look whether it may be.
+/// Another thread is inside, or about to look whether it may be.
 const CLAIMED: u32 = 1;
-/// Nobody is favoured any more.
+/// The favour has been withdrawn.
 const WITHDRAWN: u32 = 2;
 
 impl BiasedLock {
-    /// Nobody is inside.
+    /// Creates a lock with no thread inside.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -84,7 +84,7 @@ impl BiasedLock {
         self.closed.fetch_or(WITHDRAWN, Ordering::Relaxed);
     }
 
-    /// Whether nobody is favoured any more, as far as the calling thread has heard.
+    /// Returns whether the favour was withdrawn, as far as the calling thread has heard.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
         self.closed.load(Ordering::Relaxed) & WITHDRAWN != 0
@@ -99,7 +99,7 @@ impl BiasedLock {
         self.closed.fetch_or(CLAIMED, Ordering::Relaxed);
     }
 
-    /// Whether the favoured thread is not inside. "It is not" stays true until
+    /// Returns whether the favoured thread is outside. The answer `true` stays true until
     /// [`open`](Self::open).
     #[must_use]
     pub fn is_left(&self) -> bool {

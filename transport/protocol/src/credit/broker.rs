@@ -54,14 +54,14 @@ use level::Level;
 /// A session, as the engine numbers them.
 pub type SessionId = u64;
 
-/// What a broker has to lend.
+/// The credit that a broker lends, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerSettings {
     /// All arrival bytes or receive buffers.
     pub capacity: u64,
-    /// What is kept for each session beside what it is lent, for talk about credit.
+    /// The reserve of each session beside its lent credit, for talk about credit.
     pub reserve: u64,
-    /// How many sessions there may be. The reserve of all of them is set aside.
+    /// The largest number of sessions. The reserve of all of them is set aside.
     pub max_sessions: u64,
     /// The least credit that is of use.
     pub grain: u64,
@@ -74,10 +74,10 @@ pub struct BrokerSettings {
 pub struct CreditBroker {
     settings: BrokerSettings,
 
-    // What there is.
+    // Totals.
     lendable: u64,
 
-    // Who has it.
+    // The sessions' credit.
     holdings: Holdings,
     /// Sessions that want, in the order of their wishes.
     waiting: BTreeMap<u64, SessionId>,
@@ -85,7 +85,7 @@ pub struct CreditBroker {
 
     // How it is shared.
     level: Level,
-    /// Where the search for idle sessions goes on.
+    /// The session at which the search for idle sessions continues.
     hand: SessionId,
     /// Active sessions that hold nothing and want nothing, with the number of gifts after
     /// which they are forgotten.
@@ -105,7 +105,7 @@ pub struct CreditBroker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node has {limit} sessions, for more it keeps no arrival memory")]
 pub struct TooManySessions {
-    /// How many it may have.
+    /// The largest number of sessions that may join.
     pub limit: u64,
 }
 
@@ -118,7 +118,7 @@ pub const LOOKS_PER_WISH: usize = 4;
 pub const BUSY_TURN: u64 = 4;
 
 impl CreditBroker {
-    /// Nothing is lent yet.
+    /// Creates a broker that has lent nothing.
     ///
     /// # Panics
     ///
@@ -158,7 +158,7 @@ impl CreditBroker {
         Ok(())
     }
 
-    /// What happened in a session. Drain [`poll_action`](Self::poll_action) afterwards.
+    /// Takes in an event of a session. Drain [`poll_action`](Self::poll_action) afterwards.
     ///
     /// Of sessions that did not join the broker knows nothing, and hears nothing.
     pub fn report(&mut self, session: SessionId, report: CreditReport) {
@@ -192,7 +192,8 @@ impl CreditBroker {
             let target = self.target(holding.turn);
             let has_enough = holding.kept() >= target;
             if has_enough {
-                // Who got more when there were fewer is no better than who wants now.
+                // A session that got more while there were fewer is treated like one that wants
+                // credit now.
                 let most = target + target / 2;
                 if let Some((richest, kept)) = self.holdings.richest_active(most)
                     && richest != session
@@ -223,26 +224,26 @@ impl CreditBroker {
         None
     }
 
-    /// Whether a session waits: else there is no action.
+    /// Returns whether a session waits for credit; otherwise there is no action.
     #[inline]
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether nothing is lent beyond what there is: holds after every call.
+    /// Returns whether lent and free credit add up to the total: holds after every call.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.holdings.free().checked_add(self.holdings.held()) == Some(self.lendable)
     }
 
-    /// What a session is lent.
+    /// Returns the credit lent to a session.
     #[must_use]
     pub fn held(&self, session: SessionId) -> u64 {
         self.holdings.get(session).map_or(0, |holding| holding.held)
     }
 
-    /// What nobody is lent.
+    /// Returns the credit that is not lent.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.holdings.free()
@@ -319,7 +320,8 @@ impl CreditBroker {
 
     // ---- What the broker does --------------------------------------------------------
 
-    /// Up to how much is given to who wants, `turn` of it where sessions take turns.
+    /// Returns the credit up to which a session that wants is given, `turn` of it where sessions
+    /// take turns.
     fn target(&self, turn: u64) -> u64 {
         let share = if self.is_crowded() {
             turn
@@ -329,7 +331,7 @@ impl CreditBroker {
         share.clamp(self.settings.grain, self.settings.most)
     }
 
-    /// There is not a grain for each.
+    /// Returns whether there is less than a grain for each session.
     fn is_crowded(&self) -> bool {
         self.level.get() < self.settings.grain
     }
@@ -467,7 +469,7 @@ impl CreditBroker {
         }
     }
 
-    /// Nobody counts any more on what the slowest were asked for.
+    /// Writes off recalls that the slowest sessions have not answered in time.
     fn find_overdue(&mut self) {
         while let Some(&(due, session)) = self.open.first()
             && due <= self.answers
@@ -480,9 +482,9 @@ impl CreditBroker {
         }
     }
 
-    /// Somebody who waits has used what it has once more. When everybody could have done so twice
-    /// and nobody has answered a recall, nobody will: where all that were asked are silent, no
-    /// answer of others tells.
+    /// Notes that a waiting session has used its credit once more. When everybody could have done
+    /// so twice and nobody has answered a recall, nobody will: where all that were asked are
+    /// silent, no answer of others tells.
     fn notice_silence(&mut self) {
         self.repeated += 1;
         if self.repeated > 2 * self.holdings.len()
@@ -499,7 +501,8 @@ impl CreditBroker {
         }
     }
 
-    /// Who has used its turn and has not wanted since all others had one is not active.
+    /// Makes sessions inactive that used their turn and have not wanted credit since all others
+    /// had one.
     fn forget_lapsed(&mut self) {
         while let Some(&(lapses, session)) = self.lapsing.front()
             && lapses <= self.gifts

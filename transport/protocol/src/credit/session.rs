@@ -43,9 +43,9 @@ pub const CONTROL_RESERVE_BYTES: u64 = 4096;
 pub struct CreditShrank {
     /// Which news.
     pub what: &'static str,
-    /// What was said before.
+    /// The earlier value.
     pub before: u64,
-    /// What was said now.
+    /// The value in this message.
     pub now: u64,
 }
 

@@ -62,7 +62,7 @@ pub enum Coverage {
         /// The alignment of the channel.
         alignment: usize,
     },
-    /// No byte of the body.
+    /// The checksum covers no byte of the body.
     Nothing,
 }
 
@@ -218,7 +218,7 @@ fn joined(first: u32, second: u32) -> u32 {
 /// The check of every record's header, and of the announcements among them. What a header
 /// says may be wrong yet, so it only leads on inside of the body.
 fn of_record_headers(body: &[u8], alignment: usize) -> u32 {
-    // Of one message, as most frames.
+    // A frame of one message, like most.
     if let Some((covered, size)) = covered_of(body, alignment)
         && size >= body.len()
     {

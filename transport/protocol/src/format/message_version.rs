@@ -21,7 +21,7 @@ use super::control::ChannelSpec;
 pub struct MessageVersion {
     /// Structural fingerprint of the message type and its codec.
     pub fingerprint: [u8; 16],
-    /// The same for people; cut when it travels.
+    /// A description of the structure for people; cut when it travels.
     pub schema: String,
     /// Alignment of every payload: a power of two, 8 to 64.
     pub alignment: u32,
@@ -31,7 +31,7 @@ pub struct MessageVersion {
 pub const MAX_OLDER_VERSIONS: usize = 3;
 
 impl MessageVersion {
-    /// Whether messages of both are the same bytes.
+    /// Returns whether messages of both have the same bytes.
     fn is_same(&self, other: &Self) -> bool {
         (self.fingerprint, self.alignment) == (other.fingerprint, other.alignment)
     }

@@ -86,7 +86,7 @@ impl RingArena {
         surplus
     }
 
-    /// How many rings are kept, leased ones not counted.
+    /// Returns how many rings are kept, leased ones not counted.
     #[must_use]
     pub fn kept(&self) -> usize {
         (0..CLASSES).map(|class| self.stock.lock(class).len()).sum()
@@ -124,13 +124,13 @@ impl RingLease {
         &self.ring().memory
     }
 
-    /// What fabrics have attached to it.
+    /// Returns what fabrics have attached to the ring.
     #[must_use]
     pub fn attachments(&self) -> &Attachments {
         &self.ring().attachments
     }
 
-    /// The same, to attach something, which stays with the ring when the lease ends.
+    /// Returns the attachments to add to them; they stay with the ring when the lease ends.
     pub fn attachments_mut(&mut self) -> &mut Attachments {
         let ring = self.ring.as_mut().expect("only `drop` takes the ring");
         &mut ring.attachments
@@ -171,7 +171,7 @@ pub struct Ring {
 #[derive(Debug)]
 struct Kept {
     ring: Ring,
-    /// It was free when surplus was taken last.
+    /// The ring was free when surplus was taken last.
     was_seen: bool,
 }
 

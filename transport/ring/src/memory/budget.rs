@@ -135,13 +135,13 @@ impl MemoryBudget {
         self.account.used()
     }
 
-    /// The same part, with half of its limit.
+    /// Returns this part of the account with half of its limit.
     #[must_use]
     pub fn half(&self) -> Self {
         Self::new(self.account, self.limit / 2)
     }
 
-    /// Whether another message may begin.
+    /// Returns whether another message may begin.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let state = self.account.lock();
@@ -205,7 +205,7 @@ impl MemoryBudget {
     }
 }
 
-/// What one message is charged. Dropping it gives that back.
+/// The memory that one message is charged. Dropping it returns that memory.
 #[derive(Debug)]
 pub struct MemoryClaim {
     budget: MemoryBudget,
@@ -217,7 +217,7 @@ pub struct MemoryClaim {
 }
 
 impl MemoryClaim {
-    /// What it may be charged in all.
+    /// Returns the most that the message may be charged.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
@@ -235,13 +235,13 @@ impl MemoryClaim {
         true
     }
 
-    /// Whether all of its message is here.
+    /// Returns whether all of its message has arrived.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Of the first bytes so many are here.
+    /// Notes that so many of the first bytes have arrived.
     pub fn begun_with(&mut self, bytes: u64) {
         if bytes > self.first && !self.is_whole {
             self.budget.account.lock().first += bytes - self.first;
@@ -344,7 +344,7 @@ mod tests {
         assert!(budget.claim(100).is_some());
     }
 
-    /// One thing that happens to the messages of the model.
+    /// An event in the life of the model's messages.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Begin { total: u64, limit: usize },
@@ -364,9 +364,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was charged to whom in whatever order: once what is whole is released, the
-        /// oldest message can become whole, then the next, until all are; and no node takes
-        /// in anything beyond its limit.
+        /// Charges messages in any order: once whole ones are released, the oldest message can
+        /// become whole, then the next, until all are; and no node takes in anything beyond its
+        /// limit.
         #[test]
         fn no_half_arrived_messages_wait_for_each_other(
             steps in prop::collection::vec(step(), 1..200),

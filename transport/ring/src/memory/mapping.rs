@@ -1,4 +1,4 @@
-//! One range of mapped memory, unmapped when it is dropped.
+//! A range of mapped memory, unmapped when it is dropped.
 //!
 //! Rules:
 //! 1. `base..base + bytes` is mapped, by this value alone, from construction to
@@ -18,7 +18,7 @@ use rustix::param::page_size;
 
 use super::{MemoryError, MemoryUse, huge_pages::HUGE_PAGE_BYTES};
 
-/// What the mapping's own process may do with its bytes.
+/// The rights of the mapping's own process to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Load and store.
@@ -56,7 +56,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The same, in huge pages as far as the system has some: for what is used whole.
+    /// Like [`anonymous`](Self::anonymous), in huge pages as far as the system has some: for
+    /// memory that is used whole.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
@@ -90,7 +91,8 @@ impl Mapping {
         Self { base, bytes }
     }
 
-    /// The same, but that a child has a copy of it, for what drops touch.
+    /// Like [`anonymous`](Self::anonymous), but a child process has a copy: for memory that drops
+    /// touch.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
@@ -227,7 +229,8 @@ impl Mapping {
         }
     }
 
-    /// The same for the bytes from `from` to `to`, as they are about to be written.
+    /// Like [`populate`](Self::populate), for the bytes from `from` to `to`, which are about to be
+    /// written.
     ///
     /// # Errors
     /// As [`populate`](Self::populate).
@@ -291,7 +294,7 @@ impl Mapping {
         self.prefer_huge_pages_in(self.bytes, huge);
     }
 
-    /// The same for the first `bytes`.
+    /// Like [`prefer_huge_pages`](Self::prefer_huge_pages), for the first `bytes`.
     pub(super) fn prefer_huge_pages_in(&self, bytes: usize, huge: bool) {
         let bytes = bytes.min(self.bytes);
         let advice = if huge {
@@ -304,7 +307,7 @@ impl Mapping {
         let _ = unsafe { madvise(self.base.as_ptr().cast(), bytes, advice) };
     }
 
-    /// Where the range begins; page-aligned.
+    /// Returns the page-aligned beginning of the range.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
@@ -320,7 +323,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What is there by now may be somebody else's.
+            // By now another mapping may be at this address.
             return;
         }
         // SAFETY: the range is ours (rule 1), and whoever handed its address on

@@ -73,8 +73,8 @@ impl MirroredMapping {
         vacated.map_err(|errno| MemoryError::new(MemoryUse::Ring, self.capacity, "mmap", errno))
     }
 
-    /// Whether a ring can have this capacity: its offsets are taken by a mask, and
-    /// its windows begin at pages.
+    /// Returns whether a ring can have this capacity: its offsets are taken by a mask, and its
+    /// windows begin at pages.
     #[must_use]
     pub fn is_possible(capacity: usize) -> bool {
         capacity.is_power_of_two()

@@ -15,7 +15,7 @@ use ibex_base::sync::lock;
 ///
 /// Dropping the value frees the memory, so the value owns all of it.
 pub trait Orphan: Send {
-    /// Whether no guard can touch the memory any more. Once true it stays true.
+    /// Returns whether no guard can touch the memory any more. Once true it stays true.
     ///
     /// It is called under the list's lock: it looks and does nothing else.
     fn is_settled(&self) -> bool;

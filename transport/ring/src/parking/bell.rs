@@ -1,4 +1,4 @@
-//! Bells: how a thread that owns nothing of an engine wakes it.
+//! Bells, by which a thread that owns nothing of an engine wakes it.
 //!
 //! A guard may be dropped long after its channel, its session and its node are
 //! gone, and what it rings must still be there. So bells are leaked: they come

@@ -63,9 +63,10 @@ use crate::parking::WaitSlot;
 #[derive(Debug)]
 pub struct Leadership<E> {
     engine: Mutex<E>,
-    /// Who leads. Taken by who wants to lead, left by who does.
+    /// The owner of the seat, taken and left by the threads that lead. Taken by who wants to lead,
+    /// left by who does.
     seat: AtomicU32,
-    /// Somebody wants the keeper's seat. It may say so for too long.
+    /// A thread wants the keeper's seat. It may say so for too long.
     claimed: AtomicBool,
     /// How often a thread that waits took the seat.
     leads: AtomicU32,
@@ -83,7 +84,7 @@ pub struct Leadership<E> {
     standby: WaitSlot,
 }
 
-/// Nobody leads.
+/// The seat is free.
 const VACANT: u32 = 0;
 /// A thread that waits leads.
 const TAKEN: u32 = 1;
@@ -91,7 +92,7 @@ const TAKEN: u32 = 1;
 const KEPT: u32 = 2;
 
 impl<E> Leadership<E> {
-    /// Nobody leads.
+    /// Creates the state in which no thread leads.
     pub fn new(engine: E) -> Self {
         Self {
             engine: Mutex::new(engine),
@@ -127,13 +128,13 @@ impl<E> Leadership<E> {
         self.marked.store(true, Ordering::Release);
     }
 
-    /// Whether word was left that no turn has taken.
+    /// Returns whether word was left that no turn has taken.
     #[inline]
     pub fn is_marked(&self) -> bool {
         self.marked.load(Ordering::Acquire)
     }
 
-    /// Whether word was left since the last time; for who turns the engine now.
+    /// Returns whether word was left since the last call; for the thread that turns the engine.
     pub fn take_mark(&self) -> bool {
         // The swap is only for when there is something.
         self.marked.load(Ordering::Acquire) && self.marked.swap(false, Ordering::AcqRel)
@@ -174,7 +175,7 @@ impl<E> Leadership<E> {
         }
     }
 
-    /// Whether the bell may be drained; for who holds the engine (rule 4).
+    /// Returns whether the bell may be drained; for the thread that holds the engine (rule 4).
     ///
     /// It says no for a moment too long, when the leader has woken up and not taken the
     /// lock yet; it never says yes while the leader sleeps.
@@ -205,7 +206,7 @@ impl<E> Leadership<E> {
         Some(lead)
     }
 
-    /// The same for the keeper.
+    /// Like [`try_lead`](Self::try_lead), for the keeper.
     pub fn try_keep(&self) -> Option<Lead<'_, E>> {
         self.try_take(KEPT)
     }
@@ -217,18 +218,18 @@ impl<E> Leadership<E> {
             .then(|| Lead { of: self })
     }
 
-    /// Whether a thread that waits leads, and how often one took the seat so far.
+    /// Returns whether a waiting thread leads, and how often one took the seat so far.
     pub fn leads(&self) -> (bool, u32) {
         let is_led = self.seat.load(Ordering::Relaxed) == TAKEN;
         (is_led, self.leads.load(Ordering::Relaxed))
     }
 
-    /// Whether nobody leads.
+    /// Returns whether the seat is free.
     pub fn is_vacant(&self) -> bool {
         self.seat.load(Ordering::Relaxed) == VACANT
     }
 
-    /// Whether somebody wants the seat that the keeper has.
+    /// Returns whether a thread wants the seat that the keeper has.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
     }

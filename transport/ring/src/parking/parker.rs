@@ -49,7 +49,7 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Whether it was woken since `thread_waker` or the last park.
+    /// Returns whether the thread was woken since `thread_waker` or the last park.
     pub fn is_woken(&self) -> bool {
         // WAKE, pairs with `Wake::wake_by_ref`.
         self.word.state.load(Ordering::Acquire) == WOKEN
@@ -101,7 +101,7 @@ impl Parker {
     }
 }
 
-/// Its thread sleeps at a bell.
+/// A guard that says that its thread sleeps at a bell.
 #[derive(Debug)]
 pub struct Elsewhere<'a> {
     word: &'a Word,
@@ -119,7 +119,7 @@ impl Drop for Elsewhere<'_> {
 #[derive(Debug, Default)]
 struct Word {
     state: AtomicU32,
-    /// What its thread sleeps at, while the state says so.
+    /// The bell at which its thread sleeps, while the state says so.
     bell: Mutex<Option<&'static Bell>>,
 }
 

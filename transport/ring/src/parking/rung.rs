@@ -33,7 +33,7 @@ pub struct Rung {
 }
 
 impl Rung {
-    /// Nothing rung for.
+    /// Creates a word that was never rung.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -56,9 +56,9 @@ impl Rung {
         bell();
     }
 
-    /// Whether the arming that `armed` holds now was rung for: then its sleeper must be
-    /// woken whether or not it has taken the message that was the reason, since the next
-    /// one will not ring for this arming again. Ask after draining the bell.
+    /// Returns whether the arming that `armed` holds now was rung for: then its sleeper must be
+    /// woken whether or not it has taken the message that was the reason, since the next one will
+    /// not ring for this arming again. Ask after draining the bell.
     #[must_use = "the sleeper waits for it"]
     pub fn is_for(&self, armed: &AtomicU32) -> bool {
         // BELL, pairs with `ring`.
@@ -107,7 +107,7 @@ mod models {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::task::Wake;
 
-    /// Not loom's: it records for the test and orders nothing.
+    /// A flag that is not loom's: it records for the test and orders nothing.
     #[derive(Default)]
     struct Woken(AtomicBool);
 
@@ -138,7 +138,7 @@ mod models {
             }
         }
 
-        /// What an engine does when the bell's descriptor is readable.
+        /// The engine's part when the bell's descriptor is readable.
         fn hear(&self) {
             if self.bell.swap(0, Ordering::Acquire) != 0
                 && self.rung.is_for(&self.armed)

@@ -65,7 +65,7 @@ impl Entries {
 }
 
 impl WaitSlot {
-    /// Nobody waits.
+    /// Creates a slot without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(0)
@@ -80,7 +80,7 @@ impl WaitSlot {
         }
     }
 
-    /// The same, where so many may wait without meeting the allocator.
+    /// Creates a slot in which so many may wait without meeting the allocator.
     #[must_use]
     pub fn with_capacity(waiters: usize) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl WaitSlot {
         true
     }
 
-    /// Whether somebody waits: ask after making true what may be waited for.
+    /// Returns whether somebody waits: ask after making true what may be waited for.
     #[inline]
     #[must_use = "who waits must be woken"]
     pub fn is_waiting(&self) -> bool {

@@ -22,21 +22,21 @@ thread_local! {
 }
 
 impl Wakers {
-    /// Nobody to wake.
+    /// Creates an empty list.
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
         Self(ManuallyDrop::new(Vec::new()))
     }
 
-    /// Whether there is nobody to wake.
+    /// Returns whether the list is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether there never was anybody: then there is nothing to drop either.
+    /// Returns whether the list was never used: then there is nothing to drop either.
     #[inline]
     #[must_use]
     pub fn is_untouched(&self) -> bool {

@@ -73,7 +73,7 @@ impl fmt::Debug for Gid {
 /// The kind of address in a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidScope {
-    /// No address: an empty slot of the table.
+    /// The slot of the table is empty.
     Empty,
     /// An IPv4 address, mapped into IPv6.
     Ipv4(Ipv4Addr),

@@ -27,7 +27,7 @@ pub enum QueuePairState {
 }
 
 impl QueuePairState {
-    /// To the C enumeration.
+    /// Returns the value of the C enumeration.
     #[must_use]
     pub fn to_raw(self) -> u32 {
         match self {
@@ -114,19 +114,19 @@ impl AttributeMask {
         self.0
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether all of `other` is in it.
+    /// Returns whether the set contains all of `other`.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What is in it and not in `other`.
+    /// Returns the attributes that are in this set and not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -164,12 +164,14 @@ impl fmt::Display for AttributeMask {
     }
 }
 
-/// One legal change of state.
+/// A legal change of state
+/// ([`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) lists its
+/// attributes).
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
     /// From here.
     pub from: QueuePairState,
-    /// To here.
+    /// The state after it.
     pub to: QueuePairState,
     /// Attributes that it must have.
     pub required: AttributeMask,
@@ -253,7 +255,7 @@ pub struct IllegalTransition {
     pub from: QueuePairState,
     /// To here.
     pub to: QueuePairState,
-    /// Whether these two states follow each other at all.
+    /// These two states follow each other at all.
     pub in_table: bool,
     /// Attributes that it must have and has not.
     pub missing: AttributeMask,
@@ -297,7 +299,7 @@ pub struct GlobalRoute {
     pub destination: Gid,
     /// Our GID's place in the table of our port.
     pub source_index: u8,
-    /// How many routers a packet may pass.
+    /// The number of routers that a packet may pass.
     pub hop_limit: u8,
     /// Traffic class: on RoCE v2 the DSCP, two bits up.
     pub traffic_class: u8,

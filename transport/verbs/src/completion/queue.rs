@@ -37,14 +37,14 @@ pub struct CompletionQueue {
     notify: RequestNotify,
 }
 
-/// By what it is polled.
+/// The calls by which the queue is polled.
 #[derive(Debug)]
 enum Polling {
     Plain(PollQueue),
     Batches(Box<BatchPolling>),
 }
 
-/// What queue pairs keep alive.
+/// The part of a completion queue that queue pairs keep alive.
 #[derive(Debug)]
 pub(crate) struct Completions {
     pub(crate) handle: CompletionHandle,
@@ -54,7 +54,7 @@ pub(crate) struct Completions {
     /// alone; atomic because `drop` may run elsewhere.
     unacknowledged: AtomicU32,
     channel: Option<CompletionChannel>,
-    /// Where its library takes no lock.
+    /// The lock of a queue whose library takes none.
     drain_lock: Option<DrainLock>,
     pub(crate) context: Arc<Context>,
 }
@@ -146,7 +146,7 @@ impl CompletionQueue {
         })
     }
 
-    /// Whether its completions have times.
+    /// Returns whether its completions have times.
     #[inline]
     #[must_use]
     pub fn has_times(&self) -> bool {
@@ -156,7 +156,7 @@ impl CompletionQueue {
         }
     }
 
-    /// How many completions it holds; at least what was asked for.
+    /// Returns how many completions the queue holds; at least what was requested.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.inner.entries
@@ -266,7 +266,7 @@ impl CompletionQueue {
         outcome.map(|()| events)
     }
 
-    /// What to sleep on.
+    /// Returns the descriptor to sleep on.
     ///
     /// # Panics
     /// If the queue was made without a channel.
@@ -311,7 +311,7 @@ impl CompletionQueue {
     }
 }
 
-/// What making a queue gives, or which call refused it.
+/// The result of making a queue, or the call that refused it.
 type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
 
 fn plain(context: &Context, init: &ExtendedInit) -> Made {

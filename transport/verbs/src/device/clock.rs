@@ -18,7 +18,7 @@ use crate::provider::ClockAttributes;
 pub(crate) struct DeviceClock {
     context: Arc<Context>,
     attributes: ClockAttributes,
-    /// What both clocks showed at one moment.
+    /// A reading of both clocks at one moment.
     ticks: u64,
     nanoseconds: u64,
 }

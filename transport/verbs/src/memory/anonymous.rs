@@ -63,7 +63,7 @@ impl AnonymousMemory {
 impl Drop for AnonymousMemory {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What is there by now may be somebody else's.
+            // By now another mapping may be at this address.
             return;
         }
         // SAFETY: the range is ours, and whoever uses its address keeps this value.

@@ -309,7 +309,7 @@ impl FirstSequence {
 pub struct LocalPort {
     /// The port's number.
     pub number: u8,
-    /// What it is like.
+    /// The port's attributes.
     pub attributes: PortAttributes,
     /// The GID that packets come from.
     pub gid: GidEntry,
@@ -377,12 +377,12 @@ impl LocalPort {
     }
 }
 
-/// What a peer has to know of a queue pair.
+/// The facts about a queue pair that its peer has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteEndpoint {
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     pub queue_pair: u32,
-    /// Its first packet's number.
+    /// The number of its first packet.
     pub first_sequence: FirstSequence,
     /// The local identifier of its port; 0 on RoCE.
     pub lid: u16,
@@ -392,12 +392,12 @@ pub struct RemoteEndpoint {
     pub gid_type: GidType,
     /// The key of its partition; `None` if it does not say so.
     pub partition_key: Option<PartitionKey>,
-    /// What its port carries.
+    /// The largest MTU that its port carries.
     pub mtu: Mtu,
 }
 
 impl RemoteEndpoint {
-    /// The same, of one of our own queue pairs, to be told to a peer.
+    /// Describes a queue pair of our own, to be told to a peer.
     #[must_use]
     pub fn of(queue_pair: u32, first_sequence: FirstSequence, local: &LocalPort) -> Self {
         Self {

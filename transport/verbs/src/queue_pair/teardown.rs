@@ -36,7 +36,7 @@ pub struct Teardown {
     receives: ReceivesDrained,
 }
 
-/// What is known of the receives.
+/// The progress of the receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceivesDrained {
     /// Some may still complete.
@@ -44,19 +44,19 @@ enum ReceivesDrained {
     /// Shared: no more are taken from the queue; completions may still lie in the
     /// completion queue.
     LastReached,
-    /// None will complete.
+    /// No receive will complete any more.
     Yes,
 }
 
-/// What to do with a queue pair that is on its way out.
+/// The next step for a queue pair that is on its way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Go on polling.
     Draining,
     /// All requests have completed: drop it.
     Drained,
-    /// Not all have, and waiting longer helps nothing: drop it. Receives of a shared queue that
-    /// were not seen again are replaced later.
+    /// The queue pair is not drained, and waiting longer helps nothing: drop it. Receives of a
+    /// shared queue that were not seen again are replaced later.
     GaveUp(String),
 }
 
@@ -91,7 +91,7 @@ impl Teardown {
         self.pair.number()
     }
 
-    /// When to ask for a verdict at the latest.
+    /// Returns when to ask for a verdict at the latest.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
@@ -128,7 +128,7 @@ impl Teardown {
         }
     }
 
-    /// What to do now.
+    /// Returns the next step.
     #[must_use]
     pub fn verdict(&self, now: Instant) -> Verdict {
         if let Some(reason) = &self.blind {

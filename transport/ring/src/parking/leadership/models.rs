@@ -12,7 +12,7 @@ struct Node {
     leadership: Leadership<Engine>,
     /// A guard settled: found by turns alone.
     settled: AtomicBool,
-    /// What the waiter waits for.
+    /// The news that the waiter waits for.
     arrived: AtomicBool,
     waiters: WaitSlot,
     bell: ModelBell,
@@ -34,7 +34,7 @@ impl Node {
         })
     }
 
-    /// What a turn does that matters here. Returns whether anything moved.
+    /// Does the part of a turn that matters here. Returns whether anything moved.
     fn turn(&self, engine: &mut Engine) -> bool {
         let mut progress = self.leadership.take_mark();
         if !engine.answered && self.settled.load(Ordering::Acquire) {
@@ -394,7 +394,7 @@ fn loom_a_leader_may_panic() {
     });
 }
 
-/// One whose time is up was woken for the seat, and another needs it.
+/// A follower whose time is up was woken for the seat, and another one needs it.
 ///
 /// Mutant: not_passed_on.
 #[test]

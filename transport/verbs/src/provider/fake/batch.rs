@@ -17,7 +17,7 @@ use crate::{
     provider::BatchCalls,
 };
 
-/// What a queue is polled by.
+/// Returns the calls that a queue is polled by.
 pub(super) fn batch_calls(handle: &Handle, times: bool) -> BatchCalls {
     let (wr_id, status) = handle.shown();
     BatchCalls {

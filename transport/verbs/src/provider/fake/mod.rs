@@ -121,7 +121,7 @@ pub struct PostedReceive {
 pub struct Modification {
     /// The queue pair.
     pub queue_pair: u32,
-    /// What was set.
+    /// The attributes that were set.
     pub attributes: QueuePairAttributes,
     /// Which of it.
     pub mask: AttributeMask,
@@ -136,7 +136,7 @@ impl FakeProvider {
         }
     }
 
-    /// As the layer above takes it.
+    /// Returns it as the layer above takes it.
     #[must_use]
     pub fn provider(&self) -> Arc<dyn Provider> {
         Arc::new(self.clone())
@@ -172,7 +172,7 @@ impl FakeProvider {
         change(device);
     }
 
-    /// Whether sends wait for [`release`](Self::release) instead of going out at once.
+    /// Sets whether sends wait for [`release`](Self::release) instead of going out at once.
     pub fn hold_sends(&self, hold: bool) {
         let mut state = self.world.lock();
         state.hold = hold;
@@ -181,8 +181,8 @@ impl FakeProvider {
         }
     }
 
-    /// Whether from now on no queue pair that dies says that its last request was reached, as
-    /// some devices do not: whoever waits for it waits until time is up.
+    /// Sets whether no queue pair that dies from now on says that its last request was reached, as
+    /// some devices do not: a wait for that lasts until time is up.
     pub fn lose_last_events(&self, lose: bool) {
         self.world.lock().loses_last_events = lose;
     }
@@ -277,7 +277,7 @@ impl FakeProvider {
         self.world.lock().complete_by_tag(queue_tag, completion);
     }
 
-    /// What the devices' clocks show from now on.
+    /// Sets what the devices' clocks show from now on.
     pub fn set_clock(&self, ticks: u64) {
         self.world.lock().ticks = ticks;
     }
@@ -343,7 +343,7 @@ impl FakeProvider {
         (state.acknowledged, state.acknowledgements)
     }
 
-    /// Whether a key lets a peer write to an address.
+    /// Returns whether a key lets a peer write to an address.
     #[must_use]
     pub fn is_registered(&self, key: u32, address: u64) -> bool {
         self.world.lock().lets_in(key, address)
