@@ -3,7 +3,7 @@
 //!
 //! Rules:
 //!
-//! 1. What is hashed is a sequence of tokens, each a tag, a length and that many
+//! 1. The hash covers a sequence of tokens, each a tag, a length and that many
 //!    bytes. Lists end in a token of their own. So the sequence can be read back
 //!    in one way only, and two structures that differ anywhere differ here.
 //! 2. Names of types that a user defined are text and never hashed; names of

@@ -7,7 +7,7 @@
 //!
 //! Rules for the arena:
 //!
-//! 1. A thread keeps at most one between messages, in `ARENA`. Whoever encodes
+//! 1. A thread keeps at most one between messages, in `ARENA`. A call that encodes
 //!    takes it out, so a message that is encoded inside a serializer finds none
 //!    and makes its own; the last to finish leaves theirs.
 //! 2. Taking it out leaves it its largest block only (`Arena::acquire` frees the

@@ -1,7 +1,7 @@
 //! Messages of types that derive serde's traits, in the format of the crate postcard.
 //!
 //! The format is positional: fields in their order, variants by their number, integers in
-//! as many bytes as they need, no names and no types. What the bytes mean stands in the
+//! as many bytes as they need, no names and no types. The meaning of the bytes stands in the
 //! type alone, which is why both ends compare its fingerprint first.
 
 use std::any;

@@ -36,7 +36,7 @@ use rustix::{
 /// call answers this, a new node included, and dropping anything tells nobody and gives nothing
 /// back. Fork before the first node is made, or let the child `exec`.
 ///
-/// What a child is not told by an error:
+/// A child gets no error for these:
 ///
 /// - A message or reservation that was held at the fork may be dropped, acknowledged and
 ///   detached, all without effect. Its bytes are not there: to read them is a segmentation fault,

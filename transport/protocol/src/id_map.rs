@@ -9,7 +9,7 @@
 
 /// Values by id. A new id that is not the greatest moves those behind it.
 ///
-/// What it holds comes first, unlike in maps whose key says as much: ids are numbers, mostly
+/// Its contents come first, unlike in maps whose key says as much: ids are numbers, mostly
 /// `u32`, and then go without saying.
 #[derive(Debug, Clone)]
 pub struct IdMap<T, I = u32> {

@@ -126,8 +126,8 @@ impl<T> ArrivalWriter<T> {
     }
 }
 
-/// A slot that is free. What is put into it is never dropped on the way, and so needs no
-/// address before.
+/// A slot that is free. An arrival that is put into it is never dropped on the way, and so
+/// needs no address before.
 pub struct Vacancy<'a, T> {
     slot: &'a UnsafeCell<MaybeUninit<T>>,
     shared: &'a Shared<T>,

@@ -3,7 +3,7 @@
 //! Rules:
 //!
 //! 1. A header word is read once and believed only after it was checked: kind,
-//!    sequence and length. What it says afterwards is never asked again.
+//!    sequence and length. The word is never read again.
 //! 2. Nothing is ever written: the memory may be mapped read-only.
 //! 3. Reading on and giving space back are different things: `advance` only
 //!    moves this end, the release counters free the space.

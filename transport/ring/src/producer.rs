@@ -84,7 +84,7 @@ impl<M: RingMemory> Producer<M> {
         );
         assert!(window_messages > 0, "a window of no messages never opens");
         let position = released.position;
-        // Rule 1. Who reads the ring is told of it by means that order this store before.
+        // Rule 1. A reader of the ring is told of it by means that order this store before.
         let offset = position as usize & (capacity - 1);
         memory.store(offset, 0, Ordering::Relaxed);
         Self {

@@ -10,7 +10,7 @@
 //!
 //! 1. All fields but `lock` are written under the lock and may be read by
 //!    anyone, one by one.
-//! 2. Who finds the lock taken marks it *look again* and goes: the holder
+//! 2. A thread that finds the lock taken marks it *look again* and goes: the holder
 //!    cannot give the lock up while it is marked, and sums once more.
 //! 3. `released` passes detached, dropped and acknowledged messages; `settled`
 //!    passes dropped and acknowledged ones and empties their cells, so it

@@ -71,7 +71,7 @@ impl Mapped {
     ///    may write to that memory at any time.
     /// 2. If a [`Producer`](super::Producer) is made over it: the mapping is
     ///    writable, there is one producer at a time, and nobody else writes.
-    /// 3. Whoever calls `Producer::refresh` names only records that nobody in
+    /// 3. The caller of `Producer::refresh` names only records that nobody in
     ///    this process reads any more. (What another process reads is that
     ///    process's affair.)
     #[must_use]
@@ -133,8 +133,8 @@ unsafe impl RingBytes for Mapped {
     }
 }
 
-// SAFETY: `Mapped` is an address and a number. Who may access the memory there
-// is settled by the promises made to `Mapped::new`, which name no thread.
+// SAFETY: `Mapped` is an address and a number. The rights to the memory there
+// are settled by the promises made to `Mapped::new`, which name no thread.
 unsafe impl Send for Mapped {}
 // SAFETY: as for `Send`; its shared methods only load and store atomically.
 unsafe impl Sync for Mapped {}

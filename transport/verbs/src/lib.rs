@@ -34,7 +34,7 @@
 //! 5. A [`SendBatch`] or a [`ReceiveBatch`] posts requests with one call. A request is
 //!    outstanding until its completion is polled and the queue is told to retire it.
 //! 6. [`Teardown`] brings a queue pair to its end with nothing left behind: it waits for the last
-//!    completion. Who drops a queue pair instead loses what was outstanding.
+//!    completion. A program that drops a queue pair instead loses what was outstanding.
 //!
 //! Everything can be dropped in any order.
 //!

@@ -23,8 +23,8 @@
 //!
 //! 1. One arming makes at most one event, so a queue is not armed again before the event
 //!    of the last arming was taken: what came since has made it, or is found by polling.
-//! 2. Who has polled nothing since arming may not sleep; `prepare_sleep` is both.
-//! 3. An event is taken only by who polls next.
+//! 2. A thread that has not polled since arming may not sleep; `prepare_sleep` is both.
+//! 3. An event is taken only by the thread that polls next.
 
 /// The queue below an [`ArmedQueue`].
 pub trait EventQueue {

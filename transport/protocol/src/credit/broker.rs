@@ -3,30 +3,29 @@
 //!
 //! Rules:
 //!
-//! 1. What is lent, and a reserve for every session that may join, is never more than there
+//! 1. Lent credit, and a reserve for every session that may join, are never more than there
 //!    is. Lent credit is free again when its session says that it came back, and not before;
 //!    a peer that never answers keeps what it has until its session ends.
 //! 2. As long as there is enough, a session is given the most that it may hold when it
 //!    joins, and the broker hears nothing more of it.
-//! 3. Else those who want share what there is: none is given more than the *level*, an equal
-//!    part for each *active* session, and who has more is recalled to it as soon as someone
-//!    who has less wants and nothing is free. A session is active from when it wants until it
-//!    surrenders what it could not use, or is found to use nothing; where sessions take turns,
-//!    until it has not wanted for as long as all have a turn each. Who is not active is
-//!    recalled first, to one *grain*, the least that is of use. To use nothing means: not
-//!    while another has used more than it held, so that nothing which had arrived by then
-//!    is still to be taken in.
-//! 4. If there is not even a grain for each, the sessions take *turns*: each wish is given a
-//!    grain once, in the order of the wishes, and [`BUSY_TURN`] of them if the session has
-//!    used all of its last turn and more waits behind that. Who is given a part of its turn
-//!    is given the rest before anybody else. Turns come back without a recall.
-//! 5. The level moves in steps of a quarter or a third, down as soon as it must and up only
-//!    when a third more sessions would still find room. So the arrival of n sessions costs
-//!    each of the others a recall per step, not one per arrival; and what a step leaves over
-//!    is there for who comes next.
-//!    A recall that nobody answers while those who wait use what they have, twice each, counts
-//!    no more as coming back: the others share, or take turns at, what is left. What a silent
-//!    peer was lent is lost to them, and nothing else.
+//! 3. Otherwise the sessions that want credit share it. None is given more than the *level*,
+//!    an equal part for each *active* session. A session that has more is recalled to the level
+//!    as soon as one that has less wants credit and none is free. A session is active from its
+//!    first wish until it surrenders credit that it could not use, or is found to use nothing;
+//!    where sessions take turns, until it has not wanted for as long as all have a turn each.
+//!    An inactive session is recalled first, to one *grain*, the least that is of use. A session
+//!    uses nothing if it uses none while another uses more than it held: frames that had
+//!    arrived by then have been taken in.
+//! 4. If there is not even a grain for each session, they take *turns*. Each wish is given one
+//!    grain, in the order of the wishes, or [`BUSY_TURN`] of them if the session has used all
+//!    of its last turn and more waits behind that. A session that is given a part of its turn
+//!    gets the rest before any other. Turns come back without a recall.
+//! 5. The level moves in steps of a quarter or a third: down as soon as it must, up only when
+//!    a third more sessions would still find room. So the arrival of n sessions costs each of
+//!    the others a recall per step, not one per arrival, and the remainder of a step is there
+//!    for the next session. A recall that nobody answers, while the sessions that wait use
+//!    their credit twice each, no longer counts as coming back: the others share, or take
+//!    turns at, the remainder. They lose the credit of a silent peer and nothing else.
 //! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`]
 //!    sessions at most to find idle ones. Nothing waits for a clock.
 //!

@@ -4,8 +4,8 @@
 //!
 //! 1. Frames that say nothing but credit, a recall, a want or an answer are not charged:
 //!    they are *talk* and take a reserved buffer.
-//! 2. Talk is numbered. Who took it says up to which number, with whatever frame goes next,
-//!    and at once if nothing else is due: the *answer*. So each side knows when the buffer
+//! 2. Talk is numbered. The side that took it says up to which number, with the next frame,
+//!    or at once if no other is due: the *answer*. So each side knows when the buffer
 //!    of its last talk is free again, and says nothing new before.
 //! 3. With one buffer each, whoever spoke last could not speak again until the other has
 //!    something to say, and both may have something to say first. So the side that dialed

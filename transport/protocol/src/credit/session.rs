@@ -8,7 +8,7 @@
 //!    comes back when the engine has replaced the arrival memory, whatever the application
 //!    does with the messages, so it never mixes with a channel's window.
 //! 2. How much may be out at a time is what the engine *lends* the session; the
-//!    [broker](super::broker) moves that between sessions. What comes back is lent
+//!    [broker](super::broker) moves that between sessions. Credit that comes back is lent
 //!    again at once, unless it was recalled.
 //! 3. A recall takes what is not out at once. The rest is not lent again when it comes
 //!    back: by being used, or because its holder has nothing to send and surrenders it.

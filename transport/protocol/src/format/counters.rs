@@ -2,7 +2,7 @@
 //!
 //! `published >= received >= released` and `released >= acknowledged` at every moment
 //! at the receiving end. They only grow, so late or repeated news is harmless: joining
-//! takes the larger of each. What a peer tells us is checked before it is believed.
+//! takes the larger of each. A peer's counters are checked before it is believed.
 #![forbid(unsafe_code)]
 
 /// The counters of one channel's receiving end.

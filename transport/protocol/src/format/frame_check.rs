@@ -215,7 +215,7 @@ fn joined(first: u32, second: u32) -> u32 {
     first.rotate_left(1) ^ second
 }
 
-/// The check of every record's header, and of the announcements among them. What a header
+/// The check of every record's header, and of the announcements among them. Whatever a header
 /// says may be wrong yet, so it only leads on inside of the body.
 fn of_record_headers(body: &[u8], alignment: usize) -> u32 {
     // A frame of one message, like most.

@@ -9,7 +9,7 @@
 //!    disagree about which of two versions is the newer.
 //! 3. A version is known by its fingerprint and its alignment: where records begin and how
 //!    they are padded follows from the version that was settled.
-//! 4. What was settled holds for the life of the channel.
+//! 4. The settled version holds for the life of the channel.
 #![forbid(unsafe_code)]
 
 use std::fmt;

@@ -152,7 +152,7 @@ impl Session {
             self.build_control(Some(&Control::Goodbye), landing, head);
             return Some(Body::Inline);
         }
-        // Whoever comes here cannot use what it has.
+        // A channel that comes here cannot use what it has.
         if self.goodbye != Goodbye::Said
             && let Some(credit) = self
                 .credit_use

@@ -223,8 +223,8 @@ impl MemoryClaim {
         self.total
     }
 
-    /// Charges `bytes` more, if there is room (rules 2 and 3). Whoever gets a no tries again
-    /// later.
+    /// Charges `bytes` more, if there is room (rules 2 and 3). A caller that gets `false`
+    /// tries again later.
     #[must_use]
     pub fn charge(&mut self, bytes: u64) -> bool {
         let mut state = self.budget.account.lock();

@@ -5,7 +5,7 @@
 //! them, and the buffer finds its way back over [`Returns`].
 //!
 //! Rules:
-//! 1. Whoever has a buffer has one reference count of the slab, so the slab lives as long
+//! 1. The owner of a buffer has one reference count of the slab, so the slab lives as long
 //!    as any buffer is out. It travels with the buffer and is never touched on the way: a
 //!    frame costs no locked instruction when it arrives and one when it goes.
 //! 2. A leased buffer is read only. The device writes to posted ones alone, and a buffer

@@ -108,7 +108,7 @@ impl LargeBuffer {
         self.memory.bytes()
     }
 
-    /// The memory itself. Whoever keeps it beyond the buffer reads and writes nothing there.
+    /// The memory itself. An owner that keeps it beyond the buffer reads and writes nothing there.
     #[must_use]
     pub fn memory(&self) -> &Arc<Mapping> {
         &self.memory

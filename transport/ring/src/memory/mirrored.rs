@@ -5,7 +5,7 @@
 //! the second window, which is the ring's beginning; so every record is one
 //! contiguous range and no copy is ever needed to make it so.
 //!
-//! The compiler does not know that two addresses are one byte. Whoever reaches a
+//! The compiler does not know that two addresses are one byte. Code that reaches a
 //! byte through both windows has an ordering in between, as a ring does that
 //! publishes with Release and takes with Acquire; plain accesses alone may be
 //! reordered.

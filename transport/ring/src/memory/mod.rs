@@ -7,7 +7,7 @@
 //!
 //! 1. Memory that the data path will touch is populated when it is made, so
 //!    that a lack of memory shows there, where a call can fail, and not as SIGBUS
-//!    or a page fault in the middle of a send. What the kernel refuses is a
+//!    or a page fault in the middle of a send. A refusal of the kernel is a
 //!    [`MemoryError`]; where a container has run into its limit, the kernel
 //!    prefers its OOM killer to an error, and then that is where it strikes. The
 //!    exceptions are the arrival [`Block`] and what ends have for each message of a

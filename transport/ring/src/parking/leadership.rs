@@ -1,7 +1,7 @@
 //! An engine behind its lock, the one thread that sleeps for it, and those who must not be
 //! slept over.
 //!
-//! Whoever holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
+//! The thread that holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
 //! where the engine's news comes in, without the lock; others *follow*, each asleep in a
 //! place of its own. A thread that has news of another kind (a mark, a guard that settled,
 //! data for a waiter) leaves it where the leader looks, and rings a bell that the leader
@@ -27,7 +27,7 @@
 //! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence; who has news
 //!    leaves it before it asks whether somebody sleeps, behind a fence. So either the look
 //!    finds the news or the question finds the sleeper. Model: loom_marked_or_roused.
-//! 2. Who wants a turn and does not get the lock leaves a mark: whoever has the lock may
+//! 2. A thread that wants a turn and does not get the lock leaves a mark: whoever has the lock may
 //!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
 //! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
 //!    it waits for after it looked and before it led. From that look on its waker rings the
@@ -251,7 +251,7 @@ impl<E> Leadership<E> {
     }
 
     /// Sleeps until the seat is vacant, or `waker` is used for another reason; `park` sleeps
-    /// until then. Whoever followed leads, or [passes the seat on](Self::pass_on).
+    /// until then. A thread that followed leads, or [passes the seat on](Self::pass_on).
     pub fn follow(&self, waker: &Waker, ring: impl FnOnce(), park: impl FnOnce()) {
         let ticket = self.followers.register(waker);
         self.claim(ring);

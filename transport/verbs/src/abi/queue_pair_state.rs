@@ -305,7 +305,7 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// `ibv_qp_attr`, as far as it is used. What is not in the mask is not looked at.
+/// The fields of `ibv_qp_attr` that are used. Fields that are not in the mask are not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairAttributes {
     /// The state to go to.

@@ -216,7 +216,7 @@ impl CompletionQueue {
     /// Asks for one event when the next completion comes, or, with `solicited_only`, the
     /// next one whose sender wanted to wake us (a failed one always does).
     ///
-    /// What is in the queue already makes no event: poll once more after arming.
+    /// Completions that are in the queue already make no event: poll once more after arming.
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.

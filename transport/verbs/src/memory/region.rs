@@ -38,7 +38,7 @@ use crate::{
 ///
 /// # Safety
 /// `base()..base() + bytes()` is mapped, at the same place and with the same length, from
-/// now until the value is dropped, also when the value moves. Whoever makes references
+/// now until the value is dropped, also when the value moves. Code that makes references
 /// into it keeps rule 2 of this module. A child of a fork touches none of its pages (rule 3).
 pub unsafe trait DeviceMemory: Send + Sync {
     /// Returns the address of its first byte.

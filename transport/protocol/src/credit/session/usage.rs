@@ -23,7 +23,7 @@ pub struct CreditUse {
 }
 
 impl CreditUse {
-    /// Starts with what the peer granted in its handshake. Who starts without credit asks
+    /// Starts with what the peer granted in its handshake. An end without credit at the start asks
     /// for it, unless it hears of some first.
     #[must_use]
     pub fn new(granted: u64) -> Self {
