@@ -40,7 +40,7 @@ pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result
     }
 }
 
-/// Why bytes are not a value: the text of whoever found out.
+/// The reason why bytes are not a value, in the words of the code that found it out.
 #[derive(Debug)]
 pub(crate) struct Refusal(Box<str>);
 
@@ -433,10 +433,10 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
     }
 }
 
-/// How deep decoding may recurse, in structs, sequences, enums and `Some`s within each
-/// other: as deep as serde_json goes, and deeper than any message written for the wire. At
-/// about 4 KiB of stack per level without optimization and 1 KiB with it (measured, of a
-/// struct with 150 bytes of fields), a quarter of the 2 MiB that a thread has.
+/// The depth to which decoding may recurse, in structs, sequences, enums and `Some`s within each
+/// other: as deep as serde_json goes, and deeper than any message written for the wire. At about 4
+/// KiB of stack per level without optimization and 1 KiB with it (measured, of a struct with 150
+/// bytes of fields), a quarter of the 2 MiB that a thread has.
 const MAX_NESTING: u32 = 128;
 
 /// Elements beyond the number of the payload's bytes. Those that take no bytes have no

@@ -81,7 +81,7 @@ impl Describer {
         self.parts("<", parts, ">");
     }
 
-    /// A tuple.
+    /// Describes a tuple.
     pub fn tuple(&mut self, parts: &[fn(&mut Describer)]) {
         self.token(Token::Tuple, &[]);
         self.parts("(", parts, ")");

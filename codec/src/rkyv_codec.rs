@@ -210,9 +210,9 @@ const NESTED_ALIGNMENT: usize = 16;
 /// beyond.
 const MAX_PADDED_ALIGNMENT: usize = 32;
 
-/// How deep a check may recurse. Deeper than any message written for the wire;
-/// at 1 to 2 KiB of stack per level without optimization (measured), a quarter of
-/// the 2 MiB that a thread has.
+/// The depth to which a check may recurse. Deeper than any message written for the wire; at 1 to 2
+/// KiB of stack per level without optimization (measured), a quarter of the 2 MiB that a thread
+/// has.
 const MAX_NESTING: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Bounds the text of an [`Invalid`]: no error message needs more.

@@ -74,7 +74,7 @@ impl Container {
     }
 }
 
-/// How a field is to be described.
+/// The description of a field.
 pub(crate) struct Field {
     /// The type whose structure it has.
     pub(crate) described_as: Type,

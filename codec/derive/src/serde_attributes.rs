@@ -9,7 +9,7 @@ use syn::meta::ParseNestedMeta;
 use syn::spanned::Spanned;
 use syn::{Attribute, Error, Expr, ExprLit, Lit, Result};
 
-/// How serde writes a field.
+/// The way in which serde writes a field.
 pub(crate) enum Field {
     /// The field is stored as its type.
     Plain,

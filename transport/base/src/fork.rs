@@ -30,7 +30,7 @@ use rustix::{
     param::page_size,
 };
 
-/// Something of a process was used in a fork of it. Nothing was done.
+/// An error: an object of a process was used in a fork of it, and nothing was done.
 ///
 /// A process that has made a node keeps what belongs to ibex to itself. In a fork of it every
 /// call answers this, a new node included, and dropping anything tells nobody and gives nothing
@@ -161,7 +161,7 @@ fn is_child_at_a_closer_look() -> bool {
 /// The process that made the first node; a child has its parent's here.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// How a child is told: one of the constants below.
+/// The way in which a child is told: one of the constants below.
 static TOLD_BY: AtomicU32 = AtomicU32::new(NOBODY);
 
 /// The process has made no node yet, so a child could use nothing.

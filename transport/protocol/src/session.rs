@@ -109,7 +109,7 @@ pub struct Session {
     queries: u32,
     /// The number of the peer's questions that are still to be answered.
     answers: u32,
-    /// How often bytes of the peer's were damaged on their way.
+    /// The number of times that bytes of the peer's were damaged on their way.
     damaged: u64,
     goodbye: Goodbye,
     /// The peer has said it.
@@ -118,8 +118,8 @@ pub struct Session {
     draining: Option<bool>,
     /// The peer's announcement that it drains.
     heard_draining: Option<bool>,
-    /// Something other than records may have to go out, or to ride on the next frame. Set
-    /// by whatever may lead to that, cleared when a look finds nothing.
+    /// Set if a frame may have to go out for something other than records, or with it. Set by
+    /// whatever may lead to that, cleared when a look finds nothing.
     has_errands: bool,
     /// Pieces on their way into the peer's memory.
     writes_under_way: u32,
@@ -488,7 +488,7 @@ impl Session {
         }
     }
 
-    /// How the payloads of our end `end` are aligned, once the channel is open.
+    /// Returns the alignment of payloads of our end `end`, once the channel is open.
     #[must_use]
     pub fn alignment(&self, end: u32) -> Option<usize> {
         match &self.ends.get(end)?.state {

@@ -86,7 +86,7 @@ pub enum CellState {
 /// The contents of a cell, as [`CellBlock::cell`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// The state.
+    /// The state of the message.
     pub state: CellState,
     /// Bytes of the record, header and padding included.
     pub size: u64,

@@ -211,7 +211,7 @@ impl<M: RingMemory> Consumer<M> {
         self.position
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> &M {
@@ -299,7 +299,7 @@ impl<M: RingBytes> Consumer<M> {
 pub struct Record {
     /// The kind of the payload.
     pub kind: RecordKind,
-    /// Payload bytes.
+    /// The length of the payload.
     pub length: usize,
     /// The message's sequence; the first is 1.
     pub sequence: u64,
@@ -311,7 +311,7 @@ pub struct Record {
     pub size: usize,
 }
 
-/// Some whole records, one behind the other.
+/// A run of whole records, one behind the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Their bytes, headers and padding included.
@@ -344,7 +344,7 @@ pub enum Fault {
     /// A kind that we do not know.
     #[error("{0}")]
     Kind(UnknownKind),
-    /// Another sequence than the one that was due.
+    /// The sequence differs from the one that was due.
     #[error("it carries the low sequence {0}")]
     Sequence(u32),
     /// A payload longer than the ring.

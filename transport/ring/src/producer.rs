@@ -245,7 +245,7 @@ impl<M: RingMemory> Producer<M> {
         self.released.messages == self.sequence
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> &M {

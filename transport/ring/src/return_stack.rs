@@ -16,7 +16,7 @@
 
 use ibex_base::sync::{AtomicU32, Ordering};
 
-/// The stack.
+/// A stack of returned indices, linked through an array.
 #[derive(Debug)]
 pub struct Returns {
     head: AtomicU32,

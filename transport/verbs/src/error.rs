@@ -221,9 +221,9 @@ pub enum VerbsError {
          of the same type at both ends"
     )]
     DifferentGidTypes {
-        /// Ours.
+        /// The type of our GID.
         ours: GidType,
-        /// The peer's.
+        /// The type of the peer's GID.
         theirs: GidType,
     },
     /// The port is not in the partition that is wanted.
@@ -258,7 +258,7 @@ pub enum VerbsError {
          prefixes with floating LIDs (fec0:0:FLID::), or use another fabric"
     )]
     OtherSubnet {
-        /// Our port's.
+        /// The GID of our port.
         ours: Gid,
         /// The peer's port's.
         theirs: Gid,

@@ -30,7 +30,7 @@
 pub trait EventQueue {
     /// An entry of the queue.
     type Entry;
-    /// Why it cannot be used.
+    /// The error of a queue that cannot be used.
     type Error;
 
     /// Takes what is there, as far as it fits; gives how many.
@@ -150,7 +150,7 @@ impl<Q: EventQueue> ArmedQueue<Q> {
 /// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slept {
-    /// Something may be there.
+    /// An entry may be there.
     Woken,
     /// The caller's time is over.
     TimeIsUp,

@@ -5,7 +5,8 @@
 //! both miss the other's write. That takes a full barrier between write and
 //! read on both sides. Here the frequent side (a publish, a guard's drop) has
 //! the *light* half, which only keeps the compiler from swapping the two, and
-//! the rare side (arming, asking) the *heavy* half: `membarrier` makes every
+//! the rare side (arming, asking) the *heavy* half:
+//! [`membarrier`](https://man7.org/linux/man-pages/man2/membarrier.2.html) makes every
 //! running thread of every registered process execute a full barrier before it
 //! returns. So for each such thread either its write was before that barrier,
 //! and the heavy side's read behind it sees the write; or its read comes after,
@@ -26,7 +27,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::sync::{Ordering, fence};
 
-/// How the light and the heavy half of a barrier are made.
+/// The way in which the light and the heavy half of a barrier are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asymmetry {
     /// An expedited `membarrier` on the heavy side, nothing but a compiler

@@ -36,7 +36,7 @@ pub struct BiasedLock {
     /// The favoured thread is inside, or about to look whether it may be.
     inside: AtomicBool,
     asymmetry: Asymmetry,
-    /// Why the favoured thread may not enter: some of the bits below.
+    /// The reasons for which the favoured thread may not enter: some of the bits below.
     closed: AtomicU32,
 }
 
@@ -72,7 +72,7 @@ impl BiasedLock {
         closed == 0
     }
 
-    /// Leaves.
+    /// Leaves the lock.
     #[inline(always)]
     pub fn leave(&self) {
         // LEFT, pairs with `is_left`: what was done inside is seen.

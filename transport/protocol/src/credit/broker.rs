@@ -366,7 +366,7 @@ impl CreditBroker {
         }
     }
 
-    /// Something is missing for `wanting`: the next that has to give.
+    /// Recalls credit for `wanting` from the next session that has to give.
     fn recall_one(&mut self, wanting: SessionId) -> Option<CreditAction> {
         let (idle_keeps, active_keeps) = if self.is_crowded() {
             (0, 0)

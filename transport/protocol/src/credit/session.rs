@@ -41,7 +41,7 @@ pub const CONTROL_RESERVE_BYTES: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} went back from {before} to {now}, but they only grow")]
 pub struct CreditShrank {
-    /// Which news.
+    /// The name of the news.
     pub what: &'static str,
     /// The earlier value.
     pub before: u64,

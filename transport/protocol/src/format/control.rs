@@ -92,7 +92,7 @@ pub enum Control {
         end: u32,
         /// Which end it is.
         role: Role,
-        /// Why.
+        /// The reason of the close.
         reason: CloseReason,
         /// The sequence of a sender's last message.
         final_sequence: u64,
@@ -108,7 +108,7 @@ pub enum Control {
     Grant {
         /// The sending end.
         channel: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
         /// The number of its bytes that are granted, from the first on.
         bytes: u64,
@@ -117,7 +117,7 @@ pub enum Control {
     GrantMemory {
         /// The sending end.
         channel: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
         /// The granted memory.
         memory: RemoteMemory,

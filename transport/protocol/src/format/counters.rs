@@ -27,7 +27,7 @@ pub enum ImpossibleCounters {
     /// A counter is ahead of what was published.
     #[error("{counter} is said to be {said}, but only {published} were published")]
     Ahead {
-        /// Which counter.
+        /// The name of the counter.
         counter: &'static str,
         /// The counter's value.
         said: u64,
@@ -37,7 +37,7 @@ pub enum ImpossibleCounters {
     /// A counter is ahead of the one that it can only follow.
     #[error("{counter} is said to be {said}, ahead of {behind}, which is said to be {bound}")]
     OutOfStep {
-        /// Which counter.
+        /// The name of the counter.
         counter: &'static str,
         /// The counter's value.
         said: u64,

@@ -35,9 +35,9 @@ pub const FRAME_ALIGNMENT: usize = 8;
 /// Arrival blocks begin at a multiple of this, and `pad` is computed modulo this.
 pub const BLOCK_ALIGNMENT: usize = 64;
 
-/// How long a frame of several records may get. A loopback segment carries 65 483
-/// bytes of payload (65 536 less the IPv4 and TCP headers with the timestamp option);
-/// one byte more makes the kernel send a second, almost empty segment.
+/// The longest frame of several records. A loopback segment carries 65 483 bytes of payload (65
+/// 536 less the IPv4 and TCP headers with the timestamp option); one byte more makes the kernel
+/// send a second, almost empty segment.
 pub const BATCH_FRAME_BYTES: usize = 65_472;
 
 /// The sequence of a control frame that is not charged (see
@@ -90,7 +90,7 @@ pub struct FrameHeader {
     pub sequence: u32,
 }
 
-/// Why bytes are not a frame. All of these are the peer's fault.
+/// The reason why bytes are not a frame. All of these are the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedFrame {
     /// The length is below its own header, or above what a frame may hold.

@@ -22,7 +22,7 @@
 //! Frames over a queue pair have no checks: the device covers each packet by its invariant
 //! CRC, from end to end.
 //!
-//! CRC-32C finds every error of up to three bits and every burst of up to 32 in a frame, all
+//! CRC-32C ([RFC 3385](https://www.rfc-editor.org/rfc/rfc3385)) finds every error of up to three bits and every burst of up to 32 in a frame, all
 //! others but one in 2³², and processors compute it: 64 bytes take about 10 ns.
 #![forbid(unsafe_code)]
 

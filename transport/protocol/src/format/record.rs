@@ -232,7 +232,7 @@ pub const fn record_size(length: usize, alignment: usize) -> usize {
     (HEADER_BYTES + length + alignment - 1) & !(alignment - 1)
 }
 
-/// How the records of a ring follow one another.
+/// The rules by which the records of a ring follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     first_position: u64,

@@ -246,7 +246,7 @@ impl ReceiveChannel {
         self.owes_news |= self.kept_there > 0;
     }
 
-    /// Another large message is here that its sender keeps.
+    /// Notes that another large message is here that its sender keeps.
     fn is_kept_there(&mut self) {
         self.kept_there += 1;
         self.owes_news |= self.kept_there >= KEPT_THERE;

@@ -45,7 +45,7 @@ pub trait RecordSource {
 pub struct Run {
     /// Ring position of the first.
     pub position: u64,
-    /// Their bytes.
+    /// The length of the records.
     pub bytes: usize,
     /// The number of records.
     pub records: u64,
@@ -60,7 +60,7 @@ pub enum Body {
     Records {
         /// The end whose ring it is.
         end: u32,
-        /// From where.
+        /// The position of the first record.
         position: u64,
         /// The number of bytes.
         bytes: usize,
@@ -69,7 +69,7 @@ pub enum Body {
     Chunk {
         /// The end that sends the message.
         end: u32,
-        /// Which bytes.
+        /// The bytes of the message.
         chunk: Chunk,
     },
     /// Bytes of a large message, to be written into the peer's memory before any frame
@@ -78,7 +78,7 @@ pub enum Body {
     Write {
         /// The end that sends the message.
         end: u32,
-        /// Which bytes.
+        /// The bytes of the message.
         chunk: Chunk,
         /// The memory that the message goes to.
         memory: RemoteMemory,
@@ -90,7 +90,7 @@ pub enum Body {
         end: u32,
         /// The whole message.
         chunk: Chunk,
-        /// The block.
+        /// The memory of the block.
         memory: RemoteMemory,
         /// The word to send as immediate data with the write, if there is one.
         word: Option<LandingWord>,
@@ -126,7 +126,7 @@ impl Body {
 /// The contents of a frame that the host has to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Everything was for the session itself.
+    /// The frame was for the session itself.
     Nothing,
     /// Records lie at `offset..offset + bytes` of the frame, checked.
     Records {
@@ -134,7 +134,7 @@ pub enum Arrival {
         end: u32,
         /// The offset of the records in the frame.
         offset: usize,
-        /// Their bytes.
+        /// The length of the records.
         bytes: usize,
         /// The first one's sequence.
         first_sequence: u64,
@@ -157,7 +157,7 @@ pub enum Arrival {
     Written {
         /// The receiving end.
         end: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
     },
 }
@@ -187,16 +187,16 @@ pub enum Event {
     },
     /// Both ends of a channel are open.
     Opened {
-        /// Our end.
+        /// The number of our end.
         end: u32,
-        /// The peer's.
+        /// The number of the peer's end.
         peer_end: u32,
         /// The terms that hold for both.
         agreed: Agreed,
     },
     /// Both ends are open and do not fit each other; the channel has ended.
     Mismatched {
-        /// Our end.
+        /// The number of our end.
         end: u32,
         /// The terms of the peer's end.
         theirs: Arc<ChannelSpec>,
@@ -222,9 +222,9 @@ pub enum Event {
     },
     /// The other end of a channel is gone.
     PeerClosed {
-        /// Our end.
+        /// The number of our end.
         end: u32,
-        /// Why.
+        /// The reason of the close.
         reason: CloseReason,
         /// The sequence of the last message, for a receiving end.
         final_sequence: u64,
@@ -234,7 +234,7 @@ pub enum Event {
     LargeAnnounced {
         /// The receiving end.
         end: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
         /// The message's length.
         length: u64,
@@ -246,7 +246,7 @@ pub enum Event {
     },
     /// A local end is gone on both sides and nothing of it is left here.
     Forgotten {
-        /// Our end.
+        /// The number of our end.
         end: u32,
     },
     /// The peer closes the session.
@@ -428,7 +428,7 @@ pub enum CannotOpen {
     /// The session has as many ends as its limit allows.
     #[error("the session has {limit} open ends, its limit")]
     TooMany {
-        /// The limit.
+        /// The limit of ends.
         limit: usize,
     },
     /// The session has ended, or is ending.

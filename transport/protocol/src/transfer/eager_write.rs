@@ -40,7 +40,7 @@ pub const LANDINGS_PER_SESSION: usize = 128;
 pub struct LandingId {
     /// Which block of the session.
     pub index: u16,
-    /// How often it was used before, modulo 2^16.
+    /// The number of earlier uses, modulo 2^16.
     pub generation: u16,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Landings {
 pub struct Landed {
     /// The receiving end.
     pub end: u32,
-    /// The message.
+    /// The message's sequence.
     pub sequence: u64,
     /// The message's length.
     pub length: usize,
@@ -99,7 +99,7 @@ struct Block {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody's.
+    /// The block is free.
     Free,
     /// The peer's, for messages to this end.
     Granted { end: u32 },

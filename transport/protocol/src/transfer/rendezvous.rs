@@ -33,7 +33,7 @@ pub const WRITES_UNDER_WAY: u32 = 3;
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The message.
+    /// The message's sequence.
     pub sequence: u64,
     /// The offset of the chunk in the message.
     pub offset: u64,
@@ -88,7 +88,7 @@ impl RemoteMemory {
     }
 }
 
-/// How a granted message travels.
+/// The way in which a granted message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The message goes in chunks, which the receiver puts into their place.
@@ -106,7 +106,7 @@ pub(crate) enum Piece {
     Write(Chunk, RemoteMemory),
     /// A frame that says that all of this message is written.
     Written {
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
     },
 }

@@ -49,7 +49,7 @@ impl Block {
         self.memory.base()
     }
 
-    /// How long the block is.
+    /// Returns the length of the block.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
     pub fn len(&self) -> usize {
@@ -67,7 +67,7 @@ pub struct BlockLease {
 }
 
 impl BlockLease {
-    /// Keeps `block`.
+    /// Creates a lease of `block`.
     #[inline]
     #[must_use]
     pub fn new(block: Arc<Block>) -> Self {
@@ -111,7 +111,7 @@ struct Pooled {
 /// The state of a free block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
-    /// Something may have arrived in them since they were last looked at.
+    /// Bytes may have arrived in them since they were last looked at.
     Warm,
     /// The block was free at the last look, and nothing has arrived since.
     Cold,

@@ -37,7 +37,7 @@ pub struct MemoryAccount {
 struct State {
     /// Charged to claims, but for first bytes of messages that are not whole.
     used: u64,
-    /// Those.
+    /// The first bytes of messages that are not whole.
     first: u64,
     /// Kept by pools for what comes next.
     kept: u64,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::{Mapping, MemoryError, MemoryUse, huge_pages::huge_bytes};
 use crate::Returns;
 
-/// The buffers.
+/// Receive buffers of the same length, one behind the other.
 #[derive(Debug)]
 pub struct BufferSlab {
     memory: Mapping,
@@ -160,7 +160,7 @@ impl OwnedBuffer {
 }
 
 impl FreeBuffers {
-    /// All buffers of a new slab.
+    /// Takes all buffers of a new slab.
     #[must_use]
     pub fn all_of(slab: &Arc<BufferSlab>) -> Self {
         let buffers = (slab.bytes() / slab.buffer_bytes) as u32;

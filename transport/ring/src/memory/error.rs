@@ -1,4 +1,4 @@
-//! Why memory could not be had, and which setting makes it less.
+//! The error of memory that could not be had, with the setting that makes it less.
 #![forbid(unsafe_code)]
 
 use std::{fmt, io};

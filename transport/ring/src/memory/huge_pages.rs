@@ -53,7 +53,7 @@ impl fmt::Display for HugePages {
     }
 }
 
-/// How long a huge page is: at boundaries of so much one may begin.
+/// The length of a huge page, and the alignment of its beginning.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Returns how much of a range of addresses is in huge pages, if the kernel says so. Reads a file
@@ -89,7 +89,8 @@ fn mapped_range(line: &str) -> Option<Range<usize>> {
     Some(bound(start)?..bound(end)?)
 }
 
-/// Documentation/admin-guide/mm/transhuge.rst.
+/// The kernel's setting ([transparent
+/// hugepages](https://docs.kernel.org/admin-guide/mm/transhuge.html)).
 const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ impl LargeBuffer {
         &mut self.attachments
     }
 
-    /// All of it, to write a message into.
+    /// Returns the whole buffer, to write a message into.
     pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY:
         // 1. Valid: the mapping is `capacity` bytes of this value's own, private

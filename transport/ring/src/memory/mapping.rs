@@ -313,7 +313,7 @@ impl Mapping {
         self.base
     }
 
-    /// How long the range is.
+    /// Returns the length of the range.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -1,6 +1,6 @@
 //! A condition that a thread waits for, as the thread and the engine see it.
 
-/// Something a thread can wait for.
+/// An event that a thread can wait for.
 pub trait Condition {
     /// The result of the condition when it has come true.
     type Output;

@@ -68,7 +68,7 @@ pub struct Leadership<E> {
     seat: AtomicU32,
     /// A thread wants the keeper's seat. It may say so for too long.
     claimed: AtomicBool,
-    /// How often a thread that waits took the seat.
+    /// The number of times that a waiting thread took the seat.
     leads: AtomicU32,
     /// The leader sleeps, or is about to and will look once more. Set under the engine's
     /// lock.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a call may wait.
+/// The time for which a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// The call does not wait; where callers turn the engine, a call that finds nothing runs a

@@ -3,7 +3,8 @@
 //!
 //! Posting and polling hand these to the provider as they are, so that nothing is
 //! translated on the data path and the fake provider can stand where the real one
-//! does. Their layout is libibverbs' stable ABI (rdma-core, `infiniband/verbs.h`);
+//! does. Their layout is libibverbs' stable ABI
+//! ([`infiniband/verbs.h`](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/verbs.h));
 //! `provider/libibverbs/mod.rs` asserts at compile time that it is the bindings' too.
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ use std::ptr;
 pub struct Sge {
     /// Address of its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u32,
     /// The key of the memory region that it lies in.
     pub lkey: u32,

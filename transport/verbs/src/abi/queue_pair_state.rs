@@ -1,6 +1,7 @@
 //! The states of a reliable queue pair: which change wants which attributes.
 //!
-//! The table is ibv_modify_qp(3)'s for `IBV_QPT_RC`, without alternate paths and
+//! The table is that of
+//! [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) for `IBV_QPT_RC`, without alternate paths and
 //! without the SQD state, neither of which is used. A change that is not in it, or whose
 //! attributes are not exactly right, is refused before the device hears of it: a device
 //! says `EINVAL` to all of these, and not which attribute it meant.
@@ -20,7 +21,7 @@ pub enum QueuePairState {
     Init,
     /// Receives, and answers the peer.
     ReadyToReceive,
-    /// Sends too.
+    /// The queue pair receives and sends.
     ReadyToSend,
     /// Dead: whatever is posted comes back flushed.
     Error,
@@ -61,25 +62,25 @@ impl AttributeMask {
     pub const STATE: Self = Self(1 << 0);
     /// Which remote operations are let in.
     pub const ACCESS_FLAGS: Self = Self(1 << 3);
-    /// The partition.
+    /// The index of the partition's key.
     pub const PKEY_INDEX: Self = Self(1 << 4);
-    /// The port.
+    /// The number of the port.
     pub const PORT: Self = Self(1 << 5);
     /// The way to the peer.
     pub const ADDRESS: Self = Self(1 << 7);
     /// Payload per packet.
     pub const PATH_MTU: Self = Self(1 << 8);
-    /// How long to wait for an acknowledgement.
+    /// The time to wait for an acknowledgement.
     pub const TIMEOUT: Self = Self(1 << 9);
-    /// How often to try again.
+    /// The number of retries.
     pub const RETRY_COUNT: Self = Self(1 << 10);
-    /// How often to try again when the peer has no receive.
+    /// The number of retries when the peer has no receive.
     pub const RNR_RETRY: Self = Self(1 << 11);
     /// The peer's first sequence number.
     pub const RECEIVE_SEQUENCE: Self = Self(1 << 12);
     /// Reads and atomics of ours outstanding.
     pub const INITIATOR_DEPTH: Self = Self(1 << 13);
-    /// How long the peer is asked to wait when we have no receive.
+    /// The time that the peer is asked to wait when we have no receive.
     pub const MIN_RNR_TIMER: Self = Self(1 << 15);
     /// Our first sequence number.
     pub const SEND_SEQUENCE: Self = Self(1 << 16);
@@ -169,7 +170,7 @@ impl fmt::Display for AttributeMask {
 /// attributes).
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
-    /// From here.
+    /// The state before it.
     pub from: QueuePairState,
     /// The state after it.
     pub to: QueuePairState,
@@ -251,9 +252,9 @@ pub fn check_transition(
 /// A change of state that no device would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IllegalTransition {
-    /// From here.
+    /// The state before the change.
     pub from: QueuePairState,
-    /// To here.
+    /// The state after the change.
     pub to: QueuePairState,
     /// These two states follow each other at all.
     pub in_table: bool,
@@ -288,7 +289,7 @@ pub struct AddressVector {
     pub route: Option<GlobalRoute>,
     /// Service level, 0 to 15.
     pub service_level: u8,
-    /// Our port.
+    /// The number of our port.
     pub port: u8,
 }
 
@@ -310,7 +311,7 @@ pub struct GlobalRoute {
 pub struct QueuePairAttributes {
     /// The state to go to.
     pub state: QueuePairState,
-    /// Our port.
+    /// The number of our port.
     pub port: u8,
     /// Our place in the table of partitions.
     pub pkey_index: u16,

@@ -22,7 +22,7 @@ use crate::{
     provider::{BatchCalls, CompletionHandle},
 };
 
-/// How an extended completion queue is polled.
+/// The calls and fields by which an extended completion queue is polled.
 #[derive(Debug)]
 pub(crate) struct BatchPolling {
     handle: CompletionHandle,

@@ -349,7 +349,7 @@ fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Ma
 }
 
 impl Completions {
-    /// Does what changes the queue from outside, as destroying does what completes into it.
+    /// Runs `act`, which changes the queue from outside, as destroying a queue pair does.
     pub(crate) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
         match &self.drain_lock {
             Some(lock) => lock.while_undrained(act),

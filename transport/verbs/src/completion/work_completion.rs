@@ -1,6 +1,7 @@
 //! The completion of a work request.
 //!
-//! Of a failed completion only four fields mean anything (ibv_poll_cq(3)): the id, the
+//! Only four fields of a failed completion mean anything
+//! ([`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)): the id, the
 //! status, the queue pair and the vendor's word. So [`WorkCompletion::outcome`] is the
 //! one way to look at either kind, and [`CompletionFailure`] has exactly these four.
 #![forbid(unsafe_code)]
@@ -35,7 +36,7 @@ impl WorkCompletion {
         dlid_path_bits: 0,
     });
 
-    /// The request.
+    /// Returns the request's identity.
     #[inline]
     #[must_use]
     pub fn id(&self) -> WorkId {
@@ -142,9 +143,9 @@ impl CompletionKind {
      pair is dead and everything else on it is flushed"
 )]
 pub struct CompletionFailure {
-    /// The request.
+    /// The request's identity.
     pub id: WorkId,
-    /// Why.
+    /// The status that tells why.
     pub status: CompletionStatus,
     /// The local queue pair.
     pub queue_pair: u32,

@@ -64,7 +64,7 @@ impl Drop for AsyncEvents {
 /// ([`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// Something about a queue pair, by its number.
+    /// An event of a queue pair, which its number names.
     QueuePair(u32, QueuePairEvent),
     /// A completion queue, by its tag, has overflowed or broken: it is lost, and every
     /// connection that completes into it.
@@ -74,7 +74,7 @@ pub enum AsyncEvent {
     /// A shared receive queue, by its tag, has fewer receives left than its limit. Comes
     /// once; armed again by the next [`arm_limit`](crate::ReceiveQueue::arm_limit).
     ReceiveQueueLimit(u64),
-    /// Something about a port, by its number.
+    /// An event of a port, which its number names.
     Port(u8, PortEvent),
     /// The device is broken: everything on it is lost.
     DeviceFatal,

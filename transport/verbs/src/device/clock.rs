@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::{Context, Device};
 use crate::provider::ClockAttributes;
 
-/// The clock.
+/// The clock of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceClock {
     context: Arc<Context>,
@@ -23,7 +23,7 @@ pub(crate) struct DeviceClock {
     nanoseconds: u64,
 }
 
-/// How long two readings are good for.
+/// The time for which two readings are good, in nanoseconds.
 const LASTS: u64 = 1_000_000_000;
 
 impl DeviceClock {

@@ -81,7 +81,7 @@ impl RegionAccess {
         Self(self.0 | access_flags::RELAXED_ORDERING)
     }
 
-    /// Both.
+    /// Combines the rights of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)

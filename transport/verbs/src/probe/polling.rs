@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// How a completion queue is polled.
+/// The way in which a completion queue is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionPolling {
     /// Polling by `ibv_poll_cq`, which copies all fields of each completion.
@@ -50,14 +50,14 @@ impl fmt::Display for CompletionPolling {
     }
 }
 
-/// How a completion queue is polled, and why so.
+/// The choice of a way of polling, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollingChoice {
-    /// How.
+    /// The way of polling.
     pub polling: CompletionPolling,
     /// The completions have times.
     pub times: bool,
-    /// Why.
+    /// The reason of the choice.
     pub reason: String,
 }
 
@@ -151,7 +151,7 @@ impl fmt::Display for PollingChoice {
     }
 }
 
-/// Why a test of a device failed, or could not be made.
+/// The reason why a test of a device failed, or could not be made.
 #[derive(Debug)]
 pub struct ProbeFailure {
     text: String,

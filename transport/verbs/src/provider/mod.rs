@@ -45,13 +45,13 @@ use super::{
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
 
-/// `ibv_post_send`.
+/// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 pub type PostSend = unsafe extern "C" fn(*mut c_void, *mut SendWr, *mut *mut SendWr) -> c_int;
 /// `ibv_post_recv` and `ibv_post_srq_recv`.
 pub type PostReceive = unsafe extern "C" fn(*mut c_void, *mut RecvWr, *mut *mut RecvWr) -> c_int;
-/// `ibv_poll_cq`.
+/// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
 pub type PollQueue = unsafe extern "C" fn(*mut c_void, c_int, *mut Wc) -> c_int;
-/// `ibv_req_notify_cq`.
+/// [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html).
 pub type RequestNotify = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// The calls of the data path.
@@ -397,9 +397,9 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
     /// `ibv_close_device`.
     unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno>;
-    /// `ibv_query_device`.
+    /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno>;
-    /// `ibv_query_port`.
+    /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html).
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno>;
     /// `ibv_query_gid_ex`; `Ok(None)` for an empty slot of the table.
     unsafe fn query_gid(
@@ -408,17 +408,18 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         port: u8,
         index: u32,
     ) -> Result<Option<GidEntry>, Errno>;
-    /// `ibv_query_pkey`.
+    /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
     unsafe fn query_pkey(&self, context: ContextHandle, port: u8, index: u16)
     -> Result<u16, Errno>;
     /// `ibv_get_async_event` and its ack; `Ok(None)` when none waits.
     unsafe fn async_event(&self, context: ContextHandle) -> Result<Option<RawEvent>, Errno>;
 
-    /// `ibv_alloc_pd`.
+    /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
     /// `ibv_dealloc_pd`.
     unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno>;
-    /// `ibv_reg_mr`. The range is mapped, and stays so until `deregister` is done.
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
+    /// mapped, and stays so until `deregister` is done.
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -486,7 +487,7 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         domain: DomainHandle,
         init: &QueuePairInit,
     ) -> Result<CreatedPair, Errno>;
-    /// `ibv_modify_qp`.
+    /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
     unsafe fn modify_pair(
         &self,
         pair: PairHandle,

@@ -581,7 +581,7 @@ pub struct SendBatch<'pair, 'memory> {
 }
 
 impl<'memory> SendBatch<'_, 'memory> {
-    /// Adds one.
+    /// Adds a request.
     ///
     /// # Errors
     /// [`PushError`]; the batch is as it was.

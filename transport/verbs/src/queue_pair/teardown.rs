@@ -20,8 +20,8 @@ use crate::{
     device::async_event::{AsyncEvent, QueuePairEvent},
 };
 
-/// How long to wait for a queue pair to be drained, unless told otherwise. Flushing
-/// takes microseconds; a device that has said nothing for so long is not going to.
+/// The time to wait for a queue pair to be drained, unless told otherwise. Flushing takes
+/// microseconds; a device that has said nothing for so long is not going to.
 pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A queue pair on its way out.
@@ -30,7 +30,7 @@ pub struct Teardown {
     pair: QueuePair,
     generation: u32,
     deadline: Instant,
-    /// Why nothing will tell that it is drained.
+    /// The reason why nothing will tell that it is drained.
     blind: Option<String>,
     sends_drained: bool,
     receives: ReceivesDrained,
@@ -39,7 +39,7 @@ pub struct Teardown {
 /// The progress of the receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceivesDrained {
-    /// Some may still complete.
+    /// Receives may still complete.
     No,
     /// Shared: no more are taken from the queue; completions may still lie in the
     /// completion queue.
@@ -53,7 +53,7 @@ enum ReceivesDrained {
 pub enum Verdict {
     /// Go on polling.
     Draining,
-    /// All requests have completed: drop it.
+    /// All requests have completed: drop the queue pair.
     Drained,
     /// The queue pair is not drained, and waiting longer helps nothing: drop it. Receives of a
     /// shared queue that were not seen again are replaced later.

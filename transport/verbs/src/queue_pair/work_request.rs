@@ -180,7 +180,7 @@ fn check_registered(entries: &[ScatterEntry<'_>]) -> Result<(), PushError> {
     }
 }
 
-/// Why a request was not taken into a batch. The batch is as it was.
+/// The reason why a request was not taken into a batch. The batch is as it was.
 ///
 /// All but [`PushError::QueueFull`] and [`PushError::BatchFull`] are mistakes of the
 /// caller; a device would answer each of them with the same `EINVAL`.

@@ -19,7 +19,7 @@ pub enum CreditAction {
     /// Pass it to [`Session::recall`](crate::session::Session::recall), and report what
     /// comes back.
     Recall {
-        /// From whom.
+        /// The session that loses it.
         session: SessionId,
         /// The amount.
         credit: u64,

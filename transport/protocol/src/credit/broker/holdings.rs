@@ -165,7 +165,7 @@ pub(super) struct Holding {
     /// The time at which the recall is overdue, while one is open.
     pub(super) due: Option<u64>,
     pub(super) is_overdue: bool,
-    /// How it was found when it was looked at; nothing if it was given something since.
+    /// The state at the last look; `None` if the session was given something since.
     pub(super) look: Option<Look>,
     /// The time at which the session becomes inactive, while it holds and wants nothing.
     pub(super) lapses: Option<u64>,

@@ -35,7 +35,7 @@ pub struct CreditGrant {
 pub struct CreditReport {
     /// The amount of recalled credit that has come back.
     pub returned: u64,
-    /// Some of it was surrendered: the peer had nothing to send.
+    /// Credit was surrendered: the peer had nothing to send.
     pub is_idle: bool,
     /// The peer could use more than it is lent.
     pub wants: bool,
@@ -149,7 +149,7 @@ impl CreditGrant {
         self.back += cost;
     }
 
-    /// Lends more.
+    /// Lends more credit.
     pub fn give(&mut self, credit: u64, term: Term) {
         self.lent += credit;
         if term == Term::Turn {

@@ -21,7 +21,7 @@ pub struct ChannelSpec {
 }
 
 impl ChannelSpec {
-    /// Everything that the end knows, the newest first.
+    /// Returns all versions that the end knows, the newest first.
     pub fn versions(&self) -> impl Iterator<Item = &MessageVersion> {
         std::iter::once(&self.newest).chain(&self.older)
     }

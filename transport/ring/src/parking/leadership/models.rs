@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// Another thread's turn, that fetches what the waiter waits for.
+    /// Runs another thread's turn, which fetches the news that the waiter waits for.
     fn fetch(&self) {
         let engine = self.leadership.lock();
         self.arrived.store(true, Ordering::Release);

@@ -9,7 +9,7 @@ use crate::{
     provider::{DeviceAttributes, Transport},
 };
 
-/// A device.
+/// A device made of memory.
 #[derive(Clone, Debug)]
 pub struct FakeDevice {
     /// The device's name.

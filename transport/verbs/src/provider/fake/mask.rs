@@ -14,7 +14,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// All of them; the first takes nothing away.
+    /// All masks; the first takes nothing away.
     pub const ALL: &[Self] = &[
         Self {
             name: "whole",

@@ -99,7 +99,7 @@ pub struct PostedSend {
     pub immediate: u32,
     /// The peer's address and key, for RDMA.
     pub remote: (u64, u32),
-    /// The pieces.
+    /// The pieces of memory.
     pub entries: Vec<Sge>,
     /// The bytes, if it is inline.
     pub inline: Option<Vec<u8>>,
@@ -112,7 +112,7 @@ pub struct PostedSend {
 pub struct PostedReceive {
     /// The request's identity.
     pub wr_id: u64,
-    /// The pieces.
+    /// The pieces of memory.
     pub entries: Vec<Sge>,
 }
 
@@ -266,7 +266,7 @@ impl FakeProvider {
         self.world.lock().completion_queues()
     }
 
-    /// How often a shared receive queue was asked to tell when little is left.
+    /// Returns how often a shared receive queue was asked to tell when little is left.
     #[must_use]
     pub fn limits_armed(&self) -> u64 {
         self.world.lock().limits_armed
@@ -294,13 +294,13 @@ impl FakeProvider {
         self.world.lock().raise_at(device, event);
     }
 
-    /// All sends that were posted so far, in order.
+    /// Returns all sends that were posted so far, in order.
     #[must_use]
     pub fn posted(&self) -> Vec<PostedSend> {
         self.world.lock().posted.clone()
     }
 
-    /// Forgets them.
+    /// Forgets the sends that were posted so far.
     pub fn forget_posted(&self) {
         self.world.lock().posted.clear();
     }
@@ -324,13 +324,13 @@ impl FakeProvider {
         (state.send_doorbells, state.receive_doorbells)
     }
 
-    /// All changes of queue pairs' states, refused ones too.
+    /// Returns all changes of queue pairs' states, refused ones too.
     #[must_use]
     pub fn modifications(&self) -> Vec<Modification> {
         self.world.lock().modifications.clone()
     }
 
-    /// How often a message found no receive.
+    /// Returns how often a message found no receive.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         self.world.lock().rnr_naks

@@ -115,7 +115,7 @@ pub(super) struct FakeCompletions {
     pub(super) vector: u32,
     pub(super) capacity: usize,
     pub(super) ready: VecDeque<Stamped>,
-    /// How it behaves as an extended one, and where its batch stands.
+    /// The queue's behaviour as an extended one, and the state of its batch.
     pub(super) extended: Option<FakeExtended>,
     pub(super) batch: Batch,
     pub(super) channel: Option<u64>,

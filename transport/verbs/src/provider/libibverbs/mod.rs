@@ -41,7 +41,7 @@ use crate::{
 pub struct Libibverbs(());
 
 impl Libibverbs {
-    /// Finds it.
+    /// Finds the library.
     ///
     /// # Errors
     /// [`VerbsError::NoLibrary`], with what the dynamic linker says;
