@@ -10,9 +10,9 @@
 //!   counted, and there may be [`FREE_ELEMENTS`] more than the payload has bytes.
 //! - **Errors.** postcard drops the text of an error that a type raises; here it is kept.
 //!
-//! How much is allocated follows from both bounds: every element is paid for by a byte,
-//! but for the free ones, and a length ahead of its elements is never believed further
-//! than serde's own types do, which reserve at most 1 MiB for it.
+//! These bounds limit allocation too: a byte pays for every element but the free ones. A length
+//! ahead of its elements is believed as far as serde's own types do, which reserve at most 1 MiB
+//! for it.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,8 @@
 //! Detects that this process is a fork of the one that made the nodes.
 //!
-//! A child has a copy of every handle and none of what stands behind them: no other thread,
-//! so that a lock may be held for ever; the same sockets and devices, which belong to the
-//! parent; and the same shared memory. So it may drop what it has, or leave it, and do
-//! nothing else with it.
+//! A child has a copy of every handle, and nothing behind them is its own. It has no other
+//! thread, so a lock may be held for ever. Sockets and devices belong to the parent, and peers
+//! read the shared memory. So a child may drop a handle, or leave it, and do nothing else with it.
 //!
 //! Rules:
 //!

@@ -1,6 +1,6 @@
-//! One session: two nodes, the channels between them, and which frame goes next.
+//! A session: two nodes, the channels between them, and which frame goes next.
 //!
-//! Pure state. The host (a fabric's link, or the simulated one) feeds it frames with
+//! Pure state. The host (the engine, or the simulation) feeds it frames with
 //! [`handle_frame`](Session::handle_frame) and the wishes of local handles with the
 //! other methods, takes frames with [`poll_transmit`](Session::poll_transmit) until it
 //! answers `None`, and events with [`poll_event`](Session::poll_event) likewise.

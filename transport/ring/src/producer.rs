@@ -199,11 +199,11 @@ impl<M: RingMemory> Producer<M> {
     /// Zeroes a word in each of the lines that the next records will be written to, as
     /// far as they are free.
     ///
-    /// It is done behind the header, while the reader is busy with it: a line that
-    /// is ours when the next record comes costs that record nothing. Publishing
-    /// waits for the stores before it, and a line that the reader had one lap ago
-    /// takes as long as the message itself: 64 bytes take 100 ns one way without
-    /// this, 52 with it (far: 383 and 239), for the ring alone.
+    /// This happens behind the header, while the reader is busy with it, so that the
+    /// line is ours when the next record comes. Publishing waits for the stores
+    /// before it, and a line that the reader had one lap ago takes as long as the
+    /// message itself. 64 bytes take 100 ns one way without this and 52 with it
+    /// (far: 383 and 239), for the ring alone.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         let target = (self.position + self.layout.ahead()).min(self.last_position + 1);

@@ -121,10 +121,11 @@ impl RingMemory for Mapped {
     }
 }
 
-// SAFETY: what `RingBytes` asks for is what the caller of `Mapped::new`
-// promised: two mappings back to back, so `capacity` bytes from any offset up
-// to the capacity (1), writable and with one writer for a producer (2), and
-// no reader in this process where the producer writes (3).
+// SAFETY: the caller of `Mapped::new` promised what `RingBytes` asks for.
+// 1. There are two mappings back to back, so `capacity` bytes from any offset
+//    up to the capacity.
+// 2. For a producer they are writable and have one writer.
+// 3. No reader in this process is where the producer writes.
 unsafe impl RingBytes for Mapped {
     #[inline]
     fn bytes(&self, offset: usize) -> *mut u8 {

@@ -13,11 +13,10 @@
 //!   poll
 //! ```
 //!
-//! The races it survives: an entry that comes between the first poll and arming, which
-//! makes no event, so the second poll has to find it; and one that comes behind the second
-//! poll, whose event must still be there when the sleeper comes to sleep, so the
-//! descriptor is drained after sleeping and never in between. Model:
-//! loom_polled_again_or_woken.
+//! It survives two races. An entry that comes between the first poll and arming makes no
+//! event, so the second poll has to find it. The event of an entry that comes behind the second
+//! poll must still be there when the sleeper goes to sleep, so the descriptor is drained after
+//! sleeping and never in between. Model: loom_polled_again_or_woken.
 //!
 //! Rules:
 //!

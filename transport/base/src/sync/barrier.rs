@@ -4,13 +4,12 @@
 //! Two threads that each write one word and then read the other's must not
 //! both miss the other's write. That takes a full barrier between write and
 //! read on both sides. Here the frequent side (a publish, a guard's drop) has
-//! the *light* half, which only keeps the compiler from swapping the two, and
-//! the rare side (arming, asking) the *heavy* half:
+//! the *light* half, which only keeps the compiler from swapping the two. The rare
+//! side (arming, asking) has the *heavy* half:
 //! [`membarrier`](https://man7.org/linux/man-pages/man2/membarrier.2.html) makes every
 //! running thread of every registered process execute a full barrier before it
-//! returns. So for each such thread either its write was before that barrier,
-//! and the heavy side's read behind it sees the write; or its read comes after,
-//! and sees what the heavy side wrote in front.
+//! returns. If such a thread wrote before that barrier, the heavy side's read
+//! sees the write. If it reads after the barrier, it sees the heavy side's write.
 //!
 //! Both sides have to mean the same thing by it: two processes settle it at
 //! set-up with [`Asymmetry::agree`].

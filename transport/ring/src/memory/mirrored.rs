@@ -1,9 +1,9 @@
 //! Memory mapped twice back to back, so that a ring has no seam.
 //!
 //! The byte at `offset` and the byte at `offset + capacity` are the same byte.
-//! A record that begins before the end of the ring goes on, for the CPU, into
-//! the second window, which is the ring's beginning; so every record is one
-//! contiguous range and no copy is ever needed to make it so.
+//! A record that crosses the end of the ring continues in the second window,
+//! which is the ring's beginning. So every record is one contiguous range,
+//! without a copy.
 //!
 //! The compiler does not know that two addresses are one byte. Code that reaches a
 //! byte through both windows has an ordering in between, as a ring does that

@@ -1,9 +1,9 @@
 //! The memory that messages live in: who maps it, who owns it, when it goes.
 //!
-//! Everything here hands out *addresses*, never `&T` into shared bytes: a ring
-//! is written by one thread or process while another reads it, so only the ring
-//! algorithms, which know who owns which bytes when, may turn an address into a
-//! reference. Three rules hold for all of it:
+//! Everything here hands out *addresses*, never `&T` into shared bytes: one thread
+//! or process writes a ring while another reads it. Only the ring algorithms know
+//! who owns which bytes when, and may turn an address into a reference. Three rules
+//! hold for all of it:
 //!
 //! 1. Memory that the data path will touch is populated when it is made, so
 //!    that a lack of memory shows there, where a call can fail, and not as SIGBUS

@@ -1,5 +1,5 @@
-//! An engine behind its lock, the one thread that sleeps for it, and those who must not be
-//! slept over.
+//! An engine behind its lock, the one thread that sleeps for it, and the threads whose news that
+//! sleep must not miss.
 //!
 //! The thread that holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
 //! where the engine's news comes in, without the lock; others *follow*, each asleep in a
@@ -8,7 +8,7 @@
 //! sleeps on, if it sleeps.
 //!
 //! ```text
-//!   leader                            who has news
+//!   leader                            thread with news
 //!   lock; turn: nothing moves         leave it
 //!   sleeping = 1                      fence
 //!   fence                             sleeping? ring the bell
@@ -18,16 +18,16 @@
 //! ```
 //!
 //! There is one *seat*. Threads that wait for the engine's sake take it when it is vacant.
-//! A thread that is there for nothing else, the *keeper*, takes it when no other does, and
-//! gives it up to who claims it; while others lead for long it stands by, asleep like a
+//! The *keeper*, a thread that does nothing else, takes it when no other does, and gives it up
+//! to a thread that claims it. While others lead for long the keeper stands by, asleep like a
 //! follower, but is woken only when nobody follows.
 //!
 //! Rules, and the race that each is for:
 //!
-//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence; who has news
+//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence. A thread with news
 //!    leaves it before it asks whether somebody sleeps, behind a fence. So either the look
 //!    finds the news or the question finds the sleeper. Model: loom_marked_or_roused.
-//! 2. A thread that wants a turn and does not get the lock leaves a mark: whoever has the lock may
+//! 2. A thread that wants a turn and does not get the lock leaves a mark: the lock's holder may
 //!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
 //! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
 //!    it waits for after it looked and before it led. From that look on its waker rings the
@@ -35,11 +35,11 @@
 //! 4. The bell, or whatever else the leader armed, is not drained while the leader sleeps,
 //!    or a thread that turns the engine meanwhile takes a ring away from it. Model:
 //!    loom_the_bell_is_the_sleepers.
-//! 5. LEAVE: who follows, or stands by, registers before it looks whether somebody still
-//!    leads; who leaves says so before it wakes one of those that registered. Model:
-//!    loom_the_seat_is_passed_on, loom_the_keeper_stands_by.
-//! 6. One follower is woken for a vacant seat, so whoever followed and goes away without
-//!    leading passes it on: it may have been that one. Model: loom_a_follower_may_give_up.
+//! 5. LEAVE: a thread that follows, or stands by, registers before it looks whether somebody
+//!    still leads; the leader says that it leaves before it wakes one of those that registered.
+//!    Model: loom_the_seat_is_passed_on, loom_the_keeper_stands_by.
+//! 6. One follower is woken for a vacant seat, so a follower that goes away without leading
+//!    passes the seat on: it may have been that one. Model: loom_a_follower_may_give_up.
 //! 7. A claim is made before the leader is rung for, and the keeper looks for claims where
 //!    it looks for news. Model: loom_the_seat_is_claimed.
 //! 8. A program may sleep on the bell by itself, between turns, and nobody knows when. The

@@ -1,13 +1,12 @@
 //! The *rung* word: for which sleeper a shared bell was rung.
 //!
-//! One bell serves all channels between two processes, and whoever hears it is not the
-//! one who sleeps: the other process's engine hears, and wakes the threads that are
-//! meant. A ring names the arming ([`Arm`](super::Arm)) that it is for, in a word beside
-//! the ring; that the message is still there says nothing, for the sleeper may have taken
-//! it in its second look and yet be waited for by nobody else.
+//! One bell serves all channels between two processes. The other process's engine hears it and
+//! wakes the threads that are meant. A ring names the arming ([`Arm`](super::Arm)) that it is
+//! for, in a word beside the ring. The message itself says nothing about that: the sleeper may
+//! have taken it in its second look and be asleep all the same.
 //!
 //! ```text
-//!   sleeper                 publisher                  who hears the bell
+//!   sleeper                 publisher                  engine that hears the bell
 //!   register its waker      publish
 //!   armed = generation      is the doorbell due?
 //!   look again: nothing       rung = generation
@@ -16,10 +15,10 @@
 //!                                                        take the wakers; wake them
 //! ```
 //!
-//! The races it survives: a bell that is heard between the publisher's two steps, which
-//! is why the word comes first; one that rings while it is being heard, which is why it
-//! is drained before the words are read; and an arming that was rung for when another
-//! has followed, whose own ring is still to come. Model: loom_rung_for_who_sleeps.
+//! It survives three races. The bell may be heard between the publisher's two steps: the word
+//! is written first. The bell may ring while it is being heard: it is drained before the words
+//! are read. Another arming may have followed the one that was rung for: its own ring is still
+//! to come. Model: loom_rung_for_who_sleeps.
 
 use ibex_base::sync::{AtomicU32, Ordering};
 

@@ -1,12 +1,12 @@
 //! Registered memory: bytes that the device may read and write.
 //!
 //! Rules:
-//! 1. A region owns its memory and gives it up only after it has been deregistered, so a
-//!    request that is still on its way when a region is dropped fails at the device and
-//!    never touches memory that is somebody else's by then. If deregistering fails, the
+//! 1. A region owns its memory and gives it up only after it has been deregistered. So a
+//!    request that is still on its way when a region is dropped fails at the device, and
+//!    never touches memory that has another owner by then. If deregistering fails, the
 //!    memory is leaked. A device that goes ends registrations under their owners
 //!    (`Registration`): the memory stays theirs, and requests fail as before.
-//! 2. Nobody holds a reference into registered memory unless he knows that the device
+//! 2. No code holds a reference into registered memory unless it knows that the device
 //!    does not write there: the device writes a receive from its posting until its
 //!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
 //!    hands out an address.

@@ -5,10 +5,10 @@
 //! once ([`HotCalls`]); queues keep them beside their handle, so posting and polling cost
 //! exactly one indirect call, and no translation ([`abi`](super::abi)).
 //!
-//! There are two providers: `libibverbs` (feature `libibverbs`), the system's library, found
-//! when the program starts; and `fake` (feature `fake`), a device made of memory, which records
-//! what it is asked, and fails, completes and raises events as a test tells it to. The layer
-//! above cannot tell them apart.
+//! There are two providers. `libibverbs` (feature `libibverbs`) is the system's library, found
+//! when the program starts. `fake` (feature `fake`) is a device made of memory: it records its
+//! calls, and fails, completes and raises events as a test tells it to. The layer above cannot
+//! tell them apart.
 //!
 //! Rules for every implementation, which the layer's `unsafe` relies on:
 //! 1. A handle stays valid until the call that destroys it has returned 0.

@@ -1,14 +1,14 @@
 //! A queue pair: one end of a reliable connection.
 //!
-//! It is made with its completion queues and its receive queue, keeps them alive, and is
+//! It is made with its completion queues and its receive queue, and keeps them alive. It is
 //! brought up in steps, so that receives are posted before anything can arrive:
 //! `build` (INIT) → post receives → `connect` (RTR, RTS) → post sends. Posting takes
 //! `&mut`, so two threads cannot interleave their batches.
 //!
-//! The send queue's room is counted here: a request is outstanding from its posting until
-//! its owner [retires](QueuePair::retire_sends) it, which he does when a signaled
-//! completion tells that it and all before it are done. One place more than callers see
-//! is kept for the last request of all, by which the queue is [drained](crate::Teardown).
+//! The send queue's room is counted here. A request is outstanding from its posting until
+//! its owner [retires](QueuePair::retire_sends) it, when a signaled completion tells that it
+//! and all before it are done. One place more than callers see is kept for the last request
+//! of all, by which the queue is [drained](crate::Teardown).
 
 pub(crate) mod connection;
 pub(crate) mod receive_queue;

@@ -1,12 +1,11 @@
 //! A device made of memory, for tests and simulations.
 //!
 //! It takes the same calls with the same C arguments as libibverbs and keeps the same
-//! rules: a queue holds what it was made for, objects in use are not destroyed
+//! rules. A queue holds what it was made for, objects in use are not destroyed
 //! (`EBUSY`), a dead queue pair flushes, a message without a receive waits. Two queue
 //! pairs that are connected to each other, on one device or two, really move the bytes.
-//! Beyond that a test can see every request that was posted, refuse any call, hold sends
-//! back and complete or fail them one by one, and put completions and events wherever it
-//! likes.
+//! A test can also see every request that was posted, refuse any call, hold sends back and
+//! complete or fail them one by one, and put completions and events wherever it likes.
 //!
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
