@@ -1,5 +1,5 @@
 //! Collects the structure of a type, as a hash for the peers to compare and as
-//! text for the people who read why they differ.
+//! text for people to read why they differ.
 //!
 //! Rules:
 //!

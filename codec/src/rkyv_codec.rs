@@ -42,7 +42,7 @@ use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWrite
 ///
 /// No allocation per message in the steady state: rkyv's scratch space is one
 /// arena per thread that grows to the largest message seen. The exception is
-/// `Rc` and `Arc`: whoever writes or checks them keeps a map of the shared ones,
+/// `Rc` and `Arc`: writing or checking them keeps a map of the shared ones,
 /// which is allocated anew for each message.
 ///
 /// # Limits

@@ -138,7 +138,7 @@ pub fn claim() -> Result<(), UsedAfterFork> {
             }
             false => THE_NUMBER,
         };
-        // TOLD, pairs with `is_child_at_a_closer_look`: who sees how a child is told sees the
+        // TOLD, pairs with `is_child_at_a_closer_look`: to see how a child is told is to see the
         // word as well.
         TOLD_BY.store(told_by, Ordering::Release);
     }

@@ -781,7 +781,7 @@ impl Session {
     }
 }
 
-/// [`Session::paired_entry`] for who needs other parts of the session beside it.
+/// [`Session::paired_entry`] for callers that need other parts of the session beside it.
 #[inline(always)]
 fn paired_entry<'a>(
     paired: &[IdMap<u32>; 2],

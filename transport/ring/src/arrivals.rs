@@ -2,7 +2,7 @@
 //!
 //! A ring with three roles, each a value of its own that one thread holds at a
 //! time. The *writer* (the engine) pushes descriptors of frames. The *reader*
-//! (the receiver handle) works through them in place. The *retirer* (whoever
+//! (the receiver handle) works through them in place. The *retirer* (the thread that
 //! advances the channel's counters) drops them, in order, once the messages in
 //! them are released; what they own lives until then.
 //!
@@ -149,7 +149,7 @@ impl<T> Vacancy<'_, T> {
             unsafe { (*slot).write(arrival) };
         });
         *self.published += 1;
-        // ARRIVE, pairs with `ArrivalReader::is_empty`: who sees the index sees the
+        // ARRIVE, pairs with `ArrivalReader::is_empty`: a reader that sees the index sees the
         // arrival. Model: loom_arrivals.
         self.shared
             .published

@@ -18,12 +18,12 @@
 //!     +------------------------- `Advance`, in order <--------------+
 //! ```
 //!
-//! Who writes:
+//! Writers:
 //!
 //! 1. Empty -> Held: the receiver, which alone hands out.
 //! 2. Held -> Detached, and these -> Dropped or Acknowledged: the owner of the
 //!    guard, which is one value; a final state is its last word.
-//! 3. Final -> Empty: whoever holds the advance lock. A Detached cell is not
+//! 3. Final -> Empty: the holder of the advance lock. A Detached cell is not
 //!    final: its message may still be acknowledged, so it stays.
 //! 4. After its last store a guard only reads `asked` and the bell. By then the
 //!    block may serve another channel; that costs one spurious ring.
@@ -124,7 +124,7 @@ impl CellBlock {
     pub fn hold(&self, sequence: u64, size: usize) {
         debug_assert_eq!(self.cell(sequence).state, CellState::Empty);
         // Relaxed: the guard that follows it reaches other threads only by
-        // means that order this store before theirs, and who sums meanwhile
+        // means that order this store before theirs, and a thread that sums meanwhile
         // stops at Empty and at Held alike.
         self.at(sequence as u32).store(
             CellState::Held as u32 | size_units(size) << SIZE_SHIFT,
@@ -137,11 +137,11 @@ impl CellBlock {
     /// states may follow which.
     #[inline]
     pub fn settle(&'static self, sequence_low: u32, size_units: u32, state: CellState) {
-        // SETTLE, pairs with `cell`: who sees the state knows that the guard
+        // SETTLE, pairs with `cell`: a thread that sees the state knows that the guard
         // has read its last byte. Model: loom_space_is_reused_after_settle.
         self.at(sequence_low)
             .store(state as u32 | size_units << SIZE_SHIFT, Ordering::Release);
-        // ASK, pairs with `ask`: either we see the question here or whoever
+        // ASK, pairs with `ask`: either we see the question here or the thread that
         // asked sees our cell. From here on the block may be another
         // channel's (rule 4). Model: loom_settled_while_asked.
         self.asymmetry.light();
@@ -213,7 +213,7 @@ impl CellBlock {
     /// No cell is held or detached, none is held meanwhile, and nobody else writes any:
     /// under the advance lock, or after the end of the channel.
     pub unsafe fn discard(&self) {
-        // SAFETY: as the caller says; whoever reads meanwhile stops at a final state and at
+        // SAFETY: as the caller says; a thread that reads meanwhile stops at a final state and at
         // an empty one alike.
         unsafe { self.cells.discard() };
     }
@@ -278,7 +278,7 @@ impl CellState {
 ///
 /// Dropped while messages are held or detached, it does not give the block
 /// back: their guards would settle cells of another channel. The block is lost
-/// then, so whoever ends a channel early keeps the lease until
+/// then, so code that ends a channel early keeps the lease until
 /// [`is_settled`](Self::is_settled).
 #[derive(Debug)]
 pub struct CellLease {

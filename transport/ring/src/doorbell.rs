@@ -40,7 +40,7 @@ impl Arm {
         asymmetry.heavy();
     }
 
-    /// The first half of [`arm`](Self::arm), for who arms many words: one
+    /// The first half of [`arm`](Self::arm), for sleepers that arm many words: one
     /// [`Asymmetry::heavy`] must follow before the second looks, or
     /// [`Asymmetry::heavy_here`] if the publishers are of this process.
     pub fn set(&mut self, armed: &AtomicU32) {

@@ -91,7 +91,7 @@ impl<T: Initial> Pages<T> {
     ///
     /// # Safety
     ///
-    /// Nobody writes a value meanwhile, and whoever reads one may find it in either state.
+    /// Nobody writes a value meanwhile, and a reader may find it in either state.
     pub(super) unsafe fn discard(&self) {
         // SAFETY: as the caller says.
         unsafe { self.memory.discard() };

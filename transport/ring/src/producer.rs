@@ -177,7 +177,7 @@ impl<M: RingMemory> Producer<M> {
             sequence_low: self.sequence as u32,
         };
         // Rule 1 for the next record, unless its word is clean already. The store
-        // below orders it: who sees our header sees this 0, or what we have
+        // below orders it: a reader that sees our header sees this 0, or what we have
         // stored there since. The offset may lie in the second mapping, where
         // the slot's bytes are reached as well (rule 4 of the memory).
         // Model: loom_old_payload_is_no_header.
@@ -186,7 +186,7 @@ impl<M: RingMemory> Producer<M> {
             self.memory.store(offset + size, 0, Ordering::Relaxed);
             self.clean_until = next + self.layout.step() as u64;
         }
-        // PUBLISH, pairs with `Consumer::peek`: who reads this header sees the
+        // PUBLISH, pairs with `Consumer::peek`: a reader of this header sees the
         // payload. Model: loom_publish_then_read.
         self.memory
             .store(offset, header.to_word(), Ordering::Release);

@@ -75,7 +75,7 @@ impl Default for Advance {
 }
 
 impl Advance {
-    /// Sums the cells, or makes whoever is doing so look again.
+    /// Sums the cells, or makes the thread that is doing so look again.
     ///
     /// Cells that had settled before the call are counted when it returns, or
     /// will be by a holder that is still running. `then` is called under the
@@ -83,8 +83,8 @@ impl Advance {
     /// that the space may be overwritten). It must not panic and not come back
     /// here.
     pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
-        // ADVANCE, pairs with itself and with the release below: who finds the
-        // lock free sees all that the last holder did; who marks it makes the
+        // ADVANCE, pairs with itself and with the release below: a thread that finds the
+        // lock free sees all that the last holder did; a thread that marks it makes the
         // cells it saw visible to the holder. Model: loom_advance_looks_again.
         if self.lock.swap(LOOK_AGAIN, Ordering::AcqRel) == FREE {
             self.run_locked(cells, then);

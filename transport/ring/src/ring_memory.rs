@@ -10,7 +10,7 @@
 //!    atomically. Only the producer stores, only with [`RingMemory::store`].
 //! 2. Payload bytes are written by the producer alone, and only while they lie
 //!    between its position and the last released record: they are its `&mut`.
-//! 3. Payload bytes of a published record are read only, by whoever holds the
+//! 3. Payload bytes of a published record are read only, by the holder of the
 //!    record, until its release.
 //! 4. The producer reaches a word at the address at which it reaches the bytes
 //!    around it. The same memory at another address is another object to the

@@ -334,7 +334,7 @@ pub enum VerbsError {
         /// The device of the object.
         other: String,
     },
-    /// The device was closed under whoever uses it.
+    /// The device was closed while it was in use.
     #[error(
         "RDMA device {device} was closed, as it failed or was removed; sessions of before are over"
     )]

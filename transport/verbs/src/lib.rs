@@ -1,6 +1,6 @@
 //! RDMA verbs: reliable connections over InfiniBand and RoCE.
 //!
-//! This is the layer between the verbs and whoever moves messages by them. It has the field's
+//! This is the layer between the verbs and code that moves messages by them. It has the field's
 //! own nouns, one per file, and takes care of what a type can:
 //!
 //! - an object keeps alive what it was made from, so nothing is destroyed too early

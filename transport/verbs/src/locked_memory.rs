@@ -10,13 +10,13 @@ use rustix::process::{Resource, getrlimit};
 /// ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockedMemory {
-    /// Bytes that devices have pinned for this process, whoever registered them.
+    /// Bytes that devices have pinned for this process, by whatever code.
     pub(crate) pinned: u64,
     /// The soft limit; `None` where there is none, or where it does not bind.
     pub(crate) limit: Option<u64>,
 }
 
-/// `CAP_IPC_LOCK` (linux/capability.h): who has it is not limited.
+/// `CAP_IPC_LOCK` (linux/capability.h): a process that has it is not limited.
 const IPC_LOCK: u64 = 1 << 14;
 
 impl LockedMemory {

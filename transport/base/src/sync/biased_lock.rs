@@ -24,7 +24,7 @@
 //! 1. One thread at a time is the favoured one; what makes it another orders the two.
 //! 2. One thread at a time claims.
 //! 3. The favour may be [withdrawn](BiasedLock::withdraw), for good: everybody enters some
-//!    other way then, which whoever claims has to keep closed too.
+//!    other way then, which a claimer has to keep closed too.
 
 use super::barrier::Asymmetry;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};

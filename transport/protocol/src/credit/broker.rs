@@ -112,7 +112,7 @@ pub struct TooManySessions {
 /// would find idle credit sooner and make every wish in a busy crowd dearer.
 pub const LOOKS_PER_WISH: usize = 4;
 
-/// Grains in a turn of who used all of its last one and had more to send. A turn is told
+/// Grains in a turn of a session that used all of its last one and had more to send. A turn is told
 /// once, so more of them cost less for each message, and make the round of all longer.
 pub const BUSY_TURN: u64 = 4;
 
@@ -386,7 +386,7 @@ impl CreditBroker {
     }
 
     fn recall(&mut self, session: SessionId, credit: u64) -> CreditAction {
-        // Once half of those have answered that were asked at the time, who has not is
+        // Once half of those have answered that were asked at the time, a session that has not is
         // taken for silent.
         let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
         let mut opened = 0;
@@ -490,7 +490,7 @@ impl CreditBroker {
             && let Some(&(due, _)) = self.open.last()
         {
             self.repeated = 0;
-            // Whoever has some goes on meanwhile, and may have the rest when it comes.
+            // A session that has some goes on meanwhile, and may have the rest when it comes.
             let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
             if !self.waiting.values().any(has_nothing) {
                 return;

@@ -7,7 +7,7 @@
 //! 2. Talk is numbered. The side that took it says up to which number, with the next frame,
 //!    or at once if no other is due: the *answer*. So each side knows when the buffer
 //!    of its last talk is free again, and says nothing new before.
-//! 3. With one buffer each, whoever spoke last could not speak again until the other has
+//! 3. With one buffer each, the side that spoke last could not speak again until the other has
 //!    something to say, and both may have something to say first. So the side that dialed
 //!    keeps two: what the acceptor has to say takes one, its answers the other, and an
 //!    answer of the acceptor is answered by whatever the dialer says next. A node that many

@@ -5,7 +5,7 @@
 //! 1. An end offers the versions that it knows, the newest first; most know one.
 //! 2. Both ends settle on the first of the *sender's* versions that the receiver knows too.
 //!    It is a function of both offers and of nothing else, so both ends come to the same
-//!    version, whoever opened first. The sender's order decides, since two programs may
+//!    version, whichever end opened first. The sender's order decides, since two programs may
 //!    disagree about which of two versions is the newer.
 //! 3. A version is known by its fingerprint and its alignment: where records begin and how
 //!    they are padded follows from the version that was settled.

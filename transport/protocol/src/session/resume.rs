@@ -11,7 +11,7 @@
 //!    ever knew ([`Control::Resumed`]). Ids only grow and ends are opened in that order, so
 //!    one of ours that is not in the list was either never heard of or is forgotten there.
 //!    Ahead of the list stands how often bytes of the peer's were damaged on their way
-//!    ([`Control::Damaged`]), if any were: whoever has to look for the cause may be there.
+//!    ([`Control::Damaged`]), if any were: the operator who has to find the cause may be there.
 //! 3. Records go out again from behind what arrived, out of the ring, where they stand until
 //!    they are released. Large messages that did not come whole begin anew.
 //! 4. Whatever was granted for the old wires is over with them.

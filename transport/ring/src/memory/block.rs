@@ -43,7 +43,7 @@ impl Block {
         Ok(Self { memory })
     }
 
-    /// The first byte. Who may write and read behind it: rules 1 and 2.
+    /// The first byte. Rules 1 and 2 say which threads may write and read behind it.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.memory.base()

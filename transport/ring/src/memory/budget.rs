@@ -17,7 +17,7 @@
 //!    leaves room for all of that message, within the limit of its node. So whatever was there
 //!    before it began and is released some day, it can become whole, and the oldest never waits
 //!    for a younger one. What stays free for that is the longest of those messages, not their
-//!    sum: who begins many and goes on with none keeps little from others.
+//!    sum: a peer that begins many and goes on with none keeps little from others.
 #![forbid(unsafe_code)]
 
 use std::{

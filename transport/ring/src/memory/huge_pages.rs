@@ -1,4 +1,4 @@
-//! Huge pages: whether the system gives them to who asks, and who got some.
+//! Huge pages: whether the system gives them to memory that asks, and how much got some.
 //!
 //! They are asked for by advice (transparent huge pages), for memory that is used whole.
 //! Those of hugetlbfs are not used: they are set aside by the administrator, for somebody

@@ -4,8 +4,8 @@
 //! 1. `base..base + bytes` is mapped, by this value alone, from construction to
 //!    drop; nobody else unmaps or remaps any part of it. In a fork of the process it may be
 //!    a hole, or what the child has put there.
-//! 2. A `Mapping` only says where the memory is. Who may touch which bytes is
-//!    decided by whoever holds it, and argued there.
+//! 2. A `Mapping` only says where the memory is. Its owner decides which threads may
+//!    touch which bytes, and argues it there.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
@@ -38,7 +38,7 @@ pub struct Mapping {
 // it (`munmap`) is legal from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: `&Mapping` gives out the address and the length, both of which never
-// change (rule 1); what is done with the address is argued by who does it (rule 2).
+// change (rule 1); what is done with the address is argued where it is done (rule 2).
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -113,7 +113,7 @@ impl Mapping {
         })
     }
 
-    /// The first `bytes` of a memory file, shared with whoever else maps it, with
+    /// The first `bytes` of a memory file, shared with all that map it, with
     /// its page tables filled. A child does not have it.
     ///
     /// # Errors
@@ -260,11 +260,11 @@ impl Mapping {
     /// Puts zeros that cannot be written in the place of whatever is mapped.
     ///
     /// # Safety
-    /// Nobody writes to the range from now on, and whoever reads it meanwhile or afterwards
+    /// Nobody writes to the range from now on, and a reader, meanwhile or afterwards,
     /// expects what stood there or zeros.
     pub(super) unsafe fn vacate(&self) -> Result<(), Errno> {
         // SAFETY: MAP_FIXED unmaps what is there, which is this range (rule 1), and the
-        // caller answers for those who read it.
+        // caller answers for the readers.
         unsafe {
             mmap_anonymous(
                 self.base.as_ptr().cast(),
@@ -326,7 +326,7 @@ impl Drop for Mapping {
             // By now another mapping may be at this address.
             return;
         }
-        // SAFETY: the range is ours (rule 1), and whoever handed its address on
+        // SAFETY: the range is ours (rule 1), and the code that handed its address on
         // keeps this value alive for as long as the address is used (rule 2).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own range: {unmapped:?}");

@@ -66,7 +66,7 @@ impl MirroredMapping {
     ///
     /// # Safety
     ///
-    /// Nobody writes, and whoever reads expects either.
+    /// Nobody writes, and a reader expects either.
     pub unsafe fn vacate(&self) -> Result<(), MemoryError> {
         // SAFETY: as the caller says.
         let vacated = unsafe { self.windows.vacate() };

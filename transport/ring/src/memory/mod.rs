@@ -1,4 +1,4 @@
-//! The memory that messages live in: who maps it, who owns it, when it goes.
+//! The memory that messages live in: its mapping, its owners, and when it goes.
 //!
 //! Everything here hands out *addresses*, never `&T` into shared bytes: one thread
 //! or process writes a ring while another reads it. Only the ring algorithms know

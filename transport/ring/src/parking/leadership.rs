@@ -50,7 +50,7 @@
 //!    parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
 //!    loom_marked_or_unparked.
 //!
-//! News costs one fence and one load for who has it. Nothing here is per message.
+//! News costs one fence and one load for the thread that has it. Nothing here is per message.
 
 use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;
@@ -59,12 +59,11 @@ use ibex_base::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence}
 
 use crate::parking::WaitSlot;
 
-/// An engine, and who sleeps for it.
+/// An engine, with the seat of the thread that sleeps for it.
 #[derive(Debug)]
 pub struct Leadership<E> {
     engine: Mutex<E>,
-    /// The owner of the seat, taken and left by the threads that lead. Taken by who wants to lead,
-    /// left by who does.
+    /// The owner of the seat, taken and left by the threads that lead.
     seat: AtomicU32,
     /// A thread wants the keeper's seat. It may say so for too long.
     claimed: AtomicBool,
@@ -152,7 +151,7 @@ impl<E> Leadership<E> {
         is_asleep
     }
 
-    /// Turns the engine, or leaves that to whoever has it now; never waits.
+    /// Turns the engine, or leaves that to the thread that has it now; never waits.
     ///
     /// `is_watched` says that a program sleeps on the bell itself, between the turns that it
     /// runs.
@@ -234,7 +233,7 @@ impl<E> Leadership<E> {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// Wants the seat if the keeper has it, who leaves it soon.
+    /// Claims the seat if the keeper has it, which leaves it soon.
     #[inline]
     pub fn claim(&self, ring: impl FnOnce()) {
         if self.seat.load(Ordering::Relaxed) == KEPT {
@@ -244,7 +243,7 @@ impl<E> Leadership<E> {
 
     #[cold]
     fn claim_kept(&self, ring: impl FnOnce()) {
-        // Again and again by who spins would be a fence each time.
+        // A claim at each look of a spinning thread would be a fence each time.
         if !self.claimed.swap(true, Ordering::Relaxed) {
             self.rouse(ring);
         }
@@ -273,7 +272,7 @@ impl<E> Leadership<E> {
         self.standby.deregister(ticket);
     }
 
-    /// Wakes who may want the seat, if nobody has it; for who followed and does not lead.
+    /// Wakes a thread that may want the seat, if it is free; for a follower that does not lead.
     pub fn pass_on(&self) {
         if self.seat.load(Ordering::Relaxed) == VACANT {
             self.wake_next();

@@ -68,7 +68,7 @@ impl Parker {
             .bell
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(bell);
-        // WAKE, pairs with `Wake::wake_by_ref`: who finds it so finds the bell.
+        // WAKE, pairs with `Wake::wake_by_ref`: a thread that finds it so finds the bell.
         self.word
             .state
             .compare_exchange(AWAKE, ELSEWHERE, Ordering::Release, Ordering::Acquire)
@@ -82,7 +82,7 @@ impl Parker {
     /// meant for an earlier wait of this thread: look before believing it.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let state = &self.word.state;
-        // WAKE, pairs with `Wake::wake_by_ref`: who was woken sees why.
+        // WAKE, pairs with `Wake::wake_by_ref`: the woken thread sees why.
         let slept = state.compare_exchange(AWAKE, ASLEEP, Ordering::Relaxed, Ordering::Relaxed);
         while slept.is_ok() && state.load(Ordering::Relaxed) == ASLEEP {
             let left = match deadline {

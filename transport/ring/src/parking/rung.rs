@@ -49,7 +49,7 @@ impl Rung {
     /// `bell` must order what is done before it before whatever its hearer does after
     /// draining it: a socket does, by the lock that its queue is under.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
-        // BELL, pairs with `is_for`: who drained this ring sees the word, and the armed
+        // BELL, pairs with `is_for`: the engine that drained this ring sees the word, and the armed
         // word as the publisher saw it or a later one. The bell itself is the ordering.
         self.generation.store(generation, Ordering::Relaxed);
         bell();

@@ -1,8 +1,8 @@
-//! Wakers on their way from the places where somebody waits to who calls them.
+//! Wakers on their way from the places where threads wait to the thread that calls them.
 //!
 //! They are collected under a lock and called after it. The list is its thread's, used
 //! again and again, so that waking allocates nothing; and it is fetched with the first
-//! waker, so that who wakes nobody pays for nothing.
+//! waker, so that a turn that wakes nobody pays for nothing.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -62,7 +62,7 @@ impl Wakers {
         self.0.extend(wakers);
     }
 
-    /// Calls all of them, also those behind one that panics; for who holds no lock.
+    /// Calls all of them, also those behind one that panics; for callers that hold no lock.
     pub fn wake(&mut self) {
         self.0.drain(..).for_each(call);
     }

@@ -70,7 +70,7 @@ impl RegionAccess {
     pub const SEND: Self = Self(0);
     /// The device writes into it what arrives for us.
     pub const RECEIVE: Self = Self(access_flags::LOCAL_WRITE);
-    /// The peer writes into it by RDMA, who has the key.
+    /// A peer that has the key writes into it by RDMA.
     pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
 
     /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes

@@ -157,7 +157,7 @@ pub(super) struct Holding {
     pub(super) held: u64,
     /// The part of `held` that will not be lent again.
     pub(super) recalled: u64,
-    /// The place in the queue of who wants more.
+    /// The place in the queue of sessions that want more.
     pub(super) ticket: Option<u64>,
     pub(super) is_active: bool,
     /// The part of its turn that is still to be given, where sessions take turns.

@@ -17,7 +17,7 @@ pub struct CreditUse {
     /// The credit that went back unused in all.
     surrendered: u64,
 
-    /// More comes only to who asks.
+    /// This end gets more only when it asks.
     must_ask: bool,
     has_asked: bool,
 }

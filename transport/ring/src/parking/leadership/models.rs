@@ -1,4 +1,4 @@
-//! Models of leadership: who sleeps over what, in every order of events.
+//! Models of leadership: which thread sleeps over which news, in every order of events.
 
 use std::task::Wake;
 
@@ -135,7 +135,7 @@ impl Node {
     }
 }
 
-/// An eventfd, and when nobody is left who could ring it.
+/// An eventfd, and the moment at which nobody is left to ring it.
 struct ModelBell {
     state: Mutex<(bool, u32)>,
     changed: Condvar,
@@ -423,7 +423,7 @@ fn loom_a_follower_may_give_up() {
     });
 }
 
-/// The waker of one who sleeps by time alone.
+/// The waker of a thread that sleeps by time alone.
 struct Nothing;
 
 impl Wake for Nothing {

@@ -458,7 +458,7 @@ impl State {
         }
     }
 
-    /// Puts a completion into a queue and wakes whoever asked for that.
+    /// Puts a completion into a queue and wakes the threads that asked for that.
     pub(super) fn complete(&mut self, queue_id: u64, completion: Wc, solicited: bool) {
         let ticks = self.ticks;
         let Some(queue) = self.completions.get_mut(&queue_id) else {
@@ -607,7 +607,7 @@ impl State {
         let Some(()) = self.region(key, address, bytes.len() as u32, access) else {
             return false;
         };
-        // SAFETY: a registered region covers the range, so it is mapped, and whoever
+        // SAFETY: a registered region covers the range, so it is mapped, and the code that
         // registered it for this holds no reference into it (rule 2 of `memory::region`).
         unsafe {
             (address as usize as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());

@@ -84,7 +84,7 @@ fn load(file: &Path) -> bool {
     };
     // SAFETY: a name that ends in a zero. What runs when it is loaded is what runs when
     // libibverbs loads it: it is one that the machine's configuration names. Nobody in this
-    // library takes a list meanwhile; somebody else in this process who does sees the driver
+    // library takes a list meanwhile; other code in this process that does sees the driver
     // or does not.
     unsafe {
         let there = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
