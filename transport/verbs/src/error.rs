@@ -93,7 +93,7 @@ pub enum VerbsError {
     /// The inventory has the device, with what stands in the way of using it.
     #[error(transparent)]
     Unusable {
-        /// The error of the device that does.
+        /// The error that says what stands in the way.
         source: Arc<VerbsError>,
     },
     /// A device speaks another protocol.

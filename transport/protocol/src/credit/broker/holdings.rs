@@ -177,8 +177,8 @@ pub(super) struct Look {
     /// The session's total use when it was last looked at.
     pub(super) used: u64,
     pub(super) witness: SessionId,
-    /// The use of the witness beyond which the search ends: frames that had arrived before the
-    /// look was taken in come before that.
+    /// The witness's total use beyond which all frames that had arrived before the look have
+    /// been taken in: its own frames come behind them.
     pub(super) until: u64,
 
     // Two that fell silent could be each other's witnesses for ever.
