@@ -1,4 +1,4 @@
-//! What a KiB of bytes costs by serde, as a sequence of numbers, as bytes, and borrowed.
+//! The cost of a KiB of bytes by serde: as a sequence of numbers, as bytes, and borrowed.
 //!
 //! `cargo bench -p ibex-codec --bench serde` prints the nanoseconds to encode and decode a
 //! message: the median of 101 runs, in turns, with the quartiles.
@@ -10,7 +10,7 @@ use std::time::Instant;
 use ibex_codec::{Codec, Schema, Serde, SerdeBorrowed, SlotWriter};
 use serde::{Deserialize, Serialize};
 
-/// What the derives need of the facade, which is not linked here.
+/// The part of the facade that the derives need, which is not linked here.
 mod ibex {
     pub(super) use ibex_codec as codec;
 }
@@ -38,7 +38,7 @@ struct Borrowed<'a> {
     data: &'a [u8],
 }
 
-/// One message.
+/// The work on one message.
 type Work<'a> = Box<dyn Fn() + 'a>;
 
 const SIZE: usize = 1024;

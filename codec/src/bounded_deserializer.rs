@@ -10,9 +10,9 @@
 //!   counted, and there may be [`FREE_ELEMENTS`] more than the payload has bytes.
 //! - **Errors.** postcard drops the text of an error that a type raises; here it is kept.
 //!
-//! How much is allocated follows from both bounds: every element is paid for by a byte,
-//! but for the free ones, and a length ahead of its elements is never believed further
-//! than serde's own types do, which reserve at most 1 MiB for it.
+//! These bounds limit allocation too: a byte pays for every element but the free ones. A length
+//! ahead of its elements is believed as far as serde's own types do, which reserve at most 1 MiB
+//! for it.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result
     }
 }
 
-/// Why bytes are not a value: the text of whoever found out.
+/// The reason why bytes are not a value, in the words of the code that found it out.
 #[derive(Debug)]
 pub(crate) struct Refusal(Box<str>);
 
@@ -66,7 +66,7 @@ impl de::Error for Refusal {
     }
 }
 
-/// What one payload may still cost.
+/// The remaining allowance of a payload.
 struct Bounds {
     elements: Cell<usize>,
     levels: Cell<u32>,
@@ -114,7 +114,7 @@ impl Bounds {
         E::custom("")
     }
 
-    /// What an error means that came back from postcard.
+    /// Returns the meaning of an error that came back from postcard.
     #[cold]
     fn told(&self, error: impl fmt::Display) -> Refusal {
         if let Some(told) = self.refusal.borrow_mut().take() {
@@ -131,12 +131,12 @@ impl Bounds {
     }
 }
 
-/// One of postcard's deserializers or accesses, or one of a type's visitors or seeds, with
-/// the bounds that hold for all of them.
+/// Wraps a deserializer or access of postcard's, or a visitor or seed of a type's, with the bounds
+/// that hold for all of them.
 struct Bounded<'b, I> {
     inner: I,
     bounds: &'b Bounds,
-    /// Whether it has as many elements as the bytes say, and not as the type says.
+    /// The number of elements follows from the bytes, not from the type.
     is_counted: bool,
 }
 
@@ -433,10 +433,10 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
     }
 }
 
-/// How deep decoding may recurse, in structs, sequences, enums and `Some`s within each
-/// other: as deep as serde_json goes, and deeper than any message written for the wire. At
-/// about 4 KiB of stack per level without optimization and 1 KiB with it (measured, of a
-/// struct with 150 bytes of fields), a quarter of the 2 MiB that a thread has.
+/// The depth to which decoding may recurse, in structs, sequences, enums and `Some`s within each
+/// other: as deep as serde_json goes, and deeper than any message written for the wire. At about 4
+/// KiB of stack per level without optimization and 1 KiB with it (measured, of a struct with 150
+/// bytes of fields), a quarter of the 2 MiB that a thread has.
 const MAX_NESTING: u32 = 128;
 
 /// Elements beyond the number of the payload's bytes. Those that take no bytes have no

@@ -1,4 +1,4 @@
-//! What `#[serde(with = "serde_bytes")]` makes of a type, for fingerprints.
+//! Fingerprints of types that `#[serde(with = "serde_bytes")]` changes.
 
 #![forbid(unsafe_code)]
 

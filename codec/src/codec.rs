@@ -64,11 +64,11 @@ use crate::{EncodeError, Invalid, SchemaInfo, SlotWriter};
             `peer.channel(name).codec::<ibex::Serde>()`"
 )]
 pub trait Codec<T: ?Sized>: Send + Sync + 'static {
-    /// What a received message dereferences to.
+    /// The type that a received message dereferences to.
     type View: ?Sized;
 
-    /// What a received message keeps beside its bytes: `()` for a codec that
-    /// reads in place, the decoded value for one that cannot.
+    /// The value that a received message keeps beside its bytes: `()` for a codec that reads in
+    /// place, the decoded value for one that cannot.
     type Held: Send + 'static;
 
     /// Alignment of the payload's first byte: a power of two from
@@ -76,7 +76,7 @@ pub trait Codec<T: ?Sized>: Send + Sync + 'static {
     /// fails.
     fn alignment() -> usize;
 
-    /// What both ends compare when they open the channel. Includes the codec's
+    /// Returns the schema that both ends compare when they open the channel. Includes the codec's
     /// name and every property of the build that changes the bytes.
     fn schema() -> SchemaInfo;
 

@@ -1,9 +1,9 @@
 //! Collects the structure of a type, as a hash for the peers to compare and as
-//! text for the people who read why they differ.
+//! text for people to read why they differ.
 //!
 //! Rules:
 //!
-//! 1. What is hashed is a sequence of tokens, each a tag, a length and that many
+//! 1. The hash covers a sequence of tokens, each a tag, a length and that many
 //!    bytes. Lists end in a token of their own. So the sequence can be read back
 //!    in one way only, and two structures that differ anywhere differ here.
 //! 2. Names of types that a user defined are text and never hashed; names of
@@ -21,7 +21,7 @@ use std::any;
 use crate::fingerprint::Fnv1a;
 use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
 
-/// What [`Schema::describe`] describes a type to.
+/// The receiver of a description by [`Schema::describe`].
 ///
 /// Derived implementations call [`structure`](Self::structure) and
 /// [`enumeration`](Self::enumeration). One written by hand, for a type that
@@ -81,7 +81,7 @@ impl Describer {
         self.parts("<", parts, ">");
     }
 
-    /// A tuple.
+    /// Describes a tuple.
     pub fn tuple(&mut self, parts: &[fn(&mut Describer)]) {
         self.token(Token::Tuple, &[]);
         self.parts("(", parts, ")");

@@ -1,4 +1,4 @@
-//! Why a value did not become bytes, and why bytes did not become a value.
+//! The reasons why a value did not become bytes, and why bytes did not become a value.
 //!
 //! These are causes, not yet diagnoses: the channel that meets one adds the
 //! peer, the channel's name and the sequence, and says what happens next.
@@ -12,7 +12,7 @@ use std::error::Error;
 #[error("the value needs more room than its slot has")]
 pub struct Overflow;
 
-/// Why a value was not encoded.
+/// The reason why a value was not encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The slot is too small. Not a fault: the caller tries again with more
@@ -25,7 +25,7 @@ pub enum EncodeError {
     Failed(Box<dyn Error + Send + Sync>),
 }
 
-/// Why bytes from a peer are not a message of the channel's type.
+/// The reason why bytes from a peer are not a message of the channel's type.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Invalid(Box<dyn Error + Send + Sync>);

@@ -11,8 +11,8 @@
 
 use std::fmt;
 
-/// What both ends of a channel compare: equal if and only if the structure of
-/// the message type and its codec are (but for a collision in 128 bits).
+/// The value that both ends of a channel compare: equal if and only if the structure of the
+/// message type and its codec are (but for a collision in 128 bits).
 ///
 /// It covers field names, their order and types all the way down, variant names
 /// and discriminants, and the codec with the properties of its build. It does

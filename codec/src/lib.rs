@@ -1,5 +1,5 @@
-//! How ibex turns a value into bytes where they will travel, and bytes back
-//! into a view where they arrived.
+//! Codecs turn a value into bytes where they will travel, and bytes back into a view where they
+//! arrived.
 //!
 //! A [`Codec`] writes through a [`SlotWriter`] straight into ring memory and
 //! hands the receiver a view of the payload in place. These come with ibex:

@@ -42,7 +42,7 @@ use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWrite
 ///
 /// No allocation per message in the steady state: rkyv's scratch space is one
 /// arena per thread that grows to the largest message seen. The exception is
-/// `Rc` and `Arc`: whoever writes or checks them keeps a map of the shared ones,
+/// `Rc` and `Arc`: writing or checking them keeps a map of the shared ones,
 /// which is allocated anew for each message.
 ///
 /// # Limits
@@ -76,7 +76,7 @@ where
     }
 
     fn schema() -> SchemaInfo {
-        // What rkyv's format features decide, read off the types they change.
+        // The effects of rkyv's format features, read off the types they change.
         let offsets = format!("{}-bit offsets", 8 * size_of::<ArchivedUsize>());
         let endianness = if is_little_endian() {
             "little-endian"
@@ -182,8 +182,8 @@ impl Trace for Invalid {
     }
 }
 
-/// Whether rkyv was built to archive numbers in little-endian order: asked of
-/// the codec itself, since rkyv's cargo features are not ours to see.
+/// Returns whether rkyv was built to archive numbers in little-endian order: asked of the codec
+/// itself, since rkyv's cargo features are not visible here.
 fn is_little_endian() -> bool {
     let mut memory = [MaybeUninit::uninit(); size_of::<u16>()];
     let mut slot = SlotWriter::new(&mut memory);
@@ -210,9 +210,9 @@ const NESTED_ALIGNMENT: usize = 16;
 /// beyond.
 const MAX_PADDED_ALIGNMENT: usize = 32;
 
-/// How deep a check may recurse. Deeper than any message written for the wire;
-/// at 1 to 2 KiB of stack per level without optimization (measured), a quarter of
-/// the 2 MiB that a thread has.
+/// The depth to which a check may recurse. Deeper than any message written for the wire; at 1 to 2
+/// KiB of stack per level without optimization (measured), a quarter of the 2 MiB that a thread
+/// has.
 const MAX_NESTING: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Bounds the text of an [`Invalid`]: no error message needs more.

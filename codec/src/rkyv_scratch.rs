@@ -1,5 +1,5 @@
-//! What rkyv needs beside the slot to write a message: made when first asked for,
-//! since most messages never ask.
+//! The memory that rkyv needs beside the slot to write a message: made when first requested, since
+//! most messages never need it.
 //!
 //! rkyv's own high-level functions prepare an arena and a map of shared pointers
 //! for every call. For a struct of 64 bytes these were 11 of the 14 ns that it
@@ -7,7 +7,7 @@
 //!
 //! Rules for the arena:
 //!
-//! 1. A thread keeps at most one between messages, in `ARENA`. Whoever encodes
+//! 1. A thread keeps at most one between messages, in `ARENA`. A call that encodes
 //!    takes it out, so a message that is encoded inside a serializer finds none
 //!    and makes its own; the last to finish leaves theirs.
 //! 2. Taking it out leaves it its largest block only (`Arena::acquire` frees the
@@ -25,8 +25,8 @@ use rkyv::ser::{Allocator, Serializer, Sharing};
 
 use crate::{EncodeError, SlotWriter};
 
-/// What a type sees that is serialized by [`Rkyv`](crate::Rkyv). Code that is
-/// generic over its messages does not need it: it asks for `Rkyv: Codec<T>`.
+/// The serializer that [`Rkyv`](crate::Rkyv) passes to a type. Code that is generic over its
+/// messages does not need it: it asks for `Rkyv: Codec<T>`.
 pub type RkyvSerializer<'w, 's, 'a> =
     Strategy<Serializer<&'w mut SlotWriter<'s>, Scratch<'a>, WrittenPointers>, EncodeError>;
 
@@ -66,7 +66,7 @@ thread_local! {
 /// Memory for the intermediate results of one serialization: an arena, once
 /// something asks for it.
 pub struct Scratch<'a> {
-    /// Where the arena will come from, until it has.
+    /// The source of the arena, until it is claimed.
     source: Option<&'a mut ThreadArena>,
     arena: Option<ArenaHandle<'a>>,
 }
@@ -107,8 +107,7 @@ impl fmt::Debug for Scratch<'_> {
     }
 }
 
-/// Where each `Rc` and `Arc` of a message has been written: a map, once there is
-/// one.
+/// The positions of each `Rc` and `Arc` of a message that was written: a map, once there is one.
 #[derive(Debug, Default)]
 pub struct WrittenPointers(Option<Share>);
 

@@ -1,4 +1,4 @@
-//! What a type's structure is, for two programs that want to agree on it.
+//! The structure of a type, for two programs that want to agree on it.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ pub trait Schema {
     fn describe(to: &mut Describer);
 }
 
-/// What both ends of a channel compare and, where they differ, show.
+/// The schema that both ends of a channel compare and, where they differ, show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaInfo {
     /// Equal at both ends, or the channel does not open.

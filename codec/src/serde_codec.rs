@@ -1,7 +1,7 @@
 //! Messages of types that derive serde's traits, in the format of the crate postcard.
 //!
 //! The format is positional: fields in their order, variants by their number, integers in
-//! as many bytes as they need, no names and no types. What the bytes mean stands in the
+//! as many bytes as they need, no names and no types. The meaning of the bytes stands in the
 //! type alone, which is why both ends compare its fingerprint first.
 
 use std::any;
@@ -116,7 +116,8 @@ where
     }
 }
 
-/// The same for all codecs of this format: who sends owned values reaches who borrows.
+/// Returns the schema of all codecs of this format, so that owned values reach receivers that
+/// borrow.
 pub(crate) fn schema_of<T: Schema + ?Sized>() -> SchemaInfo {
     SchemaInfo::of::<T>("postcard 1", &[])
 }
@@ -143,7 +144,7 @@ pub(crate) fn decode<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result<T, 
     })
 }
 
-/// Where postcard writes.
+/// The place where postcard writes.
 struct Slot<'w, 's>(&'w mut SlotWriter<'s>);
 
 impl Flavor for Slot<'_, '_> {

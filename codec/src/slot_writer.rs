@@ -111,7 +111,7 @@ impl<'a> SlotWriter<'a> {
         self.len
     }
 
-    /// Whether nothing has been written yet.
+    /// Returns whether nothing has been written yet.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -123,14 +123,14 @@ impl<'a> SlotWriter<'a> {
         self.limit - self.len
     }
 
-    /// Whether a write has been refused. What lies in the slot is then no
-    /// payload, even if the codec took no notice.
+    /// Returns whether a write has been refused. The bytes in the slot are then no payload, even
+    /// if the codec took no notice.
     #[inline]
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// What was written so far.
+    /// Returns the bytes that were written so far.
     #[inline]
     pub fn written(&self) -> &[u8] {
         // SAFETY: `len` bytes from the start of `slot` are in bounds (rule 1)

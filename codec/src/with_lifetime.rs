@@ -29,6 +29,6 @@
     note = "a type that owns what it holds goes by the codec `Serde`"
 )]
 pub trait WithLifetime {
-    /// This type, for the lifetime `'a`.
+    /// The type for the lifetime `'a`.
     type With<'a>;
 }

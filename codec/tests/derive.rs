@@ -1,4 +1,4 @@
-//! What `#[ibex::message]` and `#[derive(ibex::Schema)]` accept.
+//! Types that `#[ibex::message]` and `#[derive(ibex::Schema)]` accept.
 
 extern crate self as ibex;
 pub use ibex_codec::{self as codec, Schema, message, rkyv};
@@ -198,7 +198,7 @@ mod recursive {
         pub(super) arguments: Vec<Expr>,
     }
 
-    /// What bounds it has is said here.
+    /// The type's own bounds are given here.
     #[ibex::message]
     #[rkyv(
         serialize_bounds(__S: rkyv::ser::Writer, __S::Error: rkyv::rancor::Source),

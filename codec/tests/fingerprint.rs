@@ -1,4 +1,4 @@
-//! What changes a fingerprint, and what does not.
+//! Changes that alter a fingerprint, and changes that do not.
 //!
 //! Each `differ` is a change that a rolling upgrade may make on one side first;
 //! a fingerprint that missed it would let the peers misread each other.
@@ -401,7 +401,7 @@ fn a_name_stands_for_a_structure() {
     // A name is nothing but a name.
     let number = fingerprint::<by_name_of_an_atom::Entry>();
     assert_ne!(number, fingerprint::<by_the_atom::Entry>());
-    // Of the type itself it stands for its fields and parameters too.
+    // A name on the type itself stands for its fields and parameters too.
     let whole = fingerprint::<whole_by_name::Entry<foreign::Id>>();
     assert_eq!(whole, fingerprint::<whole_by_name::Either>());
     assert_ne!(whole, named);
@@ -412,7 +412,8 @@ fn a_name_stands_for_a_structure() {
     assert_eq!(text::<whole_by_name::Either>(), "test: \"raft-0.10\"");
 }
 
-/// As it stands in the first version that had it, for programs of both to understand each other.
+/// The fingerprint is that of the first version that had it, so that programs of both understand
+/// each other.
 #[test]
 fn a_name_has_the_same_fingerprint_for_ever() {
     #[derive(Schema)]

@@ -1,5 +1,5 @@
-//! What a peer may send: anything. `open` answers with yes or no, and a yes is
-//! safe to read to the end.
+//! Arbitrary bytes, as a peer may send them. `open` answers with yes or no, and a yes is safe to
+//! read to the end.
 
 extern crate self as ibex;
 pub use ibex_codec::{self as codec, Schema, message, rkyv};
@@ -87,8 +87,7 @@ where
     T: std::fmt::Debug,
 {
     read_bytes::<Rkyv, T, _>(bytes, |view| {
-        // The same value may be too deep or too shared to deserialize; it may
-        // not be unsafe to try.
+        // A valid value may be too deep or too shared to deserialize; trying must be safe.
         if let Ok(value) = rkyv::deserialize::<T, BoxedError>(view) {
             assert!(!format!("{value:?}").is_empty());
         }

@@ -1,5 +1,5 @@
-//! What goes in comes out, for every codec; and a slot that is too small gives
-//! an overflow and nothing else, whatever its size.
+//! Every codec returns the value that went in; and a slot that is too small gives an overflow and
+//! nothing else, whatever its size.
 
 extern crate self as ibex;
 pub use ibex_codec::{self as codec, Schema, message, rkyv};
@@ -237,8 +237,8 @@ fn raw_bytes() {
     }
 }
 
-/// What a sender of raw bytes accepts without a conversion: its `send` takes
-/// `&T`, as `encode` does.
+/// The arguments that a sender of raw bytes accepts without a conversion: its `send` takes `&T`,
+/// as `encode` does.
 #[test]
 fn raw_takes_literals_and_vectors() {
     let mut memory = [std::mem::MaybeUninit::uninit(); 16];

@@ -322,7 +322,7 @@ fn elements_that_take_no_bytes_are_counted() {
     assert_eq!(many(100), Ok(100));
     let text = refusal::<Vec<()>>(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");
     assert!(text.contains("more elements than bytes"), "{text}");
-    // What takes a byte each is never too many.
+    // Elements that take a byte each are never too many.
     let empty = vec![Vec::<u8>::new(); 5000];
     assert_eq!(decoded(encode::<Serde, _>(&empty).bytes()), Ok(empty));
     // Many small claims count together, as those of maps do.
@@ -501,7 +501,7 @@ fn functions_of_ones_own_are_described_by_hand() {
     assert!(text.contains("invalid digit"), "{text}");
 }
 
-/// One type may go by either codec.
+/// A type that may travel by either codec.
 #[message]
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[rkyv(compare(PartialEq), derive(Debug))]

@@ -1,4 +1,4 @@
-//! What must not compile, and what the compiler says about it.
+//! Programs that must not compile, and the compiler's messages about them.
 //!
 //! The texts are those of the newest stable compiler. After a change on purpose:
 //! `TRYBUILD=overwrite cargo test -p ibex-codec --test ui`.

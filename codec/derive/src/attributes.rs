@@ -1,4 +1,4 @@
-//! What stands in `#[ibex(..)]` and `#[rkyv(..)]`, as far as it concerns us.
+//! The contents of `#[ibex(..)]` and `#[rkyv(..)]`, as far as the derives use them.
 
 use syn::meta::ParseNestedMeta;
 use syn::{
@@ -7,12 +7,11 @@ use syn::{
 
 use crate::serde_attributes;
 
-/// What `#[ibex(..)]` says on a type, or in the parentheses of
-/// `#[ibex::message(..)]`.
+/// The contents of `#[ibex(..)]` on a type, or of the parentheses of `#[ibex::message(..)]`.
 pub(crate) struct Container {
     /// The ibex crate.
     pub(crate) krate: Path,
-    /// Whether attributes of serde are for other formats than ours.
+    /// Attributes of serde are for other formats than ours.
     pub(crate) ignores_serde: bool,
     /// The name that stands for all of its structure.
     pub(crate) schema_name: Option<LitStr>,
@@ -30,7 +29,7 @@ impl Container {
         }
     }
 
-    /// For the parentheses of `#[ibex::message(..)]`.
+    /// Creates the settings in the parentheses of `#[ibex::message(..)]`.
     pub(crate) fn of_message() -> Self {
         Self {
             is_recursive: Some(false),
@@ -75,16 +74,16 @@ impl Container {
     }
 }
 
-/// How a field is to be described.
+/// The description of a field.
 pub(crate) struct Field {
     /// The type whose structure it has.
     pub(crate) described_as: Type,
-    /// What stores it in another way than its type's own: rkyv's wrapper, by its bare name,
+    /// The way in which the field is stored, if not as its type: rkyv's wrapper, by its bare name,
     /// or serde's `skip`.
     pub(crate) wrapper: Option<String>,
     /// The name that stands for the structure of its type.
     pub(crate) schema_name: Option<LitStr>,
-    /// Whether `#[ibex(schema = ..)]` says what to describe it as.
+    /// `#[ibex(schema = ..)]` says what to describe the field as.
     is_described: bool,
     /// Set if the implementation is to say that this type has a schema, so that a lack of it
     /// is one error.

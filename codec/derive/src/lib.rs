@@ -61,7 +61,7 @@ use proc_macro::TokenStream;
 ///
 /// A receiver takes a message for invalid whose pointers (boxes, vectors, strings) are nested
 /// more than 254 deep: following them must end before its stack does. `send` does not count
-/// them, since a count would cost each message of such a type, so whoever builds a deep one
+/// them, since a count would cost each message of such a type, so a program that builds a deep one
 /// keeps to the limit. A list that may be longer is better sent as a `Vec`.
 ///
 /// Attributes of rkyv work as always, for example `#[rkyv(derive(Debug))]` for

@@ -9,8 +9,8 @@ use syn::{Attribute, Error, Fields, GenericParam, Generics, Ident, Item, Result,
 
 use crate::attributes::Container;
 
-/// The expansion. After an error the item is still there, so that the compiler
-/// complains about the message and not about every use of the type as well.
+/// Expands the attribute. After an error the item is still there, so that the compiler complains
+/// about the message and not about every use of the type as well.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     match message(arguments, item.clone()) {
         Ok(message) => message,
@@ -84,7 +84,7 @@ fn depends_on(ty: &TokenStream, generics: &Generics) -> bool {
     })
 }
 
-/// How a type refers to itself, directly or through others, if it does.
+/// The way in which a type refers to itself, directly or through others, if it does.
 struct Recursion {
     is_recursive: bool,
     is_shared: bool,
@@ -122,7 +122,7 @@ impl Recursion {
             if names(&ty, ident) || names(&ty, &itself) || is_recursive && may_name_messages {
                 found.is_recursive = true;
                 let shared = ["Rc", "Arc"].map(|name| Ident::new(name, Span::call_site()));
-                // What another type contains cannot be seen here.
+                // The contents of another type are not visible here.
                 found.is_shared |= is_recursive || shared.iter().any(|name| names(&ty, name));
                 field.attrs.push(parse_quote!(#[rkyv(omit_bounds)]));
             } else if may_name_messages {

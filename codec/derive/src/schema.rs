@@ -114,7 +114,7 @@ fn with_lifetime(input: &DeriveInput, container: &Container) -> Option<TokenStre
     })
 }
 
-/// Whether a bound holds for some lifetimes and not for all that a type's own parameters
+/// Returns whether a bound holds for some lifetimes and not for all that a type's own parameters
 /// outlive.
 fn names_lifetime(bound: &TypeParamBound) -> bool {
     !matches!(bound, TypeParamBound::Lifetime(_)) && has_lifetime(bound)

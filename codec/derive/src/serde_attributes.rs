@@ -1,5 +1,4 @@
-//! What stands in `#[serde(..)]`, as far as it changes the bytes that the codec `Serde`
-//! writes.
+//! The contents of `#[serde(..)]`, as far as they change the bytes that the codec `Serde` writes.
 //!
 //! Its format has positions and neither names nor types. So what only names things is
 //! stepped over; what lets one end leave out or insert bytes that the other does not
@@ -10,15 +9,15 @@ use syn::meta::ParseNestedMeta;
 use syn::spanned::Spanned;
 use syn::{Attribute, Error, Expr, ExprLit, Lit, Result};
 
-/// How serde writes a field.
+/// The way in which serde writes a field.
 pub(crate) enum Field {
-    /// As its type is written.
+    /// The field is stored as its type.
     Plain,
-    /// As bytes, by the crate serde_bytes.
+    /// The field is stored as bytes, by the crate serde_bytes.
     Bytes,
-    /// Not at all.
+    /// The field is not stored.
     Skipped,
-    /// By functions of the user's own, named here.
+    /// The field is stored by functions of the user's own, named here.
     Custom(Span),
 }
 
@@ -136,7 +135,7 @@ fn skip_value(meta: &ParseNestedMeta<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a path in quotes leads to the crate serde_bytes, by whatever way.
+/// Returns whether a path in quotes leads to the crate serde_bytes, by whatever way.
 fn is_serde_bytes(path: &Expr) -> bool {
     let Expr::Lit(ExprLit {
         lit: Lit::Str(path),
@@ -163,6 +162,6 @@ fn unknown(meta: &ParseNestedMeta<'_>) -> Error {
     ))
 }
 
-/// For types that have serde's derives for something else.
+/// The advice for types that have serde's derives for something else.
 const WAY_OUT: &str = "if no channel of that codec carries this type, say \
                        `#[ibex(ignore_serde)]` on it";

@@ -2,7 +2,7 @@
 
 /// Has the error types named say by [`Debug`](std::fmt::Debug) what they say by
 /// [`Display`](std::fmt::Display): a `main` that returns an error, and `unwrap`, print it by
-/// `Debug`, and whoever reads that is to find the diagnosis, not the fields of a value. As such
+/// `Debug`, and a reader is to find the diagnosis, not the fields of a value. As such
 /// a type's `Display` tells of its sources too, nothing is lost.
 ///
 /// ```

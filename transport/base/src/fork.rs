@@ -1,9 +1,8 @@
 //! Detects that this process is a fork of the one that made the nodes.
 //!
-//! A child has a copy of every handle and none of what stands behind them: no other thread,
-//! so that a lock may be held for ever; the same sockets and devices, which belong to the
-//! parent; and the same shared memory. So it may drop what it has, or leave it, and do
-//! nothing else with it.
+//! A child has a copy of every handle, and nothing behind them is its own. It has no other
+//! thread, so a lock may be held for ever. Sockets and devices belong to the parent, and peers
+//! read the shared memory. So a child may drop a handle, or leave it, and do nothing else with it.
 //!
 //! Rules:
 //!
@@ -30,13 +29,13 @@ use rustix::{
     param::page_size,
 };
 
-/// Something of a process was used in a fork of it. Nothing was done.
+/// An error: an object of a process was used in a fork of it, and nothing was done.
 ///
 /// A process that has made a node keeps what belongs to ibex to itself. In a fork of it every
 /// call answers this, a new node included, and dropping anything tells nobody and gives nothing
 /// back. Fork before the first node is made, or let the child `exec`.
 ///
-/// What a child is not told by an error:
+/// A child gets no error for these:
 ///
 /// - A message or reservation that was held at the fork may be dropped, acknowledged and
 ///   detached, all without effect. Its bytes are not there: to read them is a segmentation fault,
@@ -51,7 +50,7 @@ use rustix::{
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsedAfterFork {
-    /// What was used.
+    /// The object or operation that was used.
     pub what: String,
     /// The process that it belongs to.
     pub owner: u32,
@@ -85,14 +84,14 @@ impl UsedAfterFork {
     }
 }
 
-/// Whether this process is a fork of one that has made a node: one load.
+/// Returns whether this process is a fork of one that has made a node: one load.
 #[inline(always)]
 #[must_use]
 pub fn is_child() -> bool {
     PAGE.word.load(Ordering::Relaxed) == 0 && is_child_at_a_closer_look()
 }
 
-/// The same as an error, for what says `what` it is.
+/// Checks that this process is not such a fork; `what` names the object for the error.
 ///
 /// # Errors
 ///
@@ -122,7 +121,7 @@ pub unsafe fn keep_from_children(range: Range<usize>) {
     debug_assert!(advised.is_ok(), "madvise of our own range: {advised:?}");
 }
 
-/// This process makes a node: from now on its children are told apart.
+/// Declares that this process makes a node, so that its children are told apart from now on.
 ///
 /// # Errors
 ///
@@ -139,7 +138,7 @@ pub fn claim() -> Result<(), UsedAfterFork> {
             }
             false => THE_NUMBER,
         };
-        // TOLD, pairs with `is_child_at_a_closer_look`: who sees how a child is told sees the
+        // TOLD, pairs with `is_child_at_a_closer_look`: to see how a child is told is to see the
         // word as well.
         TOLD_BY.store(told_by, Ordering::Release);
     }
@@ -161,15 +160,15 @@ fn is_child_at_a_closer_look() -> bool {
 /// The process that made the first node; a child has its parent's here.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// How a child is told: one of the constants below.
+/// The way in which a child is told: one of the constants below.
 static TOLD_BY: AtomicU32 = AtomicU32::new(NOBODY);
 
-/// No node was made yet, so nothing is there that a child could use.
+/// The process has made no node yet, so a child could use nothing.
 const NOBODY: u32 = 0;
-/// By [`Page::word`].
+/// A child is told by [`Page::word`].
 const THE_WORD: u32 = 1;
-/// By the process number, at a system call for each look: before Linux 4.14, and in sandboxes
-/// that do not know the advice.
+/// A child is told by the process number, at a system call for each look: before Linux 4.14, and
+/// in sandboxes that do not know the advice.
 const THE_NUMBER: u32 = 2;
 
 /// A page of its own for the word, of whatever size pages are: 4 KiB on x86-64, up to 64 KiB

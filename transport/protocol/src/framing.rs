@@ -14,7 +14,7 @@ use super::format::{
     record::{HEADER_BYTES, MAX_ALIGNMENT},
 };
 
-/// What frames travel in.
+/// The medium that frames travel in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriage {
     /// A stream of bytes. Credit counts the bytes of frames with records, and of their
@@ -64,8 +64,8 @@ impl Carriage {
         }
     }
 
-    /// Where a frame begins in arrival memory, modulo 64, when `landing` is where the one
-    /// before it ended.
+    /// Returns the offset in arrival memory, modulo 64, of a frame whose predecessor ended at
+    /// `landing`.
     #[must_use]
     pub const fn landing(self, landing: usize) -> usize {
         match self {
@@ -74,7 +74,7 @@ impl Carriage {
         }
     }
 
-    /// What a frame costs.
+    /// Returns the credit that a frame costs.
     #[inline]
     #[must_use]
     pub fn cost(self, header: &FrameHeader) -> u64 {
@@ -93,14 +93,14 @@ impl Carriage {
         self == Carriage::Stream && header.kind == FrameKind::Chunk
     }
 
-    /// Whether a frame takes a reserved buffer.
+    /// Returns whether a frame takes a reserved buffer.
     #[inline]
     #[must_use]
     pub fn is_talk(self, header: &FrameHeader) -> bool {
         self != Carriage::Stream && header.kind == FrameKind::Control && header.sequence == TALK
     }
 
-    /// What a frame of the session itself costs that is no talk.
+    /// Returns the cost of a control frame of the session that is no talk.
     #[must_use]
     pub const fn control_cost(self) -> u64 {
         match self {

@@ -9,7 +9,7 @@
 
 /// Values by id. A new id that is not the greatest moves those behind it.
 ///
-/// What it holds comes first, unlike in maps whose key says as much: ids are numbers, mostly
+/// Its contents come first, unlike in maps whose key says as much: ids are numbers, mostly
 /// `u32`, and then go without saying.
 #[derive(Debug, Clone)]
 pub struct IdMap<T, I = u32> {
@@ -35,7 +35,7 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         self.entries.binary_search_by_key(&id, |(id, _)| *id)
     }
 
-    /// Where `id` stands, which is no further behind the first than its number is.
+    /// Returns the index of `id`, which is no further behind the first than its number is.
     fn place(&self, id: I) -> Option<usize> {
         let (first, _) = self.entries.first()?;
         let behind = id.into().checked_sub((*first).into())?;
@@ -84,7 +84,7 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         Some(&mut self.entries[at].1)
     }
 
-    /// Whether `id` has a value.
+    /// Returns whether `id` has a value.
     #[must_use]
     pub fn contains(&self, id: I) -> bool {
         self.get(id).is_some()
@@ -121,13 +121,13 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         self.entries.shrink_to_fit();
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -148,7 +148,7 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         self.entries.iter().map(|(_, value)| value)
     }
 
-    /// All ids, growing.
+    /// Returns all ids, growing.
     pub fn ids(&self) -> impl Iterator<Item = I> {
         self.entries.iter().map(|(id, _)| *id)
     }

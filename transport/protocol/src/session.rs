@@ -1,6 +1,6 @@
-//! One session: two nodes, the channels between them, and which frame goes next.
+//! A session: two nodes, the channels between them, and which frame goes next.
 //!
-//! Pure state. The host (a fabric's link, or the simulated one) feeds it frames with
+//! Pure state. The host (the engine, or the simulation) feeds it frames with
 //! [`handle_frame`](Session::handle_frame) and the wishes of local handles with the
 //! other methods, takes frames with [`poll_transmit`](Session::poll_transmit) until it
 //! answers `None`, and events with [`poll_event`](Session::poll_event) likewise.
@@ -48,18 +48,18 @@ use receive_channel::ReceiveChannel;
 use resume::Stage;
 use send_channel::SendChannel;
 
-/// What both ends settled in the handshake.
+/// The terms that both ends settled in the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
-    /// What frames travel in.
+    /// The medium that frames travel in.
     pub carriage: Carriage,
-    /// This side dialed, so it keeps the
-    /// [larger reserve](super::credit::reserved_buffer::reserved_buffers).
+    /// This side dialed, so it keeps the [larger
+    /// reserve](super::credit::reserved_buffer::reserved_buffers).
     pub dialed: bool,
-    /// What the peer may keep in flight to us at first: arrival bytes or buffers, as the
-    /// carriage counts. 0 if the [broker](super::credit::broker) decides that later.
+    /// The arrival bytes or buffers that the peer may keep in flight to us at first. 0 if the
+    /// [broker](super::credit::broker) decides that later.
     pub our_credit: u64,
-    /// What we may keep in flight to the peer at first.
+    /// The arrival bytes or buffers that we may keep in flight to the peer at first.
     pub peer_credit: u64,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
@@ -80,7 +80,7 @@ pub struct SessionConfig {
 pub struct Session {
     config: SessionConfig,
 
-    /// Between old wires and new ones.
+    /// The stage between old wires and new ones.
     stage: Stage,
 
     // Ends.
@@ -105,21 +105,21 @@ pub struct Session {
     reserved: ReservedBuffer,
     /// The next frame says that it had to wait for credit.
     has_waited: bool,
-    /// So many times the peer is to be asked for any answer,
+    /// The number of questions for any answer that are still to be sent.
     queries: u32,
-    /// and to be given one.
+    /// The number of the peer's questions that are still to be answered.
     answers: u32,
-    /// How often bytes of the peer's were damaged on their way.
+    /// The number of times that bytes of the peer's were damaged on their way.
     damaged: u64,
     goodbye: Goodbye,
     /// The peer has said it.
     heard_goodbye: bool,
     /// The peer is told that this node drains, and whether it has.
     draining: Option<bool>,
-    /// What the peer has said of itself.
+    /// The peer's announcement that it drains.
     heard_draining: Option<bool>,
-    /// Something other than records may have to go out, or to ride on the next frame. Set
-    /// by whatever may lead to that, cleared when a look finds nothing.
+    /// Set if a frame may have to go out for something other than records, or with it. Set by
+    /// whatever may lead to that, cleared when a look finds nothing.
     has_errands: bool,
     /// Pieces on their way into the peer's memory.
     writes_under_way: u32,
@@ -144,11 +144,11 @@ struct End {
     closed_here: bool,
     /// Another end of the name and role may be opened here.
     name_is_free: bool,
-    /// Behind which message, and why.
+    /// The last message before the close, and the reason.
     closing: Option<(u64, CloseReason)>,
     /// The peer's end is gone, or of no use.
     closed_there: bool,
-    /// It is of no use: the two do not fit each other.
+    /// The two ends do not fit each other, so this one is of no use.
     is_mismatched: bool,
     /// The peer has said that its end is gone.
     heard_close: bool,
@@ -177,7 +177,7 @@ struct PeerOpen {
     role: Role,
     name: Arc<str>,
     spec: Arc<ChannelSpec>,
-    /// It was closed before anyone here opened the counterpart.
+    /// The end was closed before anyone here opened the counterpart.
     closed: Option<CloseReason>,
 }
 
@@ -381,7 +381,7 @@ impl Session {
         self.sender_mut(end)?.announce(sequence, length)
     }
 
-    /// Whether bytes of large message `sequence` may still be wanted for a frame.
+    /// Returns whether bytes of large message `sequence` may still be wanted for a frame.
     #[must_use]
     pub fn sends_large(&self, end: u32, sequence: u64) -> bool {
         match self.ends.get(end).map(|end| &end.state) {
@@ -392,7 +392,7 @@ impl Session {
 
     /// Sending end `end` rests: the peer gets its blocks back.
     pub fn return_landings(&mut self, end: u32) {
-        // Of one that is closed they are back without a word.
+        // A closed end has its memory back without a word.
         let Some(End {
             state: EndState::Sender(sender),
             close_is_out: false,
@@ -488,7 +488,7 @@ impl Session {
         }
     }
 
-    /// How the payloads of our end `end` are aligned, once the channel is open.
+    /// Returns the alignment of payloads of our end `end`, once the channel is open.
     #[must_use]
     pub fn alignment(&self, end: u32) -> Option<usize> {
         match &self.ends.get(end)?.state {
@@ -497,7 +497,8 @@ impl Session {
         }
     }
 
-    /// The same of the end that is paired with the sending end `channel` of the peer's.
+    /// Like [`alignment`](Self::alignment), for the end that is paired with the peer's sending end
+    /// `channel`.
     #[must_use]
     pub fn alignment_of_arrivals(&self, channel: u32) -> Option<usize> {
         self.alignment(self.paired(Role::Sender, channel)?)
@@ -509,13 +510,13 @@ impl Session {
         self.paired[role as usize].get(peer_end).copied()
     }
 
-    /// Whether the peer has announced its end `peer_end`, which may be over.
+    /// Returns whether the peer has announced its end `peer_end`, which may be over.
     #[must_use]
     pub fn has_heard_of(&self, peer_end: u32) -> bool {
         peer_end <= self.newest_peer_end
     }
 
-    /// Whether the sender of receiving end `end` waits for its application.
+    /// Returns whether the sender of receiving end `end` waits for its application.
     #[must_use]
     pub fn is_asked(&self, end: u32) -> bool {
         match self.ends.get(end) {
@@ -527,7 +528,7 @@ impl Session {
         }
     }
 
-    /// Whether the sender of receiving end `end` waits for room in its window.
+    /// Returns whether the sender of receiving end `end` waits for room in its window.
     #[must_use]
     pub fn wants_room(&self, end: u32) -> bool {
         match self.ends.get(end) {
@@ -553,9 +554,9 @@ impl Session {
         self.grant_by(end, sequence, Way::Chunks, bytes);
     }
 
-    /// The same, and the peer's device writes there. Until
-    /// [the message is written](Arrival::Written), the peer's end is gone or nothing of the
-    /// peer can come any more, the memory is the peer's.
+    /// Like [`grant`](Self::grant), for memory that the peer's device writes to. Until [the
+    /// message is written](Arrival::Written), the peer's end is gone or nothing of the peer can
+    /// come any more, the memory is the peer's.
     pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
         debug_assert!(self.config.writes);
         self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
@@ -624,7 +625,7 @@ impl Session {
         self.landings.count()
     }
 
-    /// So many pieces, the oldest ones, have come to the peer's memory.
+    /// Notes that so many pieces, the oldest ones, have come to the peer's memory.
     pub fn writes_are_done(&mut self, writes: u32) {
         self.writes_under_way -= writes;
         while let Some(end) = self.awaiting_writes.pop() {
@@ -650,7 +651,7 @@ impl Session {
         }
     }
 
-    /// Whether the goodbye is in a frame: nothing more will be sent.
+    /// Returns whether the goodbye is in a frame: nothing more will be sent.
     #[must_use]
     pub fn said_goodbye(&self) -> bool {
         self.goodbye == Goodbye::Said
@@ -672,20 +673,20 @@ impl Session {
         self.has_errands = true;
     }
 
-    /// What the broker has to hear since the last time. Take it after frames were handled
-    /// or polled, and after a recall.
+    /// Takes the news for the broker since the last time. Take it after frames were handled or
+    /// polled, and after a recall.
     #[must_use]
     pub fn take_credit_report(&mut self) -> CreditReport {
         self.credit_grant.take_report()
     }
 
-    /// How much credit the peer has used in all: while it sends, this grows.
+    /// Returns how much credit the peer has used in all: while it sends, this grows.
     #[must_use]
     pub fn credit_used(&self) -> u64 {
         self.credit_grant.used()
     }
 
-    /// What the peer may keep in flight at a time.
+    /// Returns the credit that the peer may keep in flight at a time.
     #[must_use]
     pub fn credit_lent(&self) -> u64 {
         self.credit_grant.lent()
@@ -708,7 +709,7 @@ impl Session {
         self.unpaired.len() + paired - over
     }
 
-    /// How much the session holds.
+    /// Returns how much the session holds.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
         Footprint {
@@ -721,7 +722,7 @@ impl Session {
         }
     }
 
-    /// Whether there are events.
+    /// Returns whether there are events.
     #[inline]
     #[must_use]
     pub fn has_events(&self) -> bool {
@@ -780,7 +781,7 @@ impl Session {
     }
 }
 
-/// [`Session::paired_entry`] for who needs other parts of the session beside it.
+/// [`Session::paired_entry`] for callers that need other parts of the session beside it.
 #[inline(always)]
 fn paired_entry<'a>(
     paired: &[IdMap<u32>; 2],

@@ -1,9 +1,9 @@
-//! Which sends of a queue pair ask for a completion.
+//! The choice of sends that ask for a completion.
 //!
-//! A completion costs the device a write and us a poll, and one tells of all sends before
-//! it, so few are asked for: one in [`INTERVAL`], and one with each frame that ends
-//! something, after which memory can be given back or a session be closed. Failures need
-//! none: a request that fails completes whether it was to or not.
+//! A completion costs the device a write and us a poll, and it tells of all sends before it. So
+//! few are requested: one in [`INTERVAL`], and one with each frame that ends something, after
+//! which memory can be given back or a session be closed. Failures need none: a request that
+//! fails completes in any case.
 #![forbid(unsafe_code)]
 
 /// Sends to one completion that is asked for. Half the shortest send queue, so that the
@@ -17,7 +17,7 @@ pub struct SignalCadence {
 }
 
 impl SignalCadence {
-    /// Whether the next send asks for a completion; `ends_something` if memory or the
+    /// Returns whether the next send asks for a completion; `ends_something` if memory or the
     /// session waits for it.
     #[inline]
     pub fn is_due(&mut self, ends_something: bool) -> bool {

@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-/// What a session may be waiting for.
+/// An event that a session may be waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Timer {
     /// A closing session gives its last bytes and the peer's goodbye until then.
     Linger,
-    /// Whether threads have left the senders of a closing session is looked at again then.
+    /// Looks again whether threads have left the senders of a closing session.
     Leave,
     /// A queue pair on its way out is given up then.
     Drain,
@@ -17,8 +17,8 @@ pub enum Timer {
     Stall,
     /// Ends that somebody waits for in a call without `open_timeout` are looked at then.
     Open,
-    /// What the Unix socket did not take, or this process could not take from it, is tried
-    /// again then.
+    /// Tries again to pass what the Unix socket did not take, or to take what this process could
+    /// not take from it.
     Pass,
     /// Receivers that lack memory for what has come try again then.
     Memory,
@@ -63,7 +63,7 @@ impl TimerTable {
         self.expiries[timer as usize] = None;
     }
 
-    /// Whether `timer` will go off.
+    /// Returns whether `timer` will go off.
     #[must_use]
     pub fn is_set(&self, timer: Timer) -> bool {
         self.expiries[timer as usize].is_some()
@@ -75,7 +75,7 @@ impl TimerTable {
         *set = Some(set.map_or(expiry, |set| set.min(expiry)));
     }
 
-    /// When [`poll_expired`](Self::poll_expired) has something to say next.
+    /// Returns when [`poll_expired`](Self::poll_expired) has something to say next.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.expiries.iter().flatten().min().copied()

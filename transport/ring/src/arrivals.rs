@@ -2,7 +2,7 @@
 //!
 //! A ring with three roles, each a value of its own that one thread holds at a
 //! time. The *writer* (the engine) pushes descriptors of frames. The *reader*
-//! (the receiver handle) works through them in place. The *retirer* (whoever
+//! (the receiver handle) works through them in place. The *retirer* (the thread that
 //! advances the channel's counters) drops them, in order, once the messages in
 //! them are released; what they own lives until then.
 //!
@@ -68,7 +68,7 @@ pub type ArrivalRing<T> = (ArrivalWriter<T>, ArrivalReader<T>, ArrivalRetirer<T>
 pub struct ArrivalWriter<T> {
     shared: Arc<Shared<T>>,
     published: u64,
-    /// As of the last look.
+    /// The index as of the last look.
     retired: u64,
 }
 
@@ -98,7 +98,7 @@ impl<T> ArrivalWriter<T> {
         })
     }
 
-    /// Whether a push would succeed. Yes stays true until the push.
+    /// Returns whether a push would succeed. The answer `true` stays true until the push.
     #[inline]
     #[must_use]
     pub fn has_room(&mut self) -> bool {
@@ -126,8 +126,8 @@ impl<T> ArrivalWriter<T> {
     }
 }
 
-/// A slot that is free. What is put into it is never dropped on the way, and so needs no
-/// address before.
+/// A slot that is free. An arrival that is put into it is never dropped on the way, and so
+/// needs no address before.
 pub struct Vacancy<'a, T> {
     slot: &'a UnsafeCell<MaybeUninit<T>>,
     shared: &'a Shared<T>,
@@ -149,7 +149,7 @@ impl<T> Vacancy<'_, T> {
             unsafe { (*slot).write(arrival) };
         });
         *self.published += 1;
-        // ARRIVE, pairs with `ArrivalReader::is_empty`: who sees the index sees the
+        // ARRIVE, pairs with `ArrivalReader::is_empty`: a reader that sees the index sees the
         // arrival. Model: loom_arrivals.
         self.shared
             .published
@@ -161,7 +161,7 @@ impl<T> Vacancy<'_, T> {
 pub struct ArrivalReader<T> {
     shared: Arc<Shared<T>>,
     completed: u64,
-    /// As of the last look.
+    /// The index as of the last look.
     published: Cell<u64>,
 }
 
@@ -186,7 +186,7 @@ impl<T> ArrivalReader<T> {
         })
     }
 
-    /// Whether there is none. "There is one" stays true until it is completed.
+    /// Returns whether there is no arrival. The answer `false` stays true until one is completed.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -258,7 +258,7 @@ impl<T> ArrivalRetirer<T> {
     }
 }
 
-/// What the three ends share.
+/// The state that the three ends share.
 ///
 /// In this order: processors fetch cache lines in pairs, and what is written here by two
 /// threads is never in one.
@@ -282,7 +282,7 @@ impl<T> Deref for Line<T> {
     }
 }
 
-/// What moves behind the writer, mostly by one thread: a receiver's handle retires what it
+/// The indices behind the writer, moved mostly by one thread: a receiver's handle retires what it
 /// has completed.
 struct Behind {
     completed: AtomicU64,

@@ -18,12 +18,12 @@
 //!     +------------------------- `Advance`, in order <--------------+
 //! ```
 //!
-//! Who writes:
+//! Writers:
 //!
 //! 1. Empty -> Held: the receiver, which alone hands out.
 //! 2. Held -> Detached, and these -> Dropped or Acknowledged: the owner of the
 //!    guard, which is one value; a final state is its last word.
-//! 3. Final -> Empty: whoever holds the advance lock. A Detached cell is not
+//! 3. Final -> Empty: the holder of the advance lock. A Detached cell is not
 //!    final: its message may still be acknowledged, so it stays.
 //! 4. After its last store a guard only reads `asked` and the bell. By then the
 //!    block may serve another channel; that costs one spurious ring.
@@ -50,7 +50,7 @@ use super::{
 /// elsewhere.
 #[repr(C, align(64))]
 pub struct CellBlock {
-    /// Whether somebody waits for this channel's counters: one of the `ASKED_*`.
+    /// The state of the question for this channel's counters: one of the `ASKED_*`.
     asked: AtomicU32,
     asymmetry: Asymmetry,
     /// Always a `&'static Bell`; changes when the block is leased again.
@@ -59,34 +59,34 @@ pub struct CellBlock {
     cells: Pages<AtomicU32>,
 }
 
-/// Nobody waits.
+/// No sender waits.
 const ASKED_NOT: u32 = 0;
 /// The next settled cell must ring.
 const ASKED: u32 = 1;
-/// It did; the engine has not looked yet.
+/// A settled cell rang; the engine has not looked yet.
 const ASKED_RUNG: u32 = 2;
 
-/// What a cell says of its message.
+/// The state of a message, as its cell has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CellState {
-    /// Not handed out.
+    /// The message was not handed out.
     Empty = 0,
     /// A guard reads the record in place.
     Held = 1,
     /// The message was copied out: its space is free, it may still be
     /// acknowledged.
     Detached = 2,
-    /// Gone without acknowledgement.
+    /// The message is gone without acknowledgement.
     Dropped = 3,
     /// The application has acknowledged it.
     Acknowledged = 4,
 }
 
-/// What [`CellBlock::cell`] found in a cell.
+/// The contents of a cell, as [`CellBlock::cell`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// The state.
+    /// The state of the message.
     pub state: CellState,
     /// Bytes of the record, header and padding included.
     pub size: u64,
@@ -110,7 +110,7 @@ impl CellBlock {
         Ok(CellLease { block })
     }
 
-    /// How many messages may be handed out at a time.
+    /// Returns how many messages may be handed out at a time.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -124,7 +124,7 @@ impl CellBlock {
     pub fn hold(&self, sequence: u64, size: usize) {
         debug_assert_eq!(self.cell(sequence).state, CellState::Empty);
         // Relaxed: the guard that follows it reaches other threads only by
-        // means that order this store before theirs, and who sums meanwhile
+        // means that order this store before theirs, and a thread that sums meanwhile
         // stops at Empty and at Held alike.
         self.at(sequence as u32).store(
             CellState::Held as u32 | size_units(size) << SIZE_SHIFT,
@@ -137,11 +137,11 @@ impl CellBlock {
     /// states may follow which.
     #[inline]
     pub fn settle(&'static self, sequence_low: u32, size_units: u32, state: CellState) {
-        // SETTLE, pairs with `cell`: who sees the state knows that the guard
+        // SETTLE, pairs with `cell`: a thread that sees the state knows that the guard
         // has read its last byte. Model: loom_space_is_reused_after_settle.
         self.at(sequence_low)
             .store(state as u32 | size_units << SIZE_SHIFT, Ordering::Release);
-        // ASK, pairs with `ask`: either we see the question here or whoever
+        // ASK, pairs with `ask`: either we see the question here or the thread that
         // asked sees our cell. From here on the block may be another
         // channel's (rule 4). Model: loom_settled_while_asked.
         self.asymmetry.light();
@@ -150,7 +150,7 @@ impl CellBlock {
         }
     }
 
-    /// What the cell of message `sequence` says.
+    /// Returns the contents of the cell of message `sequence`.
     #[inline]
     #[must_use]
     pub fn cell(&self, sequence: u64) -> Cell {
@@ -169,27 +169,27 @@ impl CellBlock {
         self.at(sequence as u32).store(0, Ordering::Relaxed);
     }
 
-    /// Somebody waits for our counters: from now on the next guard that settles
-    /// rings, once. The caller must sum the cells now, for those that settled
-    /// before they could know: [`Advance::ask`](super::Advance::ask) does both.
+    /// Asks for this channel's counters: from now on the next guard that settles rings, once. The
+    /// caller must sum the cells now, for those that settled before they could know:
+    /// [`Advance::ask`](super::Advance::ask) does both.
     pub(super) fn ask(&self) {
         self.asked.store(ASKED, Ordering::Relaxed);
         self.asymmetry.heavy_here();
     }
 
-    /// Nobody waits any more.
+    /// Ends the question: no sender waits any more.
     pub fn hush(&self) {
         self.asked.store(ASKED_NOT, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits for this channel's counters.
+    /// Returns whether a sender waits for this channel's counters.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) != ASKED_NOT
     }
 
-    /// Whether a guard has rung since the last question. Its answer stands in
-    /// the cells; who still waits for more must ask again.
+    /// Returns whether a guard has rung since the last question. Its answer stands in the cells; a
+    /// sender that waits for more must ask again.
     #[must_use]
     pub fn has_rung(&self) -> bool {
         self.asked.load(Ordering::Relaxed) == ASKED_RUNG
@@ -213,7 +213,7 @@ impl CellBlock {
     /// No cell is held or detached, none is held meanwhile, and nobody else writes any:
     /// under the advance lock, or after the end of the channel.
     pub unsafe fn discard(&self) {
-        // SAFETY: as the caller says; whoever reads meanwhile stops at a final state and at
+        // SAFETY: as the caller says; a thread that reads meanwhile stops at a final state and at
         // an empty one alike.
         unsafe { self.cells.discard() };
     }
@@ -278,7 +278,7 @@ impl CellState {
 ///
 /// Dropped while messages are held or detached, it does not give the block
 /// back: their guards would settle cells of another channel. The block is lost
-/// then, so whoever ends a channel early keeps the lease until
+/// then, so code that ends a channel early keeps the lease until
 /// [`is_settled`](Self::is_settled).
 #[derive(Debug)]
 pub struct CellLease {
@@ -293,8 +293,8 @@ impl CellLease {
         self.block
     }
 
-    /// Whether no guard will touch its cell again. Stays true once nothing
-    /// more is handed out.
+    /// Returns whether no guard will touch its cell again. Stays true once nothing more is handed
+    /// out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         // SETTLE, pairs with `settle`: what the guards read may be freed now.

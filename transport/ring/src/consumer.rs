@@ -3,7 +3,7 @@
 //! Rules:
 //!
 //! 1. A header word is read once and believed only after it was checked: kind,
-//!    sequence and length. What it says afterwards is never asked again.
+//!    sequence and length. The word is never read again.
 //! 2. Nothing is ever written: the memory may be mapped read-only.
 //! 3. Reading on and giving space back are different things: `advance` only
 //!    moves this end, the release counters free the space.
@@ -71,7 +71,7 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// What it has read, as what it goes on behind.
+    /// Returns how far it has read, as the place to go on behind.
     #[must_use]
     pub fn read(&self) -> Released {
         Released {
@@ -185,8 +185,8 @@ impl<M: RingMemory> Consumer<M> {
         self.sequence += records;
     }
 
-    /// Whether nothing is there yet: one relaxed load, for spinning. "Not
-    /// empty" stays true.
+    /// Returns whether no record is there yet: one relaxed load, for spinning. "Not empty" stays
+    /// true.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -195,7 +195,7 @@ impl<M: RingMemory> Consumer<M> {
             == 0
     }
 
-    /// Whether nothing is there yet behind the next `bytes`, which are whole records: as
+    /// Returns whether no record is there yet behind the next `bytes`, which are whole records: as
     /// [`is_empty`](Self::is_empty).
     #[inline]
     #[must_use]
@@ -204,14 +204,14 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.load(offset, Ordering::Relaxed) == 0
     }
 
-    /// Where the next record begins.
+    /// Returns where the next record begins.
     #[inline]
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> &M {
@@ -297,32 +297,32 @@ impl<M: RingBytes> Consumer<M> {
 /// A published record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: RecordKind,
-    /// Payload bytes.
+    /// The length of the payload.
     pub length: usize,
     /// The message's sequence; the first is 1.
     pub sequence: u64,
-    /// Where the record begins.
+    /// The position at which the record begins.
     pub position: u64,
-    /// The same as an offset in the ring; the payload is 8 bytes further.
+    /// That position as an offset in the ring; the payload is 8 bytes further.
     pub offset: usize,
     /// Bytes up to the next record.
     pub size: usize,
 }
 
-/// Some whole records, one behind the other.
+/// A run of whole records, one behind the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Their bytes, headers and padding included.
     pub bytes: usize,
-    /// How many they are.
+    /// The number of records.
     pub records: u64,
     /// The last of them, if it announces a large message.
     pub large: Option<Record>,
 }
 
-/// What stands in the ring is no record of this channel.
+/// The ring holds something that is no record of this channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the header of message {sequence} is malformed: {fault} (word {word:#018x}); \
@@ -333,18 +333,18 @@ pub struct Malformed {
     pub sequence: u64,
     /// The word as it was read.
     pub word: u64,
-    /// What is wrong with it.
+    /// The defect of the header.
     pub fault: Fault,
 }
 
-/// What is wrong with a header word.
+/// The defect of a header word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// A kind that we do not know.
     #[error("{0}")]
     Kind(UnknownKind),
-    /// Another sequence than the one that was due.
+    /// The sequence differs from the one that was due.
     #[error("it carries the low sequence {0}")]
     Sequence(u32),
     /// A payload longer than the ring.

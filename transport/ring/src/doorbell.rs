@@ -22,7 +22,7 @@ use ibex_base::sync::{Asymmetry, AtomicU32, Ordering};
 /// The sleeper's side.
 #[derive(Debug, Default)]
 pub struct Arm {
-    /// Of the last arming; 0 before the first.
+    /// The generation of the last arming; 0 before the first.
     generation: u32,
 }
 
@@ -40,7 +40,7 @@ impl Arm {
         asymmetry.heavy();
     }
 
-    /// The first half of [`arm`](Self::arm), for who arms many words: one
+    /// The first half of [`arm`](Self::arm), for sleepers that arm many words: one
     /// [`Asymmetry::heavy`] must follow before the second looks, or
     /// [`Asymmetry::heavy_here`] if the publishers are of this process.
     pub fn set(&mut self, armed: &AtomicU32) {
@@ -65,14 +65,14 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Nothing rung yet.
+    /// Creates a doorbell that has not rung.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the sleeper must be rung now: call it after each publish (or
-    /// after the last of a batch), and ring if it says so.
+    /// Returns whether the sleeper must be rung now: call it after each publish (or after the last
+    /// of a batch), and ring if it returns `true`.
     ///
     /// A generation that comes round again unseen would be missed; that takes
     /// 2^32 armings between two publishes.

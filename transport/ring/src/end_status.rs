@@ -7,7 +7,7 @@
 //!    stand in control segments, which are read-only on the other side.
 //! 2. A block consists of atomics from end to end, so that a reference to it covers no
 //!    byte that another process could change behind the compiler's back. A peer's word is
-//!    a claim: whoever reads it checks it.
+//!    a claim: its reader checks it.
 //! 3. Words that different threads write stand on different cache lines.
 
 use std::{
@@ -29,7 +29,7 @@ use ibex_protocol::format::counters::Counters;
 /// Bytes of a block in a control segment; what it says takes half of them.
 pub const BLOCK_BYTES: usize = 256;
 
-/// What a sending end says.
+/// The words of a sending end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SenderWords {
@@ -42,12 +42,12 @@ pub struct SenderWords {
     _line: [AtomicU64; 6],
     /// The armed word of a sender that waits for release or acknowledgement.
     pub asked: AtomicU32,
-    /// Not 0 while it waits for release: what a receiver looks at that is asked for long.
+    /// Not 0 while the sender waits for release: a receiver that is asked for long looks at it.
     pub wants_room: AtomicU32,
     _asked_line: [AtomicU32; 14],
 }
 
-/// What a receiving end says.
+/// The words of a receiving end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ReceiverWords {
@@ -100,7 +100,7 @@ impl SenderWords {
     /// The end closes behind message `last`.
     #[inline]
     pub fn close(&self, last: u64) {
-        // CLOSE, pairs with `closed_at`: who sees it sees every record before it.
+        // CLOSE, pairs with `closed_at`: a reader that sees it sees every record before it.
         self.closed_at.store(last + 1, Ordering::Release);
     }
 
@@ -129,7 +129,7 @@ impl ReceiverWords {
         self.armed.store(0, Ordering::Relaxed);
     }
 
-    /// Publishes counters; only who holds the advance lock, or the engine, does.
+    /// Publishes counters; only the holder of the advance lock, or the engine, does.
     #[inline]
     pub fn report(&self, counters: &Counters) {
         let ended = if counters.acknowledgement_ended {
@@ -140,7 +140,7 @@ impl ReceiverWords {
         self.received.store(counters.received, Ordering::Relaxed);
         self.acknowledged
             .store(counters.acknowledged | ended, Ordering::Relaxed);
-        // RELEASE, pairs with `released`: who sees the prefix may write over the bytes
+        // RELEASE, pairs with `released`: a sender that sees the prefix may write over the bytes
         // that its guards have read. The position first: a reader that sees the count
         // sees a position at least as new.
         self.released_position
@@ -175,7 +175,7 @@ impl ReceiverWords {
         self.closed.store(1, Ordering::Release);
     }
 
-    /// Whether the end is gone.
+    /// Returns whether the end is gone.
     #[inline]
     pub fn is_closed(&self) -> bool {
         load(&self.closed) != 0

@@ -1,11 +1,14 @@
 //! Rings, the memory they lie in, and how threads wait beside them.
 //!
-//! The ring algorithms are generic over the memory they run on. One message's way through
-//! them: [`Producer`] publishes a record, the [`Doorbell`] says whether the reader sleeps,
-//! [`Consumer`] (or, behind a network, the [`arrivals`] ring) hands the record out, a release
-//! cell in a [`CellBlock`] says when its guard is gone, and [`Advance`] turns cells into the
-//! counters that give the space back. None of these steps takes a lock, a fence, a system call
-//! or an allocation per message.
+//! The ring algorithms are generic over the memory they run on. A message takes these steps:
+//!
+//! 1. [`Producer`] publishes a record.
+//! 2. The [`Doorbell`] says whether the reader sleeps.
+//! 3. [`Consumer`] (or, behind a network, the [`arrivals`] ring) hands the record out.
+//! 4. A release cell in a [`CellBlock`] says when its guard is gone.
+//! 5. [`Advance`] turns cells into the counters that give the space back.
+//!
+//! None of these steps takes a lock, a fence, a system call or an allocation per message.
 //!
 //! [`memory`] has the mappings and pools, [`parking`] the protocols of sleeping and waking.
 //!

@@ -29,7 +29,7 @@ impl Words {
         Self::crashing_after(capacity, usize::MAX)
     }
 
-    /// Of all stores only the first `stores` happen.
+    /// Creates a memory that performs only the first `stores` stores.
     pub(crate) fn crashing_after(capacity: usize, stores: usize) -> Self {
         let count = capacity / 8;
         Self {

@@ -27,14 +27,14 @@ pub(super) struct Pages<T> {
 #[derive(Debug)]
 pub(super) struct Pages<T>(Vec<T>);
 
-/// What is in its initial state in fresh pages.
+/// A type that is in its initial state in fresh pages.
 ///
 /// # Safety
 ///
 /// Zero bits are a value, and the initial one, or any is as good; nothing has to be dropped,
 /// and no page is too little aligned.
 pub(super) unsafe trait Initial {
-    /// One value, as loom needs it.
+    /// Returns a value, as loom needs it.
     #[cfg(loom)]
     fn initial() -> Self;
     /// Puts it into its initial state, as loom sees it.
@@ -72,7 +72,7 @@ unsafe impl<T> Initial for UnsafeCell<std::mem::MaybeUninit<T>> {
 
 #[cfg(not(loom))]
 impl<T: Initial> Pages<T> {
-    /// So many values.
+    /// Maps pages for so many values.
     pub(super) fn new(count: usize) -> Result<Self, NoMemory> {
         let layout = std::alloc::Layout::array::<T>(count);
         let bytes = layout.expect("a window fits the address space").size();
@@ -91,7 +91,7 @@ impl<T: Initial> Pages<T> {
     ///
     /// # Safety
     ///
-    /// Nobody writes a value meanwhile, and whoever reads one may find it in either state.
+    /// Nobody writes a value meanwhile, and a reader may find it in either state.
     pub(super) unsafe fn discard(&self) {
         // SAFETY: as the caller says.
         unsafe { self.memory.discard() };

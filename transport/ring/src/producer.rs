@@ -29,21 +29,21 @@ pub struct Producer<M> {
     layout: Layout,
     window_messages: u64,
 
-    // What we have written.
-    /// Where the next record begins.
+    // Records that were written.
+    /// The position of the next record.
     position: u64,
     /// The last published sequence; 0 before the first message.
     sequence: u64,
 
-    // What we have zeroed for those to come.
+    // Words that were zeroed for later records.
     /// Every word from the position to here where a header may come is 0.
     clean_until: u64,
     /// A slot was given out since the last publish.
     slot_is_out: bool,
 
-    // What has come back, as of the last refresh.
+    // Space that came back, as of the last refresh.
     released: Released,
-    /// Where the next header word may lie at most (rule 2).
+    /// The last position at which the next header word may lie (rule 2).
     last_position: u64,
     /// The last sequence that the window takes.
     last_sequence: u64,
@@ -84,7 +84,7 @@ impl<M: RingMemory> Producer<M> {
         );
         assert!(window_messages > 0, "a window of no messages never opens");
         let position = released.position;
-        // Rule 1. Who reads the ring is told of it by means that order this store before.
+        // Rule 1. A reader of the ring is told of it by means that order this store before.
         let offset = position as usize & (capacity - 1);
         memory.store(offset, 0, Ordering::Relaxed);
         Self {
@@ -114,7 +114,7 @@ impl<M: RingMemory> Producer<M> {
         self.layout.payload(self.largest_record())
     }
 
-    /// Whether a payload of `length` bytes can be published now.
+    /// Returns whether a payload of `length` bytes can be published now.
     #[inline]
     #[must_use]
     pub fn fits(&self, length: usize) -> bool {
@@ -123,7 +123,7 @@ impl<M: RingMemory> Producer<M> {
             && self.position + self.layout.size(length) as u64 <= self.last_position
     }
 
-    /// Whether the window has no message left, be there bytes or not.
+    /// Returns whether the window has no message left, be there bytes or not.
     #[must_use]
     pub fn is_out_of_messages(&self) -> bool {
         self.sequence >= self.last_sequence
@@ -177,7 +177,7 @@ impl<M: RingMemory> Producer<M> {
             sequence_low: self.sequence as u32,
         };
         // Rule 1 for the next record, unless its word is clean already. The store
-        // below orders it: who sees our header sees this 0, or what we have
+        // below orders it: a reader that sees our header sees this 0, or what we have
         // stored there since. The offset may lie in the second mapping, where
         // the slot's bytes are reached as well (rule 4 of the memory).
         // Model: loom_old_payload_is_no_header.
@@ -186,7 +186,7 @@ impl<M: RingMemory> Producer<M> {
             self.memory.store(offset + size, 0, Ordering::Relaxed);
             self.clean_until = next + self.layout.step() as u64;
         }
-        // PUBLISH, pairs with `Consumer::peek`: who reads this header sees the
+        // PUBLISH, pairs with `Consumer::peek`: a reader of this header sees the
         // payload. Model: loom_publish_then_read.
         self.memory
             .store(offset, header.to_word(), Ordering::Release);
@@ -199,11 +199,11 @@ impl<M: RingMemory> Producer<M> {
     /// Zeroes a word in each of the lines that the next records will be written to, as
     /// far as they are free.
     ///
-    /// It is done behind the header, while the reader is busy with it: a line that
-    /// is ours when the next record comes costs that record nothing. Publishing
-    /// waits for the stores before it, and a line that the reader had one lap ago
-    /// takes as long as the message itself: 64 bytes take 100 ns one way without
-    /// this, 52 with it (far: 383 and 239), for the ring alone.
+    /// This happens behind the header, while the reader is busy with it, so that the
+    /// line is ours when the next record comes. Publishing waits for the stores
+    /// before it, and a line that the reader had one lap ago takes as long as the
+    /// message itself. 64 bytes take 100 ns one way without this and 52 with it
+    /// (far: 383 and 239), for the ring alone.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         let target = (self.position + self.layout.ahead()).min(self.last_position + 1);
@@ -223,30 +223,29 @@ impl<M: RingMemory> Producer<M> {
         self.sequence
     }
 
-    /// Where the next record will begin: all bytes ever written, and the first
-    /// position.
+    /// Returns where the next record will begin: all bytes ever written, and the first position.
     #[inline]
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// What the last refresh knew.
+    /// Returns the progress of the last refresh.
     #[inline]
     #[must_use]
     pub fn released(&self) -> Released {
         self.released
     }
 
-    /// Whether all that was published had been released at the last refresh.
-    /// "Drained" stays true until the next publish; "not drained" may be old.
+    /// Returns whether all that was published had been released at the last refresh. "Drained"
+    /// stays true until the next publish; "not drained" may be old.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.released.messages == self.sequence
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> &M {
@@ -292,8 +291,8 @@ impl<M: RingBytes> Producer<M> {
     #[inline]
     pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         if std::mem::replace(&mut self.slot_is_out, true) {
-            // What an abandoned slot has got stays there: only the word of the next
-            // header is known to be 0, which no slot contains.
+            // An abandoned slot keeps its bytes: only the word of the next header is known to be
+            // 0, which no slot contains.
             self.clean_until = self.position + self.layout.step() as u64;
         }
         let room = self.room();
@@ -334,7 +333,7 @@ fn last_position(released: Released, capacity: usize) -> u64 {
     released.position + (capacity - HEADER_BYTES) as u64
 }
 
-/// How far a consumer has released: cumulative, so late news is harmless.
+/// The progress of a consumer's releases: cumulative, so late news is harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
     /// Messages, counted from 1: the contiguous prefix whose guards are gone.
@@ -353,11 +352,11 @@ pub struct Released {
     published.messages, published.position
 )]
 pub struct Misbehaved {
-    /// What it says now.
+    /// The progress that the consumer claims now.
     pub claimed: Released,
-    /// What it said before.
+    /// The progress that it claimed before.
     pub before: Released,
-    /// What we have published.
+    /// The progress of publishing.
     pub published: Released,
 }
 

@@ -10,7 +10,7 @@
 //!
 //! 1. All fields but `lock` are written under the lock and may be read by
 //!    anyone, one by one.
-//! 2. Who finds the lock taken marks it *look again* and goes: the holder
+//! 2. A thread that finds the lock taken marks it *look again* and goes: the holder
 //!    cannot give the lock up while it is marked, and sums once more.
 //! 3. `released` passes detached, dropped and acknowledged messages; `settled`
 //!    passes dropped and acknowledged ones and empties their cells, so it
@@ -28,30 +28,30 @@ use super::cells::{CellBlock, CellState};
 pub struct Advance {
     lock: AtomicU32,
 
-    // What the peer is told.
+    // Counters for the peer.
     released: AtomicU64,
     position: AtomicU64,
     acknowledged: AtomicU64,
     acknowledgement_ended: AtomicU32,
 
-    // What the receiver needs to know.
+    // Counters for the receiver.
     /// All cells up to this sequence are empty again.
     settled: AtomicU64,
 }
 
-/// Nobody sums.
+/// No thread sums.
 const FREE: u32 = 0;
-/// Somebody does.
+/// A thread sums.
 const HELD: u32 = 1;
-/// Somebody does, and has to do it again.
+/// A thread sums, and has to do it again.
 const LOOK_AGAIN: u32 = 2;
 
-/// How far a receiver's messages are done.
+/// The progress of a receiver's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// The contiguous prefix of messages whose space is free.
     pub released: u64,
-    /// Where in the ring that prefix ends, from where the ring begins.
+    /// The position in the ring at which that prefix ends.
     pub position: u64,
     /// The contiguous prefix that the application has acknowledged.
     pub acknowledged: u64,
@@ -61,7 +61,7 @@ pub struct Prefix {
 }
 
 impl Default for Advance {
-    /// Nothing handed out yet.
+    /// Returns the state before the first message was handed out.
     fn default() -> Self {
         Self {
             lock: AtomicU32::new(FREE),
@@ -75,7 +75,7 @@ impl Default for Advance {
 }
 
 impl Advance {
-    /// Sums the cells, or makes whoever is doing so look again.
+    /// Sums the cells, or makes the thread that is doing so look again.
     ///
     /// Cells that had settled before the call are counted when it returns, or
     /// will be by a holder that is still running. `then` is called under the
@@ -83,8 +83,8 @@ impl Advance {
     /// that the space may be overwritten). It must not panic and not come back
     /// here.
     pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
-        // ADVANCE, pairs with itself and with the release below: who finds the
-        // lock free sees all that the last holder did; who marks it makes the
+        // ADVANCE, pairs with itself and with the release below: a thread that finds the
+        // lock free sees all that the last holder did; a thread that marks it makes the
         // cells it saw visible to the holder. Model: loom_advance_looks_again.
         if self.lock.swap(LOOK_AGAIN, Ordering::AcqRel) == FREE {
             self.run_locked(cells, then);

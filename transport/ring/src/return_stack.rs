@@ -1,4 +1,4 @@
-//! Numbers on their way back to the one who gives them out: a receive buffer that no
+//! Numbers on their way back to the owner that gives them out: a receive buffer that no
 //! message lies in any more, brought by whatever thread released the last one.
 //!
 //! A stack of indices, linked through a table with one entry for each, so returning
@@ -7,29 +7,29 @@
 //!
 //! Rules:
 //!
-//! 1. An index is out, on the stack, or with the owner; whoever returns it has it.
-//! 2. `next[index]` belongs to whoever has the index, and to the taker once it is on the
+//! 1. An index is out, on the stack, or with the owner; its returner has it.
+//! 2. `next[index]` belongs to the thread that has the index, and to the taker once it is on the
 //!    stack.
-//! 3. After [`close`](Returns::close) nothing is taken in any more: who returns an index
+//! 3. After [`close`](Returns::close) nothing is taken in any more: a thread that returns an index
 //!    keeps it, and what it stood for.
 #![forbid(unsafe_code)]
 
 use ibex_base::sync::{AtomicU32, Ordering};
 
-/// The stack.
+/// A stack of returned indices, linked through an array.
 #[derive(Debug)]
 pub struct Returns {
     head: AtomicU32,
     next: Box<[AtomicU32]>,
 }
 
-/// Nothing is on the stack.
+/// The stack is empty.
 const EMPTY: u32 = u32::MAX;
-/// Nothing is taken in any more.
+/// The stack takes nothing in any more.
 const CLOSED: u32 = u32::MAX - 1;
 
 impl Returns {
-    /// For the indices below `count`, all of them out.
+    /// Creates a stack for the indices below `count`, all of them out.
     ///
     /// # Panics
     ///
@@ -49,7 +49,7 @@ impl Returns {
         let mut head = self.head.load(Ordering::Relaxed);
         while head != CLOSED {
             self.next[index as usize].store(head, Ordering::Relaxed);
-            // RETURN, pairs with `take` and `close`: who takes the index sees the link to
+            // RETURN, pairs with `take` and `close`: the taker of the index sees the link to
             // the rest, and comes after all that was done with what it stands for.
             let swapped =
                 self.head

@@ -10,7 +10,7 @@
 //!    atomically. Only the producer stores, only with [`RingMemory::store`].
 //! 2. Payload bytes are written by the producer alone, and only while they lie
 //!    between its position and the last released record: they are its `&mut`.
-//! 3. Payload bytes of a published record are read only, by whoever holds the
+//! 3. Payload bytes of a published record are read only, by the holder of the
 //!    record, until its release.
 //! 4. The producer reaches a word at the address at which it reaches the bytes
 //!    around it. The same memory at another address is another object to the
@@ -71,7 +71,7 @@ impl Mapped {
     ///    may write to that memory at any time.
     /// 2. If a [`Producer`](super::Producer) is made over it: the mapping is
     ///    writable, there is one producer at a time, and nobody else writes.
-    /// 3. Whoever calls `Producer::refresh` names only records that nobody in
+    /// 3. The caller of `Producer::refresh` names only records that nobody in
     ///    this process reads any more. (What another process reads is that
     ///    process's affair.)
     #[must_use]
@@ -121,10 +121,11 @@ impl RingMemory for Mapped {
     }
 }
 
-// SAFETY: what `RingBytes` asks for is what the caller of `Mapped::new`
-// promised: two mappings back to back, so `capacity` bytes from any offset up
-// to the capacity (1), writable and with one writer for a producer (2), and
-// no reader in this process where the producer writes (3).
+// SAFETY: the caller of `Mapped::new` promised what `RingBytes` asks for.
+// 1. There are two mappings back to back, so `capacity` bytes from any offset
+//    up to the capacity.
+// 2. For a producer they are writable and have one writer.
+// 3. No reader in this process is where the producer writes.
 unsafe impl RingBytes for Mapped {
     #[inline]
     fn bytes(&self, offset: usize) -> *mut u8 {
@@ -133,8 +134,8 @@ unsafe impl RingBytes for Mapped {
     }
 }
 
-// SAFETY: `Mapped` is an address and a number. Who may access the memory there
-// is settled by the promises made to `Mapped::new`, which name no thread.
+// SAFETY: `Mapped` is an address and a number. The rights to the memory there
+// are settled by the promises made to `Mapped::new`, which name no thread.
 unsafe impl Send for Mapped {}
 // SAFETY: as for `Send`; its shared methods only load and store atomically.
 unsafe impl Sync for Mapped {}

@@ -29,7 +29,7 @@ const BYTES: usize = 8;
 const OUT: usize = 0;
 const IN: usize = 64;
 
-/// One end of the connection.
+/// An end of the connection.
 struct End {
     pair: QueuePair,
     completions: CompletionWait,

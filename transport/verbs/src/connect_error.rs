@@ -15,28 +15,28 @@ use super::{
 /// A queue pair could not be brought to another state: everything there is to know.
 #[derive(Debug)]
 pub struct ConnectError {
-    /// The device.
+    /// The device's name.
     pub device: String,
     /// Our queue pair.
     pub queue_pair: u32,
-    /// From here.
+    /// The state before the change.
     pub from: QueuePairState,
-    /// What was to be set.
+    /// The attributes that were to be set.
     pub attributes: QueuePairAttributes,
     /// Which of it.
     pub mask: AttributeMask,
     /// Our port and GID, as soon as they are known.
     pub local: Option<LocalPort>,
-    /// The peer.
+    /// The peer's endpoint.
     pub remote: Option<RemoteEndpoint>,
-    /// Why.
+    /// The cause of the failure.
     pub cause: ConnectCause,
 }
 
-/// Why a queue pair could not be brought to another state.
+/// The reason why a queue pair could not be brought to another state.
 #[derive(Debug)]
 pub enum ConnectCause {
-    /// No device would take it; it was not asked.
+    /// The change is illegal on every device; the device was not asked.
     Illegal(IllegalTransition),
     /// The device refused.
     Refused(Errno),

@@ -28,7 +28,7 @@ use super::{
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// This process is a fork of one that has made a node: the library's locks may be held.
+    /// The process is a fork of one that has made a node: the library's locks may be held.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
     /// The library is not installed, or cannot be loaded.
@@ -37,7 +37,7 @@ pub enum VerbsError {
          libraries (Debian: libibverbs1 ibverbs-providers; Fedora: libibverbs) and start again"
     )]
     NoLibrary {
-        /// What the dynamic linker said.
+        /// The dynamic linker's message.
         reason: String,
     },
     /// The kernel has no verbs.
@@ -48,9 +48,9 @@ pub enum VerbsError {
         )
     )]
     NoKernelSupport {
-        /// What the library said.
+        /// The library's error.
         r#source: Errno,
-        /// What keeps this process from seeing them, if the kernel may have them.
+        /// The reason why this process does not see them, if the kernel may have them.
         hidden: Option<String>,
     },
     /// There are none.
@@ -62,7 +62,7 @@ pub enum VerbsError {
         )
     )]
     NoDevice {
-        /// What keeps this process from seeing them, if there may be some.
+        /// The reason why this process does not see them, if there may be some.
         hidden: Option<String>,
     },
     /// The list of devices was refused.
@@ -71,7 +71,7 @@ pub enum VerbsError {
         list_step(*source)
     )]
     DeviceList {
-        /// What the library said.
+        /// The library's error.
         r#source: Errno,
     },
     /// There are devices, but none of that name.
@@ -87,13 +87,13 @@ pub enum VerbsError {
     Open {
         /// The device.
         device: String,
-        /// What the library said.
+        /// The library's error.
         r#source: Errno,
     },
     /// The inventory has the device, with what stands in the way of using it.
     #[error(transparent)]
     Unusable {
-        /// What does.
+        /// The error that says what stands in the way.
         source: Arc<VerbsError>,
     },
     /// A device speaks another protocol.
@@ -104,7 +104,7 @@ pub enum VerbsError {
     WrongTransport {
         /// The device.
         device: String,
-        /// What it speaks.
+        /// The transport that the device speaks.
         transport: Transport,
     },
     /// A port number that the device does not have.
@@ -114,7 +114,7 @@ pub enum VerbsError {
         device: String,
         /// The number asked for.
         port: u8,
-        /// How many there are.
+        /// The number of ports.
         ports: u8,
     },
     /// A port carries no traffic.
@@ -127,7 +127,7 @@ pub enum VerbsError {
         device: String,
         /// The port.
         port: u8,
-        /// Its state.
+        /// The port's state.
         state: PortState,
     },
     /// No entry of a port's GID table serves.
@@ -144,7 +144,7 @@ pub enum VerbsError {
         port: u8,
         /// The network interface that it had to belong to.
         netdev: Option<String>,
-        /// What the table has.
+        /// The entries of the table.
         present: Vec<GidEntry>,
     },
     /// A connection would be given a GID that its peer may be unable to reach.
@@ -163,7 +163,7 @@ pub enum VerbsError {
         netdev: String,
         /// Our address of the connection.
         address: std::net::IpAddr,
-        /// What the table has.
+        /// The entries of the table.
         present: Vec<GidEntry>,
     },
     /// A GID index with nothing usable behind it.
@@ -178,7 +178,7 @@ pub enum VerbsError {
         port: u8,
         /// The index asked for.
         index: u32,
-        /// What the table has.
+        /// The entries of the table.
         present: Vec<GidEntry>,
     },
     /// No device belongs to a network interface.
@@ -221,9 +221,9 @@ pub enum VerbsError {
          of the same type at both ends"
     )]
     DifferentGidTypes {
-        /// Ours.
+        /// The type of our GID.
         ours: GidType,
-        /// The peer's.
+        /// The type of the peer's GID.
         theirs: GidType,
     },
     /// The port is not in the partition that is wanted.
@@ -258,7 +258,7 @@ pub enum VerbsError {
          prefixes with floating LIDs (fec0:0:FLID::), or use another fabric"
     )]
     OtherSubnet {
-        /// Our port's.
+        /// The GID of our port.
         ours: Gid,
         /// The peer's port's.
         theirs: Gid,
@@ -274,13 +274,13 @@ pub enum VerbsError {
     MemoryLock {
         /// The device.
         device: String,
-        /// What was asked for.
+        /// The bytes that were to be locked.
         bytes: u64,
-        /// What devices have pinned for this process so far.
+        /// The bytes that devices have pinned for this process so far.
         already: u64,
         /// The soft limit.
         limit: u64,
-        /// What the library said.
+        /// The library's error.
         r#source: Errno,
     },
     /// A queue could not be made, within all limits that are known of it.
@@ -296,11 +296,11 @@ pub enum VerbsError {
         device: String,
         /// The verb.
         call: &'static str,
-        /// What devices have pinned for this process so far.
+        /// The bytes that devices have pinned for this process so far.
         already: u64,
         /// The soft limit.
         limit: u64,
-        /// What the library said.
+        /// The library's error.
         r#source: Errno,
     },
     /// A size or number beyond what the device has.
@@ -311,13 +311,13 @@ pub enum VerbsError {
     Limit {
         /// The device.
         device: String,
-        /// What was to be made.
+        /// The object that was to be made.
         what: &'static str,
-        /// How many or how large.
+        /// The number or size that was requested.
         asked: u64,
-        /// How many or how large it can be.
+        /// The largest number or size.
         limit: u64,
-        /// What asks for less.
+        /// The setting that asks for less.
         setting: &'static str,
     },
     /// An object of another device, or of this device opened once more, was to be part of a queue
@@ -334,7 +334,7 @@ pub enum VerbsError {
         /// The device of the object.
         other: String,
     },
-    /// The device was closed under whoever uses it.
+    /// The device was closed while it was in use.
     #[error(
         "RDMA device {device} was closed, as it failed or was removed; sessions of before are over"
     )]
@@ -354,9 +354,9 @@ pub enum VerbsError {
         device: String,
         /// The verb.
         call: &'static str,
-        /// What it said.
+        /// The library's error.
         r#source: Errno,
-        /// What that means for the caller.
+        /// The consequence for the caller.
         consequence: &'static str,
     },
     /// A queue pair could not be brought to another state.
@@ -365,18 +365,18 @@ pub enum VerbsError {
     /// A setting is outside its range.
     #[error("{setting} is {given}, and can be {allowed}")]
     Setting {
-        /// Its name.
+        /// The setting's name.
         setting: &'static str,
-        /// What was given.
+        /// The value that was given.
         given: String,
-        /// What it can be.
+        /// The values that are allowed.
         allowed: String,
     },
 }
 
 impl VerbsError {
-    /// Whether it is a fact about this machine, so that trying again does not help until
-    /// somebody changes something.
+    /// Returns whether the error is a fact about this machine, so that trying again does not help
+    /// until somebody changes something.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         matches!(

@@ -1,6 +1,6 @@
 //! RDMA verbs: reliable connections over InfiniBand and RoCE.
 //!
-//! This is the layer between the verbs and whoever moves messages by them. It has the field's
+//! This is the layer between the verbs and code that moves messages by them. It has the field's
 //! own nouns, one per file, and takes care of what a type can:
 //!
 //! - an object keeps alive what it was made from, so nothing is destroyed too early
@@ -34,7 +34,7 @@
 //! 5. A [`SendBatch`] or a [`ReceiveBatch`] posts requests with one call. A request is
 //!    outstanding until its completion is polled and the queue is told to retire it.
 //! 6. [`Teardown`] brings a queue pair to its end with nothing left behind: it waits for the last
-//!    completion. Who drops a queue pair instead loses what was outstanding.
+//!    completion. A program that drops a queue pair instead loses what was outstanding.
 //!
 //! Everything can be dropped in any order.
 //!

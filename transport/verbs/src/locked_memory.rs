@@ -6,20 +6,21 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What the kernel counts against the limit on locked memory.
+/// The memory that the kernel counts against the limit on locked memory
+/// ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockedMemory {
-    /// Bytes that devices have pinned for this process, whoever registered them.
+    /// Bytes that devices have pinned for this process, by whatever code.
     pub(crate) pinned: u64,
     /// The soft limit; `None` where there is none, or where it does not bind.
     pub(crate) limit: Option<u64>,
 }
 
-/// `CAP_IPC_LOCK` (linux/capability.h): who has it is not limited.
+/// `CAP_IPC_LOCK` (linux/capability.h): a process that has it is not limited.
 const IPC_LOCK: u64 = 1 << 14;
 
 impl LockedMemory {
-    /// As it is now.
+    /// Reads the present state.
     pub(crate) fn now() -> Self {
         // Capabilities are a thread's. Without /proc the limit is all that is known.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

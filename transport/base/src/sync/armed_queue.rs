@@ -13,24 +13,23 @@
 //!   poll
 //! ```
 //!
-//! The races it survives: an entry that comes between the first poll and arming, which
-//! makes no event, so the second poll has to find it; and one that comes behind the second
-//! poll, whose event must still be there when the sleeper comes to sleep, so the
-//! descriptor is drained after sleeping and never in between. Model:
-//! loom_polled_again_or_woken.
+//! It survives two races. An entry that comes between the first poll and arming makes no
+//! event, so the second poll has to find it. The event of an entry that comes behind the second
+//! poll must still be there when the sleeper goes to sleep, so the descriptor is drained after
+//! sleeping and never in between. Model: loom_polled_again_or_woken.
 //!
 //! Rules:
 //!
 //! 1. One arming makes at most one event, so a queue is not armed again before the event
 //!    of the last arming was taken: what came since has made it, or is found by polling.
-//! 2. Who has polled nothing since arming may not sleep; `prepare_sleep` is both.
-//! 3. An event is taken only by who polls next.
+//! 2. A thread that has not polled since arming may not sleep; `prepare_sleep` is both.
+//! 3. An event is taken only by the thread that polls next.
 
-/// What an [`ArmedQueue`] is made over.
+/// The queue below an [`ArmedQueue`].
 pub trait EventQueue {
-    /// What comes out of it.
+    /// An entry of the queue.
     type Entry;
-    /// Why it cannot be used.
+    /// The error of a queue that cannot be used.
     type Error;
 
     /// Takes what is there, as far as it fits; gives how many.
@@ -48,12 +47,12 @@ pub trait EventQueue {
 #[derive(Debug)]
 pub struct ArmedQueue<Q> {
     queue: Q,
-    /// It was armed, and the event of that was not taken yet.
+    /// The queue was armed, and the event of that was not taken yet.
     is_armed: bool,
 }
 
 impl<Q: EventQueue> ArmedQueue<Q> {
-    /// Not armed yet.
+    /// Wraps a queue that is not armed yet.
     pub fn new(queue: Q) -> Self {
         Self {
             queue,
@@ -61,7 +60,7 @@ impl<Q: EventQueue> ArmedQueue<Q> {
         }
     }
 
-    /// What it was made over.
+    /// Returns the queue below.
     pub fn queue(&self) -> &Q {
         &self.queue
     }
@@ -147,12 +146,12 @@ impl<Q: EventQueue> ArmedQueue<Q> {
     }
 }
 
-/// How a sleep ended.
+/// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slept {
-    /// Something may be there.
+    /// An entry may be there.
     Woken,
-    /// Nobody wants to sleep any longer.
+    /// The caller's time is over.
     TimeIsUp,
 }
 
@@ -268,7 +267,7 @@ mod models {
         entries: usize,
         armed: bool,
         events: u32,
-        /// Nothing more will come.
+        /// No further entries will come.
         ended: bool,
     }
 

@@ -1,15 +1,15 @@
-//! The asymmetric barrier: free for who is awake, one system call for who goes
+//! The asymmetric barrier: free for a thread that is awake, one system call for a thread that goes
 //! to sleep.
 //!
 //! Two threads that each write one word and then read the other's must not
 //! both miss the other's write. That takes a full barrier between write and
 //! read on both sides. Here the frequent side (a publish, a guard's drop) has
-//! the *light* half, which only keeps the compiler from swapping the two, and
-//! the rare side (arming, asking) the *heavy* half: `membarrier` makes every
+//! the *light* half, which only keeps the compiler from swapping the two. The rare
+//! side (arming, asking) has the *heavy* half:
+//! [`membarrier`](https://man7.org/linux/man-pages/man2/membarrier.2.html) makes every
 //! running thread of every registered process execute a full barrier before it
-//! returns. So for each such thread either its write was before that barrier,
-//! and the heavy side's read behind it sees the write; or its read comes after,
-//! and sees what the heavy side wrote in front.
+//! returns. If such a thread wrote before that barrier, the heavy side's read
+//! sees the write. If it reads after the barrier, it sees the heavy side's write.
 //!
 //! Both sides have to mean the same thing by it: two processes settle it at
 //! set-up with [`Asymmetry::agree`].
@@ -26,7 +26,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::sync::{Ordering, fence};
 
-/// How the light and the heavy half of a barrier are made.
+/// The way in which the light and the heavy half of a barrier are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asymmetry {
     /// An expedited `membarrier` on the heavy side, nothing but a compiler
@@ -39,7 +39,7 @@ pub enum Asymmetry {
 }
 
 impl Asymmetry {
-    /// What this process can do. The first call registers it with the kernel.
+    /// Returns the strongest barrier of this process. The first call registers it with the kernel.
     #[must_use]
     pub fn of_process() -> Self {
         static KIND: OnceLock<Asymmetry> = OnceLock::new();
@@ -70,7 +70,7 @@ impl Asymmetry {
         })
     }
 
-    /// What two processes can do together, given what each can do.
+    /// Returns the strongest barrier that two processes can use together.
     #[must_use]
     pub fn agree(self, peer: Self) -> Self {
         match (self, peer) {
@@ -98,7 +98,7 @@ impl Asymmetry {
         self.heavy_for(MembarrierCommand::GlobalExpedited);
     }
 
-    /// The same, where whoever has the light half is a thread of this process.
+    /// Like [`heavy`](Self::heavy), where all threads with the light half belong to this process.
     ///
     /// # Panics
     ///

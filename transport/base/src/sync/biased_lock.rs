@@ -24,7 +24,7 @@
 //! 1. One thread at a time is the favoured one; what makes it another orders the two.
 //! 2. One thread at a time claims.
 //! 3. The favour may be [withdrawn](BiasedLock::withdraw), for good: everybody enters some
-//!    other way then, which whoever claims has to keep closed too.
+//!    other way then, which a claimer has to keep closed too.
 
 use super::barrier::Asymmetry;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
@@ -36,17 +36,17 @@ pub struct BiasedLock {
     /// The favoured thread is inside, or about to look whether it may be.
     inside: AtomicBool,
     asymmetry: Asymmetry,
-    /// Why the favoured thread may not enter: some of the bits below.
+    /// The reasons for which the favoured thread may not enter: some of the bits below.
     closed: AtomicU32,
 }
 
-/// Somebody else is inside, or about to look whether it may be.
+/// Another thread is inside, or about to look whether it may be.
 const CLAIMED: u32 = 1;
-/// Nobody is favoured any more.
+/// The favour has been withdrawn.
 const WITHDRAWN: u32 = 2;
 
 impl BiasedLock {
-    /// Nobody is inside.
+    /// Creates a lock with no thread inside.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -72,7 +72,7 @@ impl BiasedLock {
         closed == 0
     }
 
-    /// Leaves.
+    /// Leaves the lock.
     #[inline(always)]
     pub fn leave(&self) {
         // LEFT, pairs with `is_left`: what was done inside is seen.
@@ -84,7 +84,7 @@ impl BiasedLock {
         self.closed.fetch_or(WITHDRAWN, Ordering::Relaxed);
     }
 
-    /// Whether nobody is favoured any more, as far as the calling thread has heard.
+    /// Returns whether the favour was withdrawn, as far as the calling thread has heard.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
         self.closed.load(Ordering::Relaxed) & WITHDRAWN != 0
@@ -99,7 +99,7 @@ impl BiasedLock {
         self.closed.fetch_or(CLAIMED, Ordering::Relaxed);
     }
 
-    /// Whether the favoured thread is not inside. "It is not" stays true until
+    /// Returns whether the favoured thread is outside. The answer `true` stays true until
     /// [`open`](Self::open).
     #[must_use]
     pub fn is_left(&self) -> bool {

@@ -3,30 +3,29 @@
 //!
 //! Rules:
 //!
-//! 1. What is lent, and a reserve for every session that may join, is never more than there
+//! 1. Lent credit, and a reserve for every session that may join, are never more than there
 //!    is. Lent credit is free again when its session says that it came back, and not before;
 //!    a peer that never answers keeps what it has until its session ends.
 //! 2. As long as there is enough, a session is given the most that it may hold when it
 //!    joins, and the broker hears nothing more of it.
-//! 3. Else those who want share what there is: none is given more than the *level*, an equal
-//!    part for each *active* session, and who has more is recalled to it as soon as someone
-//!    who has less wants and nothing is free. A session is active from when it wants until it
-//!    surrenders what it could not use, or is found to use nothing; where sessions take turns,
-//!    until it has not wanted for as long as all have a turn each. Who is not active is
-//!    recalled first, to one *grain*, the least that is of use. To use nothing means: not
-//!    while another has used more than it held, so that nothing which had arrived by then
-//!    is still to be taken in.
-//! 4. If there is not even a grain for each, the sessions take *turns*: each wish is given a
-//!    grain once, in the order of the wishes, and [`BUSY_TURN`] of them if the session has
-//!    used all of its last turn and more waits behind that. Who is given a part of its turn
-//!    is given the rest before anybody else. Turns come back without a recall.
-//! 5. The level moves in steps of a quarter or a third, down as soon as it must and up only
-//!    when a third more sessions would still find room. So the arrival of n sessions costs
-//!    each of the others a recall per step, not one per arrival; and what a step leaves over
-//!    is there for who comes next.
-//!    A recall that nobody answers while those who wait use what they have, twice each, counts
-//!    no more as coming back: the others share, or take turns at, what is left. What a silent
-//!    peer was lent is lost to them, and nothing else.
+//! 3. Otherwise the sessions that want credit share it. None is given more than the *level*,
+//!    an equal part for each *active* session. A session that has more is recalled to the level
+//!    as soon as one that has less wants credit and none is free. A session is active from its
+//!    first wish until it surrenders credit that it could not use, or is found to use nothing;
+//!    where sessions take turns, until it has not wanted for as long as all have a turn each.
+//!    An inactive session is recalled first, to one *grain*, the least that is of use. A session
+//!    uses nothing if it uses none while another uses more than it held: frames that had
+//!    arrived by then have been taken in.
+//! 4. If there is not even a grain for each session, they take *turns*. Each wish is given one
+//!    grain, in the order of the wishes, or [`BUSY_TURN`] of them if the session has used all
+//!    of its last turn and more waits behind that. A session that is given a part of its turn
+//!    gets the rest before any other. Turns come back without a recall.
+//! 5. The level moves in steps of a quarter or a third: down as soon as it must, up only when
+//!    a third more sessions would still find room. So the arrival of n sessions costs each of
+//!    the others a recall per step, not one per arrival, and the remainder of a step is there
+//!    for the next session. A recall that nobody answers, while the sessions that wait use
+//!    their credit twice each, no longer counts as coming back: the others share, or take
+//!    turns at, the remainder. They lose the credit of a silent peer and nothing else.
 //! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`]
 //!    sessions at most to find idle ones. Nothing waits for a clock.
 //!
@@ -54,14 +53,14 @@ use level::Level;
 /// A session, as the engine numbers them.
 pub type SessionId = u64;
 
-/// What a broker has to lend.
+/// The credit that a broker lends, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerSettings {
     /// All arrival bytes or receive buffers.
     pub capacity: u64,
-    /// What is kept for each session beside what it is lent, for talk about credit.
+    /// The reserve of each session beside its lent credit, for talk about credit.
     pub reserve: u64,
-    /// How many sessions there may be. The reserve of all of them is set aside.
+    /// The largest number of sessions. The reserve of all of them is set aside.
     pub max_sessions: u64,
     /// The least credit that is of use.
     pub grain: u64,
@@ -74,10 +73,10 @@ pub struct BrokerSettings {
 pub struct CreditBroker {
     settings: BrokerSettings,
 
-    // What there is.
+    // Totals.
     lendable: u64,
 
-    // Who has it.
+    // The sessions' credit.
     holdings: Holdings,
     /// Sessions that want, in the order of their wishes.
     waiting: BTreeMap<u64, SessionId>,
@@ -85,7 +84,7 @@ pub struct CreditBroker {
 
     // How it is shared.
     level: Level,
-    /// Where the search for idle sessions goes on.
+    /// The session at which the search for idle sessions continues.
     hand: SessionId,
     /// Active sessions that hold nothing and want nothing, with the number of gifts after
     /// which they are forgotten.
@@ -105,7 +104,7 @@ pub struct CreditBroker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node has {limit} sessions, for more it keeps no arrival memory")]
 pub struct TooManySessions {
-    /// How many it may have.
+    /// The largest number of sessions that may join.
     pub limit: u64,
 }
 
@@ -113,12 +112,12 @@ pub struct TooManySessions {
 /// would find idle credit sooner and make every wish in a busy crowd dearer.
 pub const LOOKS_PER_WISH: usize = 4;
 
-/// Grains in a turn of who used all of its last one and had more to send. A turn is told
+/// Grains in a turn of a session that used all of its last one and had more to send. A turn is told
 /// once, so more of them cost less for each message, and make the round of all longer.
 pub const BUSY_TURN: u64 = 4;
 
 impl CreditBroker {
-    /// Nothing is lent yet.
+    /// Creates a broker that has lent nothing.
     ///
     /// # Panics
     ///
@@ -158,7 +157,7 @@ impl CreditBroker {
         Ok(())
     }
 
-    /// What happened in a session. Drain [`poll_action`](Self::poll_action) afterwards.
+    /// Takes in an event of a session. Drain [`poll_action`](Self::poll_action) afterwards.
     ///
     /// Of sessions that did not join the broker knows nothing, and hears nothing.
     pub fn report(&mut self, session: SessionId, report: CreditReport) {
@@ -192,7 +191,8 @@ impl CreditBroker {
             let target = self.target(holding.turn);
             let has_enough = holding.kept() >= target;
             if has_enough {
-                // Who got more when there were fewer is no better than who wants now.
+                // A session that got more while there were fewer is treated like one that wants
+                // credit now.
                 let most = target + target / 2;
                 if let Some((richest, kept)) = self.holdings.richest_active(most)
                     && richest != session
@@ -223,26 +223,26 @@ impl CreditBroker {
         None
     }
 
-    /// Whether a session waits: else there is no action.
+    /// Returns whether a session waits for credit; otherwise there is no action.
     #[inline]
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether nothing is lent beyond what there is: holds after every call.
+    /// Returns whether lent and free credit add up to the total: holds after every call.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.holdings.free().checked_add(self.holdings.held()) == Some(self.lendable)
     }
 
-    /// What a session is lent.
+    /// Returns the credit lent to a session.
     #[must_use]
     pub fn held(&self, session: SessionId) -> u64 {
         self.holdings.get(session).map_or(0, |holding| holding.held)
     }
 
-    /// What nobody is lent.
+    /// Returns the credit that is not lent.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.holdings.free()
@@ -319,7 +319,8 @@ impl CreditBroker {
 
     // ---- What the broker does --------------------------------------------------------
 
-    /// Up to how much is given to who wants, `turn` of it where sessions take turns.
+    /// Returns the credit up to which a session that wants is given, `turn` of it where sessions
+    /// take turns.
     fn target(&self, turn: u64) -> u64 {
         let share = if self.is_crowded() {
             turn
@@ -329,7 +330,7 @@ impl CreditBroker {
         share.clamp(self.settings.grain, self.settings.most)
     }
 
-    /// There is not a grain for each.
+    /// Returns whether there is less than a grain for each session.
     fn is_crowded(&self) -> bool {
         self.level.get() < self.settings.grain
     }
@@ -365,7 +366,7 @@ impl CreditBroker {
         }
     }
 
-    /// Something is missing for `wanting`: the next that has to give.
+    /// Recalls credit for `wanting` from the next session that has to give.
     fn recall_one(&mut self, wanting: SessionId) -> Option<CreditAction> {
         let (idle_keeps, active_keeps) = if self.is_crowded() {
             (0, 0)
@@ -385,7 +386,7 @@ impl CreditBroker {
     }
 
     fn recall(&mut self, session: SessionId, credit: u64) -> CreditAction {
-        // Once half of those have answered that were asked at the time, who has not is
+        // Once half of those have answered that were asked at the time, a session that has not is
         // taken for silent.
         let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
         let mut opened = 0;
@@ -467,7 +468,7 @@ impl CreditBroker {
         }
     }
 
-    /// Nobody counts any more on what the slowest were asked for.
+    /// Writes off recalls that the slowest sessions have not answered in time.
     fn find_overdue(&mut self) {
         while let Some(&(due, session)) = self.open.first()
             && due <= self.answers
@@ -480,16 +481,16 @@ impl CreditBroker {
         }
     }
 
-    /// Somebody who waits has used what it has once more. When everybody could have done so twice
-    /// and nobody has answered a recall, nobody will: where all that were asked are silent, no
-    /// answer of others tells.
+    /// Notes that a waiting session has used its credit once more. When everybody could have done
+    /// so twice and nobody has answered a recall, nobody will: where all that were asked are
+    /// silent, no answer of others tells.
     fn notice_silence(&mut self) {
         self.repeated += 1;
         if self.repeated > 2 * self.holdings.len()
             && let Some(&(due, _)) = self.open.last()
         {
             self.repeated = 0;
-            // Whoever has some goes on meanwhile, and may have the rest when it comes.
+            // A session that has some goes on meanwhile, and may have the rest when it comes.
             let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
             if !self.waiting.values().any(has_nothing) {
                 return;
@@ -499,7 +500,8 @@ impl CreditBroker {
         }
     }
 
-    /// Who has used its turn and has not wanted since all others had one is not active.
+    /// Makes sessions inactive that used their turn and have not wanted credit since all others
+    /// had one.
     fn forget_lapsed(&mut self) {
         while let Some(&(lapses, session)) = self.lapsing.front()
             && lapses <= self.gifts

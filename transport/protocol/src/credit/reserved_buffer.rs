@@ -4,10 +4,10 @@
 //!
 //! 1. Frames that say nothing but credit, a recall, a want or an answer are not charged:
 //!    they are *talk* and take a reserved buffer.
-//! 2. Talk is numbered. Who took it says up to which number, with whatever frame goes next,
-//!    and at once if nothing else is due: the *answer*. So each side knows when the buffer
+//! 2. Talk is numbered. The side that took it says up to which number, with the next frame,
+//!    or at once if no other is due: the *answer*. So each side knows when the buffer
 //!    of its last talk is free again, and says nothing new before.
-//! 3. With one buffer each, whoever spoke last could not speak again until the other has
+//! 3. With one buffer each, the side that spoke last could not speak again until the other has
 //!    something to say, and both may have something to say first. So the side that dialed
 //!    keeps two: what the acceptor has to say takes one, its answers the other, and an
 //!    answer of the acceptor is answered by whatever the dialer says next. A node that many
@@ -22,14 +22,14 @@ pub struct ReservedBuffer {
     /// We dialed: we keep two buffers, the peer keeps one.
     dialed: bool,
 
-    // What we say.
+    // Our talk.
     said: u16,
     /// The last of it that was no mere answer.
     news: u16,
     /// The peer has taken all up to this one.
     heard: u16,
 
-    // What the peer says.
+    // The peer's talk.
     taken: u16,
     /// The peer was told that we have taken all up to this one.
     answered: u16,
@@ -39,7 +39,7 @@ pub struct ReservedBuffer {
 /// A peer broke the rules of the reserved buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveOverrun {
-    /// It said more than we keep buffers for.
+    /// The peer said more than we keep buffers for.
     #[error("{open} frames came for {kept} reserved buffers")]
     Talk {
         /// Talk that we have not answered.
@@ -47,12 +47,12 @@ pub enum ReserveOverrun {
         /// Buffers that we keep.
         kept: u16,
     },
-    /// It has taken what we did not say.
+    /// The peer acknowledged talk that we did not send.
     #[error("talk {answer} is answered, the last that was said is {said}")]
     Answer {
-        /// What it says it has taken.
+        /// The number that the peer acknowledges.
         answer: u16,
-        /// What we said.
+        /// The number of our last talk.
         said: u16,
     },
 }
@@ -64,7 +64,7 @@ pub const fn reserved_buffers(dialed: bool) -> u64 {
 }
 
 impl ReservedBuffer {
-    /// Nothing was said yet.
+    /// Creates the state before any talk.
     #[must_use]
     pub fn new(dialed: bool) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl ReservedBuffer {
         }
     }
 
-    /// Whether a buffer of the peer's is free for news.
+    /// Returns whether a buffer of the peer's is free for news.
     #[must_use]
     pub fn may_speak(&self) -> bool {
         let last = if self.dialed { self.said } else { self.news };
@@ -81,7 +81,7 @@ impl ReservedBuffer {
         self.heard.wrapping_sub(last) < u16::MAX / 2
     }
 
-    /// Whether an answer has to go out by itself, and may.
+    /// Returns whether an answer has to go out by itself, and may.
     #[must_use]
     pub fn answer_is_due(&self) -> bool {
         self.owes_answer && (!self.dialed || self.may_speak())
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// One side, and what is on its way to it: answers, and whether they are news.
+    /// One side, and the answers on their way to it, with whether they are news.
     #[derive(Default)]
     struct Place {
         buffer: ReservedBuffer,

@@ -8,7 +8,7 @@
 //!    comes back when the engine has replaced the arrival memory, whatever the application
 //!    does with the messages, so it never mixes with a channel's window.
 //! 2. How much may be out at a time is what the engine *lends* the session; the
-//!    [broker](super::broker) moves that between sessions. What comes back is lent
+//!    [broker](super::broker) moves that between sessions. Credit that comes back is lent
 //!    again at once, unless it was recalled.
 //! 3. A recall takes what is not out at once. The rest is not lent again when it comes
 //!    back: by being used, or because its holder has nothing to send and surrenders it.
@@ -41,11 +41,11 @@ pub const CONTROL_RESERVE_BYTES: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} went back from {before} to {now}, but they only grow")]
 pub struct CreditShrank {
-    /// Which news.
+    /// The name of the news.
     pub what: &'static str,
-    /// What was said before.
+    /// The earlier value.
     pub before: u64,
-    /// What was said now.
+    /// The value in this message.
     pub now: u64,
 }
 

@@ -6,7 +6,7 @@
 //! when it owes the sender news.
 #![forbid(unsafe_code)]
 
-/// What both ends of a channel agreed on when it was opened: the smaller of each.
+/// The limits that both ends of a channel agreed on when it was opened: the smaller of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelWindow {
     /// Messages that may be published and not yet released.
@@ -25,8 +25,8 @@ impl ChannelWindow {
         }
     }
 
-    /// Whether `arrived` messages and the ring `position` behind them fit beside what
-    /// was released.
+    /// Returns whether `arrived` messages and the ring `position` behind them fit beside the
+    /// messages that were released.
     #[inline]
     #[must_use]
     pub fn admits(
@@ -39,9 +39,9 @@ impl ChannelWindow {
         arrived - released <= self.messages && position - released_position <= self.bytes
     }
 
-    /// Whether the sender should hear of what was released since it last heard: at half
-    /// a window owed, or at `every` messages, if that is less. A frame in the other direction
-    /// carries the news for nothing, and a sender that waits asks, so less is never urgent.
+    /// Returns whether the sender should hear of releases since the last news: at half a window
+    /// owed, or at `every` messages, if that is less. A frame in the other direction carries the
+    /// news for nothing, and a sender that waits asks, so less is never urgent.
     #[inline]
     #[must_use]
     pub fn owes_news(&self, messages: u64, bytes: u64, every: u64) -> bool {
@@ -49,7 +49,7 @@ impl ChannelWindow {
     }
 }
 
-/// As how many messages [`ChannelWindow::owes_news`] takes it to be told by half windows.
+/// The value of `every` with which [`ChannelWindow::owes_news`] goes by half windows alone.
 pub const HALF_WINDOW: u64 = u64::MAX;
 
 #[cfg(test)]

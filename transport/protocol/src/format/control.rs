@@ -31,25 +31,25 @@ use crate::{
 };
 use reader::Reader;
 
-/// Why an end closes.
+/// The reason for which an end closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Its last handle was dropped or closed.
+    /// The end's last handle was dropped or closed.
     Dropped,
     /// A reservation was leaked, so nothing behind it can be sent.
     SlotLeaked,
     /// Bytes arrived that are no valid message.
     Corrupt,
-    /// There was no room or memory for a message: a receiving end had none for what came, or a
-    /// group dropped a sending end that had none for what was to be sent.
+    /// A message found no room or memory: a receiving end had none for what came, or a group
+    /// dropped a sending end that had none for what was to be sent.
     NoRoom,
-    /// Whoever sent gave up: it said so, or panicked. There was more to come.
+    /// The sender gave up, by `abort` or a panic, before it had said all. There was more to come.
     Aborted,
 }
 
 impl CloseReason {
-    /// All reasons.
+    /// All reasons, for tests and tables.
     pub const ALL: [CloseReason; 5] = [
         CloseReason::Dropped,
         CloseReason::SlotLeaked,
@@ -72,7 +72,7 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// One control message.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     /// An end of a channel was opened.
@@ -83,7 +83,7 @@ pub enum Control {
         role: Role,
         /// The channel's name.
         name: Arc<str>,
-        /// What it asks of the channel.
+        /// The end's terms for the channel.
         spec: Arc<ChannelSpec>,
     },
     /// An end of a channel is gone.
@@ -92,50 +92,50 @@ pub enum Control {
         end: u32,
         /// Which end it is.
         role: Role,
-        /// Why.
+        /// The reason of the close.
         reason: CloseReason,
-        /// For a sender: the sequence of its last message.
+        /// The sequence of a sender's last message.
         final_sequence: u64,
     },
     /// A sender waits.
     Ask {
         /// The sending end.
         channel: u32,
-        /// For what.
+        /// The news that the sender waits for.
         ask: Ask,
     },
     /// Memory for an announced large message is ready: for its beginning, or for more of it.
     Grant {
         /// The sending end.
         channel: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
-        /// For so many bytes of it, from the first on.
+        /// The number of its bytes that are granted, from the first on.
         bytes: u64,
     },
-    /// The same, and the sender's device is to write the message there.
+    /// Grants memory for a large message that the sender's device is to write.
     GrantMemory {
         /// The sending end.
         channel: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
-        /// Where it goes.
+        /// The granted memory.
         memory: RemoteMemory,
     },
     /// Memory of the receiving end's is there for medium-sized messages to come.
     GrantLanding {
         /// The sending end.
         channel: u32,
-        /// Its number, and that of its first use.
+        /// The block's number, and that of its first use.
         landing: LandingId,
-        /// Where it is.
+        /// The block's memory.
         memory: RemoteMemory,
     },
     /// The sending end needs such memory no more, and nothing of it is under way.
     ReturnLanding {
         /// The sending end.
         channel: u32,
-        /// Its number, and that of the use that does not come.
+        /// The block's number, and that of the use that will not come.
         landing: LandingId,
     },
     /// The peer closes the session; nothing follows.
@@ -149,32 +149,32 @@ pub enum Control {
     },
     /// The peer waits for credit.
     Want {
-        /// What it was granted in all, as far as it knows.
+        /// The total that was granted to this end, as far as it knows.
         granted: u64,
     },
     /// Credit is not lent again: use it or surrender it.
     Recall {
-        /// So much, in all.
+        /// The total credit.
         credit: u64,
-        /// Nothing is left: more comes to who says [`Want`](Self::Want).
+        /// No credit is left: the peer gets more when it says [`Want`](Self::Want).
         must_ask: bool,
     },
     /// Credit goes back unused.
     Surrender {
-        /// So much, in all; it counts as used.
+        /// The total that was surrendered; it counts as used.
         credit: u64,
     },
     /// Over new wires: an end that the hearer opened is known.
     Known {
         /// The id that its opener gave it.
         end: u32,
-        /// And known to be closed.
+        /// The end is known to be closed.
         heard_close: bool,
-        /// How far it came, if it is a sending end whose records go over the wires and whose
-        /// channel is open.
+        /// The state of the channel's receiving end, for a sending end whose records go over the
+        /// wires and whose channel is open.
         receiver: Option<KnownReceiver>,
     },
-    /// That were all that are known: the session goes on.
+    /// Ends the list of known ends: the session goes on.
     Resumed {
         /// The newest end that the hearer is known to have opened, or 0. Those before it that
         /// were not listed are forgotten.
@@ -184,7 +184,7 @@ pub enum Control {
     Query,
     /// Over new wires: bytes of the hearer's were damaged on their way over old ones.
     Damaged {
-        /// So many times, in all.
+        /// The total number of questions.
         times: u64,
     },
 }
@@ -193,7 +193,7 @@ pub enum Control {
 pub const MAX_NAME_BYTES: usize = 255;
 /// Longest schema text that travels.
 pub const MAX_SCHEMA_BYTES: usize = 1024;
-/// The same of an older version.
+/// The longest description of an older version's structure.
 pub const MAX_OLDER_SCHEMA_BYTES: usize = 512;
 
 // The longest open fits the longest control frame.
@@ -208,7 +208,7 @@ const _: () = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a control message is malformed: {what}")]
 pub struct MalformedControl {
-    /// What is wrong with it.
+    /// The defect of the message.
     pub what: &'static str,
 }
 
@@ -370,8 +370,8 @@ impl Control {
         }
     }
 
-    /// Whether it is talk about credit that has to be possible without any. A surrender
-    /// is not: it has what it surrenders.
+    /// Returns whether the message is talk about credit, which must be possible without any
+    /// credit. A surrender is not: it has what it surrenders.
     #[must_use]
     pub fn needs_no_credit(&self) -> bool {
         matches!(self, Control::Want { .. } | Control::Recall { .. })

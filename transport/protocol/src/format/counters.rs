@@ -2,10 +2,10 @@
 //!
 //! `published >= received >= released` and `released >= acknowledged` at every moment
 //! at the receiving end. They only grow, so late or repeated news is harmless: joining
-//! takes the larger of each. What a peer tells us is checked before it is believed.
+//! takes the larger of each. A peer's counters are checked before it is believed.
 #![forbid(unsafe_code)]
 
-/// What a receiving end says of one channel.
+/// The counters of one channel's receiving end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages that the receiving engine holds, without a gap.
@@ -27,31 +27,31 @@ pub enum ImpossibleCounters {
     /// A counter is ahead of what was published.
     #[error("{counter} is said to be {said}, but only {published} were published")]
     Ahead {
-        /// Which counter.
+        /// The name of the counter.
         counter: &'static str,
-        /// Its value.
+        /// The counter's value.
         said: u64,
-        /// What bounds it.
+        /// The bound.
         published: u64,
     },
     /// A counter is ahead of the one that it can only follow.
     #[error("{counter} is said to be {said}, ahead of {behind}, which is said to be {bound}")]
     OutOfStep {
-        /// Which counter.
+        /// The name of the counter.
         counter: &'static str,
-        /// Its value.
+        /// The counter's value.
         said: u64,
         /// The counter that it follows.
         behind: &'static str,
-        /// That one's value.
+        /// The value of the counter that bounds it.
         bound: u64,
     },
     /// Acknowledgement moved after it had ended.
     #[error("acknowledged moved from {from} to {to} after it had ended")]
     Resurrected {
-        /// Where it had ended.
+        /// The earlier position.
         from: u64,
-        /// What is said now.
+        /// The position in this message.
         to: u64,
     },
 }

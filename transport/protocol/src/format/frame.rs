@@ -35,16 +35,16 @@ pub const FRAME_ALIGNMENT: usize = 8;
 /// Arrival blocks begin at a multiple of this, and `pad` is computed modulo this.
 pub const BLOCK_ALIGNMENT: usize = 64;
 
-/// How long a frame of several records may get. A loopback segment carries 65 483
-/// bytes of payload (65 536 less the IPv4 and TCP headers with the timestamp option);
-/// one byte more makes the kernel send a second, almost empty segment.
+/// The longest frame of several records. A loopback segment carries 65 483 bytes of payload (65
+/// 536 less the IPv4 and TCP headers with the timestamp option); one byte more makes the kernel
+/// send a second, almost empty segment.
 pub const BATCH_FRAME_BYTES: usize = 65_472;
 
 /// The sequence of a control frame that is not charged (see
 /// [`reserved_buffer`](crate::credit::reserved_buffer)).
 pub const TALK: u32 = 1;
 
-/// What stands before a body at most: header, extension and padding.
+/// The most bytes before a body: header, extension and padding.
 pub const HEAD_BYTES: usize = HEADER_BYTES + EXTENSION_BYTES + BLOCK_ALIGNMENT;
 
 /// The longest chunk of a large message in one frame.
@@ -59,10 +59,10 @@ pub const MAX_EAGER_BYTES: usize = 128 << 10;
 pub const MAX_FRAME_BYTES: usize =
     MAX_EAGER_BYTES + HEAD_BYTES + super::record::HEADER_BYTES + BLOCK_ALIGNMENT;
 
-/// What a frame's body is.
+/// The kind of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// One or more whole records of a channel.
+    /// Whole records of a channel, at least one.
     Records,
     /// A part of a large message that was announced and granted before.
     Chunk,
@@ -80,9 +80,9 @@ pub struct FrameHeader {
     pub length: u32,
     /// The sending end's id; 0 is the session.
     pub channel: u32,
-    /// What the body is.
+    /// The kind of the body.
     pub kind: FrameKind,
-    /// Whether an extension follows the header.
+    /// An extension follows the header.
     pub extension: bool,
     /// Zeros between header (and extension) and body.
     pub pad: u8,
@@ -90,15 +90,15 @@ pub struct FrameHeader {
     pub sequence: u32,
 }
 
-/// Why bytes are not a frame. All of these are the peer's fault.
+/// The reason why bytes are not a frame. All of these are the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedFrame {
     /// The length is below its own header, or above what a frame may hold.
     #[error("a frame claims {length} bytes, but frames have {minimum} to {MAX_FRAME_BYTES}")]
     Length {
-        /// What the frame claims.
+        /// The length that the frame claims.
         length: u32,
-        /// What its own flags need.
+        /// The length that the frame's own flags need.
         minimum: usize,
     },
     /// Flags that this version does not know, or that exclude each other.
@@ -223,7 +223,7 @@ impl FrameHeader {
         }
     }
 
-    /// Where the body begins, counted from the header.
+    /// Returns the offset of the body, counted from the header.
     #[inline]
     #[must_use]
     pub fn body_offset(&self) -> usize {
@@ -251,13 +251,13 @@ impl FrameHeader {
 pub struct Extension {
     /// A receiving end's counters, named by the id that the *sending* end chose.
     pub counters: Option<(u32, Counters)>,
-    /// How many arrival bytes the peer may have sent in all, ever.
+    /// The total arrival bytes that the peer may have sent, ever.
     pub credit: Option<u64>,
     /// Talk that was taken from reserved buffers, up to this number.
     pub answer: Option<u16>,
-    /// What is sent with this had to wait for credit.
+    /// The frame's contents had to wait for credit.
     pub waited: bool,
-    /// What is sent with this takes the last credit, and more waits behind it.
+    /// The frame takes the last credit, and more waits behind it.
     pub wants: bool,
 }
 
@@ -270,7 +270,7 @@ const EXTENSION_WAITED: u32 = 16;
 const EXTENSION_WANTS: u32 = 32;
 
 impl Extension {
-    /// Whether there is anything to tell.
+    /// Returns whether there is nothing to tell.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -22,7 +22,7 @@
 //! Frames over a queue pair have no checks: the device covers each packet by its invariant
 //! CRC, from end to end.
 //!
-//! CRC-32C finds every error of up to three bits and every burst of up to 32 in a frame, all
+//! CRC-32C ([RFC 3385](https://www.rfc-editor.org/rfc/rfc3385)) finds every error of up to three bits and every burst of up to 32 in a frame, all
 //! others but one in 2³², and processors compute it: 64 bytes take about 10 ns.
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,7 @@ pub enum Coverage {
         /// The alignment of the channel.
         alignment: usize,
     },
-    /// No byte of the body.
+    /// The checksum covers no byte of the body.
     Nothing,
 }
 
@@ -215,10 +215,10 @@ fn joined(first: u32, second: u32) -> u32 {
     first.rotate_left(1) ^ second
 }
 
-/// The check of every record's header, and of the announcements among them. What a header
+/// The check of every record's header, and of the announcements among them. Whatever a header
 /// says may be wrong yet, so it only leads on inside of the body.
 fn of_record_headers(body: &[u8], alignment: usize) -> u32 {
-    // Of one message, as most frames.
+    // A frame of one message, like most.
     if let Some((covered, size)) = covered_of(body, alignment)
         && size >= body.len()
     {

@@ -5,11 +5,11 @@
 //! 1. An end offers the versions that it knows, the newest first; most know one.
 //! 2. Both ends settle on the first of the *sender's* versions that the receiver knows too.
 //!    It is a function of both offers and of nothing else, so both ends come to the same
-//!    version, whoever opened first. The sender's order decides, since two programs may
+//!    version, whichever end opened first. The sender's order decides, since two programs may
 //!    disagree about which of two versions is the newer.
 //! 3. A version is known by its fingerprint and its alignment: where records begin and how
 //!    they are padded follows from the version that was settled.
-//! 4. What was settled holds for the life of the channel.
+//! 4. The settled version holds for the life of the channel.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -21,7 +21,7 @@ use super::control::ChannelSpec;
 pub struct MessageVersion {
     /// Structural fingerprint of the message type and its codec.
     pub fingerprint: [u8; 16],
-    /// The same for people; cut when it travels.
+    /// A description of the structure for people; cut when it travels.
     pub schema: String,
     /// Alignment of every payload: a power of two, 8 to 64.
     pub alignment: u32,
@@ -31,7 +31,7 @@ pub struct MessageVersion {
 pub const MAX_OLDER_VERSIONS: usize = 3;
 
 impl MessageVersion {
-    /// Whether messages of both are the same bytes.
+    /// Returns whether messages of both have the same bytes.
     fn is_same(&self, other: &Self) -> bool {
         (self.fingerprint, self.alignment) == (other.fingerprint, other.alignment)
     }

@@ -3,9 +3,9 @@
 
 use super::{EndState, Session};
 
-/// How far a session has come in both directions. Two are equal if nothing has arrived
-/// in between, and nothing more is known to have arrived at the peer. A part of a large message
-/// is nothing: over other wires the message begins anew.
+/// The progress of a session in both directions. Two are equal if nothing has arrived in between,
+/// and nothing more is known to have arrived at the peer. A part of a large message is nothing:
+/// over other wires the message begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Ends: the newest of the peer's, how many have a counterpart or wait for one, and how many
@@ -19,7 +19,7 @@ pub struct Progress {
 }
 
 impl Session {
-    /// How far the session has come.
+    /// Returns how far the session has come.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let (mut arrived, mut confirmed, mut closed) = (0_u64, 0_u64, 0);
@@ -50,8 +50,8 @@ impl Session {
         }
     }
 
-    /// Whether messages are on their way, as far as this end knows: they were sent and the peer
-    /// has not said that they arrived, or a large one is here in part.
+    /// Returns whether messages are on their way, as far as this end knows: they were sent and the
+    /// peer has not said that they arrived, or a large one is here in part.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.ends.values().any(|entry| match &entry.state {

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// One receiving end.
+/// A receiving end.
 #[derive(Debug)]
 pub(super) struct ReceiveChannel {
     // The agreement.
@@ -31,34 +31,35 @@ pub(super) struct ReceiveChannel {
     /// Large messages under way.
     pub(super) large: Transfers,
 
-    // What we know and what we told.
-    /// What the handle released and acknowledged.
+    // Counters that we know and counters that we told.
+    /// The counters of the handle's releases and acknowledgements.
     known: Counters,
-    /// What the sender heard last.
+    /// The counters that the sender heard last.
     told: Counters,
-    /// What the sender waits for.
+    /// The messages that the sender waits for.
     asked: Questions,
-    /// It is told at latest when so many messages are released (or half a window).
+    /// The number of released messages after which the sender is told, at the latest half a
+    /// window.
     pub(super) tell_every: u64,
-    /// It has to hear the news: it would be short of blocks without, or holds memory until
-    /// then.
+    /// The sender has to hear the news: without them it would be short of blocks, or would hold
+    /// memory longer.
     pub(super) owes_news: bool,
     /// Large messages that are here, and that its sender keeps as it does not know.
     kept_there: u32,
-    /// In the session's queue of ends with news.
+    /// The end is in the session's queue of ends with news.
     pub(super) queued: bool,
 }
 
-/// What a frame of records brought.
+/// The records that a frame brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Records {
     pub(super) first_sequence: u64,
     pub(super) records: u64,
-    /// How many of them announce a large message that is to come.
+    /// The number of them that announce a large message.
     pub(super) large: usize,
 }
 
-/// Where medium-sized messages of an end are.
+/// The blocks for medium-sized messages of an end.
 pub(super) struct Landing<'a> {
     pub(super) end: u32,
     pub(super) blocks: &'a mut Landings,
@@ -106,7 +107,7 @@ impl ReceiveChannel {
             });
         }
         if body.is_empty() {
-            // Of those there could be more than a window has messages.
+            // There could be more of them than a window has messages.
             return Err(PeerMisbehaved::NoRecords {
                 sequence: first_sequence,
             });
@@ -245,7 +246,7 @@ impl ReceiveChannel {
         self.owes_news |= self.kept_there > 0;
     }
 
-    /// Another large message is here that its sender keeps.
+    /// Notes that another large message is here that its sender keeps.
     fn is_kept_there(&mut self) {
         self.kept_there += 1;
         self.owes_news |= self.kept_there >= KEPT_THERE;
@@ -269,13 +270,13 @@ impl ReceiveChannel {
         self.asked.add(ask, &self.told);
     }
 
-    /// Whether the sender waits for the application, not only for us.
+    /// Returns whether the sender waits for the application, not only for the engine.
     pub(super) fn waits_for_application(&self) -> bool {
         let open = self.asked.farthest().unanswered(&self.told);
         open.released > 0 || open.acknowledged > 0
     }
 
-    /// Whether the sender waits for room in its window.
+    /// Returns whether the sender waits for room in its window.
     pub(super) fn waits_for_room(&self) -> bool {
         self.asked.farthest().released > self.told.released
     }
@@ -294,12 +295,13 @@ impl ReceiveChannel {
         }
     }
 
-    /// Whether everything up to message `last` is here, and nothing behind it.
+    /// Returns whether everything up to message `last` has arrived, and nothing behind it.
     pub(super) fn is_whole(&self, last: u64) -> bool {
         self.arrived == last && self.large.is_empty()
     }
 
-    /// Whether the sender must hear of it now: it waits for it, or is owed so much.
+    /// Returns whether the sender must hear of the counters now: it waits for them, or is owed as
+    /// much.
     #[inline(always)]
     pub(super) fn news_are_urgent(&self) -> bool {
         let (known, told) = (&self.known, &self.told);
@@ -310,20 +312,20 @@ impl ReceiveChannel {
             || self.is_asked_for_news() && self.is_answer_due()
     }
 
-    /// Whether the sender must hear of what just arrived: it waits for that. Arrival makes
-    /// no other news urgent.
+    /// Returns whether the sender must hear of the last arrival, because it waits for that.
+    /// Arrival makes no other news urgent.
     #[inline]
     pub(super) fn arrival_is_urgent(&self) -> bool {
         self.awaits_arrivals() && self.is_answer_due()
     }
 
-    /// Whether the sender waits to hear of what arrives.
+    /// Returns whether the sender waits to hear of arrivals.
     #[inline]
     pub(super) fn awaits_arrivals(&self) -> bool {
         self.asked.farthest().received > self.told.received
     }
 
-    /// Whether the sender waits for more than it was told.
+    /// Returns whether the sender waits for more than it was told.
     fn is_asked_for_news(&self) -> bool {
         let asked = self.asked.farthest();
         asked.received > self.told.received
@@ -331,18 +333,18 @@ impl ReceiveChannel {
             || asked.acknowledged > self.told.settled()
     }
 
-    /// Whether there is news of what the sender waits for.
+    /// Returns whether there is news of what the sender waits for.
     fn is_answer_due(&self) -> bool {
         self.asked.is_answer_due(&self.told, &self.counters())
     }
 
-    /// Whether there is anything that the sender has not heard.
+    /// Returns whether there is anything that the sender has not heard.
     pub(super) fn has_news(&self) -> bool {
         self.counters() != self.told
     }
 
-    /// What its sender has to know to go on over new wires; of the counters, those that were
-    /// [told](Self::tell).
+    /// Returns the state that the sender needs to go on over new wires; of the counters, those
+    /// that were [told](Self::tell).
     pub(super) fn known(&self) -> KnownReceiver {
         KnownReceiver {
             arrived: self.arrived,
@@ -360,6 +362,6 @@ impl ReceiveChannel {
     }
 }
 
-/// So many large messages as a sender has under way at the least may be here without its
-/// knowing: then it hears of them, lest it wait.
+/// The number of large messages that may be here without the sender's knowledge: as many as a
+/// sender has under way at the least. Then it hears of them, lest it wait.
 const KEPT_THERE: u32 = LARGE_PER_CHANNEL as u32 + 1;

@@ -11,7 +11,7 @@
 //!    ever knew ([`Control::Resumed`]). Ids only grow and ends are opened in that order, so
 //!    one of ours that is not in the list was either never heard of or is forgotten there.
 //!    Ahead of the list stands how often bytes of the peer's were damaged on their way
-//!    ([`Control::Damaged`]), if any were: whoever has to look for the cause may be there.
+//!    ([`Control::Damaged`]), if any were: the operator who has to find the cause may be there.
 //! 3. Records go out again from behind what arrived, out of the ring, where they stand until
 //!    they are released. Large messages that did not come whole begin anew.
 //! 4. Whatever was granted for the old wires is over with them.
@@ -29,15 +29,15 @@ use crate::{
     transfer::{eager_write::Landings, rendezvous::Way},
 };
 
-/// What the new wires of a session are like: these of [`SessionConfig`](super::SessionConfig)
-/// may differ from the old ones'.
+/// The terms of a session's new wires, which may differ from the old ones' in
+/// [`SessionConfig`](super::SessionConfig).
 #[derive(Clone, Copy, Debug)]
 pub struct WireTerms {
-    /// What frames travel in.
+    /// The medium that frames travel in.
     pub carriage: Carriage,
-    /// What the peer may keep in flight to us at first.
+    /// The credit that the peer has at first.
     pub our_credit: u64,
-    /// What we may keep in flight to the peer at first.
+    /// The credit that this end has at first.
     pub peer_credit: u64,
     /// Memory may be granted for large messages to be written to, at both ends.
     pub writes: bool,
@@ -46,7 +46,8 @@ pub struct WireTerms {
 }
 
 impl WireTerms {
-    /// Of a connection: the broker lends as soon as it knows of the session, at both ends.
+    /// The terms of a connection: the broker lends as soon as it knows of the session, at both
+    /// ends.
     pub const STREAM: Self = Self {
         carriage: Carriage::Stream,
         our_credit: 0,
@@ -56,18 +57,18 @@ impl WireTerms {
     };
 }
 
-/// Where a session is between old wires and new ones.
+/// The stage of a session between old wires and new ones.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// It has wires, and both ends know where they are.
+    /// The session has wires, and both ends know where they are.
     Live,
-    /// It has none.
+    /// The session has no wires.
     Suspended,
     /// The peer tells what it knows of our ends.
     Resuming(IdMap<Known>),
 }
 
-/// What the peer knows of an end of ours.
+/// The peer's knowledge of an end of ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     heard_close: bool,
@@ -105,7 +106,7 @@ impl Session {
         }
     }
 
-    /// Nothing more is written to what the peer was granted, and the host has given that up: it
+    /// Gives up the granted memory, to which nothing more is written: the host
     /// [grants](Self::grant) other memory for the messages that are not complete.
     pub fn withdraw_memory(&mut self) {
         debug_assert!(self.is_suspended());
@@ -116,14 +117,14 @@ impl Session {
         }
     }
 
-    /// Whether the session is without wires.
+    /// Returns whether the session is without wires.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         matches!(self.stage, Stage::Suspended)
     }
 
-    /// There are new wires, and nothing of the old ones can come any more, nor be written to
-    /// memory that was granted for it. Poll transmissions and events afterwards.
+    /// Puts the session on new wires, when nothing of the old ones can come any more, nor be
+    /// written to memory that was granted for it. Poll transmissions and events afterwards.
     ///
     /// When both ends have heard of each other, [`Event::Resumed`] tells so.
     pub fn resume(&mut self, wires: WireTerms) {
@@ -221,7 +222,7 @@ impl Session {
         if end >= self.next_end || known.contains(end) {
             return Err(PeerMisbehaved::KnowsWrongly { end });
         }
-        // What is gone on both sides here is gone there too when it hears our list.
+        // An end that is gone on both sides here is gone at the peer too when it hears our list.
         if self.ends.contains(end) {
             known.insert(
                 end,
@@ -418,8 +419,8 @@ impl Session {
     }
 }
 
-/// Whether wires of number `epoch` may become a session's whose `newest` ones have that
-/// number. Older ones were given up at the other end, or are broken.
+/// Returns whether wires of number `epoch` may replace a session's wires of number `newest`. Older
+/// ones were given up at the other end, or are broken.
 #[must_use]
 pub fn is_newer_epoch(epoch: u64, newest: u64) -> bool {
     epoch > newest

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// One sending end.
+/// A sending end.
 #[derive(Debug, Default)]
 pub(super) struct SendChannel {
     // The wire.
@@ -30,20 +30,20 @@ pub(super) struct SendChannel {
     pub(super) large: Transfers,
     /// Large messages told to us whose announcement is not in a frame yet.
     pub(super) unannounced: VecDeque<Unannounced>,
-    /// Those whose announcement is, and of which the peer has not said that they arrived.
+    /// Large messages that were announced, and that the peer has not said to have arrived.
     pub(super) unconfirmed: VecDeque<Unconfirmed>,
     /// Blocks for those of medium size.
     pub(super) landings: GrantedLandings,
     /// The last frame was a chunk: records go next, so neither starves the other.
     pub(super) chunk_went_last: bool,
 
-    // What the peer said.
+    // The peer's counters.
     pub(super) counters: Counters,
 
-    // What the handle wants.
+    // The handle's wishes.
     /// The handle is gone; a close follows once `.0` messages were sent.
     pub(super) closing: Option<(u64, CloseReason)>,
-    /// In the session's ready queue.
+    /// The end is in the session's ready queue.
     pub(super) queued: bool,
     /// Questions that its handles wait for, or have waited for.
     pub(super) asked: Questions,
@@ -54,11 +54,11 @@ pub(super) struct SendChannel {
 pub(super) struct Unannounced {
     pub(super) sequence: u64,
     pub(super) length: u64,
-    /// Where it goes, if it has a block.
+    /// The message's block, if it has one.
     pub(super) landing: Option<(LandingId, RemoteMemory)>,
-    /// And was written there.
+    /// The message was written to its block.
     pub(super) is_written: bool,
-    /// Its record names a block of wires that are gone.
+    /// The message's record names a block of wires that are gone.
     names_dead_block: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Unannounced {
 pub(super) struct Unconfirmed {
     sequence: u64,
     length: u64,
-    /// It was whole before it was announced.
+    /// The message was whole before it was announced.
     has_landed: bool,
 }
 
@@ -120,7 +120,7 @@ impl SendChannel {
         landing.map(|(id, _)| id)
     }
 
-    /// Whether the next announcement may not go out: its message is not in its block yet, or
+    /// Returns whether the next announcement has to wait: its message is not in its block yet, or
     /// as many messages are under way as may be.
     pub(super) fn holds_announcement(&self) -> bool {
         self.unannounced
@@ -137,15 +137,16 @@ impl SendChannel {
         next.filter(|next| next.landing.is_some() && !next.is_written)
     }
 
-    /// Whether it is the turn of records and not that of a piece of a large message.
-    /// `has_piece` says whether there is one.
+    /// Returns whether records go next, and not a piece of a large message. `has_piece` says
+    /// whether there is one.
     pub(super) fn is_turn_of_records(&self, has_piece: bool) -> bool {
         // Its handle may announce another when the last piece of one is there. The peer has
         // to hear of that one first.
         !self.large.owes_word() && (self.chunk_went_last || !has_piece)
     }
 
-    /// The same of one record where there is [nothing large](Self::has_nothing_large).
+    /// Like [`records_went`](Self::records_went), for one record where there is [nothing
+    /// large](Self::has_nothing_large).
     #[inline]
     pub(super) fn lone_record_went(&mut self, bytes: usize) {
         debug_assert!(self.has_nothing_large());
@@ -159,19 +160,19 @@ impl SendChannel {
         self.chunk_went_last = false;
     }
 
-    /// Whether no large message is under way or about to be.
+    /// Returns whether no large message is under way or about to be.
     #[inline]
     pub(super) fn has_nothing_large(&self) -> bool {
         self.large.is_empty() && self.unannounced.is_empty()
     }
 
-    /// Whether bytes of large message `sequence` may still be wanted.
+    /// Returns whether bytes of large message `sequence` may still be wanted.
     pub(super) fn sends_large(&self, sequence: u64) -> bool {
         let is_it = |next: &Unannounced| next.sequence == sequence;
         self.large.contains(sequence) || self.unannounced.iter().any(is_it)
     }
 
-    /// Whether everything that the handle published is on its way. A session that is
+    /// Returns whether everything that the handle published is on its way. A session that is
     /// closed from another thread may have sent more than it knew to be published.
     pub(super) fn is_drained(&self, published: u64) -> bool {
         self.sent >= published && self.has_nothing_large()
@@ -188,8 +189,8 @@ impl SendChannel {
         }
     }
 
-    /// Where the record stands that ends `run` and names a block that is not to be had any
-    /// more, if it does: a run ends with the first announcement in it.
+    /// Returns the position of the record that ends `run`, if that record names a block that is
+    /// gone: a run ends with the first announcement in it.
     pub(super) fn names_dead_block(&self, run: &Run) -> Option<u64> {
         let next = self.unannounced.front()?;
         let is_in_run = next.sequence == self.sent + run.records;

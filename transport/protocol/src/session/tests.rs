@@ -1,6 +1,6 @@
-//! What a session makes of each frame: of one that is due, one that came before, one
-//! that comes again and one that comes too early; and of every order of opening and
-//! closing. (What two sessions make of each other under faults is the simulated fabric's.)
+//! The reaction of a session to each frame: one that is due, one that came before, one that comes
+//! again and one that comes too early; and to every order of opening and closing. (What two
+//! sessions make of each other under faults is the simulated fabric's.)
 
 mod buffers;
 mod credit;

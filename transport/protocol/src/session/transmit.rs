@@ -44,9 +44,8 @@ impl Session {
         body
     }
 
-    /// The header of a frame with one record alone, `bytes` long with its own, if nothing is
-    /// to go before or with it: then that is the next frame, and it has been sent as far as
-    /// the session is concerned. The record is the first of `end` that is in no frame.
+    /// Builds the header of a frame with one record alone, `bytes` long with its own header, if
+    /// nothing is to go before or with it. The record is the first of `end` that is in no frame.
     ///
     /// It is what [`poll_transmit`](Self::poll_transmit) would say, for a third of its cost.
     #[inline(always)]
@@ -120,8 +119,9 @@ impl Session {
             return Some(Body::Inline);
         }
         if self.credit_is_news() && self.may_speak() {
-            // Whether anything waits is known when all that there is has been spent. Who asks
-            // before has asked when it is, and goes without.
+            // Whether anything waits behind this is known when all credit has been spent. A
+            // session that must ask for credit has asked then, so this frame leaves without
+            // asking.
             return self.talk_of_credit(false, landing, head);
         }
         if self.news_are_urgent() {
@@ -152,7 +152,7 @@ impl Session {
             self.build_control(Some(&Control::Goodbye), landing, head);
             return Some(Body::Inline);
         }
-        // Whoever comes here cannot use what it has.
+        // A channel that comes here cannot use what it has.
         if self.goodbye != Goodbye::Said
             && let Some(credit) = self
                 .credit_use
@@ -189,12 +189,12 @@ impl Session {
         self.credit_grant.recall_due().is_some() || self.credit_grant.owed().is_some()
     }
 
-    /// Whether talk about credit has a buffer, where it needs one.
+    /// Returns whether talk about credit has a buffer, where it needs one.
     fn may_speak(&self) -> bool {
         self.config.carriage == Carriage::Stream || self.reserved.may_speak()
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) may have a frame: a cheap look for
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) may have a frame: a cheap look for
     /// turns that have nothing to send.
     #[inline]
     #[must_use]
@@ -202,7 +202,7 @@ impl Session {
         !self.ready.is_empty() || self.has_errands && self.knows_errands()
     }
 
-    /// Whether something other than records is to go out.
+    /// Returns whether something other than records is to go out.
     #[inline]
     fn knows_errands(&self) -> bool {
         if self.is_suspended() {
@@ -218,7 +218,7 @@ impl Session {
             || self.reserved.answer_is_due()
     }
 
-    /// Whether something rides on the next frame that would not go by itself.
+    /// Returns whether the next frame carries something that would not go by itself.
     fn has_riders(&self) -> bool {
         self.has_waited || self.reserved.answer().is_some()
     }
@@ -229,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Whether sending waits for the peer's credit although something is there.
+    /// Returns whether sending waits for the peer's credit although something is there.
     #[must_use]
     pub fn is_out_of_credit(&self) -> bool {
         let has_goodbye =
@@ -321,7 +321,7 @@ impl Session {
         }
     }
 
-    /// One frame of one ready channel.
+    /// Builds a frame of one ready channel.
     fn serve(
         &mut self,
         end: u32,
@@ -450,7 +450,7 @@ impl Session {
         })
     }
 
-    /// What carries a piece of a large message.
+    /// Builds the frame or write that carries a piece of a large message.
     fn frame_piece(&mut self, end: u32, piece: Piece, landing: usize, head: &mut Vec<u8>) -> Body {
         let (kind, sequence, body) = match piece {
             Piece::Write(chunk, memory) => {
@@ -538,7 +538,7 @@ impl Session {
         self.append_head(frame, extension, body_bytes, alignment, landing, head);
     }
 
-    /// What rides on a frame that is about to go.
+    /// Builds the extension of a frame that is about to go.
     fn extension_of(&mut self, is_talk: bool, wants: bool, has_body: bool) -> Option<Extension> {
         // Most frames have none, which is soon said.
         if !is_talk && !wants && !self.has_extension() {
@@ -581,7 +581,7 @@ impl Session {
         frame.append_to(extension, head);
     }
 
-    /// Whether more is to be sent than credit is there for once a frame with data is out.
+    /// Returns whether more is to be sent than there is credit for once a frame with data is out.
     /// Said with that frame, it needs no talk.
     #[inline]
     fn wants_behind_this(&self) -> bool {
@@ -590,7 +590,7 @@ impl Session {
             && (!self.ready.is_empty() || !self.control.is_empty())
     }
 
-    /// Whether there may be news to ride on the next frame.
+    /// Returns whether there may be news for the next frame's extension.
     #[inline]
     fn has_extension(&self) -> bool {
         self.has_riders()
@@ -650,7 +650,7 @@ impl Session {
             })
     }
 
-    /// If there is news of an end, the next frame has that.
+    /// Lets the next frame carry the news of an end, if there are any.
     fn tell_first_of(&mut self, end: u32) {
         if let Some(at) = self.news.iter().position(|&other| other == end) {
             self.news.remove(at);
@@ -695,7 +695,7 @@ struct Records {
     alignment: usize,
 }
 
-/// What a ready channel had to send.
+/// The part of a ready channel that was sent.
 enum Served {
     /// A frame; the channel is ready still if it has more.
     Frame(Body),

@@ -25,13 +25,13 @@ use crate::{
     },
 };
 
-/// Where published records stand that are not in a frame yet.
+/// The published records that are not in a frame yet.
 pub trait RecordSource {
     /// Takes the longest run of whole records of `end` that is not above `batch` bytes,
     /// or the first record alone if that is not above `single`; `None` if there is none.
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run>;
 
-    /// Whether a record waits.
+    /// Returns whether a record waits.
     fn has_records(&mut self, end: u32) -> bool;
 
     /// The record at `position`, which was taken, announces a message in a block that is the
@@ -45,72 +45,72 @@ pub trait RecordSource {
 pub struct Run {
     /// Ring position of the first.
     pub position: u64,
-    /// Their bytes.
+    /// The length of the records.
     pub bytes: usize,
-    /// How many.
+    /// The number of records.
     pub records: u64,
 }
 
-/// What follows the head of a frame that [`Session::poll_transmit`] built.
+/// The body behind the head of a frame that [`Session::poll_transmit`] built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Nothing: the frame is whole in `head`.
     Inline,
     /// Bytes of a sending end's ring.
     Records {
-        /// Whose ring.
+        /// The end whose ring it is.
         end: u32,
-        /// From where.
+        /// The position of the first record.
         position: u64,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: usize,
     },
     /// Bytes of a large message.
     Chunk {
-        /// Whose message.
+        /// The end that sends the message.
         end: u32,
-        /// Which bytes.
+        /// The bytes of the message.
         chunk: Chunk,
     },
     /// Bytes of a large message, to be written into the peer's memory before any frame
     /// that is built after this: they are no frame, and have no head. When they are there,
     /// the session wants to [know](Session::writes_are_done).
     Write {
-        /// Whose message.
+        /// The end that sends the message.
         end: u32,
-        /// Which bytes.
+        /// The bytes of the message.
         chunk: Chunk,
-        /// Where the message goes.
+        /// The memory that the message goes to.
         memory: RemoteMemory,
     },
     /// A message of medium size, to be written into a block behind its head; of that the
     /// same holds.
     Landing {
-        /// Whose message.
+        /// The end that sends the message.
         end: u32,
-        /// All of it.
+        /// The whole message.
         chunk: Chunk,
-        /// The block.
+        /// The memory of the block.
         memory: RemoteMemory,
-        /// With what else the write is one with immediate data.
+        /// The word to send as immediate data with the write, if there is one.
         word: Option<LandingWord>,
     },
 }
 
-/// What goes with a message into its block: the head that was built, as that of a frame, and
-/// one record, which lies in the ring.
+/// The head and the record that go with a message into its block: the head that was built like
+/// that of a frame, and one record, which lies in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LandingWord {
     /// The immediate data.
     pub immediate: u32,
     /// Ring position of the record.
     pub position: u64,
-    /// Its bytes.
+    /// The record's length.
     pub bytes: usize,
 }
 
 impl Body {
-    /// How many bytes follow the head.
+    /// Returns how many bytes follow the head.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -123,22 +123,22 @@ impl Body {
     }
 }
 
-/// What a frame brought for the host to place.
+/// The contents of a frame that the host has to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Everything was for the session itself.
+    /// The frame was for the session itself.
     Nothing,
     /// Records lie at `offset..offset + bytes` of the frame, checked.
     Records {
         /// The receiving end.
         end: u32,
-        /// Where they begin in the frame.
+        /// The offset of the records in the frame.
         offset: usize,
-        /// Their bytes.
+        /// The length of the records.
         bytes: usize,
         /// The first one's sequence.
         first_sequence: u64,
-        /// How many.
+        /// The number of records.
         records: u64,
     },
     /// The frame's body is for an end that is gone here: skip it.
@@ -147,9 +147,9 @@ pub enum Arrival {
     Chunk {
         /// The receiving end.
         end: u32,
-        /// Where they belong.
+        /// The place of the chunk in its message.
         chunk: Chunk,
-        /// They are the message's last.
+        /// The chunk is the message's last.
         complete: bool,
     },
     /// The next large message of a receiving end lies whole in the memory that was granted
@@ -157,7 +157,7 @@ pub enum Arrival {
     Written {
         /// The receiving end.
         end: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
     },
 }
@@ -167,15 +167,15 @@ pub enum Arrival {
 pub struct LoneRecord {
     /// The receiving end.
     pub end: u32,
-    /// Where the record begins in the frame.
+    /// The offset of the record in the frame.
     pub offset: usize,
-    /// Its bytes.
+    /// The record's length.
     pub bytes: usize,
     /// The message's number.
     pub sequence: u64,
 }
 
-/// What the host must know or do.
+/// An event that the host must know of or act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The peer opened an end whose counterpart is not open here.
@@ -187,25 +187,25 @@ pub enum Event {
     },
     /// Both ends of a channel are open.
     Opened {
-        /// Our end.
+        /// The number of our end.
         end: u32,
-        /// The peer's.
+        /// The number of the peer's end.
         peer_end: u32,
-        /// What holds for both.
+        /// The terms that hold for both.
         agreed: Agreed,
     },
     /// Both ends are open and do not fit each other; the channel has ended.
     Mismatched {
-        /// Our end.
+        /// The number of our end.
         end: u32,
-        /// What the peer's end asks of the channel.
+        /// The terms of the peer's end.
         theirs: Arc<ChannelSpec>,
     },
     /// A sending end has heard news from its receiver.
     Counted {
         /// The sending end.
         end: u32,
-        /// All of them, joined.
+        /// All counters, joined.
         counters: Counters,
     },
     /// The sender of a receiving end waits for its application.
@@ -217,16 +217,16 @@ pub enum Event {
     Told {
         /// The receiving end.
         end: u32,
-        /// What was told.
+        /// The counters that were told.
         counters: Counters,
     },
     /// The other end of a channel is gone.
     PeerClosed {
-        /// Our end.
+        /// The number of our end.
         end: u32,
-        /// Why.
+        /// The reason of the close.
         reason: CloseReason,
-        /// For a receiving end: the sequence of the last message.
+        /// The sequence of the last message, for a receiving end.
         final_sequence: u64,
     },
     /// A large message was announced: memory is wanted, then [`Session::grant`] or
@@ -234,19 +234,19 @@ pub enum Event {
     LargeAnnounced {
         /// The receiving end.
         end: u32,
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
-        /// Its bytes.
+        /// The message's length.
         length: u64,
     },
     /// The peer needs a block no more that it was granted.
     LandingReturned {
-        /// Its index.
+        /// The block's index.
         index: u16,
     },
     /// A local end is gone on both sides and nothing of it is left here.
     Forgotten {
-        /// Our end.
+        /// The number of our end.
         end: u32,
     },
     /// The peer closes the session.
@@ -255,16 +255,17 @@ pub enum Event {
     Abandoned,
     /// The peer begins no call any more that it serves.
     Draining {
-        /// It has answered those that it had begun.
+        /// The peer has answered all calls that it had begun.
         is_done: bool,
     },
     /// Bytes that this end sent were damaged on their way, as the peer has found.
     Damaged {
-        /// So many times, in all.
+        /// The total number of questions.
         times: u64,
     },
-    /// Of a sending end's records not all arrived over the old wires: before the next frame is
-    /// asked for, those behind message `received` are to be taken again.
+    /// Asks the host to take records again: not all of a sending end's records arrived over the
+    /// old wires. Before the next frame is asked for, the records behind message `received` have
+    /// to be taken again.
     Replay {
         /// The sending end.
         end: u32,
@@ -275,13 +276,13 @@ pub enum Event {
     },
     /// The session goes on over new wires.
     Resumed {
-        /// How many records go out again.
+        /// The number of records that go out again.
         replayed: u64,
     },
 }
 
-/// What holds for a channel: the newest of the message types that both ends know, and the
-/// stricter of their wishes.
+/// The terms of a channel: the newest of the message types that both ends know, and the stricter
+/// of their wishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// Fingerprint of the message type: of several versions, the one that was
@@ -293,7 +294,7 @@ pub struct Agreed {
     pub alignment: u32,
     /// The longest message.
     pub max_message_bytes: u64,
-    /// This end's limit of that, compared to the peer's.
+    /// This end's limit of the longest message, compared to the peer's.
     pub limit_here_to_there: std::cmp::Ordering,
     /// Payload bytes that may be out and not yet released.
     pub max_unreleased_bytes: u64,
@@ -399,8 +400,8 @@ pub enum PeerMisbehaved {
     WantsUngranted { granted: u64 },
 }
 
-/// How many entries a session's tables and queues have. Whatever a peer sends, none
-/// grows beyond its bound, as long as the host drains events.
+/// The number of entries in a session's tables and queues. Whatever a peer sends, none grows
+/// beyond its bound, as long as the host drains events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Local ends that are not gone on both sides: at most `max_channels`.
@@ -427,13 +428,13 @@ pub enum CannotOpen {
     /// The session has as many ends as its limit allows.
     #[error("the session has {limit} open ends, its limit")]
     TooMany {
-        /// The limit.
+        /// The limit of ends.
         limit: usize,
     },
     /// The session has ended, or is ending.
     #[error("the session has ended")]
     SessionOver,
-    /// There is no memory for the end.
+    /// The peer has no memory for the end.
     #[error("{0}")]
     Memory(String),
 }

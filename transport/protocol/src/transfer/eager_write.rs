@@ -35,17 +35,17 @@ pub const LANDINGS_PER_CHANNEL: usize = 2 * LANDINGS_UNDER_WAY;
 /// Blocks that a session is granted at most.
 pub const LANDINGS_PER_SESSION: usize = 128;
 
-/// One use of a block: as it travels, 32 bits.
+/// The number of one use of a block: 32 bits on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LandingId {
     /// Which block of the session.
     pub index: u16,
-    /// How often it was used before, modulo 2^16.
+    /// The number of earlier uses, modulo 2^16.
     pub generation: u16,
 }
 
 impl LandingId {
-    /// As immediate data.
+    /// Returns the number as immediate data.
     #[must_use]
     pub fn to_word(self) -> u32 {
         u32::from(self.index) << 16 | u32::from(self.generation)
@@ -61,7 +61,7 @@ impl LandingId {
     }
 }
 
-/// Whether a message of `length` may have a block.
+/// Returns whether a message of `length` may have a block.
 #[must_use]
 pub fn lands(length: u64) -> bool {
     length <= LANDING_MESSAGE_BYTES as u64
@@ -72,7 +72,7 @@ pub fn lands(length: u64) -> bool {
 /// The blocks that a session has granted.
 #[derive(Debug, Default)]
 pub(crate) struct Landings {
-    /// By index.
+    /// The blocks, by index.
     blocks: Vec<Block>,
     /// Messages that were announced in a block and not handed to the host.
     pub(crate) landed: VecDeque<Landed>,
@@ -83,9 +83,9 @@ pub(crate) struct Landings {
 pub struct Landed {
     /// The receiving end.
     pub end: u32,
-    /// The message.
+    /// The message's sequence.
     pub sequence: u64,
-    /// Its bytes.
+    /// The message's length.
     pub length: usize,
     /// The block's number.
     pub index: u16,
@@ -99,11 +99,11 @@ struct Block {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody's.
+    /// The block is free.
     Free,
     /// The peer's, for messages to this end.
     Granted { end: u32 },
-    /// It has a message that is not known to be released.
+    /// The block has a message that is not known to be released.
     Filled { end: u32, sequence: u64 },
 }
 
@@ -169,8 +169,8 @@ impl Landings {
         is_due
     }
 
-    /// Whether so many blocks of `end` that it is worth a frame are the sender's again as soon as it is told that
-    /// messages up to `released` are released.
+    /// Returns whether the sender gets so many blocks of `end` back that it is worth a frame, once
+    /// it is told that messages up to `released` are released.
     pub(crate) fn owes(&self, end: u32, released: u64) -> bool {
         let is_owed = |block: &&Block| match block.state {
             State::Filled { end: of, sequence } => of == end && sequence <= released,
@@ -212,14 +212,14 @@ impl Landings {
         }
     }
 
-    /// What was used of it is not used again.
+    /// Frees a block, whose used numbers are not used again.
     fn free(&mut self, index: usize) {
         let block = &mut self.blocks[index];
         block.state = State::Free;
         block.generation = block.generation.wrapping_add(1);
     }
 
-    /// How many are granted, or have a message.
+    /// Returns how many blocks are granted or have a message.
     pub(crate) fn count(&self) -> usize {
         let is_out = |block: &&Block| block.state != State::Free;
         self.blocks.iter().filter(is_out).count()
@@ -236,7 +236,7 @@ pub(crate) struct GrantedLandings {
 
 #[derive(Clone, Copy, Debug)]
 struct GrantedBlock {
-    /// Of its next use.
+    /// The number of the block's next use.
     id: LandingId,
     memory: RemoteMemory,
     /// The message in it, until that is released.
@@ -352,7 +352,7 @@ mod tests {
         assert!(ours.fill(later, 1, 6, 9));
         ours.forget(1);
         assert_eq!(ours.count(), 0);
-        // Who had it knows its old generations.
+        // The previous owner knows its old generations.
         assert_eq!(ours.grant(3).unwrap().generation, later.generation + 1);
     }
 

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-/// How many large messages of one channel may be announced, or about to be, and not yet
+/// The number of large messages of one channel that may be announced, or about to be, and not yet
 /// sent whole.
 pub const LARGE_PER_CHANNEL: usize = 2;
 
@@ -33,11 +33,11 @@ pub const WRITES_UNDER_WAY: u32 = 3;
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The message.
+    /// The message's sequence.
     pub sequence: u64,
-    /// Where in the message the chunk begins.
+    /// The offset of the chunk in the message.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the chunk.
     pub bytes: usize,
 }
 
@@ -50,8 +50,8 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// So many bytes at an address of the receiver's, with the key to them; `None` where no
-    /// memory can be.
+    /// Describes so many bytes at an address of the receiver's, with the key to them; `None` where
+    /// no memory can be.
     #[must_use]
     pub fn new(address: u64, key: u32, bytes: u64) -> Option<Self> {
         let is_possible = address > 0 && bytes > 0 && address.checked_add(bytes).is_some();
@@ -62,7 +62,7 @@ impl RemoteMemory {
         })
     }
 
-    /// Where it begins.
+    /// Returns the address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
@@ -74,7 +74,7 @@ impl RemoteMemory {
         self.key
     }
 
-    /// Its length: that of the message.
+    /// Returns the length: that of the message.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -88,16 +88,16 @@ impl RemoteMemory {
     }
 }
 
-/// How a granted message travels.
+/// The way in which a granted message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// In chunks, which the receiver puts into their place.
+    /// The message goes in chunks, which the receiver puts into their place.
     Chunks,
-    /// Its bytes are written there.
+    /// The message's bytes are written there.
     Memory(RemoteMemory),
 }
 
-/// What is next of a large message. Sending side.
+/// The next step of a large message's sending side. Sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// A frame with these bytes.
@@ -106,7 +106,7 @@ pub(crate) enum Piece {
     Write(Chunk, RemoteMemory),
     /// A frame that says that all of this message is written.
     Written {
-        /// The message.
+        /// The message's sequence.
         sequence: u64,
     },
 }
@@ -116,7 +116,7 @@ struct Transfer {
     sequence: u64,
     length: u64,
     granted: Option<Way>,
-    /// Up to where it is granted.
+    /// The offset up to which memory is granted.
     allowed: u64,
     done: u64,
 }
@@ -143,7 +143,7 @@ impl Transfer {
     }
 }
 
-/// One end's large messages under way, in order.
+/// The large messages of one end that are under way, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     under_way: VecDeque<Transfer>,
@@ -210,14 +210,14 @@ impl Transfers {
         self.under_way.front().map(|transfer| transfer.sequence)
     }
 
-    /// Whether the message at the front may move. `may_write` says whether another piece
+    /// Returns whether the message at the front may move. `may_write` says whether another piece
     /// may be on its way into granted memory.
     pub(crate) fn has_piece(&self, may_write: bool) -> bool {
         let front = self.under_way.front();
         front.is_some_and(|transfer| transfer.has_piece(may_write))
     }
 
-    /// Whether the message at the front is written and nobody has said so.
+    /// Returns whether the message at the front is written and the peer was not told.
     pub(crate) fn owes_word(&self) -> bool {
         self.under_way.front().is_some_and(|transfer| {
             matches!(transfer.granted, Some(Way::Memory(_))) && transfer.done == transfer.length
@@ -301,7 +301,7 @@ impl Transfers {
         }
     }
 
-    /// Whether the message is among them.
+    /// Returns whether the message is among them.
     pub(crate) fn contains(&self, sequence: u64) -> bool {
         let is_it = |transfer: &Transfer| transfer.sequence == sequence;
         self.under_way.iter().any(is_it)

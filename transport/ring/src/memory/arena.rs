@@ -4,7 +4,7 @@
 //! comes back when the lease is dropped. The arena keeps a bounded number of
 //! rings per size class, populated, so that a channel that pauses and goes on
 //! maps nothing; and with each ring what fabrics have [attached](Attachments) to it.
-//! What nobody leases for a while goes back to the system.
+//! A ring that nobody leases for a while goes back to the system.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -36,7 +36,7 @@ impl RingArena {
     /// A ring of at least `min_bytes`: the smallest class that holds them, all
     /// of it populated.
     ///
-    /// What lies in it is left from the last channel. No consumer reads that: a
+    /// Its bytes are left from the last channel. No consumer reads that: a
     /// producer zeroes the word where its first record will begin, and each
     /// publish the one where the next will.
     ///
@@ -86,7 +86,7 @@ impl RingArena {
         surplus
     }
 
-    /// How many rings are kept, leased ones not counted.
+    /// Returns how many rings are kept, leased ones not counted.
     #[must_use]
     pub fn kept(&self) -> usize {
         (0..CLASSES).map(|class| self.stock.lock(class).len()).sum()
@@ -95,7 +95,7 @@ impl RingArena {
 
 /// A ring that goes back to its arena when it is dropped.
 ///
-/// Whoever drops it answers for it that no address inside is still in use: it
+/// The owner that drops it answers for it that no address inside is still in use: it
 /// is the next channel's memory from then on.
 #[derive(Debug)]
 pub struct RingLease {
@@ -118,19 +118,19 @@ impl RingLease {
         self.memory().capacity()
     }
 
-    /// The ring itself. Whoever keeps it beyond the lease reads and writes nothing there.
+    /// The ring itself. An owner that keeps it beyond the lease reads and writes nothing there.
     #[must_use]
     pub fn memory(&self) -> &Arc<MirroredMapping> {
         &self.ring().memory
     }
 
-    /// What fabrics have attached to it.
+    /// Returns what fabrics have attached to the ring.
     #[must_use]
     pub fn attachments(&self) -> &Attachments {
         &self.ring().attachments
     }
 
-    /// The same, to attach something, which stays with the ring when the lease ends.
+    /// Returns the attachments to add to them; they stay with the ring when the lease ends.
     pub fn attachments_mut(&mut self) -> &mut Attachments {
         let ring = self.ring.as_mut().expect("only `drop` takes the ring");
         &mut ring.attachments
@@ -171,7 +171,7 @@ pub struct Ring {
 #[derive(Debug)]
 struct Kept {
     ring: Ring,
-    /// It was free when surplus was taken last.
+    /// The ring was free when surplus was taken last.
     was_seen: bool,
 }
 

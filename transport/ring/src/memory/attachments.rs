@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-/// Everything that is attached to one piece of memory.
+/// The objects that are attached to one piece of memory.
 #[derive(Debug, Default)]
 pub struct Attachments {
     all: Vec<Arc<dyn Any + Send + Sync>>,

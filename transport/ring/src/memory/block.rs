@@ -43,13 +43,13 @@ impl Block {
         Ok(Self { memory })
     }
 
-    /// The first byte. Who may write and read behind it: rules 1 and 2.
+    /// The first byte. Rules 1 and 2 say which threads may write and read behind it.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.memory.base()
     }
 
-    /// How long the block is.
+    /// Returns the length of the block.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
     pub fn len(&self) -> usize {
@@ -57,7 +57,7 @@ impl Block {
     }
 }
 
-/// What keeps a block for a frame that lies in it, until it is dropped.
+/// A lease that keeps a block for a frame that lies in it, until it is dropped.
 ///
 /// As with [`BufferLease`](super::BufferLease), a lease that is handed on stays in registers,
 /// which an `Arc` does not: its drop wants its address.
@@ -67,7 +67,7 @@ pub struct BlockLease {
 }
 
 impl BlockLease {
-    /// Keeps `block`.
+    /// Creates a lease of `block`.
     #[inline]
     #[must_use]
     pub fn new(block: Arc<Block>) -> Self {
@@ -108,14 +108,14 @@ struct Pooled {
     pages: Pages,
 }
 
-/// What a block's pages cost while it is free.
+/// The state of a free block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
-    /// Something may have arrived in them since they were last looked at.
+    /// Bytes may have arrived in them since they were last looked at.
     Warm,
-    /// Nothing has, and it was free then.
+    /// The block was free at the last look, and nothing has arrived since.
     Cold,
-    /// They were given back.
+    /// The pages were given back.
     Gone,
 }
 
@@ -204,7 +204,7 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// How many of them are free; others may become free at any time.
+    /// Returns how many blocks are free; others may become free at any time.
     fn free(&self) -> usize {
         self.blocks
             .iter()
@@ -219,7 +219,7 @@ impl Default for BlockPool {
     }
 }
 
-/// Whether the pool's reference is the last.
+/// Returns whether the pool's reference is the last.
 ///
 /// The count is looked at first because it is a plain load; `get_mut` then
 /// decides. It gives `&mut Block`, which is sound only if everything that the
@@ -332,8 +332,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and dropped in whatever order: no two holders ever
-        /// have the same block, and never more are free than may be kept.
+        /// Takes and drops leases in any order: no two holders ever have the same block, and never
+        /// more are free than may be kept.
         #[test]
         fn no_block_has_two_holders(steps in prop::collection::vec(any::<Option<u8>>(), 1..200)) {
             let mut pool = BlockPool::new(4096, 3);

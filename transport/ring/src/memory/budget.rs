@@ -17,7 +17,7 @@
 //!    leaves room for all of that message, within the limit of its node. So whatever was there
 //!    before it began and is released some day, it can become whole, and the oldest never waits
 //!    for a younger one. What stays free for that is the longest of those messages, not their
-//!    sum: who begins many and goes on with none keeps little from others.
+//!    sum: a peer that begins many and goes on with none keeps little from others.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -37,7 +37,7 @@ pub struct MemoryAccount {
 struct State {
     /// Charged to claims, but for first bytes of messages that are not whole.
     used: u64,
-    /// Those.
+    /// The first bytes of messages that are not whole.
     first: u64,
     /// Kept by pools for what comes next.
     kept: u64,
@@ -135,13 +135,13 @@ impl MemoryBudget {
         self.account.used()
     }
 
-    /// The same part, with half of its limit.
+    /// Returns this part of the account with half of its limit.
     #[must_use]
     pub fn half(&self) -> Self {
         Self::new(self.account, self.limit / 2)
     }
 
-    /// Whether another message may begin.
+    /// Returns whether another message may begin.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let state = self.account.lock();
@@ -205,7 +205,7 @@ impl MemoryBudget {
     }
 }
 
-/// What one message is charged. Dropping it gives that back.
+/// The memory that one message is charged. Dropping it returns that memory.
 #[derive(Debug)]
 pub struct MemoryClaim {
     budget: MemoryBudget,
@@ -217,14 +217,14 @@ pub struct MemoryClaim {
 }
 
 impl MemoryClaim {
-    /// What it may be charged in all.
+    /// Returns the most that the message may be charged.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Charges `bytes` more, if there is room (rules 2 and 3). Whoever gets a no tries again
-    /// later.
+    /// Charges `bytes` more, if there is room (rules 2 and 3). A caller that gets `false`
+    /// tries again later.
     #[must_use]
     pub fn charge(&mut self, bytes: u64) -> bool {
         let mut state = self.budget.account.lock();
@@ -235,13 +235,13 @@ impl MemoryClaim {
         true
     }
 
-    /// Whether all of its message is here.
+    /// Returns whether all of its message has arrived.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Of the first bytes so many are here.
+    /// Notes that so many of the first bytes have arrived.
     pub fn begun_with(&mut self, bytes: u64) {
         if bytes > self.first && !self.is_whole {
             self.budget.account.lock().first += bytes - self.first;
@@ -344,7 +344,7 @@ mod tests {
         assert!(budget.claim(100).is_some());
     }
 
-    /// One thing that happens to the messages of the model.
+    /// An event in the life of the model's messages.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Begin { total: u64, limit: usize },
@@ -364,9 +364,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was charged to whom in whatever order: once what is whole is released, the
-        /// oldest message can become whole, then the next, until all are; and no node takes
-        /// in anything beyond its limit.
+        /// Charges messages in any order: once whole ones are released, the oldest message can
+        /// become whole, then the next, until all are; and no node takes in anything beyond its
+        /// limit.
         #[test]
         fn no_half_arrived_messages_wait_for_each_other(
             steps in prop::collection::vec(step(), 1..200),

@@ -5,7 +5,7 @@
 //! them, and the buffer finds its way back over [`Returns`].
 //!
 //! Rules:
-//! 1. Whoever has a buffer has one reference count of the slab, so the slab lives as long
+//! 1. The owner of a buffer has one reference count of the slab, so the slab lives as long
 //!    as any buffer is out. It travels with the buffer and is never touched on the way: a
 //!    frame costs no locked instruction when it arrives and one when it goes.
 //! 2. A leased buffer is read only. The device writes to posted ones alone, and a buffer
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::{Mapping, MemoryError, MemoryUse, huge_pages::huge_bytes};
 use crate::Returns;
 
-/// The buffers.
+/// Receive buffers of the same length, one behind the other.
 #[derive(Debug)]
 pub struct BufferSlab {
     memory: Mapping,
@@ -51,20 +51,20 @@ impl BufferSlab {
         self.memory.base()
     }
 
-    /// All buffers together.
+    /// Returns the length of all buffers together.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// How much of it is in huge pages, if the kernel says so.
+    /// Returns how much of the slab is in huge pages, if the kernel says so.
     #[must_use]
     pub fn huge_bytes(&self) -> Option<usize> {
         let start = self.base().addr().get();
         huge_bytes(&(start..start + self.bytes()))
     }
 
-    /// One buffer.
+    /// Returns the length of a buffer.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
@@ -79,7 +79,7 @@ impl BufferSlab {
     }
 }
 
-/// One buffer, until it is dropped.
+/// A leased buffer, until it is dropped.
 #[derive(Debug)]
 pub struct BufferLease {
     /// The count that travels with the buffer; left alone when the buffer goes back.
@@ -88,20 +88,20 @@ pub struct BufferLease {
 }
 
 impl BufferLease {
-    /// Its number in the slab.
+    /// Returns the buffer's number in the slab.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its length.
+    /// Returns the buffer's length.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.slab.buffer_bytes
     }
 
-    /// Its first byte.
+    /// Returns the address of the buffer's first byte.
     #[inline]
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
@@ -145,7 +145,7 @@ pub struct OwnedBuffer {
 }
 
 impl OwnedBuffer {
-    /// Its number in the slab.
+    /// Returns the buffer's number in the slab.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -160,7 +160,7 @@ impl OwnedBuffer {
 }
 
 impl FreeBuffers {
-    /// All buffers of a new slab.
+    /// Takes all buffers of a new slab.
     #[must_use]
     pub fn all_of(slab: &Arc<BufferSlab>) -> Self {
         let buffers = (slab.bytes() / slab.buffer_bytes) as u32;
@@ -190,7 +190,7 @@ impl FreeBuffers {
         self.free.push(owned);
     }
 
-    /// Whether so many are free, those included that have come back.
+    /// Returns whether so many buffers are free, those included that have come back.
     #[inline]
     pub fn has(&mut self, count: usize) -> bool {
         self.free.len() >= count || {

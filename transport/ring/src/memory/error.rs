@@ -1,4 +1,4 @@
-//! Why memory could not be had, and which setting makes it less.
+//! The error of memory that could not be had, with the setting that makes it less.
 #![forbid(unsafe_code)]
 
 use std::{fmt, io};
@@ -13,13 +13,13 @@ use rustix::io::Errno;
 #[error("cannot get {what} of {bytes} bytes ({step}): {source}; {}", self.next_step())]
 #[non_exhaustive]
 pub struct MemoryError {
-    /// What the memory was for.
+    /// The use of the memory.
     pub what: MemoryUse,
-    /// How much was asked for.
+    /// The number of bytes that were requested.
     pub bytes: usize,
     /// The step that failed, by the name of its system call.
     pub step: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     pub r#source: io::Error,
 }
 
@@ -40,17 +40,17 @@ impl MemoryError {
         }
     }
 
-    /// There is no room for a large message within the node's limit.
+    /// Reports that a large message has no room within the node's limit.
     pub fn beyond_limit(bytes: usize) -> Self {
         Self::new(MemoryUse::LargeMessage, bytes, BEYOND_LIMIT, Errno::NOMEM)
     }
 
-    /// Whether it is the node's own limit that is in the way, and not the kernel.
+    /// Returns whether the node's own limit is in the way, and not the kernel.
     pub fn is_beyond_limit(&self) -> bool {
         self.step == BEYOND_LIMIT
     }
 
-    /// What an operator can do about it.
+    /// Returns what an operator can do about it.
     fn next_step(&self) -> String {
         match self.source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOMEM | Errno::NOSPC | Errno::AGAIN) => format!(
@@ -80,7 +80,7 @@ impl MemoryError {
 /// The step that fails where the node's limit is in the way.
 const BEYOND_LIMIT: &str = "memory_limit";
 
-/// What a piece of memory is for; an error names it.
+/// The use of a piece of memory; an error names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryUse {
@@ -88,15 +88,15 @@ pub enum MemoryUse {
     Ring,
     /// A block that bytes from the network arrive in.
     ArrivalBlock,
-    /// One message that is longer than its channel's ring.
+    /// A message that is longer than its channel's ring.
     LargeMessage,
     /// The control blocks that one side of a session shares with the other.
     ControlBlocks,
     /// The buffers that an RDMA device receives into.
     ReceiveBuffers,
-    /// What a receiving end has for each message of its window.
+    /// The entries of a receiving end, one for each message of its window.
     Window,
-    /// What stands before records and chunks that an RDMA device sends.
+    /// The heads before records and chunks that an RDMA device sends.
     FrameHeads,
 }
 

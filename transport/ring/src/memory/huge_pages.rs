@@ -1,4 +1,4 @@
-//! Huge pages: whether the system gives them to who asks, and who got some.
+//! Huge pages: whether the system gives them to memory that asks, and how much got some.
 //!
 //! They are asked for by advice (transparent huge pages), for memory that is used whole.
 //! Those of hugetlbfs are not used: they are set aside by the administrator, for somebody
@@ -8,20 +8,21 @@
 
 use std::{fmt, fs, ops::Range};
 
-/// Whether the system gives huge pages to memory that asks for them.
+/// The system's policy on huge pages for memory that asks for them ([transparent
+/// hugepages](https://docs.kernel.org/admin-guide/mm/transhuge.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
-    /// To what asks for them, or to all: as many as there are when memory is touched, and
-    /// ordinary pages for the rest.
+    /// Memory that asks gets huge pages, or all memory does: as many as there are when memory is
+    /// touched, and ordinary pages for the rest.
     Asked,
-    /// To nobody.
+    /// Memory gets no huge pages.
     Never,
-    /// It does not say: the kernel has none, or hides it.
+    /// The policy is unknown: the kernel has no huge pages, or hides the setting.
     Unknown,
 }
 
 impl HugePages {
-    /// As the system is set.
+    /// Returns the system's setting.
     #[must_use]
     pub fn of_system() -> Self {
         Self::from_setting(&fs::read_to_string(SETTING).unwrap_or_default())
@@ -52,11 +53,11 @@ impl fmt::Display for HugePages {
     }
 }
 
-/// How long a huge page is: at boundaries of so much one may begin.
+/// The length of a huge page, and the alignment of its beginning.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// How much of a range of addresses is in huge pages, if the kernel says so. Reads a file of
-/// some 100 KB: for who sets something up.
+/// Returns how much of a range of addresses is in huge pages, if the kernel says so. Reads a file
+/// of some 100 KB, so it is for set-up only.
 #[must_use]
 pub fn huge_bytes(range: &Range<usize>) -> Option<usize> {
     Some(huge_bytes_in(
@@ -88,7 +89,8 @@ fn mapped_range(line: &str) -> Option<Range<usize>> {
     Some(bound(start)?..bound(end)?)
 }
 
-/// Documentation/admin-guide/mm/transhuge.rst.
+/// The kernel's setting ([transparent
+/// hugepages](https://docs.kernel.org/admin-guide/mm/transhuge.html)).
 const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 #[cfg(test)]

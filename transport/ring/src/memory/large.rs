@@ -26,19 +26,19 @@ pub const DEFAULT_KEPT_BUFFERS: usize = 2;
 /// Bytes that the free buffers of a pool add up to at most.
 pub const DEFAULT_KEPT_BYTES: usize = 512 << 20;
 
-/// As far into a buffer that was [reserved](LargeBuffer::reserve) pages come as they are touched.
+/// The part of a [reserved](LargeBuffer::reserve) buffer whose pages come as they are touched.
 pub(super) const TOUCHED_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Page-aligned private memory.
 #[derive(Debug)]
 pub struct LargeBuffer {
     memory: Arc<Mapping>,
-    /// How much of it has pages already.
+    /// The number of bytes that have pages already.
     populated: usize,
     attachments: Attachments,
-    /// It was free when surplus was taken last.
+    /// The buffer was free when surplus was taken last.
     was_seen: bool,
-    /// What it costs as a peer's message.
+    /// The buffer's cost as a peer's message.
     claim: Option<MemoryClaim>,
 }
 
@@ -80,51 +80,52 @@ impl LargeBuffer {
         })
     }
 
-    /// Its first `bytes` have pages.
+    /// Notes that the first `bytes` have pages.
     pub fn has_pages(&mut self, bytes: usize) {
         self.populated = self.populated.max(bytes);
     }
 
-    /// What it costs as a peer's message goes with it, until it is kept or unmapped.
+    /// Attaches the cost of a peer's message, which goes with the buffer until it is kept or
+    /// unmapped.
     pub fn charge_to(&mut self, claim: MemoryClaim) {
         self.claim = Some(claim);
     }
 
-    /// The same, to be charged more.
+    /// Returns that cost, to charge more.
     pub fn claim_mut(&mut self) -> Option<&mut MemoryClaim> {
         self.claim.as_mut()
     }
 
-    /// Where the buffer begins.
+    /// Returns the address of the buffer.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.memory.base()
     }
 
-    /// How much it can hold: at least what was asked for.
+    /// Returns the buffer's capacity: at least what was requested.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// The memory itself. Whoever keeps it beyond the buffer reads and writes nothing there.
+    /// The memory itself. An owner that keeps it beyond the buffer reads and writes nothing there.
     #[must_use]
     pub fn memory(&self) -> &Arc<Mapping> {
         &self.memory
     }
 
-    /// What fabrics have attached to it.
+    /// Returns what fabrics have attached to the buffer.
     #[must_use]
     pub fn attachments(&self) -> &Attachments {
         &self.attachments
     }
 
-    /// The same, to attach something, which stays with the buffer in its pool.
+    /// Returns the attachments to add to them; they stay with the buffer in its pool.
     pub fn attachments_mut(&mut self) -> &mut Attachments {
         &mut self.attachments
     }
 
-    /// All of it, to write a message into.
+    /// Returns the whole buffer, to write a message into.
     pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY:
         // 1. Valid: the mapping is `capacity` bytes of this value's own, private
@@ -159,7 +160,7 @@ impl LargePool {
         Self::within(None, kept_buffers, kept_bytes)
     }
 
-    /// The same, where what it keeps counts in a budget, of which it may take a quarter.
+    /// Creates a pool whose kept buffers count in a budget, of which they may take a quarter.
     #[must_use]
     pub fn within(
         budget: impl Into<Option<MemoryBudget>>,
@@ -242,7 +243,7 @@ impl LargePool {
         surplus
     }
 
-    /// How many free buffers are kept.
+    /// Returns how many free buffers are kept.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.stock.lock().len()
@@ -314,7 +315,7 @@ struct Stock {
     free: Mutex<Vec<LargeBuffer>>,
     kept_buffers: usize,
     kept_bytes: usize,
-    /// What free buffers count in.
+    /// The budget that free buffers count in.
     budget: Option<MemoryBudget>,
 }
 

@@ -1,11 +1,11 @@
-//! One range of mapped memory, unmapped when it is dropped.
+//! A range of mapped memory, unmapped when it is dropped.
 //!
 //! Rules:
 //! 1. `base..base + bytes` is mapped, by this value alone, from construction to
 //!    drop; nobody else unmaps or remaps any part of it. In a fork of the process it may be
 //!    a hole, or what the child has put there.
-//! 2. A `Mapping` only says where the memory is. Who may touch which bytes is
-//!    decided by whoever holds it, and argued there.
+//! 2. A `Mapping` only says where the memory is. Its owner decides which threads may
+//!    touch which bytes, and argues it there.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,7 @@ use rustix::param::page_size;
 
 use super::{MemoryError, MemoryUse, huge_pages::HUGE_PAGE_BYTES};
 
-/// What the mapping's own process may do with its bytes.
+/// The rights of the mapping's own process to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Load and store.
@@ -38,7 +38,7 @@ pub struct Mapping {
 // it (`munmap`) is legal from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: `&Mapping` gives out the address and the length, both of which never
-// change (rule 1); what is done with the address is argued by who does it (rule 2).
+// change (rule 1); what is done with the address is argued where it is done (rule 2).
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -56,7 +56,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The same, in huge pages as far as the system has some: for what is used whole.
+    /// Like [`anonymous`](Self::anonymous), in huge pages as far as the system has some: for
+    /// memory that is used whole.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
@@ -90,7 +91,8 @@ impl Mapping {
         Self { base, bytes }
     }
 
-    /// The same, but that a child has a copy of it, for what drops touch.
+    /// Like [`anonymous`](Self::anonymous), but a child process has a copy: for memory that drops
+    /// touch.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
@@ -111,7 +113,7 @@ impl Mapping {
         })
     }
 
-    /// The first `bytes` of a memory file, shared with whoever else maps it, with
+    /// The first `bytes` of a memory file, shared with all that map it, with
     /// its page tables filled. A child does not have it.
     ///
     /// # Errors
@@ -227,7 +229,8 @@ impl Mapping {
         }
     }
 
-    /// The same for the bytes from `from` to `to`, as they are about to be written.
+    /// Like [`populate`](Self::populate), for the bytes from `from` to `to`, which are about to be
+    /// written.
     ///
     /// # Errors
     /// As [`populate`](Self::populate).
@@ -257,11 +260,11 @@ impl Mapping {
     /// Puts zeros that cannot be written in the place of whatever is mapped.
     ///
     /// # Safety
-    /// Nobody writes to the range from now on, and whoever reads it meanwhile or afterwards
+    /// Nobody writes to the range from now on, and a reader, meanwhile or afterwards,
     /// expects what stood there or zeros.
     pub(super) unsafe fn vacate(&self) -> Result<(), Errno> {
         // SAFETY: MAP_FIXED unmaps what is there, which is this range (rule 1), and the
-        // caller answers for those who read it.
+        // caller answers for the readers.
         unsafe {
             mmap_anonymous(
                 self.base.as_ptr().cast(),
@@ -291,7 +294,7 @@ impl Mapping {
         self.prefer_huge_pages_in(self.bytes, huge);
     }
 
-    /// The same for the first `bytes`.
+    /// Like [`prefer_huge_pages`](Self::prefer_huge_pages), for the first `bytes`.
     pub(super) fn prefer_huge_pages_in(&self, bytes: usize, huge: bool) {
         let bytes = bytes.min(self.bytes);
         let advice = if huge {
@@ -304,13 +307,13 @@ impl Mapping {
         let _ = unsafe { madvise(self.base.as_ptr().cast(), bytes, advice) };
     }
 
-    /// Where the range begins; page-aligned.
+    /// Returns the page-aligned beginning of the range.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// How long the range is.
+    /// Returns the length of the range.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -320,10 +323,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What is there by now may be somebody else's.
+            // By now another mapping may be at this address.
             return;
         }
-        // SAFETY: the range is ours (rule 1), and whoever handed its address on
+        // SAFETY: the range is ours (rule 1), and the code that handed its address on
         // keeps this value alive for as long as the address is used (rule 2).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own range: {unmapped:?}");

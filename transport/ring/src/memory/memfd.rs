@@ -9,11 +9,12 @@ use rustix::system::sysinfo;
 
 use super::{MemoryError, MemoryUse};
 
-/// Makes a sealable memfd of exactly `bytes`, all of it backed by memory.
+/// Makes a sealable memfd ([`memfd_create(2)`](https://man7.org/linux/man-pages/man2/memfd_create.2.html))
+/// of exactly `bytes`, all of it backed by memory.
 ///
 /// `fallocate` makes a lack of memory show here: without it the lack would show
-/// as SIGBUS, at the first touch of the page that is missing. What the machine
-/// does not have at all is refused before: the kernel's own heuristic does that
+/// as SIGBUS, at the first touch of the page that is missing. A size that the
+/// machine does not have at all is refused before: the kernel's own heuristic does that
 /// for anonymous memory but not for files, and `fallocate` would go on until the
 /// OOM killer comes.
 ///

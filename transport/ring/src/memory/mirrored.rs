@@ -1,11 +1,11 @@
 //! Memory mapped twice back to back, so that a ring has no seam.
 //!
 //! The byte at `offset` and the byte at `offset + capacity` are the same byte.
-//! A record that begins before the end of the ring goes on, for the CPU, into
-//! the second window, which is the ring's beginning; so every record is one
-//! contiguous range and no copy is ever needed to make it so.
+//! A record that crosses the end of the ring continues in the second window,
+//! which is the ring's beginning. So every record is one contiguous range,
+//! without a copy.
 //!
-//! The compiler does not know that two addresses are one byte. Whoever reaches a
+//! The compiler does not know that two addresses are one byte. Code that reaches a
 //! byte through both windows has an ordering in between, as a ring does that
 //! publishes with Release and takes with Acquire; plain accesses alone may be
 //! reordered.
@@ -66,15 +66,15 @@ impl MirroredMapping {
     ///
     /// # Safety
     ///
-    /// Nobody writes, and whoever reads expects either.
+    /// Nobody writes, and a reader expects either.
     pub unsafe fn vacate(&self) -> Result<(), MemoryError> {
         // SAFETY: as the caller says.
         let vacated = unsafe { self.windows.vacate() };
         vacated.map_err(|errno| MemoryError::new(MemoryUse::Ring, self.capacity, "mmap", errno))
     }
 
-    /// Whether a ring can have this capacity: its offsets are taken by a mask, and
-    /// its windows begin at pages.
+    /// Returns whether a ring can have this capacity: its offsets are taken by a mask, and its
+    /// windows begin at pages.
     #[must_use]
     pub fn is_possible(capacity: usize) -> bool {
         capacity.is_power_of_two()

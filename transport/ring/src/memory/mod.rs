@@ -1,13 +1,13 @@
-//! The memory that messages live in: who maps it, who owns it, when it goes.
+//! The memory that messages live in: its mapping, its owners, and when it goes.
 //!
-//! Everything here hands out *addresses*, never `&T` into shared bytes: a ring
-//! is written by one thread or process while another reads it, so only the ring
-//! algorithms, which know who owns which bytes when, may turn an address into a
-//! reference. Three rules hold for all of it:
+//! Everything here hands out *addresses*, never `&T` into shared bytes: one thread
+//! or process writes a ring while another reads it. Only the ring algorithms know
+//! who owns which bytes when, and may turn an address into a reference. Three rules
+//! hold for all of it:
 //!
 //! 1. Memory that the data path will touch is populated when it is made, so
 //!    that a lack of memory shows there, where a call can fail, and not as SIGBUS
-//!    or a page fault in the middle of a send. What the kernel refuses is a
+//!    or a page fault in the middle of a send. A refusal of the kernel is a
 //!    [`MemoryError`]; where a container has run into its limit, the kernel
 //!    prefers its OOM killer to an error, and then that is where it strikes. The
 //!    exceptions are the arrival [`Block`] and what ends have for each message of a

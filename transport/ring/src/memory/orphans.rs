@@ -3,7 +3,7 @@
 //! A message guard is `'static` and has no reference count, so something has to
 //! keep its bytes when the handles and the node that received them end first.
 //! That is this list, one per process: the node gives its memory away here, and
-//! whoever makes or closes a node sweeps it. A guard that is never dropped
+//! each node that is made or closed sweeps it. A guard that is never dropped
 //! leaks its memory, and that is all it does.
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use ibex_base::sync::lock;
 ///
 /// Dropping the value frees the memory, so the value owns all of it.
 pub trait Orphan: Send {
-    /// Whether no guard can touch the memory any more. Once true it stays true.
+    /// Returns whether no guard can touch the memory any more. Once true it stays true.
     ///
     /// It is called under the list's lock: it looks and does nothing else.
     fn is_settled(&self) -> bool;

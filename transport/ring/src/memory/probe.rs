@@ -5,8 +5,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-/// How many pages of a range are in memory, by `/proc/self/pagemap`
-/// (Documentation/admin-guide/mm/pagemap.rst: bit 63 is "page present").
+/// Returns how many pages of a range are in memory, by
+/// [`/proc/self/pagemap`](https://docs.kernel.org/admin-guide/mm/pagemap.html): bit 63 means "page
+/// present".
 pub fn resident_pages(base: NonNull<u8>, bytes: usize) -> usize {
     let page = rustix::param::page_size();
     let mut entries = vec![0; bytes / page * 8];
@@ -21,7 +22,7 @@ pub fn resident_pages(base: NonNull<u8>, bytes: usize) -> usize {
         .count()
 }
 
-/// Whether the mapping that begins at `base`, or holds it, may be written.
+/// Returns whether the mapping that begins at `base`, or contains it, is writable.
 pub fn is_writable(base: NonNull<u8>) -> bool {
     let address = base.as_ptr().addr();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -41,7 +42,7 @@ pub fn inode(fd: impl AsFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_ino
 }
 
-/// How many mappings of that memfd this process has.
+/// Returns how many mappings of that memfd this process has.
 pub fn mappings_of(inode: u64) -> usize {
     let inode = inode.to_string();
     fs::read_to_string("/proc/self/maps")

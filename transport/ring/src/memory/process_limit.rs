@@ -37,7 +37,7 @@ fn of_groups(root: &Path) -> Option<u64> {
     groups.lines().filter_map(|line| of_line(root, line)).min()
 }
 
-/// Of a line `number:controllers:path`.
+/// Returns the limit that a line `number:controllers:path` leads to.
 fn of_line(root: &Path, line: &str) -> Option<u64> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     let (mount, file) = match controllers {

@@ -1,9 +1,9 @@
-//! Bells: how a thread that owns nothing of an engine wakes it.
+//! Bells, by which a thread that owns nothing of an engine wakes it.
 //!
 //! A guard may be dropped long after its channel, its session and its node are
 //! gone, and what it rings must still be there. So bells are leaked: they come
 //! from a process-wide pool, go back to it, and their eventfds are never
-//! closed. A late ring reaches whoever leases the bell next and costs that
+//! closed. A late ring reaches the node that leases the bell next and costs that
 //! engine one look for nothing.
 
 use std::fmt;
@@ -26,7 +26,7 @@ pub struct Bell {
 
 /// An engine that runs on its callers' threads.
 pub trait Drive {
-    /// Runs one turn, or leaves it to whoever is running one now. May be called
+    /// Runs one turn, or leaves it to the thread that runs one now. May be called
     /// from any drop on any thread, so it must not wait.
     fn drive(&self);
 }
@@ -67,7 +67,7 @@ impl Bell {
         }
     }
 
-    /// Makes the eventfd readable, whoever drives the engine.
+    /// Makes the eventfd readable, whichever thread drives the engine.
     pub fn wake(&self) {
         if fork::is_child() {
             return;

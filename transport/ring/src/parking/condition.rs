@@ -1,14 +1,14 @@
 //! A condition that a thread waits for, as the thread and the engine see it.
 
-/// Something a thread can wait for.
+/// An event that a thread can wait for.
 pub trait Condition {
-    /// What it is when it has come true.
+    /// The result of the condition when it has come true.
     type Output;
 
     /// Looks whether it is there. Cheap: called again and again while spinning.
     fn look(&mut self) -> Option<Self::Output>;
 
-    /// Whether a look may find it, as far as the cheapest of signs tells; a look comes now
+    /// Returns whether a look may succeed, as far as the cheapest of signs tells; a look comes now
     /// and then in any case.
     fn glance(&mut self) -> bool {
         true

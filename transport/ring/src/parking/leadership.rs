@@ -1,14 +1,14 @@
-//! An engine behind its lock, the one thread that sleeps for it, and those who must not be
-//! slept over.
+//! An engine behind its lock, the one thread that sleeps for it, and the threads whose news that
+//! sleep must not miss.
 //!
-//! Whoever holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
+//! The thread that holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
 //! where the engine's news comes in, without the lock; others *follow*, each asleep in a
 //! place of its own. A thread that has news of another kind (a mark, a guard that settled,
 //! data for a waiter) leaves it where the leader looks, and rings a bell that the leader
 //! sleeps on, if it sleeps.
 //!
 //! ```text
-//!   leader                            who has news
+//!   leader                            thread with news
 //!   lock; turn: nothing moves         leave it
 //!   sleeping = 1                      fence
 //!   fence                             sleeping? ring the bell
@@ -18,16 +18,16 @@
 //! ```
 //!
 //! There is one *seat*. Threads that wait for the engine's sake take it when it is vacant.
-//! A thread that is there for nothing else, the *keeper*, takes it when no other does, and
-//! gives it up to who claims it; while others lead for long it stands by, asleep like a
+//! The *keeper*, a thread that does nothing else, takes it when no other does, and gives it up
+//! to a thread that claims it. While others lead for long the keeper stands by, asleep like a
 //! follower, but is woken only when nobody follows.
 //!
 //! Rules, and the race that each is for:
 //!
-//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence; who has news
+//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence. A thread with news
 //!    leaves it before it asks whether somebody sleeps, behind a fence. So either the look
 //!    finds the news or the question finds the sleeper. Model: loom_marked_or_roused.
-//! 2. Who wants a turn and does not get the lock leaves a mark: whoever has the lock may
+//! 2. A thread that wants a turn and does not get the lock leaves a mark: the lock's holder may
 //!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
 //! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
 //!    it waits for after it looked and before it led. From that look on its waker rings the
@@ -35,11 +35,11 @@
 //! 4. The bell, or whatever else the leader armed, is not drained while the leader sleeps,
 //!    or a thread that turns the engine meanwhile takes a ring away from it. Model:
 //!    loom_the_bell_is_the_sleepers.
-//! 5. LEAVE: who follows, or stands by, registers before it looks whether somebody still
-//!    leads; who leaves says so before it wakes one of those that registered. Model:
-//!    loom_the_seat_is_passed_on, loom_the_keeper_stands_by.
-//! 6. One follower is woken for a vacant seat, so whoever followed and goes away without
-//!    leading passes it on: it may have been that one. Model: loom_a_follower_may_give_up.
+//! 5. LEAVE: a thread that follows, or stands by, registers before it looks whether somebody
+//!    still leads; the leader says that it leaves before it wakes one of those that registered.
+//!    Model: loom_the_seat_is_passed_on, loom_the_keeper_stands_by.
+//! 6. One follower is woken for a vacant seat, so a follower that goes away without leading
+//!    passes the seat on: it may have been that one. Model: loom_a_follower_may_give_up.
 //! 7. A claim is made before the leader is rung for, and the keeper looks for claims where
 //!    it looks for news. Model: loom_the_seat_is_claimed.
 //! 8. A program may sleep on the bell by itself, between turns, and nobody knows when. The
@@ -50,7 +50,7 @@
 //!    parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
 //!    loom_marked_or_unparked.
 //!
-//! News costs one fence and one load for who has it. Nothing here is per message.
+//! News costs one fence and one load for the thread that has it. Nothing here is per message.
 
 use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;
@@ -59,15 +59,15 @@ use ibex_base::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence}
 
 use crate::parking::WaitSlot;
 
-/// An engine, and who sleeps for it.
+/// An engine, with the seat of the thread that sleeps for it.
 #[derive(Debug)]
 pub struct Leadership<E> {
     engine: Mutex<E>,
-    /// Who leads. Taken by who wants to lead, left by who does.
+    /// The owner of the seat, taken and left by the threads that lead.
     seat: AtomicU32,
-    /// Somebody wants the keeper's seat. It may say so for too long.
+    /// A thread wants the keeper's seat. It may say so for too long.
     claimed: AtomicBool,
-    /// How often a thread that waits took the seat.
+    /// The number of times that a waiting thread took the seat.
     leads: AtomicU32,
     /// The leader sleeps, or is about to and will look once more. Set under the engine's
     /// lock.
@@ -83,7 +83,7 @@ pub struct Leadership<E> {
     standby: WaitSlot,
 }
 
-/// Nobody leads.
+/// The seat is free.
 const VACANT: u32 = 0;
 /// A thread that waits leads.
 const TAKEN: u32 = 1;
@@ -91,7 +91,7 @@ const TAKEN: u32 = 1;
 const KEPT: u32 = 2;
 
 impl<E> Leadership<E> {
-    /// Nobody leads.
+    /// Creates the state in which no thread leads.
     pub fn new(engine: E) -> Self {
         Self {
             engine: Mutex::new(engine),
@@ -127,13 +127,13 @@ impl<E> Leadership<E> {
         self.marked.store(true, Ordering::Release);
     }
 
-    /// Whether word was left that no turn has taken.
+    /// Returns whether word was left that no turn has taken.
     #[inline]
     pub fn is_marked(&self) -> bool {
         self.marked.load(Ordering::Acquire)
     }
 
-    /// Whether word was left since the last time; for who turns the engine now.
+    /// Returns whether word was left since the last call; for the thread that turns the engine.
     pub fn take_mark(&self) -> bool {
         // The swap is only for when there is something.
         self.marked.load(Ordering::Acquire) && self.marked.swap(false, Ordering::AcqRel)
@@ -151,7 +151,7 @@ impl<E> Leadership<E> {
         is_asleep
     }
 
-    /// Turns the engine, or leaves that to whoever has it now; never waits.
+    /// Turns the engine, or leaves that to the thread that has it now; never waits.
     ///
     /// `is_watched` says that a program sleeps on the bell itself, between the turns that it
     /// runs.
@@ -174,7 +174,7 @@ impl<E> Leadership<E> {
         }
     }
 
-    /// Whether the bell may be drained; for who holds the engine (rule 4).
+    /// Returns whether the bell may be drained; for the thread that holds the engine (rule 4).
     ///
     /// It says no for a moment too long, when the leader has woken up and not taken the
     /// lock yet; it never says yes while the leader sleeps.
@@ -205,7 +205,7 @@ impl<E> Leadership<E> {
         Some(lead)
     }
 
-    /// The same for the keeper.
+    /// Like [`try_lead`](Self::try_lead), for the keeper.
     pub fn try_keep(&self) -> Option<Lead<'_, E>> {
         self.try_take(KEPT)
     }
@@ -217,23 +217,23 @@ impl<E> Leadership<E> {
             .then(|| Lead { of: self })
     }
 
-    /// Whether a thread that waits leads, and how often one took the seat so far.
+    /// Returns whether a waiting thread leads, and how often one took the seat so far.
     pub fn leads(&self) -> (bool, u32) {
         let is_led = self.seat.load(Ordering::Relaxed) == TAKEN;
         (is_led, self.leads.load(Ordering::Relaxed))
     }
 
-    /// Whether nobody leads.
+    /// Returns whether the seat is free.
     pub fn is_vacant(&self) -> bool {
         self.seat.load(Ordering::Relaxed) == VACANT
     }
 
-    /// Whether somebody wants the seat that the keeper has.
+    /// Returns whether a thread wants the seat that the keeper has.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// Wants the seat if the keeper has it, who leaves it soon.
+    /// Claims the seat if the keeper has it, which leaves it soon.
     #[inline]
     pub fn claim(&self, ring: impl FnOnce()) {
         if self.seat.load(Ordering::Relaxed) == KEPT {
@@ -243,14 +243,14 @@ impl<E> Leadership<E> {
 
     #[cold]
     fn claim_kept(&self, ring: impl FnOnce()) {
-        // Again and again by who spins would be a fence each time.
+        // A claim at each look of a spinning thread would be a fence each time.
         if !self.claimed.swap(true, Ordering::Relaxed) {
             self.rouse(ring);
         }
     }
 
     /// Sleeps until the seat is vacant, or `waker` is used for another reason; `park` sleeps
-    /// until then. Whoever followed leads, or [passes the seat on](Self::pass_on).
+    /// until then. A thread that followed leads, or [passes the seat on](Self::pass_on).
     pub fn follow(&self, waker: &Waker, ring: impl FnOnce(), park: impl FnOnce()) {
         let ticket = self.followers.register(waker);
         self.claim(ring);
@@ -272,7 +272,7 @@ impl<E> Leadership<E> {
         self.standby.deregister(ticket);
     }
 
-    /// Wakes who may want the seat, if nobody has it; for who followed and does not lead.
+    /// Wakes a thread that may want the seat, if it is free; for a follower that does not lead.
     pub fn pass_on(&self) {
         if self.seat.load(Ordering::Relaxed) == VACANT {
             self.wake_next();

@@ -49,7 +49,7 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Whether it was woken since `thread_waker` or the last park.
+    /// Returns whether the thread was woken since `thread_waker` or the last park.
     pub fn is_woken(&self) -> bool {
         // WAKE, pairs with `Wake::wake_by_ref`.
         self.word.state.load(Ordering::Acquire) == WOKEN
@@ -68,7 +68,7 @@ impl Parker {
             .bell
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(bell);
-        // WAKE, pairs with `Wake::wake_by_ref`: who finds it so finds the bell.
+        // WAKE, pairs with `Wake::wake_by_ref`: a thread that finds it so finds the bell.
         self.word
             .state
             .compare_exchange(AWAKE, ELSEWHERE, Ordering::Release, Ordering::Acquire)
@@ -82,7 +82,7 @@ impl Parker {
     /// meant for an earlier wait of this thread: look before believing it.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let state = &self.word.state;
-        // WAKE, pairs with `Wake::wake_by_ref`: who was woken sees why.
+        // WAKE, pairs with `Wake::wake_by_ref`: the woken thread sees why.
         let slept = state.compare_exchange(AWAKE, ASLEEP, Ordering::Relaxed, Ordering::Relaxed);
         while slept.is_ok() && state.load(Ordering::Relaxed) == ASLEEP {
             let left = match deadline {
@@ -101,7 +101,7 @@ impl Parker {
     }
 }
 
-/// Its thread sleeps at a bell.
+/// A guard that says that its thread sleeps at a bell.
 #[derive(Debug)]
 pub struct Elsewhere<'a> {
     word: &'a Word,
@@ -119,7 +119,7 @@ impl Drop for Elsewhere<'_> {
 #[derive(Debug, Default)]
 struct Word {
     state: AtomicU32,
-    /// What its thread sleeps at, while the state says so.
+    /// The bell at which its thread sleeps, while the state says so.
     bell: Mutex<Option<&'static Bell>>,
 }
 

@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a call may wait.
+/// The time for which a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Not at all; where callers turn the engine, a call that finds nothing runs a turn and
-    /// looks again.
+    /// The call does not wait; where callers turn the engine, a call that finds nothing runs a
+    /// turn and looks again.
     None,
-    /// Not at all, and without a turn: for a second look.
+    /// The call does not wait and runs no turn: for a second look.
     Glance,
     /// Until then, or for ever.
     Until(Option<Instant>),
 }
 
 impl Patience {
-    /// As long as it takes.
+    /// The call waits without limit.
     pub const FOREVER: Self = Patience::Until(None);
 
-    /// For so long from now.
+    /// Returns a limit that begins now.
     #[must_use]
     pub fn at_most(timeout: Duration) -> Self {
         Patience::Until(Instant::now().checked_add(timeout))

@@ -1,13 +1,12 @@
 //! The *rung* word: for which sleeper a shared bell was rung.
 //!
-//! One bell serves all channels between two processes, and whoever hears it is not the
-//! one who sleeps: the other process's engine hears, and wakes the threads that are
-//! meant. A ring names the arming ([`Arm`](super::Arm)) that it is for, in a word beside
-//! the ring; that the message is still there says nothing, for the sleeper may have taken
-//! it in its second look and yet be waited for by nobody else.
+//! One bell serves all channels between two processes. The other process's engine hears it and
+//! wakes the threads that are meant. A ring names the arming ([`Arm`](super::Arm)) that it is
+//! for, in a word beside the ring. The message itself says nothing about that: the sleeper may
+//! have taken it in its second look and be asleep all the same.
 //!
 //! ```text
-//!   sleeper                 publisher                  who hears the bell
+//!   sleeper                 publisher                  engine that hears the bell
 //!   register its waker      publish
 //!   armed = generation      is the doorbell due?
 //!   look again: nothing       rung = generation
@@ -16,10 +15,10 @@
 //!                                                        take the wakers; wake them
 //! ```
 //!
-//! The races it survives: a bell that is heard between the publisher's two steps, which
-//! is why the word comes first; one that rings while it is being heard, which is why it
-//! is drained before the words are read; and an arming that was rung for when another
-//! has followed, whose own ring is still to come. Model: loom_rung_for_who_sleeps.
+//! It survives three races. The bell may be heard between the publisher's two steps: the word
+//! is written first. The bell may ring while it is being heard: it is drained before the words
+//! are read. Another arming may have followed the one that was rung for: its own ring is still
+//! to come. Model: loom_rung_for_who_sleeps.
 
 use ibex_base::sync::{AtomicU32, Ordering};
 
@@ -33,7 +32,7 @@ pub struct Rung {
 }
 
 impl Rung {
-    /// Nothing rung for.
+    /// Creates a word that was never rung.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -50,15 +49,15 @@ impl Rung {
     /// `bell` must order what is done before it before whatever its hearer does after
     /// draining it: a socket does, by the lock that its queue is under.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
-        // BELL, pairs with `is_for`: who drained this ring sees the word, and the armed
+        // BELL, pairs with `is_for`: the engine that drained this ring sees the word, and the armed
         // word as the publisher saw it or a later one. The bell itself is the ordering.
         self.generation.store(generation, Ordering::Relaxed);
         bell();
     }
 
-    /// Whether the arming that `armed` holds now was rung for: then its sleeper must be
-    /// woken whether or not it has taken the message that was the reason, since the next
-    /// one will not ring for this arming again. Ask after draining the bell.
+    /// Returns whether the arming that `armed` holds now was rung for: then its sleeper must be
+    /// woken whether or not it has taken the message that was the reason, since the next one will
+    /// not ring for this arming again. Ask after draining the bell.
     #[must_use = "the sleeper waits for it"]
     pub fn is_for(&self, armed: &AtomicU32) -> bool {
         // BELL, pairs with `ring`.
@@ -107,7 +106,7 @@ mod models {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::task::Wake;
 
-    /// Not loom's: it records for the test and orders nothing.
+    /// A flag that is not loom's: it records for the test and orders nothing.
     #[derive(Default)]
     struct Woken(AtomicBool);
 
@@ -138,7 +137,7 @@ mod models {
             }
         }
 
-        /// What an engine does when the bell's descriptor is readable.
+        /// The engine's part when the bell's descriptor is readable.
         fn hear(&self) {
             if self.bell.swap(0, Ordering::Acquire) != 0
                 && self.rung.is_for(&self.armed)

@@ -1,7 +1,7 @@
 //! The slot in which threads and tasks that wait for one end of a channel leave their wakers.
 //!
 //! ```text
-//!   waiter                          who makes it come true
+//!   waiter                          thread that makes it come true
 //!   register                        publish
 //!   (heavy barrier inside)          (light barrier inside)
 //!   look again: there?              is_waiting?
@@ -65,13 +65,13 @@ impl Entries {
 }
 
 impl WaitSlot {
-    /// Nobody waits.
+    /// Creates a slot without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(0)
     }
 
-    /// An empty slot whose barrier is of the given kind, for both who waits and who wakes.
+    /// An empty slot whose barrier is of the given kind, for both sides, waiting and waking.
     #[must_use]
     pub fn of(asymmetry: Asymmetry) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl WaitSlot {
         }
     }
 
-    /// The same, where so many may wait without meeting the allocator.
+    /// Creates a slot in which so many may wait without meeting the allocator.
     #[must_use]
     pub fn with_capacity(waiters: usize) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl WaitSlot {
     /// Registers in the place of what `held` is the ticket of, if it is one. Returns whether
     /// the entry is a new one; an entry that nobody took stays, with this waker.
     ///
-    /// An entry that stays needs no barrier: whoever makes something true from now on has not
+    /// An entry that stays needs no barrier: a thread that makes something true from now on has not
     /// looked for wakers yet, or looks under the lock, and finds this one.
     pub fn renew(&self, held: &mut Option<Ticket>, waker: &Waker) -> bool {
         let is_there = held
@@ -164,7 +164,7 @@ impl WaitSlot {
         true
     }
 
-    /// Whether somebody waits: ask after making true what may be waited for.
+    /// Returns whether somebody waits: ask after making true what may be waited for.
     #[inline]
     #[must_use = "who waits must be woken"]
     pub fn is_waiting(&self) -> bool {
@@ -187,7 +187,7 @@ impl WaitSlot {
         self.waiting.store(0, Ordering::Relaxed);
     }
 
-    /// Wakes everybody who waits now, if somebody does; for who holds no lock.
+    /// Wakes everybody who waits now, if somebody does; for callers that hold no lock.
     pub fn wake_all(&self) {
         if !self.is_waiting() {
             return;
@@ -199,7 +199,7 @@ impl WaitSlot {
         }
     }
 
-    /// Wakes the one that has waited longest, if somebody waits; for who holds no lock.
+    /// Wakes the one that has waited longest, if somebody waits; for callers that hold no lock.
     /// Returns whether there was one.
     pub fn wake_one(&self) -> bool {
         self.is_waiting() && self.wake_first()

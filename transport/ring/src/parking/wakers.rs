@@ -1,8 +1,8 @@
-//! Wakers on their way from the places where somebody waits to who calls them.
+//! Wakers on their way from the places where threads wait to the thread that calls them.
 //!
 //! They are collected under a lock and called after it. The list is its thread's, used
 //! again and again, so that waking allocates nothing; and it is fetched with the first
-//! waker, so that who wakes nobody pays for nothing.
+//! waker, so that a turn that wakes nobody pays for nothing.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -22,21 +22,21 @@ thread_local! {
 }
 
 impl Wakers {
-    /// Nobody to wake.
+    /// Creates an empty list.
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
         Self(ManuallyDrop::new(Vec::new()))
     }
 
-    /// Whether there is nobody to wake.
+    /// Returns whether the list is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether there never was anybody: then there is nothing to drop either.
+    /// Returns whether the list was never used: then there is nothing to drop either.
     #[inline]
     #[must_use]
     pub fn is_untouched(&self) -> bool {
@@ -62,7 +62,7 @@ impl Wakers {
         self.0.extend(wakers);
     }
 
-    /// Calls all of them, also those behind one that panics; for who holds no lock.
+    /// Calls all of them, also those behind one that panics; for callers that hold no lock.
     pub fn wake(&mut self) {
         self.0.drain(..).for_each(call);
     }

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A GID of 128 bits; on RoCE an IPv6 address, or an IPv4 address mapped into one.
+/// A GID of 128 bits; on RoCE an IPv6 address, or an IPv4 address mapped into one
+/// ([RFC 4291](https://www.rfc-editor.org/rfc/rfc4291#section-2.5.5.2)).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -73,7 +74,7 @@ impl fmt::Debug for Gid {
 /// The kind of address in a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidScope {
-    /// No address: an empty slot of the table.
+    /// The slot of the table is empty.
     Empty,
     /// An IPv4 address, mapped into IPv6.
     Ipv4(Ipv4Addr),

@@ -3,7 +3,8 @@
 //!
 //! Posting and polling hand these to the provider as they are, so that nothing is
 //! translated on the data path and the fake provider can stand where the real one
-//! does. Their layout is libibverbs' stable ABI (rdma-core, `infiniband/verbs.h`);
+//! does. Their layout is libibverbs' stable ABI
+//! ([`infiniband/verbs.h`](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/verbs.h));
 //! `provider/libibverbs/mod.rs` asserts at compile time that it is the bindings' too.
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ use std::ptr;
 pub struct Sge {
     /// Address of its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u32,
     /// The key of the memory region that it lies in.
     pub lkey: u32,
@@ -38,7 +39,7 @@ pub struct SendWr {
     pub next: *mut SendWr,
     /// The first of `num_sge` entries.
     pub sg_list: *mut Sge,
-    /// How many entries.
+    /// The number of entries.
     pub num_sge: c_int,
     /// `enum ibv_wr_opcode`.
     pub opcode: u32,
@@ -46,7 +47,7 @@ pub struct SendWr {
     pub send_flags: u32,
     /// Immediate data, in network byte order.
     pub imm_data: u32,
-    /// Where an RDMA operation goes.
+    /// The remote address of an RDMA operation.
     pub remote_addr: u64,
     /// The key that lets it.
     pub rkey: u32,
@@ -83,7 +84,7 @@ pub struct RecvWr {
     pub next: *mut RecvWr,
     /// The first of `num_sge` entries.
     pub sg_list: *mut Sge,
-    /// How many entries.
+    /// The number of entries.
     pub num_sge: c_int,
 }
 
@@ -119,13 +120,13 @@ pub struct Wc {
     pub src_qp: u32,
     /// Bits of `enum ibv_wc_flags`.
     pub wc_flags: u32,
-    /// For datagrams only.
+    /// The partition's index, of datagrams only.
     pub pkey_index: u16,
-    /// For datagrams only.
+    /// The sender's LID, of datagrams only.
     pub slid: u16,
-    /// For datagrams only.
+    /// The service level, of datagrams only.
     pub sl: u8,
-    /// For datagrams only.
+    /// The path bits of the local LID, of datagrams only.
     pub dlid_path_bits: u8,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The subnet manager gives each port a table of partition keys. A queue pair names a place of
 //! that table, and each of its packets carries the key there; a port drops packets whose key
-//! matches none of its own (InfiniBand Architecture Specification, volume 1, section 10.9). The
+//! matches none of its own ([InfiniBand Architecture
+//! Specification](https://www.infinibandta.org/ibta-specification/), volume 1, section 10.9). The
 //! table may change while queue pairs use it, so a place is looked up for each connection.
 #![forbid(unsafe_code)]
 

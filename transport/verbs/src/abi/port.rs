@@ -6,7 +6,7 @@ use std::fmt;
 /// `ibv_port_attr`, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Whether it carries traffic.
+    /// The port's state.
     pub state: PortState,
     /// The longest packets that it could carry.
     pub max_mtu: Mtu,
@@ -22,27 +22,26 @@ pub struct PortAttributes {
     pub lid: u16,
     /// The longest message.
     pub max_message_bytes: u32,
-    /// What it is plugged into.
+    /// The network that the port is plugged into.
     pub link_layer: LinkLayer,
-    /// Whether packets need a global route header (`IBV_QPF_GRH_REQUIRED`, and always on
-    /// Ethernet).
+    /// Packets need a global route header (`IBV_QPF_GRH_REQUIRED`, and always on Ethernet).
     pub needs_global_route: bool,
 }
 
 /// `enum ibv_port_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// It has no state to speak of.
+    /// The port has no state.
     Nop,
-    /// No link.
+    /// The port has no link.
     Down,
     /// A link, and no address yet: on InfiniBand the subnet manager is missing.
     Initializing,
     /// Addressed, not yet released for traffic.
     Armed,
-    /// It carries traffic.
+    /// The port carries traffic.
     Active,
-    /// It carries traffic, and the link is being restored.
+    /// The port carries traffic, and the link is being restored.
     ActiveDeferred,
     /// A number that this version does not know.
     Unknown(u32),
@@ -63,7 +62,7 @@ impl PortState {
         }
     }
 
-    /// What an operator does about a port in this state.
+    /// Returns what an operator can do about a port in this state.
     pub(crate) fn next_step(self) -> &'static str {
         match self {
             Self::Down => {
@@ -91,7 +90,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What a port is plugged into.
+/// The network that a port is plugged into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
     /// An InfiniBand fabric.
@@ -163,13 +162,13 @@ impl Mtu {
         }
     }
 
-    /// To `enum ibv_mtu`.
+    /// Returns the value of `enum ibv_mtu`.
     #[must_use]
     pub fn to_raw(self) -> u32 {
         self as u32
     }
 
-    /// In bytes.
+    /// Returns the MTU in bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
         128 << self.to_raw()

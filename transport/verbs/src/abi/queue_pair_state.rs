@@ -1,6 +1,7 @@
 //! The states of a reliable queue pair: which change wants which attributes.
 //!
-//! The table is ibv_modify_qp(3)'s for `IBV_QPT_RC`, without alternate paths and
+//! The table is that of
+//! [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) for `IBV_QPT_RC`, without alternate paths and
 //! without the SQD state, neither of which is used. A change that is not in it, or whose
 //! attributes are not exactly right, is refused before the device hears of it: a device
 //! says `EINVAL` to all of these, and not which attribute it meant.
@@ -20,14 +21,14 @@ pub enum QueuePairState {
     Init,
     /// Receives, and answers the peer.
     ReadyToReceive,
-    /// Sends too.
+    /// The queue pair receives and sends.
     ReadyToSend,
     /// Dead: whatever is posted comes back flushed.
     Error,
 }
 
 impl QueuePairState {
-    /// To the C enumeration.
+    /// Returns the value of the C enumeration.
     #[must_use]
     pub fn to_raw(self) -> u32 {
         match self {
@@ -61,25 +62,25 @@ impl AttributeMask {
     pub const STATE: Self = Self(1 << 0);
     /// Which remote operations are let in.
     pub const ACCESS_FLAGS: Self = Self(1 << 3);
-    /// The partition.
+    /// The index of the partition's key.
     pub const PKEY_INDEX: Self = Self(1 << 4);
-    /// The port.
+    /// The number of the port.
     pub const PORT: Self = Self(1 << 5);
     /// The way to the peer.
     pub const ADDRESS: Self = Self(1 << 7);
     /// Payload per packet.
     pub const PATH_MTU: Self = Self(1 << 8);
-    /// How long to wait for an acknowledgement.
+    /// The time to wait for an acknowledgement.
     pub const TIMEOUT: Self = Self(1 << 9);
-    /// How often to try again.
+    /// The number of retries.
     pub const RETRY_COUNT: Self = Self(1 << 10);
-    /// How often to try again when the peer has no receive.
+    /// The number of retries when the peer has no receive.
     pub const RNR_RETRY: Self = Self(1 << 11);
     /// The peer's first sequence number.
     pub const RECEIVE_SEQUENCE: Self = Self(1 << 12);
     /// Reads and atomics of ours outstanding.
     pub const INITIATOR_DEPTH: Self = Self(1 << 13);
-    /// How long the peer is asked to wait when we have no receive.
+    /// The time that the peer is asked to wait when we have no receive.
     pub const MIN_RNR_TIMER: Self = Self(1 << 15);
     /// Our first sequence number.
     pub const SEND_SEQUENCE: Self = Self(1 << 16);
@@ -114,19 +115,19 @@ impl AttributeMask {
         self.0
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether all of `other` is in it.
+    /// Returns whether the set contains all of `other`.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What is in it and not in `other`.
+    /// Returns the attributes that are in this set and not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -164,12 +165,14 @@ impl fmt::Display for AttributeMask {
     }
 }
 
-/// One legal change of state.
+/// A legal change of state
+/// ([`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) lists its
+/// attributes).
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
-    /// From here.
+    /// The state before it.
     pub from: QueuePairState,
-    /// To here.
+    /// The state after it.
     pub to: QueuePairState,
     /// Attributes that it must have.
     pub required: AttributeMask,
@@ -249,11 +252,11 @@ pub fn check_transition(
 /// A change of state that no device would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IllegalTransition {
-    /// From here.
+    /// The state before the change.
     pub from: QueuePairState,
-    /// To here.
+    /// The state after the change.
     pub to: QueuePairState,
-    /// Whether these two states follow each other at all.
+    /// These two states follow each other at all.
     pub in_table: bool,
     /// Attributes that it must have and has not.
     pub missing: AttributeMask,
@@ -286,7 +289,7 @@ pub struct AddressVector {
     pub route: Option<GlobalRoute>,
     /// Service level, 0 to 15.
     pub service_level: u8,
-    /// Our port.
+    /// The number of our port.
     pub port: u8,
 }
 
@@ -297,18 +300,18 @@ pub struct GlobalRoute {
     pub destination: Gid,
     /// Our GID's place in the table of our port.
     pub source_index: u8,
-    /// How many routers a packet may pass.
+    /// The number of routers that a packet may pass.
     pub hop_limit: u8,
     /// Traffic class: on RoCE v2 the DSCP, two bits up.
     pub traffic_class: u8,
 }
 
-/// `ibv_qp_attr`, as far as it is used. What is not in the mask is not looked at.
+/// The fields of `ibv_qp_attr` that are used. Fields that are not in the mask are not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairAttributes {
     /// The state to go to.
     pub state: QueuePairState,
-    /// Our port.
+    /// The number of our port.
     pub port: u8,
     /// Our place in the table of partitions.
     pub pkey_index: u16,

@@ -29,21 +29,21 @@ impl WorkId {
     /// The lower 24 bits of a generation, which are those that come back.
     pub const GENERATION_MASK: u32 = (1 << 24) - 1;
 
-    /// As the device brought it.
+    /// Parses a number from the device.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// As the device takes it.
+    /// Returns the number for the device.
     #[inline]
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         self.0
     }
 
-    /// What was asked for.
+    /// Returns the operation that was requested.
     #[inline]
     #[must_use]
     pub const fn operation(self) -> Operation {
@@ -83,7 +83,7 @@ impl fmt::Display for WorkId {
     }
 }
 
-/// What a work request asks for.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// A send.
@@ -94,7 +94,7 @@ pub enum Operation {
     Write,
     /// The last request of a queue that is being drained.
     Drain,
-    /// Not one of ours.
+    /// An operation that is not one of ours.
     Unknown(u8),
 }
 

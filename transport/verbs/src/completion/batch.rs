@@ -1,6 +1,6 @@
 //! Polling an extended completion queue, in batches that begin and end.
 //!
-//! What ibv_create_cq_ex(3) asks for:
+//! The rules of [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html):
 //!
 //! 1. Between a start that succeeded and its end, and only there, the queue stands at a
 //!    completion: [`Batch`] is that stretch. A start that failed is not ended.
@@ -22,7 +22,7 @@ use crate::{
     provider::{BatchCalls, CompletionHandle},
 };
 
-/// How an extended completion queue is polled.
+/// The calls and fields by which an extended completion queue is polled.
 #[derive(Debug)]
 pub(crate) struct BatchPolling {
     handle: CompletionHandle,

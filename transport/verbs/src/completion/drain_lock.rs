@@ -17,12 +17,12 @@ use ibex_base::sync::{Asymmetry, BiasedLock};
 #[derive(Debug, Default)]
 pub(crate) struct DrainLock {
     draining: BiasedLock,
-    /// One destroys at a time.
+    /// Held by the thread that destroys a queue pair, one at a time.
     destroying: Mutex<()>,
 }
 
 impl DrainLock {
-    /// For the owner of the queue.
+    /// Runs `act` inside the lock, for the owner of the queue.
     #[inline]
     pub(crate) fn while_draining<T>(&self, act: impl FnOnce() -> T) -> T {
         while !self.draining.try_enter() {
@@ -34,7 +34,7 @@ impl DrainLock {
         outcome
     }
 
-    /// For anybody who is not draining the queue.
+    /// Runs `act` while nobody drains the queue, for any other thread.
     pub(crate) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
         let one = self
             .destroying

@@ -37,14 +37,14 @@ pub struct CompletionQueue {
     notify: RequestNotify,
 }
 
-/// By what it is polled.
+/// The calls by which the queue is polled.
 #[derive(Debug)]
 enum Polling {
     Plain(PollQueue),
     Batches(Box<BatchPolling>),
 }
 
-/// What queue pairs keep alive.
+/// The part of a completion queue that queue pairs keep alive.
 #[derive(Debug)]
 pub(crate) struct Completions {
     pub(crate) handle: CompletionHandle,
@@ -54,7 +54,7 @@ pub(crate) struct Completions {
     /// alone; atomic because `drop` may run elsewhere.
     unacknowledged: AtomicU32,
     channel: Option<CompletionChannel>,
-    /// Where its library takes no lock.
+    /// The lock of a queue whose library takes none.
     drain_lock: Option<DrainLock>,
     pub(crate) context: Arc<Context>,
 }
@@ -146,7 +146,7 @@ impl CompletionQueue {
         })
     }
 
-    /// Whether its completions have times.
+    /// Returns whether its completions have times.
     #[inline]
     #[must_use]
     pub fn has_times(&self) -> bool {
@@ -156,7 +156,7 @@ impl CompletionQueue {
         }
     }
 
-    /// How many completions it holds; at least what was asked for.
+    /// Returns how many completions the queue holds; at least what was requested.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.inner.entries
@@ -216,7 +216,7 @@ impl CompletionQueue {
     /// Asks for one event when the next completion comes, or, with `solicited_only`, the
     /// next one whose sender wanted to wake us (a failed one always does).
     ///
-    /// What is in the queue already makes no event: poll once more after arming.
+    /// Completions that are in the queue already make no event: poll once more after arming.
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.
@@ -266,7 +266,7 @@ impl CompletionQueue {
         outcome.map(|()| events)
     }
 
-    /// What to sleep on.
+    /// Returns the descriptor to sleep on.
     ///
     /// # Panics
     /// If the queue was made without a channel.
@@ -311,7 +311,7 @@ impl CompletionQueue {
     }
 }
 
-/// What making a queue gives, or which call refused it.
+/// The result of making a queue, or the call that refused it.
 type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
 
 fn plain(context: &Context, init: &ExtendedInit) -> Made {
@@ -349,7 +349,7 @@ fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Ma
 }
 
 impl Completions {
-    /// Does what changes the queue from outside, as destroying does what completes into it.
+    /// Runs `act`, which changes the queue from outside, as destroying a queue pair does.
     pub(crate) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
         match &self.drain_lock {
             Some(lock) => lock.while_undrained(act),

@@ -105,7 +105,7 @@ impl CompletionWait {
         self.armed.take_events()
     }
 
-    /// What to sleep on, alone or in a set.
+    /// Returns the descriptor to sleep on, alone or in a set.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.queue().channel_fd()

@@ -1,6 +1,7 @@
 //! The completion of a work request.
 //!
-//! Of a failed completion only four fields mean anything (ibv_poll_cq(3)): the id, the
+//! Only four fields of a failed completion mean anything
+//! ([`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)): the id, the
 //! status, the queue pair and the vendor's word. So [`WorkCompletion::outcome`] is the
 //! one way to look at either kind, and [`CompletionFailure`] has exactly these four.
 #![forbid(unsafe_code)]
@@ -12,7 +13,7 @@ use crate::abi::{
     work_id::{Operation, WorkId},
 };
 
-/// One entry of a completion queue.
+/// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub struct WorkCompletion(pub(crate) Wc);
@@ -35,7 +36,7 @@ impl WorkCompletion {
         dlid_path_bits: 0,
     });
 
-    /// The request.
+    /// Returns the request's identity.
     #[inline]
     #[must_use]
     pub fn id(&self) -> WorkId {
@@ -56,8 +57,8 @@ impl WorkCompletion {
         (self.0.status == 0 && self.0.opcode == wc_opcode::RECV).then_some(self.0.byte_len)
     }
 
-    /// When it came, in nanoseconds since 1970, of a receive that was done in a queue with
-    /// times; of another queue's, anything.
+    /// Returns the time of a receive, in nanoseconds since 1970, if its queue has times; for other
+    /// queues the value means nothing.
     #[inline]
     #[must_use]
     pub fn time(&self) -> u64 {
@@ -73,7 +74,7 @@ impl WorkCompletion {
         wc.slid = (nanoseconds >> 48) as u16;
     }
 
-    /// What became of it.
+    /// Returns the outcome of the request.
     ///
     /// # Errors
     /// [`CompletionFailure`] if it was not done; the queue pair is dead then.
@@ -99,7 +100,7 @@ impl WorkCompletion {
 /// A request that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// What it was.
+    /// The kind of the completed request.
     pub kind: CompletionKind,
     /// Bytes that arrived, for receives.
     pub bytes: u32,
@@ -142,9 +143,9 @@ impl CompletionKind {
      pair is dead and everything else on it is flushed"
 )]
 pub struct CompletionFailure {
-    /// The request.
+    /// The request's identity.
     pub id: WorkId,
-    /// Why.
+    /// The status that tells why.
     pub status: CompletionStatus,
     /// The local queue pair.
     pub queue_pair: u32,
@@ -155,7 +156,7 @@ pub struct CompletionFailure {
 ibex_base::debug_as_display!(CompletionFailure);
 
 impl CompletionFailure {
-    /// Whose fault it is.
+    /// Returns whose fault the failure is.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match (self.id.operation(), self.status) {
@@ -170,7 +171,8 @@ impl CompletionFailure {
     }
 }
 
-/// Whose fault a failed completion is.
+/// The party to blame for a failed completion
+/// ([`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Our request was wrong.
@@ -179,8 +181,8 @@ pub enum Fault {
     Protocol,
     /// The way to the peer, or the peer, is gone.
     Link,
-    /// It was flushed because something before it failed. Soft-RoCE reports causes of
-    /// its own side so too, so a first flush starts recovery like any other failure.
+    /// The request was flushed because something before it failed. Soft-RoCE reports causes of its
+    /// own side so too, so a first flush starts recovery like any other failure.
     Flushed,
     /// The device is broken, or says something that this version does not know.
     Device,
@@ -206,7 +208,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// To the C enumeration.
+            /// Returns the value of the C enumeration.
             #[must_use]
             pub fn to_raw(self) -> u32 {
                 match self {
@@ -215,7 +217,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Whose fault it is, if it was a request to send that failed.
+            /// Returns whose fault the status is, if the request was a send.
             #[must_use]
             pub fn fault(self) -> Fault {
                 match self {
@@ -282,7 +284,7 @@ mod tests {
             status: 12,
             vendor_err: 0x81,
             qp_num: 0x2a,
-            // What a device leaves in the other fields is not to be read.
+            // Other fields that a device fills must not be read.
             opcode: 999,
             byte_len: 999,
             ..Wc::default()

@@ -60,10 +60,11 @@ impl Drop for AsyncEvents {
     }
 }
 
-/// What happened, and to what.
+/// An asynchronous event of a device
+/// ([`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// Something about a queue pair, by its number.
+    /// An event of a queue pair, which its number names.
     QueuePair(u32, QueuePairEvent),
     /// A completion queue, by its tag, has overflowed or broken: it is lost, and every
     /// connection that completes into it.
@@ -73,7 +74,7 @@ pub enum AsyncEvent {
     /// A shared receive queue, by its tag, has fewer receives left than its limit. Comes
     /// once; armed again by the next [`arm_limit`](crate::ReceiveQueue::arm_limit).
     ReceiveQueueLimit(u64),
-    /// Something about a port, by its number.
+    /// An event of a port, which its number names.
     Port(u8, PortEvent),
     /// The device is broken: everything on it is lost.
     DeviceFatal,
@@ -83,45 +84,45 @@ pub enum AsyncEvent {
     Unknown(u32),
 }
 
-/// What happened to a queue pair.
+/// An event of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairEvent {
-    /// It broke, and may not even report its requests.
+    /// The queue pair broke, and may not even report its requests.
     Fatal,
-    /// It refused a request of the peer as invalid; it is dead.
+    /// The queue pair refused a request of the peer as invalid; it is dead.
     InvalidRequest,
-    /// It refused a request of the peer that lacked the rights; it is dead.
+    /// The queue pair refused a request of the peer that lacked the rights; it is dead.
     AccessViolation,
     /// The peer's first packet has come.
     Established,
-    /// Its send queue is empty.
+    /// The queue pair's send queue is empty.
     SendQueueDrained,
-    /// It is dead and takes no more from the shared receive queue.
+    /// The queue pair is dead and takes no more from the shared receive queue.
     LastRequestReached,
-    /// It changed to its alternate path. Ours have none.
+    /// The queue pair changed to its alternate path. Ours have none.
     PathMigrated,
-    /// It could not change to its alternate path.
+    /// The queue pair could not change to its alternate path.
     PathMigrationFailed,
 }
 
-/// What happened to a port.
+/// An event of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// It carries traffic again. Queue pairs that died meanwhile stay dead.
+    /// The port carries traffic again. Queue pairs that died meanwhile stay dead.
     Active,
-    /// It carries no traffic.
+    /// The port carries no traffic.
     Error,
-    /// Its GID table has changed: indices have to be looked up again.
+    /// The port's GID table has changed: indices have to be looked up again.
     GidChange,
-    /// Its local identifier has changed.
+    /// The port's local identifier has changed.
     LidChange,
-    /// Its partitions have changed.
+    /// The port's partitions have changed.
     PkeyChange,
     /// The subnet manager has changed.
     SubnetManagerChange,
     /// The subnet manager wants everybody to register again.
     ReregisterWanted,
-    /// Its speed has changed.
+    /// The port's speed has changed.
     SpeedChange,
 }
 
@@ -190,7 +191,8 @@ pub enum EventElement {
 }
 
 impl EventElement {
-    /// By `enum ibv_event_type` (ibv_get_async_event(3)).
+    /// Parses a value of `enum ibv_event_type`
+    /// ([`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)).
     #[must_use]
     pub fn of(event_type: u32) -> Self {
         match event_type {

@@ -13,17 +13,17 @@ use rustix::io::Errno;
 use super::{Context, Device};
 use crate::provider::ClockAttributes;
 
-/// The clock.
+/// The clock of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceClock {
     context: Arc<Context>,
     attributes: ClockAttributes,
-    /// What both clocks showed at one moment.
+    /// A reading of both clocks at one moment.
     ticks: u64,
     nanoseconds: u64,
 }
 
-/// How long two readings are good for.
+/// The time for which two readings are good, in nanoseconds.
 const LASTS: u64 = 1_000_000_000;
 
 impl DeviceClock {

@@ -33,18 +33,18 @@ pub struct Device {
     context: Arc<Context>,
 }
 
-/// What the objects of a device share.
+/// The part of a device that its objects share.
 #[derive(Debug)]
 pub(crate) struct Context {
     provider: Arc<dyn Provider>,
     opened: OpenedContext,
     name: String,
-    /// By which the list of devices has it, whatever it is renamed to.
+    /// The name of its file, by which the list of devices has it, whatever it is renamed to.
     file: String,
-    /// Of the same, in `/sys`.
+    /// The path of the device's directory under `/sys/class/infiniband`.
     entry: String,
     attributes: DeviceAttributes,
-    /// Whether the one reader of asynchronous events is out.
+    /// The one reader of asynchronous events is taken.
     pub(crate) events_taken: AtomicBool,
 }
 
@@ -87,38 +87,38 @@ impl Device {
         })
     }
 
-    /// Its name, as in `/sys/class/infiniband`.
+    /// Returns the device's name, as in `/sys/class/infiniband`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.context.name
     }
 
-    /// Whether the machine shows that it has it, as it does unless `/sys` is hidden. Costs one
+    /// Returns whether `/sys` shows the device, as it does unless `/sys` is hidden. Costs one
     /// short system call and allocates nothing.
     #[must_use]
     pub fn is_shown(&self) -> bool {
         rustix::fs::access(self.context.entry.as_str(), Access::EXISTS).is_ok()
     }
 
-    /// Whether the machine still has it. One that is being removed is listed no more, is
-    /// gone when all have closed it, and need not tell anybody (soft-RoCE does not). Takes
-    /// long: off the turn.
+    /// Returns whether the machine still has the device. A device that is being removed is listed
+    /// no more, is gone when all have closed it, and need not tell anybody (soft-RoCE does not).
+    /// Takes long, so it is for other threads than the one that turns the engine.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         match self.provider().devices() {
             Ok(listed) => listed.iter().any(|entry| entry.file == self.context.file),
-            // Who is not told keeps what works.
+            // Without an answer, keep what works.
             Err(_) => true,
         }
     }
 
-    /// What it can do.
+    /// Returns the device's limits and capabilities.
     #[must_use]
     pub fn attributes(&self) -> &DeviceAttributes {
         &self.context.attributes
     }
 
-    /// What a port is like now.
+    /// Queries the present state of a port.
     ///
     /// # Errors
     /// [`VerbsError`] if there is no such port, or the device is gone.
@@ -131,7 +131,7 @@ impl Device {
         })
     }
 
-    /// The same, for a port that has to carry traffic.
+    /// Queries a port that has to carry traffic.
     ///
     /// # Errors
     /// As [`Device::query_port`], and if the port is not active.
@@ -147,7 +147,7 @@ impl Device {
         }
     }
 
-    /// One slot of a port's GID table; `None` if it is empty.
+    /// Queries a slot of a port's GID table; `None` if it is empty.
     ///
     /// # Errors
     /// [`VerbsError`] if there is no such port, or the device is gone.
@@ -212,7 +212,7 @@ impl Device {
         })
     }
 
-    /// One of them.
+    /// Queries one partition key of a port.
     ///
     /// # Errors
     /// The same, and if there is none at that index.
@@ -354,16 +354,16 @@ pub(crate) fn new_tag() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One size that was asked for, beside the device's limit.
+/// A requested size beside the device's limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// What it is a size of.
+    /// The object whose size it is.
     pub(crate) what: &'static str,
-    /// What was asked for.
+    /// The size that was requested.
     pub(crate) asked: u64,
-    /// What the device has.
+    /// The device's limit.
     pub(crate) limit: u64,
-    /// What asks for less.
+    /// The setting that asks for less.
     pub(crate) setting: &'static str,
 }
 

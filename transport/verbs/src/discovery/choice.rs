@@ -139,7 +139,7 @@ impl Inventory {
         why: &str,
     ) -> Result<Choice, VerbsError> {
         let preferred = from.map(Gid::of);
-        // Who has a link-local address has a peer on the same link.
+        // A peer at a link-local address is on the same link.
         let routed = from.filter(|_| preferred.map(Gid::scope) != Some(GidScope::LinkLocal));
         let below = self.sysfs.below(netdev);
         let partition_key = std::iter::once(netdev)

@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 /// An address and the interface that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// The interface.
+    /// The interface's name.
     pub netdev: String,
-    /// The address.
+    /// The interface's address.
     pub address: IpAddr,
 }
 
@@ -38,7 +38,7 @@ fn source_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// All addresses of all interfaces.
+/// Returns all addresses of all interfaces.
 ///
 /// # Errors
 /// If the kernel does not tell.

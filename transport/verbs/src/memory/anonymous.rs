@@ -63,10 +63,10 @@ impl AnonymousMemory {
 impl Drop for AnonymousMemory {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What is there by now may be somebody else's.
+            // By now another mapping may be at this address.
             return;
         }
-        // SAFETY: the range is ours, and whoever uses its address keeps this value.
+        // SAFETY: the range is ours, and code that uses its address keeps this value.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own range: {unmapped:?}");
     }

@@ -60,7 +60,7 @@ impl ProtectionDomain {
         })
     }
 
-    /// Ends all registrations, whoever has the memory, and lets no other be made: memory of
+    /// Ends all registrations, whatever code has the memory, and lets no other be made: memory of
     /// applications keeps the device open no longer. Each region keeps its memory, and requests
     /// that use it fail at the device.
     pub fn end_registrations(&self) {

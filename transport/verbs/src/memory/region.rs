@@ -1,12 +1,12 @@
 //! Registered memory: bytes that the device may read and write.
 //!
 //! Rules:
-//! 1. A region owns its memory and gives it up only after it has been deregistered, so a
-//!    request that is still on its way when a region is dropped fails at the device and
-//!    never touches memory that is somebody else's by then. If deregistering fails, the
+//! 1. A region owns its memory and gives it up only after it has been deregistered. So a
+//!    request that is still on its way when a region is dropped fails at the device, and
+//!    never touches memory that has another owner by then. If deregistering fails, the
 //!    memory is leaked. A device that goes ends registrations under their owners
 //!    (`Registration`): the memory stays theirs, and requests fail as before.
-//! 2. Nobody holds a reference into registered memory unless he knows that the device
+//! 2. No code holds a reference into registered memory unless it knows that the device
 //!    does not write there: the device writes a receive from its posting until its
 //!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
 //!    hands out an address.
@@ -38,12 +38,12 @@ use crate::{
 ///
 /// # Safety
 /// `base()..base() + bytes()` is mapped, at the same place and with the same length, from
-/// now until the value is dropped, also when the value moves. Whoever makes references
+/// now until the value is dropped, also when the value moves. Code that makes references
 /// into it keeps rule 2 of this module. A child of a fork touches none of its pages (rule 3).
 pub unsafe trait DeviceMemory: Send + Sync {
-    /// Its first byte.
+    /// Returns the address of its first byte.
     fn base(&self) -> NonNull<u8>;
-    /// Its length.
+    /// Returns its length.
     fn bytes(&self) -> usize;
 }
 
@@ -58,7 +58,8 @@ unsafe impl<M: DeviceMemory> DeviceMemory for Arc<M> {
     }
 }
 
-/// What may be done with a region.
+/// The rights to a region
+/// ([`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)).
 ///
 /// Memory that is only sent from carries no rights of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl RegionAccess {
     pub const SEND: Self = Self(0);
     /// The device writes into it what arrives for us.
     pub const RECEIVE: Self = Self(access_flags::LOCAL_WRITE);
-    /// The peer writes into it by RDMA, who has the key.
+    /// A peer that has the key writes into it by RDMA.
     pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
 
     /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes
@@ -80,13 +81,13 @@ impl RegionAccess {
         Self(self.0 | access_flags::RELAXED_ORDERING)
     }
 
-    /// Both.
+    /// Combines the rights of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// As `ibv_reg_mr` takes it.
+    /// Returns the rights as `ibv_reg_mr` takes them.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
@@ -104,11 +105,11 @@ pub struct MemoryRegion<M: DeviceMemory> {
     rkey: u32,
 }
 
-/// What a device knows of a region, until it is ended: by the region, or before that by
-/// who closes the device.
+/// The device's knowledge of a region, until it is ended: by the region, or before that by the
+/// close of the device.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    /// By which the domain has it.
+    /// The number by which the domain has it.
     number: u64,
     /// The addresses that are registered, which are mapped while the state is `Held`.
     range: Range<usize>,
@@ -120,7 +121,7 @@ enum RegistrationState {
     Held(RegionHandle, Arc<Domain>),
     /// The device is done with the memory.
     Ended,
-    /// It could not be ended: the memory is the device's for ever.
+    /// The registration could not be ended: the memory is the device's for ever.
     Stuck,
 }
 
@@ -184,7 +185,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         }
     }
 
-    /// Whether the device knows it still.
+    /// Returns whether the device still knows the region.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         matches!(*self.registration.state(), RegistrationState::Held(..))
@@ -197,21 +198,23 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         &self.memory
     }
 
-    /// Its length.
+    /// Returns the region's length.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its first byte. What may be done with it: rule 2 of this module.
+    /// Returns the address of the region's first byte. Rule 2 of this module says how it may be
+    /// used.
     #[inline]
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Where a peer finds the byte at `offset`, to be told to it together with the key.
+    /// Returns the address at which a peer finds the byte at `offset`, to be told to it together
+    /// with the key.
     ///
     /// # Panics
     /// If the region has no such byte.
@@ -225,7 +228,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         }
     }
 
-    /// One piece of it, to post.
+    /// Returns a piece of the region, to post.
     ///
     /// # Panics
     /// If the range leaves the region, or is longer than 4 GiB.
@@ -304,7 +307,7 @@ pub struct RemoteAddress {
     pub rkey: u32,
 }
 
-/// One piece of memory of a work request.
+/// A piece of memory of a work request.
 #[derive(Clone, Copy, Debug)]
 pub struct ScatterEntry<'memory> {
     pub(crate) sge: Sge,
@@ -313,7 +316,7 @@ pub struct ScatterEntry<'memory> {
 }
 
 impl<'memory> ScatterEntry<'memory> {
-    /// No bytes of nowhere: what arrays of entries are made of before they are filled.
+    /// An entry without bytes, with which arrays of entries are made before they are filled.
     pub const EMPTY: Self = Self {
         sge: Sge {
             addr: 0,
@@ -343,7 +346,7 @@ impl<'memory> ScatterEntry<'memory> {
         }
     }
 
-    /// Its length.
+    /// Returns the piece's length.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> u32 {

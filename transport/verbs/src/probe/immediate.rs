@@ -14,10 +14,10 @@ use crate::{
     queue_pair::{connection::LocalPort, work_request::SendRequest},
 };
 
-/// What the write says, and how long it is.
+/// The word of the test write, and its length.
 const WORD: u32 = 0x1234_5678;
 const BYTES: usize = 48;
-/// Where it comes from and where it goes.
+/// The offsets of its source and its target.
 const FROM: usize = 1024;
 const TO: usize = 2048;
 

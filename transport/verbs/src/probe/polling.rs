@@ -28,14 +28,14 @@ use crate::{
     },
 };
 
-/// How a completion queue is polled.
+/// The way in which a completion queue is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionPolling {
-    /// By `ibv_poll_cq`, which copies all fields of each completion.
+    /// Polling by `ibv_poll_cq`, which copies all fields of each completion.
     Plain,
-    /// By `ibv_start_poll` and `ibv_next_poll`, which lets each field be asked for.
+    /// Polling by `ibv_start_poll` and `ibv_next_poll`, which lets each field be read by itself.
     Extended,
-    /// The same with one completion in each batch, for libraries that do not drain longer
+    /// Extended polling with one completion in each batch, for libraries that do not drain longer
     /// ones correctly.
     ExtendedOneByOne,
 }
@@ -50,23 +50,23 @@ impl fmt::Display for CompletionPolling {
     }
 }
 
-/// How a completion queue is polled, and why so.
+/// The choice of a way of polling, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollingChoice {
-    /// How.
+    /// The way of polling.
     pub polling: CompletionPolling,
-    /// Whether its completions have times.
+    /// The completions have times.
     pub times: bool,
-    /// Why.
+    /// The reason of the choice.
     pub reason: String,
 }
 
-/// What is wanted of a completion queue.
+/// The wishes for a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct PollingWish {
-    /// This way and no other, without a self-test.
+    /// Poll this way and no other, without a self-test.
     pub forced: Option<CompletionPolling>,
-    /// Its completions have times, where the device has a clock.
+    /// Give completions times, where the device has a clock.
     pub times: bool,
     /// The device is hardware: only that gains by another way than the plain one.
     pub is_hardware: bool,
@@ -151,11 +151,11 @@ impl fmt::Display for PollingChoice {
     }
 }
 
-/// Why a test of a device failed, or could not be made.
+/// The reason why a test of a device failed, or could not be made.
 #[derive(Debug)]
 pub struct ProbeFailure {
     text: String,
-    /// There is none of the kind at all.
+    /// The device has no queue of the kind at all.
     is_refusal: bool,
 }
 

@@ -5,10 +5,10 @@
 //! once ([`HotCalls`]); queues keep them beside their handle, so posting and polling cost
 //! exactly one indirect call, and no translation ([`abi`](super::abi)).
 //!
-//! There are two providers: `libibverbs` (feature `libibverbs`), the system's library, found
-//! when the program starts; and `fake` (feature `fake`), a device made of memory, which records
-//! what it is asked, and fails, completes and raises events as a test tells it to. The layer
-//! above cannot tell them apart.
+//! There are two providers. `libibverbs` (feature `libibverbs`) is the system's library, found
+//! when the program starts. `fake` (feature `fake`) is a device made of memory: it records its
+//! calls, and fails, completes and raises events as a test tells it to. The layer above cannot
+//! tell them apart.
 //!
 //! Rules for every implementation, which the layer's `unsafe` relies on:
 //! 1. A handle stays valid until the call that destroys it has returned 0.
@@ -45,13 +45,13 @@ use super::{
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
 
-/// `ibv_post_send`.
+/// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 pub type PostSend = unsafe extern "C" fn(*mut c_void, *mut SendWr, *mut *mut SendWr) -> c_int;
 /// `ibv_post_recv` and `ibv_post_srq_recv`.
 pub type PostReceive = unsafe extern "C" fn(*mut c_void, *mut RecvWr, *mut *mut RecvWr) -> c_int;
-/// `ibv_poll_cq`.
+/// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
 pub type PollQueue = unsafe extern "C" fn(*mut c_void, c_int, *mut Wc) -> c_int;
-/// `ibv_req_notify_cq`.
+/// [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html).
 pub type RequestNotify = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// The calls of the data path.
@@ -90,15 +90,15 @@ pub type ReadTime = unsafe extern "C" fn(*mut c_void) -> u64;
 /// stands at. A provider sets them when it makes the queue and never again.
 #[derive(Clone, Copy)]
 pub struct BatchCalls {
-    /// Begins a batch, at its first completion.
+    /// The call that begins a batch, at its first completion.
     pub start: StartPoll,
     /// Goes on to the next.
     pub next: NextPoll,
     /// Ends the batch.
     pub end: EndPoll,
-    /// Its identity.
+    /// The request's identity.
     pub wr_id: NonNull<u64>,
-    /// Its status.
+    /// The request's status.
     pub status: NonNull<u32>,
     /// `enum ibv_wc_opcode`.
     pub opcode: ReadField,
@@ -112,7 +112,7 @@ pub struct BatchCalls {
     pub imm_data: ReadField,
     /// The local queue pair.
     pub qp_num: ReadField,
-    /// Its time by the device's clock; only where it was asked for.
+    /// The completion's time by the device's clock; only where it was requested.
     pub time: Option<ReadTime>,
 }
 
@@ -127,18 +127,18 @@ impl fmt::Debug for BatchCalls {
     }
 }
 
-/// What an extended completion queue is made of.
+/// The description of an extended completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtendedInit {
     /// Entries wanted.
     pub entries: u32,
-    /// What it wakes.
+    /// The channel that the queue wakes.
     pub channel: Option<ChannelHandle>,
     /// The completion vector whose interrupt serves its channel.
     pub vector: u32,
-    /// By which events name it.
+    /// The tag by which events name it.
     pub tag: u64,
-    /// Whether each completion has a time.
+    /// Each completion has a time.
     pub times: bool,
 }
 
@@ -149,14 +149,14 @@ pub struct ExtendedQueue {
     pub handle: CompletionHandle,
     /// The size it came out with.
     pub entries: u32,
-    /// By what it is polled.
+    /// The calls by which the queue is polled.
     pub calls: BatchCalls,
 }
 
 /// The clock that completions are stamped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockAttributes {
-    /// Its ticks in a millisecond.
+    /// The clock's ticks in a millisecond.
     pub kilohertz: u64,
     /// The bits of a stamp that count.
     pub mask: u64,
@@ -179,7 +179,7 @@ macro_rules! handles {
                 NonNull::new(pointer.cast()).map(Self)
             }
 
-            /// What the provider's C functions take.
+            /// Returns the pointer that the provider's C functions take.
             #[inline]
             pub fn as_ptr<T>(self) -> *mut T {
                 self.0.as_ptr().cast()
@@ -205,14 +205,14 @@ handles! {
     PairHandle;
 }
 
-/// One line of the list of devices.
+/// An entry of the list of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceEntry {
-    /// Its name, as in `/sys/class/infiniband`. It may be given another.
+    /// The device's name, as in `/sys/class/infiniband`. It may be given another.
     pub name: String,
-    /// Its file in `/dev/infiniband`.
+    /// The device's file in `/dev/infiniband`.
     pub file: String,
-    /// What kind of network it speaks.
+    /// The kind of network that the device speaks.
     pub transport: Transport,
 }
 
@@ -257,12 +257,12 @@ impl fmt::Display for Transport {
     }
 }
 
-/// What `open` gives.
+/// The result of `open`.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedContext {
     /// The context.
     pub handle: ContextHandle,
-    /// Its calls of the data path.
+    /// The context's calls of the data path.
     pub hot: HotCalls,
     /// Readable when an asynchronous event waits.
     pub async_fd: RawFd,
@@ -279,32 +279,32 @@ pub struct DeviceAttributes {
     pub vendor_id: u32,
     /// The vendor's number of the part.
     pub vendor_part_id: u32,
-    /// How many queue pairs.
+    /// The largest number of queue pairs.
     pub max_queue_pairs: u32,
-    /// How many requests in one send or receive queue.
+    /// The largest number of requests in one send or receive queue.
     pub max_queue_pair_requests: u32,
-    /// How many scatter entries in one request.
+    /// The largest number of scatter entries in one request.
     pub max_entries: u32,
-    /// How many completion queues.
+    /// The largest number of completion queues.
     pub max_completion_queues: u32,
-    /// How many completions in one of them.
+    /// The largest number of completions in one completion queue.
     pub max_completions: u32,
     /// Completion vectors, that is interrupts which can serve completion channels
     /// (`ibv_context::num_comp_vectors`).
     pub completion_vectors: u32,
-    /// How many memory regions.
+    /// The largest number of memory regions.
     pub max_memory_regions: u32,
     /// The longest memory region.
     pub max_memory_region_bytes: u64,
-    /// How many shared receive queues; 0 where there are none.
+    /// The largest number of shared receive queues; 0 where there are none.
     pub max_shared_receive_queues: u32,
-    /// How many requests in one of them.
+    /// The largest number of requests in one shared receive queue.
     pub max_shared_receive_requests: u32,
-    /// How many scatter entries in one of its requests.
+    /// The largest number of scatter entries in a request of a shared receive queue.
     pub max_shared_receive_entries: u32,
-    /// How many reads and atomics of a peer one queue pair serves at a time.
+    /// The largest number of reads and atomics of a peer that one queue pair serves at a time.
     pub max_responder_resources: u32,
-    /// How many reads and atomics one queue pair has outstanding.
+    /// The largest number of reads and atomics that one queue pair has outstanding.
     pub max_initiator_depth: u32,
     /// Physical ports, numbered from 1.
     pub ports: u8,
@@ -315,9 +315,9 @@ pub struct DeviceAttributes {
 pub struct RegisteredRegion {
     /// The region.
     pub handle: RegionHandle,
-    /// For our own requests.
+    /// The key for our own requests.
     pub lkey: u32,
-    /// For the peer's.
+    /// The key for the peer's requests.
     pub rkey: u32,
 }
 
@@ -336,12 +336,12 @@ pub struct QueuePairSizes {
     pub inline_bytes: u32,
 }
 
-/// What a queue pair is made of.
+/// The description of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairInit {
-    /// Where completions of sends go.
+    /// The queue for completions of sends.
     pub send_queue: CompletionHandle,
-    /// Where completions of receives go.
+    /// The queue for completions of receives.
     pub receive_queue: CompletionHandle,
     /// The shared receive queue, or none.
     pub shared: Option<SharedReceiveHandle>,
@@ -349,12 +349,12 @@ pub struct QueuePairInit {
     pub sizes: QueuePairSizes,
 }
 
-/// What a new queue pair came out as.
+/// A new queue pair, with the sizes that it got.
 #[derive(Clone, Copy, Debug)]
 pub struct CreatedPair {
     /// The queue pair.
     pub handle: PairHandle,
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     pub number: u32,
     /// Sizes given.
     pub sizes: QueuePairSizes,
@@ -397,9 +397,9 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
     /// `ibv_close_device`.
     unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno>;
-    /// `ibv_query_device`.
+    /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno>;
-    /// `ibv_query_port`.
+    /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html).
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno>;
     /// `ibv_query_gid_ex`; `Ok(None)` for an empty slot of the table.
     unsafe fn query_gid(
@@ -408,17 +408,18 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         port: u8,
         index: u32,
     ) -> Result<Option<GidEntry>, Errno>;
-    /// `ibv_query_pkey`.
+    /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
     unsafe fn query_pkey(&self, context: ContextHandle, port: u8, index: u16)
     -> Result<u16, Errno>;
     /// `ibv_get_async_event` and its ack; `Ok(None)` when none waits.
     unsafe fn async_event(&self, context: ContextHandle) -> Result<Option<RawEvent>, Errno>;
 
-    /// `ibv_alloc_pd`.
+    /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
     /// `ibv_dealloc_pd`.
     unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno>;
-    /// `ibv_reg_mr`. The range is mapped, and stays so until `deregister` is done.
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
+    /// mapped, and stays so until `deregister` is done.
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -486,7 +487,7 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         domain: DomainHandle,
         init: &QueuePairInit,
     ) -> Result<CreatedPair, Errno>;
-    /// `ibv_modify_qp`.
+    /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
     unsafe fn modify_pair(
         &self,
         pair: PairHandle,

@@ -18,7 +18,7 @@ use crate::{
     error::VerbsError,
 };
 
-/// How a reliable connection behaves.
+/// The settings of a reliable connection.
 ///
 /// With the defaults a peer that is gone is noticed after 7 × 67 ms ≈ 0.5 s at the
 /// earliest; devices may wait up to four times their time-out, so after 2 s at the latest.
@@ -58,10 +58,10 @@ impl ConnectionSettings {
         self
     }
 
-    /// How long an acknowledgement may take before a packet is sent again. Default:
-    /// 67 ms. Rounded up to 4.096 µs times a power of two, at most 8796 s. Shorter
-    /// notices a lost packet earlier, and takes a busy peer for a lost one; each loss
-    /// costs one time-out, since RoCE goes back to the lost packet.
+    /// Sets the time for an acknowledgement, after which a packet is sent again. Default: 67 ms.
+    /// Rounded up to 4.096 µs times a power of two, at most 8796 s. Shorter notices a lost packet
+    /// earlier, and takes a busy peer for a lost one; each loss costs one time-out, since RoCE
+    /// goes back to the lost packet.
     ///
     /// # Errors
     /// [`VerbsError::Setting`] for zero, which would mean for ever, and beyond the range.
@@ -80,9 +80,9 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// How often a packet is sent again before the connection is given up. Default and
-    /// most: 6. The field has room for 7, which soft-RoCE takes for "for ever", so that a
-    /// dead peer would never be noticed.
+    /// Sets the number of times that a packet is sent again before the connection is given up.
+    /// Default and most: 6. The field has room for 7, which soft-RoCE takes for "for ever", so
+    /// that a dead peer would never be noticed.
     ///
     /// # Errors
     /// [`VerbsError::Setting`] above 6.
@@ -94,8 +94,8 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// How often a message is sent again to a peer without a receive. Default: 7, which
-    /// means for ever: credits keep it from happening, and where they fail, a late
+    /// Sets the number of times that a message is sent again to a peer without a receive. Default:
+    /// 7, which means for ever: credits keep it from happening, and where they fail, a late
     /// message is better than a dead connection.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// How long a peer waits before it tries again when we have no receive. Default:
+    /// Sets the time that a peer waits before it tries again when we have no receive. Default:
     /// 1.28 ms. Rounded up to one of 32 steps from 10 µs to 655 ms. It only matters where
     /// credits have failed; shorter burdens the link with what cannot be received.
     ///
@@ -125,7 +125,7 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// Service level. Default: 0. On InfiniBand it chooses the virtual lane, on RoCE the
+    /// Sets the service level. Default: 0. On InfiniBand it chooses the virtual lane, on RoCE the
     /// priority within the VLAN.
     ///
     /// # Errors
@@ -259,12 +259,14 @@ fn at_most(wanted: u8, most: u32) -> u8 {
     wanted.min(u8::try_from(most).unwrap_or(u8::MAX))
 }
 
-/// InfiniBand Architecture Specification, volume 1, section 9.7.6.1.3.
+/// Returns the time-out of a code: 4.096 µs times a power of two ([InfiniBand Architecture
+/// Specification](https://www.infinibandta.org/ibta-specification/), volume 1, section 9.7.6.1.3).
 fn timeout_of(code: u8) -> Duration {
     Duration::from_nanos(4096 << code)
 }
 
-/// InfiniBand Architecture Specification, volume 1, table 45, in steps of 10 µs. Code 0
+/// Returns the RNR timer of a code, in steps of 10 µs ([InfiniBand Architecture
+/// Specification](https://www.infinibandta.org/ibta-specification/), volume 1, table 45). Code 0
 /// is the longest and not the shortest, which is why it is always set.
 fn rnr_timer_of(code: u8) -> Duration {
     const STEPS: [u64; 32] = [
@@ -296,7 +298,7 @@ impl FirstSequence {
         Self(bits & 0x00ff_ffff)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
@@ -309,7 +311,7 @@ impl FirstSequence {
 pub struct LocalPort {
     /// The port's number.
     pub number: u8,
-    /// What it is like.
+    /// The port's attributes.
     pub attributes: PortAttributes,
     /// The GID that packets come from.
     pub gid: GidEntry,
@@ -377,27 +379,27 @@ impl LocalPort {
     }
 }
 
-/// What a peer has to know of a queue pair.
+/// The facts about a queue pair that its peer has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteEndpoint {
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     pub queue_pair: u32,
-    /// Its first packet's number.
+    /// The number of its first packet.
     pub first_sequence: FirstSequence,
     /// The local identifier of its port; 0 on RoCE.
     pub lid: u16,
     /// The GID of its port.
     pub gid: crate::abi::gid::Gid,
-    /// How packets with that GID travel.
+    /// The type of that GID, which says how packets travel.
     pub gid_type: GidType,
     /// The key of its partition; `None` if it does not say so.
     pub partition_key: Option<PartitionKey>,
-    /// What its port carries.
+    /// The largest MTU that its port carries.
     pub mtu: Mtu,
 }
 
 impl RemoteEndpoint {
-    /// The same, of one of our own queue pairs, to be told to a peer.
+    /// Describes a queue pair of our own, to be told to a peer.
     #[must_use]
     pub fn of(queue_pair: u32, first_sequence: FirstSequence, local: &LocalPort) -> Self {
         Self {

@@ -1,14 +1,14 @@
 //! A queue pair: one end of a reliable connection.
 //!
-//! It is made with its completion queues and its receive queue, keeps them alive, and is
+//! It is made with its completion queues and its receive queue, and keeps them alive. It is
 //! brought up in steps, so that receives are posted before anything can arrive:
 //! `build` (INIT) → post receives → `connect` (RTR, RTS) → post sends. Posting takes
 //! `&mut`, so two threads cannot interleave their batches.
 //!
-//! The send queue's room is counted here: a request is outstanding from its posting until
-//! its owner [retires](QueuePair::retire_sends) it, which he does when a signaled
-//! completion tells that it and all before it are done. One place more than callers see
-//! is kept for the last request of all, by which the queue is [drained](crate::Teardown).
+//! The send queue's room is counted here. A request is outstanding from its posting until
+//! its owner [retires](QueuePair::retire_sends) it, when a signaled completion tells that it
+//! and all before it are done. One place more than callers see is kept for the last request
+//! of all, by which the queue is [drained](crate::Teardown).
 
 pub(crate) mod connection;
 pub(crate) mod receive_queue;
@@ -41,7 +41,7 @@ use super::{
     provider::{PairHandle, PostSend, QueuePairInit, QueuePairSizes},
 };
 
-/// What a queue pair is made with; ends in [`build`](QueuePairBuilder::build).
+/// The description of a queue pair; ends in [`build`](QueuePairBuilder::build).
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     domain: Arc<Domain>,
@@ -55,7 +55,8 @@ pub struct QueuePairBuilder {
 }
 
 impl QueuePairBuilder {
-    /// Begins with one completion queue for sends and receives, and an own receive queue.
+    /// Describes a queue pair with one completion queue for sends and receives, and a receive
+    /// queue of its own.
     #[must_use]
     pub fn new(domain: &ProtectionDomain, completions: &CompletionQueue) -> Self {
         Self {
@@ -125,7 +126,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// What the peer may do with memory that it has keys to. Default: nothing.
+    /// Sets the rights of the peer to memory that it has keys to. Default: nothing.
     #[must_use]
     pub fn remote_access(mut self, access: RegionAccess) -> Self {
         self.access = access;
@@ -273,14 +274,14 @@ impl QueuePairBuilder {
     }
 }
 
-/// One of the two queues of a queue pair.
+/// The two queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     Send,
     Receive,
 }
 
-/// One end of a reliable connection.
+/// An end of a reliable connection.
 #[derive(Debug)]
 pub struct QueuePair {
     inner: Arc<Pair>,
@@ -316,7 +317,7 @@ pub(crate) struct Pair {
 }
 
 impl QueuePair {
-    /// Its number, 24 bits, by which completions and events name it.
+    /// Returns the queue pair's number, 24 bits, by which completions and events name it.
     #[inline]
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -350,20 +351,20 @@ impl QueuePair {
         self.sizes.receive_entries
     }
 
-    /// Its own receive queue; `None` if it takes from a shared one.
+    /// Returns its own receive queue; `None` if it takes from a shared one.
     #[inline]
     pub fn receive_queue(&mut self) -> Option<&mut ReceiveQueue> {
         self.receives.as_mut()
     }
 
-    /// Whether it takes from a shared receive queue.
+    /// Returns whether it takes from a shared receive queue.
     #[inline]
     #[must_use]
     pub fn has_shared_receives(&self) -> bool {
         self.inner.shared.is_some()
     }
 
-    /// What the peer has to know of it.
+    /// Returns the facts that the peer has to know.
     #[must_use]
     pub fn endpoint(&self, first: FirstSequence, local: &LocalPort) -> RemoteEndpoint {
         RemoteEndpoint::of(self.number, first, local)
@@ -462,7 +463,7 @@ impl QueuePair {
         self.post_table().map(|_| ())
     }
 
-    /// What the last request of one of its queues is known by. A number has 24 bits, so
+    /// Returns the identity of the last request of one of its queues. A number has 24 bits, so
     /// there is one to spare for the queue.
     pub(crate) fn drain_id(&self, queue: Queue, generation: u32) -> WorkId {
         let queue = match queue {
@@ -580,7 +581,7 @@ pub struct SendBatch<'pair, 'memory> {
 }
 
 impl<'memory> SendBatch<'_, 'memory> {
-    /// Adds one.
+    /// Adds a request.
     ///
     /// # Errors
     /// [`PushError`]; the batch is as it was.
@@ -603,7 +604,7 @@ impl<'memory> SendBatch<'_, 'memory> {
         self.pair.table.len()
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the queue is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

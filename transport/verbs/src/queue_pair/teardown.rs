@@ -20,8 +20,8 @@ use crate::{
     device::async_event::{AsyncEvent, QueuePairEvent},
 };
 
-/// How long to wait for a queue pair to be drained, unless told otherwise. Flushing
-/// takes microseconds; a device that has said nothing for so long is not going to.
+/// The time to wait for a queue pair to be drained, unless told otherwise. Flushing takes
+/// microseconds; a device that has said nothing for so long is not going to.
 pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A queue pair on its way out.
@@ -30,33 +30,33 @@ pub struct Teardown {
     pair: QueuePair,
     generation: u32,
     deadline: Instant,
-    /// Why nothing will tell that it is drained.
+    /// The reason why nothing will tell that it is drained.
     blind: Option<String>,
     sends_drained: bool,
     receives: ReceivesDrained,
 }
 
-/// What is known of the receives.
+/// The progress of the receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceivesDrained {
-    /// Some may still complete.
+    /// Receives may still complete.
     No,
     /// Shared: no more are taken from the queue; completions may still lie in the
     /// completion queue.
     LastReached,
-    /// None will complete.
+    /// No receive will complete any more.
     Yes,
 }
 
-/// What to do with a queue pair that is on its way out.
+/// The next step for a queue pair that is on its way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Go on polling.
     Draining,
-    /// All requests have completed: drop it.
+    /// All requests have completed: drop the queue pair.
     Drained,
-    /// Not all have, and waiting longer helps nothing: drop it. Receives of a shared queue that
-    /// were not seen again are replaced later.
+    /// The queue pair is not drained, and waiting longer helps nothing: drop it. Receives of a
+    /// shared queue that were not seen again are replaced later.
     GaveUp(String),
 }
 
@@ -91,7 +91,7 @@ impl Teardown {
         self.pair.number()
     }
 
-    /// When to ask for a verdict at the latest.
+    /// Returns when to ask for a verdict at the latest.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
@@ -128,7 +128,7 @@ impl Teardown {
         }
     }
 
-    /// What to do now.
+    /// Returns the next step.
     #[must_use]
     pub fn verdict(&self, now: Instant) -> Verdict {
         if let Some(reason) = &self.blind {

@@ -107,7 +107,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         self
     }
 
-    /// Whether it is inline.
+    /// Returns whether the send is inline.
     #[inline]
     #[must_use]
     pub fn is_inline(&self) -> bool {
@@ -180,7 +180,7 @@ fn check_registered(entries: &[ScatterEntry<'_>]) -> Result<(), PushError> {
     }
 }
 
-/// Why a request was not taken into a batch. The batch is as it was.
+/// The reason why a request was not taken into a batch. The batch is as it was.
 ///
 /// All but [`PushError::QueueFull`] and [`PushError::BatchFull`] are mistakes of the
 /// caller; a device would answer each of them with the same `EINVAL`.
@@ -192,29 +192,29 @@ pub enum PushError {
          retire them"
     )]
     QueueFull {
-        /// How many it holds.
+        /// The queue's capacity.
         capacity: u32,
     },
     /// The batch has no room: post it and begin another.
     #[error("the batch is full at {capacity} requests; post it first")]
     BatchFull {
-        /// How many it holds.
+        /// The table's capacity.
         capacity: usize,
     },
     /// More pieces than one request can have.
     #[error("a request of {entries} scatter entries, where the queue pair has {limit}")]
     TooManyEntries {
-        /// How many were given.
+        /// The number of entries that were given.
         entries: usize,
-        /// How many are possible.
+        /// The largest number.
         limit: usize,
     },
     /// More bytes than an inline request can have.
     #[error("an inline request of {bytes} bytes, where the queue pair takes {limit}")]
     InlineTooLong {
-        /// How many were given.
+        /// The number of bytes that were given.
         bytes: u64,
-        /// How many are possible.
+        /// The largest number.
         limit: u32,
     },
     /// Memory that is not registered, in a request that is not inline.
@@ -229,7 +229,7 @@ ibex_base::debug_as_display!(PushError);
 
 /// A structure that a batch is a list of.
 pub(crate) trait Linked: Copy {
-    /// One that asks for nothing.
+    /// A request that asks for nothing.
     const EMPTY: Self;
     /// Sets the pointers; the number of entries is already in it.
     fn link(&mut self, next: *mut Self, entries: *mut Sge);
@@ -326,7 +326,7 @@ impl<W: Linked> RequestTable<W> {
         head
     }
 
-    /// How many requests were taken before the one that `refused` points to.
+    /// Returns how many requests were taken before the one that `refused` points to.
     pub(crate) fn accepted(&self, refused: *mut W) -> usize {
         let offset = refused.addr().wrapping_sub(self.requests.as_ptr().addr());
         // A provider that does not say which one it refused took none that we know of.

@@ -333,7 +333,7 @@ fn a_device_that_cannot_be_used_is_listed_with_its_reason() {
     );
 }
 
-/// What is said of a machine where the library finds nothing.
+/// Returns the message about a machine where the library finds nothing.
 fn nothing_found(tree: &SysfsTree) -> String {
     let fake = FakeProvider::new(Vec::new());
     let error = discover(&fake.provider(), &tree.sysfs()).unwrap_err();
@@ -519,7 +519,7 @@ fn a_machine_with_its_files_hidden_still_has_its_devices() {
         text.contains("P_Keys unknown\n    GID [0] fe80::1 (RoCE v2)\n"),
         "{text}"
     );
-    // Whether it is hardware its vendor tells.
+    // The vendor tells whether the device is hardware.
     let kinds = [DeviceKind::Hardware, DeviceKind::Software];
     assert_eq!(
         inventory

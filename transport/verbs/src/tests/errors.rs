@@ -1,4 +1,4 @@
-//! What users meet first, each with its text.
+//! Errors that users meet first, each with its text.
 
 use rustix::io::Errno;
 

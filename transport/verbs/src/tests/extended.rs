@@ -116,7 +116,7 @@ fn of_a_failed_completion_only_what_means_something_is_asked() {
 
 // ---- The self-test ---------------------------------------------------------------------
 
-/// Of a device of hardware, unless `wish` says otherwise.
+/// The wish of a hardware device, unless a test says otherwise.
 const WISH: PollingWish = PollingWish {
     forced: None,
     times: false,

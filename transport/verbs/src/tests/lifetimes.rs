@@ -1,4 +1,4 @@
-//! Nothing is destroyed too early, whatever is dropped first, and nothing is left.
+//! Objects are never destroyed too early, whatever is dropped first, and none is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

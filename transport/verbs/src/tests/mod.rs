@@ -68,7 +68,7 @@ fn get(region: &MemoryRegion<AnonymousMemory>, offset: usize, length: usize) -> 
     bytes
 }
 
-/// One end, not connected: everything that a queue pair needs.
+/// An end that is not connected: everything that a queue pair needs.
 struct End {
     device: Device,
     completions: CompletionQueue,

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 use crate::{CompletionWait, abi::Wc};
 
-/// What the two threads know of each other.
+/// The knowledge that the two threads have of each other.
 #[derive(Debug, Default)]
 struct Progress {
     /// Completions put into the queue, and taken out of it.

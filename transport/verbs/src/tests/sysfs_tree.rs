@@ -65,7 +65,7 @@ impl SysfsTree {
 
 impl Drop for SysfsTree {
     fn drop(&mut self) {
-        // What cannot be removed is the directory for temporary files' business.
+        // A directory that cannot be removed is left to the cleaning of temporary files.
         let _ = fs::remove_dir_all(&self.root);
     }
 }

@@ -4,24 +4,24 @@
 use super::SessionId;
 use crate::credit::session::Term;
 
-/// What the engine is to do for the broker.
+/// An action that the engine has to take for the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreditAction {
     /// Pass it to [`Session::give`](crate::session::Session::give).
     Give {
-        /// To whom.
+        /// The session that gets it.
         session: SessionId,
-        /// How much.
+        /// The amount.
         credit: u64,
-        /// For how long.
+        /// The term for which it is lent.
         term: Term,
     },
     /// Pass it to [`Session::recall`](crate::session::Session::recall), and report what
     /// comes back.
     Recall {
-        /// From whom.
+        /// The session that loses it.
         session: SessionId,
-        /// How much.
+        /// The amount.
         credit: u64,
     },
 }

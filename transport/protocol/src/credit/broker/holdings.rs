@@ -15,10 +15,10 @@ pub(super) struct Holdings {
     grain: u64,
     sessions: BTreeMap<SessionId, Holding>,
 
-    // What they come to.
-    /// What nobody holds.
+    // The totals.
+    /// Credit that is not lent.
     free: u64,
-    /// What was recalled so long ago that nobody counts on it.
+    /// Credit that was recalled so long ago that it no longer counts as coming back.
     overdue: u64,
     active: u64,
     /// A grain, or what is held if that is less, for each that is not active.
@@ -27,12 +27,12 @@ pub(super) struct Holdings {
     // The richest.
     /// Active sessions by what they may keep, richest last.
     active_holders: BTreeSet<(u64, SessionId)>,
-    /// The same of those that are not active.
+    /// Idle sessions, by what they hold.
     idle_holders: BTreeSet<(u64, SessionId)>,
 }
 
 impl Holdings {
-    /// Nobody holds anything of `free`.
+    /// Creates the table without sessions.
     pub(super) fn new(free: u64, grain: u64) -> Self {
         Self {
             grain,
@@ -74,12 +74,12 @@ impl Holdings {
         Some((session, holding))
     }
 
-    /// How many sessions there are.
+    /// Returns the number of sessions.
     pub(super) fn len(&self) -> u64 {
         self.sessions.len() as u64
     }
 
-    /// How many of them are active.
+    /// Returns the number of active sessions.
     pub(super) fn active(&self) -> u64 {
         self.active
     }
@@ -88,12 +88,12 @@ impl Holdings {
         self.free
     }
 
-    /// What all hold together.
+    /// Returns the credit that all sessions hold together.
     pub(super) fn held(&self) -> u64 {
         self.sessions.values().map(|holding| holding.held).sum()
     }
 
-    /// What is not to be shared among active sessions.
+    /// Returns the credit that active sessions cannot share.
     pub(super) fn bound(&self) -> u64 {
         self.overdue + self.idle_floor
     }
@@ -151,40 +151,40 @@ fn richer(holders: &BTreeSet<(u64, SessionId)>, most: u64) -> Option<(SessionId,
     (kept > most).then_some((session, kept))
 }
 
-/// What one session holds, and what it was asked for and asked.
+/// The credit of one session, and its recalls and wishes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
     pub(super) held: u64,
-    /// Of that, what will not be lent again.
+    /// The part of `held` that will not be lent again.
     pub(super) recalled: u64,
-    /// The place in the queue of who wants more.
+    /// The place in the queue of sessions that want more.
     pub(super) ticket: Option<u64>,
     pub(super) is_active: bool,
-    /// What is still to be given to it, where sessions take turns.
+    /// The part of its turn that is still to be given, where sessions take turns.
     pub(super) turn: u64,
-    /// When the recall is overdue, while one is open.
+    /// The time at which the recall is overdue, while one is open.
     pub(super) due: Option<u64>,
     pub(super) is_overdue: bool,
-    /// How it was found when it was looked at; nothing if it was given something since.
+    /// The state at the last look; `None` if the session was given something since.
     pub(super) look: Option<Look>,
-    /// When it is forgotten, while it holds and wants nothing.
+    /// The time at which the session becomes inactive, while it holds and wants nothing.
     pub(super) lapses: Option<u64>,
 }
 
 /// A session as it was found, and a busy one beside it to tell how much time passes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// What the session had used in all.
+    /// The session's total use when it was last looked at.
     pub(super) used: u64,
     pub(super) witness: SessionId,
-    /// When the witness has used more than this in all, what had arrived before the look
-    /// was taken in: its frames come behind that.
+    /// The witness's total use beyond which all frames that had arrived before the look have
+    /// been taken in: its own frames come behind them.
     pub(super) until: u64,
 
     // Two that fell silent could be each other's witnesses for ever.
-    /// What the witness had used when it was last found to use something.
+    /// The witness's total use when it was last found to use credit.
     pub(super) seen: u64,
-    /// How many wishes there had been by then.
+    /// The number of wishes at that time.
     pub(super) wishes: u64,
 }
 

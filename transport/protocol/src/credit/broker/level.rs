@@ -12,7 +12,7 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// Nobody has to share.
+    /// Starts at the level at which all sessions get the most.
     pub(super) fn new(lendable: u64) -> Self {
         let now = lendable;
         Self { lendable, now }
@@ -22,7 +22,7 @@ impl Level {
         self.now
     }
 
-    /// So many active sessions share what there is, less what is `bound`.
+    /// Adjusts the level to so many active sessions that share the total, less the `bound` part.
     pub(super) fn share(&mut self, bound: u64, active: u64) {
         let equal = self.lendable.saturating_sub(bound) / active.max(1);
         if equal < self.now {

@@ -12,7 +12,7 @@ use super::*;
 struct Model {
     /// Given and not come back.
     out: u64,
-    /// Of that, recalled.
+    /// The recalled part of it.
     recalled: u64,
     used: u64,
     wants: bool,
@@ -65,7 +65,8 @@ impl Host {
                 self.broker.leave(id);
             }
             Move::Want(id) => {
-                // Who wants has used or surrendered what it was told is parting.
+                // A session that wants credit has used or surrendered whatever it was told is
+                // parting.
                 if let Some(model) = self.alive(id) {
                     model.wants = true;
                     let returned = std::mem::take(&mut model.recalled);
@@ -261,7 +262,7 @@ proptest! {
             host.make(Move::Want(id))?;
         }
         let before: Vec<_> = ids.iter().map(|id| host.sessions[id].used).collect();
-        // Who has something uses it and wants more; who has nothing has said so.
+        // A session with credit uses it and wants more; one without has said so.
         for _ in 0..8 * host.sessions.len() + 8 {
             for &id in &ids {
                 if host.sessions[&id].out > 0 {
@@ -338,13 +339,13 @@ proptest! {
             host.make(Move::Want(12))?;
         }
         let active = host.broker.holdings.active();
-        // Who has the most that it may has found enough of the others.
+        // A session that has the most has found enough credit at the others.
         let has_most = host.sessions[&12].out == settings.most;
         prop_assert!(active == 1 || has_most, "{host:?}");
     }
 }
 
-/// Where nothing is short, the broker does nothing but give once.
+/// While credit is not short, the broker only gives, once for each session.
 #[test]
 fn as_long_as_there_is_enough_everybody_gets_the_most() {
     let settings = BrokerSettings {

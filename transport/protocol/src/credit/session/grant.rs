@@ -6,40 +6,40 @@ use super::{CreditShrank, grow};
 /// The receiving side: what we let the peer send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditGrant {
-    /// What may be out at a time.
+    /// The credit that may be out at a time.
     lent: u64,
-    /// What came back in all: as frames or surrendered.
+    /// The credit that came back in all: as frames or surrendered.
     back: u64,
-    /// What the peer was told that it may have used in all.
+    /// The total credit that the peer was told of.
     told: u64,
 
-    /// Of what is lent: goes to the engine when it comes back.
+    /// The part of `lent` that goes to the engine when it comes back.
     parting: u64,
-    /// What was recalled by messages, and is to be.
+    /// The credit recalled by messages, sent or due, in all.
     recalled: u64,
-    /// The same as far as the peer was told.
+    /// The recalled credit that the peer was told of.
     recall_told: u64,
-    /// Nothing is lent beyond that: more comes only to who asks.
+    /// No credit is lent beyond `lent`: the peer gets more only when it asks.
     must_ask: bool,
     /// The peer is to hear that.
     ask_is_due: bool,
-    /// What was surrendered in all.
+    /// The credit surrendered in all.
     surrendered: u64,
 
     // For the broker.
     report: CreditReport,
 }
 
-/// What the broker of the engine has to hear about a session.
+/// News of a session for the engine's broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditReport {
-    /// So much of what was recalled has come back.
+    /// The amount of recalled credit that has come back.
     pub returned: u64,
-    /// Some of it was surrendered: the peer had nothing to send.
+    /// Credit was surrendered: the peer had nothing to send.
     pub is_idle: bool,
     /// The peer could use more than it is lent.
     pub wants: bool,
-    /// It has used all that it was lent, and more waits behind that.
+    /// The peer has used all that it was lent, and has more to send.
     pub is_busy: bool,
 }
 
@@ -47,21 +47,21 @@ pub struct CreditReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{used} of credit were used in all, and {granted} were granted")]
 pub struct CreditOverrun {
-    /// What was used in all, surrendered credit counted.
+    /// The credit used in all, surrendered credit included.
     pub used: u64,
-    /// What was granted in all.
+    /// The credit granted in all.
     pub granted: u64,
 }
 
-/// What is wrong with a surrender.
+/// The error in a surrender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSurrender {
     /// More than was recalled.
     #[error("{surrendered} of credit were surrendered in all, and {recalled} were recalled")]
     NotRecalled {
-        /// What was surrendered in all.
+        /// The credit surrendered in all.
         surrendered: u64,
-        /// What was recalled in all.
+        /// The credit recalled in all.
         recalled: u64,
     },
     /// More than the peer has.
@@ -72,10 +72,10 @@ pub enum BadSurrender {
     Shrank(#[from] CreditShrank),
 }
 
-/// For how long credit is lent.
+/// The term for which credit is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// It is lent again whenever it comes back, until it is recalled.
+    /// Credit is lent again whenever it comes back, until it is recalled.
     Standing,
     /// Once: others wait for their turn.
     Turn,
@@ -99,27 +99,27 @@ impl CreditGrant {
         }
     }
 
-    /// What the engine lends this session.
+    /// Returns the credit that the engine lends this session.
     #[must_use]
     pub fn lent(&self) -> u64 {
         self.lent
     }
 
-    /// What came back in all: it grows while the peer sends.
+    /// Returns the credit that came back in all: it grows while the peer sends.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.back
     }
 
-    /// Whether the peer may have sent a frame of that cost.
+    /// Returns whether the peer's credit covers a frame of that cost.
     #[inline]
     #[must_use]
     pub fn covers(&self, cost: u64) -> bool {
         self.back.saturating_add(cost) <= self.told
     }
 
-    /// Whether the peer may have sent a frame of that cost, and nobody has to hear of it:
-    /// neither is a grant due for it, nor was any of the credit recalled.
+    /// Returns whether the peer's credit covers a frame of that cost and the frame leads to no
+    /// news: no grant is due for it, and none of the credit was recalled.
     #[inline]
     #[must_use]
     pub fn covers_quietly(&self, cost: u64) -> bool {
@@ -141,14 +141,15 @@ impl CreditGrant {
         Ok(())
     }
 
-    /// The same of a frame that is [covered quietly](Self::covers_quietly).
+    /// Like [`arrived`](Self::arrived), for a frame that is [covered
+    /// quietly](Self::covers_quietly).
     #[inline]
     pub fn arrived_quietly(&mut self, cost: u64) {
         debug_assert!(self.covers_quietly(cost));
         self.back += cost;
     }
 
-    /// Lends more.
+    /// Lends more credit.
     pub fn give(&mut self, credit: u64, term: Term) {
         self.lent += credit;
         if term == Term::Turn {
@@ -193,12 +194,13 @@ impl CreditGrant {
     /// that can be.
     #[must_use]
     pub fn is_wanted(&mut self, granted: u64) -> bool {
-        // Who knew less has been answered already.
+        // A wish that was made with less knowledge has been answered already.
         self.report.wants |= granted == self.told;
         granted <= self.told
     }
 
-    /// What arrived just now took the peer's last credit, and more waits behind it.
+    /// Notes that the frame that arrived just now took the peer's last credit, and that more waits
+    /// behind it.
     pub fn used_up(&mut self) {
         // Else it has been answered already.
         let is_news = self.back == self.told;
@@ -215,8 +217,8 @@ impl CreditGrant {
         is_due.then_some(self.told + owed)
     }
 
-    /// Whether so much came back that the grant is to be told for it alone. Nothing else
-    /// that is to be told comes with a frame's arrival.
+    /// Returns whether so much came back that the grant is sent for it alone. Nothing else that is
+    /// to be told comes with a frame's arrival.
     #[inline]
     #[must_use]
     pub fn is_owed_much(&self) -> bool {
@@ -233,7 +235,7 @@ impl CreditGrant {
         self.report.wants = true;
     }
 
-    /// Whether a recall is to be told.
+    /// Returns whether a recall has to be sent.
     fn recall_is_due(&self) -> bool {
         self.recalled > self.recall_told || self.ask_is_due
     }
@@ -252,17 +254,17 @@ impl CreditGrant {
         self.ask_is_due = false;
     }
 
-    /// What happened since the last time.
+    /// Takes the news since the last report.
     pub fn take_report(&mut self) -> CreditReport {
         std::mem::take(&mut self.report)
     }
 
-    /// What came back, or was lent, and can be told.
+    /// Returns the credit that came back or was lent and that the peer can be told of.
     fn untold(&self) -> u64 {
         self.lent.saturating_sub(self.out())
     }
 
-    /// What the peer may have in flight or keep.
+    /// Returns the credit that the peer may have in flight or keep.
     fn out(&self) -> u64 {
         self.told - self.back
     }
@@ -273,7 +275,7 @@ impl CreditGrant {
     }
 }
 
-/// Whether so much can be told of what is lent that it is told for itself.
+/// Returns whether `untold` credit is worth a frame of its own.
 #[inline]
 fn is_much(untold: u64, lent: u64) -> bool {
     untold > lent / 2

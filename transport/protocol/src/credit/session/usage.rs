@@ -10,20 +10,20 @@ pub struct CreditUse {
     /// Sent or surrendered.
     used: u64,
 
-    /// What the peer recalled in all.
+    /// The credit that the peer recalled in all.
     recalled: u64,
-    /// Of what is available: will not be lent again.
+    /// The part of the available credit that will not be lent again.
     parting: u64,
-    /// What went back unused in all.
+    /// The credit that went back unused in all.
     surrendered: u64,
 
-    /// More comes only to who asks.
+    /// This end gets more only when it asks.
     must_ask: bool,
     has_asked: bool,
 }
 
 impl CreditUse {
-    /// Starts with what the peer granted in its handshake. Who starts without credit asks
+    /// Starts with what the peer granted in its handshake. An end without credit at the start asks
     /// for it, unless it hears of some first.
     #[must_use]
     pub fn new(granted: u64) -> Self {
@@ -34,13 +34,13 @@ impl CreditUse {
         }
     }
 
-    /// What may be sent now.
+    /// Returns the credit that may be used now.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.granted - self.used
     }
 
-    /// What the peer granted in all, as far as we know.
+    /// Returns the total credit that the peer granted, as far as this end knows.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.granted
@@ -73,14 +73,14 @@ impl CreditUse {
         Ok(())
     }
 
-    /// Whether some of what is available is to go back.
+    /// Returns whether some of the available credit is to go back.
     #[must_use]
     pub fn is_recalled(&self) -> bool {
         self.parting > 0
     }
 
-    /// There is nothing to send: gives back what was recalled. Returns what was surrendered
-    /// in all, if that has to be said in a frame that costs `cost` of it.
+    /// Gives back recalled credit, as there is nothing to send. Returns what was surrendered in
+    /// all, if that has to be said in a frame that costs `cost` of it.
     pub fn surrender(&mut self, cost: u64) -> Option<u64> {
         if self.parting == 0 {
             return None;
@@ -92,19 +92,19 @@ impl CreditUse {
         Some(self.surrendered)
     }
 
-    /// Whether credit is lent to us again when it has come back, so that we need not ask.
+    /// Returns whether credit is lent to us again when it has come back, so that we need not ask.
     #[must_use]
     pub fn is_lent(&self) -> bool {
         !self.must_ask
     }
 
-    /// Whether who waits for credit has to say so.
+    /// Returns whether a wait for credit has to be announced.
     #[must_use]
     pub fn should_ask(&self) -> bool {
         self.must_ask && !self.has_asked
     }
 
-    /// Whether a frame that costs `cost` is the last before it has to ask.
+    /// Returns whether a frame that costs `cost` is the last before this end has to ask.
     #[must_use]
     pub fn is_last(&self, cost: u64) -> bool {
         self.should_ask() && self.available() == cost

@@ -15,7 +15,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// To hear that message `sequence` is received.
+    /// Asks to hear that message `sequence` is received.
     #[must_use]
     pub fn received(sequence: u64) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl Ask {
         }
     }
 
-    /// To hear that message `sequence` is acknowledged, or never will be.
+    /// Asks to hear that message `sequence` is acknowledged, or never will be.
     #[must_use]
     pub fn acknowledged(sequence: u64) -> Self {
         Self {

@@ -3,13 +3,14 @@
 
 use crate::format::{channel_window::ChannelWindow, message_version::MessageVersion};
 
-/// What an end asks of the channel it opens.
+/// The terms under which an end opens a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelSpec {
     /// The message type, of several versions the newest.
     pub newest: MessageVersion,
-    /// What the end knows beside it, newest first: at most [`MAX_OLDER_VERSIONS`](crate::format::message_version::MAX_OLDER_VERSIONS). Only for a
-    /// peer that can read such a list.
+    /// The older versions that the end knows, newest first: at most
+    /// [`MAX_OLDER_VERSIONS`](crate::format::message_version::MAX_OLDER_VERSIONS). Only for a peer
+    /// that can read such a list.
     pub older: Vec<MessageVersion>,
     /// The window that this end asks for.
     pub window: ChannelWindow,
@@ -20,7 +21,7 @@ pub struct ChannelSpec {
 }
 
 impl ChannelSpec {
-    /// Everything that the end knows, the newest first.
+    /// Returns all versions that the end knows, the newest first.
     pub fn versions(&self) -> impl Iterator<Item = &MessageVersion> {
         std::iter::once(&self.newest).chain(&self.older)
     }

@@ -3,19 +3,19 @@
 
 use crate::format::{counters::Counters, record};
 
-/// What the receiving end of a channel tells its sender over new wires.
+/// The state of a channel's receiving end, as it is told to the sender over new wires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownReceiver {
     /// Messages that arrived, large ones counted when announced.
     pub arrived: u64,
     /// The ring position behind the last of them.
     pub arrived_position: u64,
-    /// What it counts; large messages that are announced and not whole end `received`.
+    /// The receiver's counters; large messages that are announced and not whole end `received`.
     pub counters: Counters,
 }
 
 impl KnownReceiver {
-    /// Nothing has arrived of a channel of that alignment.
+    /// Creates the state of a channel of that alignment before any message has arrived.
     #[must_use]
     pub fn nothing(alignment: usize) -> Self {
         let position = record::first_position(alignment);

@@ -14,7 +14,7 @@ use crate::{
     transfer::rendezvous::RemoteMemory,
 };
 
-/// The bytes of a control message that were not read yet. What they say is checked as it is
+/// The bytes of a control message that were not read yet. Their contents are checked as they are
 /// read: they are a peer's.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],

@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// The same where it is nearly one, which random bytes hardly ever are.
+    /// Decodes lists that are nearly valid, which random bytes hardly ever are.
     #[test]
     fn a_garbled_list_of_versions_is_a_message_or_an_error(
         count in 0..=MAX_OLDER_VERSIONS,

@@ -18,7 +18,7 @@ struct Sealed {
 }
 
 impl Sealed {
-    /// As an honest receiver does it.
+    /// Verifies a frame like an honest receiver.
     fn verify(&self, number: u64, bytes: &[u8]) -> Result<(), DamagedFrame> {
         let head = verify_head(number, bytes)?.expect("it is whole");
         let header = FrameHeader::parse(head.frame).unwrap().unwrap();
@@ -163,7 +163,7 @@ proptest! {
         }
     }
 
-    /// One that is missing, doubled or moved is another than the one that is due.
+    /// A frame that is missing, doubled or moved has another number than the one that is due.
     #[test]
     fn a_frame_in_another_place_is_noticed(frame in sealed_frames(), away in 1..u64::from(u32::MAX)) {
         let Sealed { bytes, number, .. } = &frame;
@@ -185,7 +185,7 @@ proptest! {
         let end = frame.bytes.len();
         let [at, other] = [at.index(end), other.index(end)];
         let mut lost = frame.bytes.clone();
-        // What follows a frame is another.
+        // Bytes behind a frame belong to another frame.
         lost.push(0x55);
         let last = lost.len() - 1;
         let mut doubled = lost.clone();
@@ -249,7 +249,7 @@ fn a_stream_of_zeros_is_no_frame() {
     assert_eq!(verify_head(0, &zeros), Err(DamagedFrame::Head));
 }
 
-/// What stands before a body, with its checks, is not longer than credit is charged for.
+/// The longest head with its checks is not longer than credit is charged for.
 #[test]
 fn checks_fit_where_heads_are_counted() {
     let longest_pad = BLOCK_ALIGNMENT - FRAME_ALIGNMENT;

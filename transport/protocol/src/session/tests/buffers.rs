@@ -105,7 +105,7 @@ fn nothing_new_is_said_of_credit_before_the_last_was_answered() {
     );
 }
 
-/// Its wish, heard while it has all that a session may have, would come to nothing.
+/// A wish that is heard while the session has all that it may have would come to nothing.
 #[test]
 fn who_has_credit_left_asks_for_more_with_the_last_of_it() {
     let mut session = over_buffers();
@@ -144,7 +144,7 @@ fn who_has_credit_left_asks_for_more_with_the_last_of_it() {
     );
 }
 
-/// Nobody gives credit for them, and nobody has to look at them again.
+/// Records for an end that is gone get no credit, and are not looked at again.
 #[test]
 fn records_for_an_end_that_is_gone_want_no_credit() {
     for is_ready in [false, true] {

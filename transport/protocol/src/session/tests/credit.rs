@@ -31,7 +31,8 @@ fn control(control: &Control, credit: Option<u64>) -> Vec<u8> {
     frame(FrameKind::Control, 0, 0, extension, &body)
 }
 
-/// What goes out while a record of `bytes` waits; the record stays if it does not.
+/// Returns the control messages that go out while a record of `bytes` waits; the record stays if
+/// it does not.
 fn sent_with(session: &mut Session, ring: &mut Ring) -> Vec<Control> {
     let mut sent = Vec::new();
     let mut head = Vec::new();

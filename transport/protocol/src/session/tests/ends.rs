@@ -271,7 +271,7 @@ fn the_newest_version_in_common_is_settled_at_both_ends() {
         (&[second, first], &[second, first], Some(second)),
         (&[third, second], &[second, first], Some(second)),
         (&[third, second], &[first], None),
-        // The same message type in another build: other padding, so other bytes.
+        // The message type in another build: other padding, so other bytes.
         (&[second, first], &[(2, 8)], None),
     ] {
         for (ours, theirs) in [(ours, theirs), (theirs, ours)] {

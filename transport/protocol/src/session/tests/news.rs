@@ -146,7 +146,7 @@ fn acknowledged(acknowledged: u64) -> Counters {
     }
 }
 
-/// Who waits for the third message does not wait for the sixth.
+/// A wait for the third message does not wait for the sixth.
 #[test]
 fn a_nearer_ask_is_answered_before_a_farther_one() {
     for order in [[6, 3], [3, 6]] {

@@ -109,7 +109,7 @@ pub(super) fn drain(session: &mut Session) -> (Vec<Event>, Vec<Control>) {
     (std::iter::from_fn(|| session.poll_event()).collect(), sent)
 }
 
-/// What the sender hears of end 1 without anything else going out.
+/// Returns the counters that the sender of end 1 hears without anything else going out.
 pub(super) fn told(session: &mut Session) -> Option<Counters> {
     let (events, _) = drain(session);
     events.into_iter().find_map(|event| match event {

@@ -122,7 +122,8 @@ fn the_window_holds_and_one_message_beyond_does_not() {
             released: 0
         })
     );
-    // What was released but not told admits nothing, since the sender cannot know of it.
+    // Messages that were released but not told admit nothing, since the sender cannot know of
+    // them.
     let mut session = receiving();
     deliver(&mut session, &records(1, &window)).unwrap();
     session.released(1, &counters(WINDOW));
@@ -292,8 +293,8 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
     );
 }
 
-/// Nobody has to hear of a lone record: not the sender, that credit is back or that it came,
-/// nor the broker, that what was recalled is.
+/// A lone record leads to no news: neither for the sender, that credit is back or that it came,
+/// nor for the broker, that recalled credit is back.
 #[test]
 fn a_record_that_something_follows_from_is_no_lone_one() {
     let lending = |our_credit| {

@@ -182,7 +182,7 @@ fn a_question_is_asked_again_until_it_is_answered() {
     assert_eq!(drain(&mut session).1, [asks]);
 }
 
-/// Who drops messages acknowledges none of them, and may yet release them.
+/// A receiver that drops messages acknowledges none of them, and may yet release them.
 #[test]
 fn a_question_that_what_is_released_answers_is_asked_again() {
     let mut session = sent_three();
@@ -234,7 +234,7 @@ fn a_close_that_was_lost_is_said_again_and_one_that_was_heard_is_not() {
     }
 }
 
-/// Its close was lost, and it heard ours: nothing of it is left there.
+/// The end's close was lost, and it heard ours: nothing of it is left there.
 #[test]
 fn an_end_that_the_peer_has_forgotten_is_forgotten() {
     for role in [Role::Sender, Role::Receiver] {
@@ -363,7 +363,7 @@ fn in_shared_memory_nothing_is_said_of_counters() {
     );
 }
 
-/// What a peer that sent three records and heard of one may be told, and what is a lie.
+/// True and false statements of a peer that was sent three records and heard of one.
 #[test]
 fn lies_about_what_is_known_are_found_out() {
     let wrong = |end| PeerMisbehaved::KnowsWrongly { end };

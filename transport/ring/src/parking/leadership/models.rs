@@ -1,4 +1,4 @@
-//! Models of leadership: who sleeps over what, in every order of events.
+//! Models of leadership: which thread sleeps over which news, in every order of events.
 
 use std::task::Wake;
 
@@ -12,7 +12,7 @@ struct Node {
     leadership: Leadership<Engine>,
     /// A guard settled: found by turns alone.
     settled: AtomicBool,
-    /// What the waiter waits for.
+    /// The news that the waiter waits for.
     arrived: AtomicBool,
     waiters: WaitSlot,
     bell: ModelBell,
@@ -34,7 +34,7 @@ impl Node {
         })
     }
 
-    /// What a turn does that matters here. Returns whether anything moved.
+    /// Does the part of a turn that matters here. Returns whether anything moved.
     fn turn(&self, engine: &mut Engine) -> bool {
         let mut progress = self.leadership.take_mark();
         if !engine.answered && self.settled.load(Ordering::Acquire) {
@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// Another thread's turn, that fetches what the waiter waits for.
+    /// Runs another thread's turn, which fetches the news that the waiter waits for.
     fn fetch(&self) {
         let engine = self.leadership.lock();
         self.arrived.store(true, Ordering::Release);
@@ -135,7 +135,7 @@ impl Node {
     }
 }
 
-/// An eventfd, and when nobody is left who could ring it.
+/// An eventfd, and the moment at which nobody is left to ring it.
 struct ModelBell {
     state: Mutex<(bool, u32)>,
     changed: Condvar,
@@ -394,7 +394,7 @@ fn loom_a_leader_may_panic() {
     });
 }
 
-/// One whose time is up was woken for the seat, and another needs it.
+/// A follower whose time is up was woken for the seat, and another one needs it.
 ///
 /// Mutant: not_passed_on.
 #[test]
@@ -423,7 +423,7 @@ fn loom_a_follower_may_give_up() {
     });
 }
 
-/// The waker of one who sleeps by time alone.
+/// The waker of a thread that sleeps by time alone.
 struct Nothing;
 
 impl Wake for Nothing {

@@ -1,7 +1,7 @@
 //! Extended completion queues: batches that begin and end.
 //!
-//! Who ends a batch that has not begun, begins one within another or asks for a completion
-//! outside of a batch breaks ibv_create_cq_ex(3), and is stopped at once.
+//! A caller breaks ibv_create_cq_ex(3) and is stopped at once if it ends a batch that has not
+//! begun, begins one within another, or asks for a completion outside of a batch.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,7 +17,7 @@ use crate::{
     provider::BatchCalls,
 };
 
-/// What a queue is polled by.
+/// Returns the calls that a queue is polled by.
 pub(super) fn batch_calls(handle: &Handle, times: bool) -> BatchCalls {
     let (wr_id, status) = handle.shown();
     BatchCalls {

@@ -9,51 +9,51 @@ use crate::{
     provider::{DeviceAttributes, Transport},
 };
 
-/// A device.
+/// A device made of memory.
 #[derive(Clone, Debug)]
 pub struct FakeDevice {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Its file.
+    /// The device's file.
     pub file: String,
-    /// Whether the machine still has it; what was opened before goes on working.
+    /// The machine still has the device; what was opened before goes on working.
     pub is_listed: bool,
-    /// What it speaks.
+    /// The transport that the device speaks.
     pub transport: Transport,
-    /// What it can do.
+    /// The device's limits and capabilities.
     pub attributes: DeviceAttributes,
     /// The longest inline send; asking for more is `EINVAL`.
     pub max_inline_bytes: u32,
-    /// Whether it takes immediate data; else requests with some are `EINVAL`.
+    /// The device takes immediate data; else requests with some are `EINVAL`.
     pub has_immediate: bool,
     /// Set if its queues hold exactly what is asked for; else sizes are rounded up.
     pub has_exact_queues: bool,
-    /// What its extended completion queues are like.
+    /// The behaviour of its extended completion queues.
     pub extended: FakeExtended,
-    /// Its clock.
+    /// The device's clock.
     pub clock: Option<FakeClock>,
-    /// Its ports, from number 1.
+    /// The device's ports, from number 1.
     pub ports: Vec<FakePort>,
 }
 
-/// What extended completion queues are like.
+/// The behaviour of extended completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FakeExtended {
-    /// There are none.
+    /// The device has no such queues.
     Absent,
-    /// As the manual has them.
+    /// The queues work as the manual says.
     Works,
     /// A batch that is drained shows what nobody put there afterwards, as soft-RoCE's does
     /// before rdma-core 55.
     DrainsBeyond,
-    /// They lose completions.
+    /// The queues lose completions.
     Loses,
 }
 
 /// A device's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FakeClock {
-    /// Its ticks in a millisecond.
+    /// The clock's ticks in a millisecond.
     pub kilohertz: u64,
     /// The bits that it has.
     pub mask: u64,
@@ -62,11 +62,11 @@ pub struct FakeClock {
 /// A port of a device.
 #[derive(Clone, Debug)]
 pub struct FakePort {
-    /// What it is like.
+    /// The port's attributes.
     pub attributes: PortAttributes,
-    /// Its GIDs; the table is as long as `attributes` say.
+    /// The port's GIDs; the table is as long as `attributes` say.
     pub gids: Vec<GidEntry>,
-    /// Its partitions.
+    /// The port's partitions.
     pub pkeys: Vec<u16>,
 }
 

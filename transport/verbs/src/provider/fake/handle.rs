@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use super::{FakeProvider, world::World};
 
-/// What a handle points to.
+/// The target of a handle.
 pub(super) struct Handle {
     pub(super) world: Arc<World>,
     pub(super) id: u64,
     shown: UnsafeCell<Shown>,
 }
 
-/// What an extended completion queue shows without being asked.
+/// The fields that an extended completion queue shows without a call.
 #[derive(Default)]
 struct Shown {
     wr_id: u64,
@@ -34,7 +34,7 @@ impl Handle {
         unsafe { *self.shown.get() = Shown { wr_id, status } };
     }
 
-    /// Where it is shown.
+    /// Returns where they are shown.
     pub(super) fn shown(&self) -> (NonNull<u64>, NonNull<u32>) {
         let shown = self.shown.get();
         // SAFETY: fields of a box.

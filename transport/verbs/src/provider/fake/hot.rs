@@ -247,13 +247,13 @@ impl State {
     }
 }
 
-/// Where receives are posted to.
+/// The queue that receives are posted to.
 enum ReceiveTarget {
     Shared(u64),
     Pair(u64),
 }
 
-/// What a list of a request points to.
+/// Returns the entries that a request's list points to.
 ///
 /// # Safety
 /// `list` points to `count` entries, unless `count` is 0.

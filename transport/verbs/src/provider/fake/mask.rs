@@ -4,17 +4,17 @@
 use super::FakeDevice;
 use crate::{CompletionPolling, abi::port::Mtu};
 
-/// What a device lacks. Everything else works over it.
+/// A feature that a device lacks. Everything else works over it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
-    /// One word for it, as tests are named.
+    /// A word for it, as tests are named.
     pub name: &'static str,
     /// Takes it from a device.
     pub device: fn(&mut FakeDevice),
 }
 
 impl Mask {
-    /// All of them; the first takes nothing away.
+    /// All masks; the first takes nothing away.
     pub const ALL: &[Self] = &[
         Self {
             name: "whole",
@@ -69,7 +69,7 @@ impl Mask {
         },
     ];
 
-    /// In which ways the completions of such a device are polled.
+    /// Returns the ways in which the completions of such a device are polled.
     #[must_use]
     pub fn pollings(&self) -> &'static [CompletionPolling] {
         // One by one is how the queue is asked, whatever else the device is like.

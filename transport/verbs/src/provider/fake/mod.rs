@@ -1,12 +1,11 @@
 //! A device made of memory, for tests and simulations.
 //!
 //! It takes the same calls with the same C arguments as libibverbs and keeps the same
-//! rules: a queue holds what it was made for, objects in use are not destroyed
+//! rules. A queue holds what it was made for, objects in use are not destroyed
 //! (`EBUSY`), a dead queue pair flushes, a message without a receive waits. Two queue
 //! pairs that are connected to each other, on one device or two, really move the bytes.
-//! Beyond that a test can see every request that was posted, refuse any call, hold sends
-//! back and complete or fail them one by one, and put completions and events wherever it
-//! likes.
+//! A test can also see every request that was posted, refuse any call, hold sends back and
+//! complete or fail them one by one, and put completions and events wherever it likes.
 //!
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
@@ -99,7 +98,7 @@ pub struct PostedSend {
     pub immediate: u32,
     /// The peer's address and key, for RDMA.
     pub remote: (u64, u32),
-    /// The pieces.
+    /// The pieces of memory.
     pub entries: Vec<Sge>,
     /// The bytes, if it is inline.
     pub inline: Option<Vec<u8>>,
@@ -112,7 +111,7 @@ pub struct PostedSend {
 pub struct PostedReceive {
     /// The request's identity.
     pub wr_id: u64,
-    /// The pieces.
+    /// The pieces of memory.
     pub entries: Vec<Sge>,
 }
 
@@ -121,7 +120,7 @@ pub struct PostedReceive {
 pub struct Modification {
     /// The queue pair.
     pub queue_pair: u32,
-    /// What was set.
+    /// The attributes that were set.
     pub attributes: QueuePairAttributes,
     /// Which of it.
     pub mask: AttributeMask,
@@ -136,7 +135,7 @@ impl FakeProvider {
         }
     }
 
-    /// As the layer above takes it.
+    /// Returns it as the layer above takes it.
     #[must_use]
     pub fn provider(&self) -> Arc<dyn Provider> {
         Arc::new(self.clone())
@@ -172,7 +171,7 @@ impl FakeProvider {
         change(device);
     }
 
-    /// Whether sends wait for [`release`](Self::release) instead of going out at once.
+    /// Sets whether sends wait for [`release`](Self::release) instead of going out at once.
     pub fn hold_sends(&self, hold: bool) {
         let mut state = self.world.lock();
         state.hold = hold;
@@ -181,8 +180,8 @@ impl FakeProvider {
         }
     }
 
-    /// Whether from now on no queue pair that dies says that its last request was reached, as
-    /// some devices do not: whoever waits for it waits until time is up.
+    /// Sets whether no queue pair that dies from now on says that its last request was reached, as
+    /// some devices do not: a wait for that lasts until time is up.
     pub fn lose_last_events(&self, lose: bool) {
         self.world.lock().loses_last_events = lose;
     }
@@ -266,7 +265,7 @@ impl FakeProvider {
         self.world.lock().completion_queues()
     }
 
-    /// How often a shared receive queue was asked to tell when little is left.
+    /// Returns how often a shared receive queue was asked to tell when little is left.
     #[must_use]
     pub fn limits_armed(&self) -> u64 {
         self.world.lock().limits_armed
@@ -277,7 +276,7 @@ impl FakeProvider {
         self.world.lock().complete_by_tag(queue_tag, completion);
     }
 
-    /// What the devices' clocks show from now on.
+    /// Sets what the devices' clocks show from now on.
     pub fn set_clock(&self, ticks: u64) {
         self.world.lock().ticks = ticks;
     }
@@ -294,13 +293,13 @@ impl FakeProvider {
         self.world.lock().raise_at(device, event);
     }
 
-    /// All sends that were posted so far, in order.
+    /// Returns all sends that were posted so far, in order.
     #[must_use]
     pub fn posted(&self) -> Vec<PostedSend> {
         self.world.lock().posted.clone()
     }
 
-    /// Forgets them.
+    /// Forgets the sends that were posted so far.
     pub fn forget_posted(&self) {
         self.world.lock().posted.clear();
     }
@@ -324,13 +323,13 @@ impl FakeProvider {
         (state.send_doorbells, state.receive_doorbells)
     }
 
-    /// All changes of queue pairs' states, refused ones too.
+    /// Returns all changes of queue pairs' states, refused ones too.
     #[must_use]
     pub fn modifications(&self) -> Vec<Modification> {
         self.world.lock().modifications.clone()
     }
 
-    /// How often a message found no receive.
+    /// Returns how often a message found no receive.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         self.world.lock().rnr_naks
@@ -343,7 +342,7 @@ impl FakeProvider {
         (state.acknowledged, state.acknowledgements)
     }
 
-    /// Whether a key lets a peer write to an address.
+    /// Returns whether a key lets a peer write to an address.
     #[must_use]
     pub fn is_registered(&self, key: u32, address: u64) -> bool {
         self.world.lock().lets_in(key, address)

@@ -24,7 +24,7 @@ use crate::{
     provider::{QueuePairSizes, RawEvent},
 };
 
-/// All devices.
+/// The state of all fake devices.
 #[derive(Debug)]
 pub(super) struct World {
     state: Mutex<State>,
@@ -47,24 +47,24 @@ impl World {
     }
 }
 
-/// What is under the lock.
+/// The state under the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    // What the test decides.
+    // Settings of the test.
     pub(super) devices: Vec<FakeDevice>,
     pub(super) refusals: HashMap<Call, VecDeque<(u32, Errno)>>,
     pub(super) hold: bool,
     /// A queue pair that dies says nothing of its last request.
     pub(super) loses_last_events: bool,
-    /// It says nothing at all, of no request.
+    /// The device says nothing at all, of no request.
     pub(super) is_silent: bool,
     /// Tells whether children may have registered memory; `None` is the kernel's care.
     pub(super) fork_status: Option<ForkStatus>,
     pub(super) limits_armed: u64,
-    /// What all clocks show.
+    /// The time on all clocks.
     pub(super) ticks: u64,
 
-    // What the test is told.
+    // News for the test.
     pub(super) posted: Vec<PostedSend>,
     pub(super) send_doorbells: u64,
     pub(super) receive_doorbells: u64,
@@ -75,7 +75,7 @@ pub(super) struct State {
     pub(super) batches: u64,
     pub(super) shown: u64,
 
-    // What exists.
+    // Objects that exist.
     next_id: u64,
     pub(super) contexts: HashMap<u64, FakeContext>,
     pub(super) domains: HashMap<u64, u64>,
@@ -115,7 +115,7 @@ pub(super) struct FakeCompletions {
     pub(super) vector: u32,
     pub(super) capacity: usize,
     pub(super) ready: VecDeque<Stamped>,
-    /// How it behaves as an extended one, and where its batch stands.
+    /// The queue's behaviour as an extended one, and the state of its batch.
     pub(super) extended: Option<FakeExtended>,
     pub(super) batch: Batch,
     pub(super) channel: Option<u64>,
@@ -131,14 +131,14 @@ pub(super) struct Stamped {
     pub(super) ticks: u64,
 }
 
-/// Where an extended queue's batch stands.
+/// The state of an extended queue's batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Batch {
     #[default]
     None,
-    /// At this completion, which is taken when the batch moves on or ends.
+    /// The batch is at this completion, which is taken when the batch moves on or ends.
     At(Stamped),
-    /// Behind the last one.
+    /// The batch is behind the last completion.
     Drained,
 }
 
@@ -184,7 +184,7 @@ impl State {
         self.next_id
     }
 
-    /// Whether a call goes through.
+    /// Checks whether a call goes through.
     pub(super) fn grant(&mut self, call: Call) -> Result<(), Errno> {
         let Some(refusals) = self.refusals.get_mut(&call) else {
             return Ok(());
@@ -357,7 +357,7 @@ impl State {
         self.die(number.into());
     }
 
-    /// The same for the oldest sends, each with a status of its own.
+    /// Fails the oldest sends, each with a status of its own.
     pub(super) fn fail_oldest(&mut self, number: u32, statuses: &[u32], vendor_err: u32) {
         for &status in statuses {
             self.fail_one(number, status, vendor_err);
@@ -458,7 +458,7 @@ impl State {
         }
     }
 
-    /// Puts a completion into a queue and wakes whoever asked for that.
+    /// Puts a completion into a queue and wakes the threads that asked for that.
     pub(super) fn complete(&mut self, queue_id: u64, completion: Wc, solicited: bool) {
         let ticks = self.ticks;
         let Some(queue) = self.completions.get_mut(&queue_id) else {
@@ -607,7 +607,7 @@ impl State {
         let Some(()) = self.region(key, address, bytes.len() as u32, access) else {
             return false;
         };
-        // SAFETY: a registered region covers the range, so it is mapped, and whoever
+        // SAFETY: a registered region covers the range, so it is mapped, and the code that
         // registered it for this holds no reference into it (rule 2 of `memory::region`).
         unsafe {
             (address as usize as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -620,7 +620,7 @@ impl State {
         self.region(key, address, 1, access).is_some()
     }
 
-    /// Whether a key covers a range with these rights. Local and remote keys are the same.
+    /// Checks whether a key covers a range with these rights. Local and remote keys are the same.
     fn region(&self, key: u32, address: u64, length: u32, access: u32) -> Option<()> {
         let region = self.regions.get(&key.into())?;
         let offset = address.checked_sub(region.base)?;

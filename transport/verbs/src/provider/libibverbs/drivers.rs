@@ -17,7 +17,7 @@ use std::{fs, io};
 
 use rustix::io::Errno;
 
-/// Whether the kernel has more devices than `listed`.
+/// Returns whether the kernel has more devices than `listed`.
 pub(super) fn may_be_missing(listed: usize) -> bool {
     // A file beside them tells the version of the interface.
     let devices = names(Path::new("/sys/class/infiniband_verbs")).map(|names| {
@@ -84,7 +84,7 @@ fn load(file: &Path) -> bool {
     };
     // SAFETY: a name that ends in a zero. What runs when it is loaded is what runs when
     // libibverbs loads it: it is one that the machine's configuration names. Nobody in this
-    // library takes a list meanwhile; somebody else in this process who does sees the driver
+    // library takes a list meanwhile; other code in this process that does sees the driver
     // or does not.
     unsafe {
         let there = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
@@ -97,7 +97,7 @@ fn load(file: &Path) -> bool {
     }
 }
 
-/// Where the drivers of the libibverbs lie that this process has.
+/// Returns the directory of the drivers of this process's libibverbs.
 fn directory() -> Option<PathBuf> {
     let library = loaded_from(c"libibverbs.so.1", c"ibv_get_device_list")?;
     Some(library.parent()?.join("libibverbs"))
@@ -131,8 +131,8 @@ fn names(directory: &Path) -> io::Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// What is not there, or not this user's to read, is nothing; what cannot be opened for want
-/// of descriptors is an error.
+/// Turns a missing or unreadable file into a default; a file that cannot be opened for want of
+/// descriptors is an error.
 fn unless_short<T: Default>(read: io::Result<T>) -> Result<T, Errno> {
     read.or_else(|error| match Errno::from_io_error(&error) {
         Some(short @ (Errno::MFILE | Errno::NFILE)) => Err(short),

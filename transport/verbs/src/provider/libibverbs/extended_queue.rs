@@ -55,7 +55,9 @@ pub(super) unsafe fn create(
     })
 }
 
-/// What an extended queue is polled by; `None` if a call is missing that was asked for.
+/// Returns the calls that an extended queue is polled by; `None` if a call is missing that was
+/// requested
+/// ([`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)).
 ///
 /// # Safety
 /// The queue exists.

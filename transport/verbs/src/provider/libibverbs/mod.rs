@@ -41,7 +41,7 @@ use crate::{
 pub struct Libibverbs(());
 
 impl Libibverbs {
-    /// Finds it.
+    /// Finds the library.
     ///
     /// # Errors
     /// [`VerbsError::NoLibrary`], with what the dynamic linker says;
@@ -650,7 +650,7 @@ fn device_file(device: *mut sys::ibv_device) -> String {
     file.to_string_lossy().into_owned()
 }
 
-/// Whether as many can be had as a list of devices takes, drivers and all.
+/// Checks that as many descriptors are free as a list of devices takes, drivers and all.
 fn has_descriptors_to_spare() -> Result<(), Errno> {
     let open = || eventfd(0, EventfdFlags::CLOEXEC);
     let spare: Result<Vec<_>, _> = iter::repeat_with(open).take(SPARE_DESCRIPTORS).collect();
@@ -681,7 +681,8 @@ fn count(signed: c_int) -> u32 {
     u32::try_from(signed).unwrap_or(0)
 }
 
-/// Of calls that return the errno. Some providers return its negative, some -1.
+/// Converts the result of calls that return the errno. Some providers return its negative, some
+/// -1.
 fn status(returned: c_int) -> Result<(), Errno> {
     match returned {
         0 => Ok(()),
@@ -692,7 +693,7 @@ fn status(returned: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Of calls that return -1 and set errno.
+/// Converts the result of calls that return -1 and set errno.
 fn minus_one(returned: c_int) -> Result<(), Errno> {
     if returned == 0 {
         Ok(())
@@ -706,7 +707,7 @@ fn clear_errno() {
     unsafe { *libc::__errno_location() = 0 };
 }
 
-/// What a call that failed has left; `EIO` if it has left nothing.
+/// Returns the errno that a failed call has left; `EIO` if it has left none.
 fn last_errno() -> Errno {
     match std::io::Error::last_os_error().raw_os_error() {
         Some(code @ 1..) => Errno::from_raw_os_error(code),
@@ -765,15 +766,16 @@ const _: () = assert!(size_of::<sys::ibv_wc_status::Type>() == size_of::<u32>())
 
 /// Read while devices are listed, written while drivers are loaded.
 static LISTS: RwLock<()> = RwLock::new(());
-/// At most three are open at a time in rdma-core 60: a directory, one in it, and a file.
+/// The descriptors that a list of devices takes. At most three are open at a time in rdma-core 60:
+/// a directory, one in it, and a file.
 const SPARE_DESCRIPTORS: usize = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Where there is no library, and where there is one and no device: what a user of
-    /// this machine is told.
+    /// Checks what a user of this machine is told where there is no library, and where there is
+    /// one and no device.
     #[test]
     fn this_machine_is_told_as_it_is() {
         let library = match Libibverbs::load() {
