@@ -332,7 +332,7 @@ impl<C> ChannelBuilder<C> {
 }
 
 /// The message types that an end knows.
-pub struct Offer {
+pub(crate) struct Offer {
     pub(crate) newest: MessageVersion,
     pub(crate) older: Vec<MessageVersion>,
 }

@@ -173,14 +173,10 @@ pub use error::{
     SendTimeoutError, TryRecvError, TrySendError,
 };
 pub use events::{Event, Events};
-pub use fan_in::{
-    FanIn, FanInBuilder, FanInError, FanInEvent, FanInPeer, FanInVersionsBuilder, NothingCame,
-    VersionedFanIn, VersionedFanInEvent,
-};
+pub use fan_in::{FanIn, FanInBuilder, FanInError, FanInEvent, FanInPeer, NothingCame};
 pub use group::{
     FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
-    GroupSendError, GroupVersionsBuilder, MemberId, MemberLost, QuorumAsync, QuorumError,
-    QuorumLack, VersionedGroup, VersionedGroupSendAsync,
+    GroupSendError, MemberId, MemberLost, QuorumAsync, QuorumError, QuorumLack,
 };
 pub use log_sender::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult};
 pub use message::Message;
@@ -195,8 +191,8 @@ pub use sender::{Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{NodeSession, NodeStats, SessionState};
 pub use versions::{
-    AndOlder, KnownVersions, OneVersion, VersionedMessage, VersionedOpenedAsync, VersionedReceiver,
-    VersionedSender, Versions, VersionsBuilder,
+    VersionedMessage, VersionedOpenedAsync, VersionedReceiver, VersionedSender, Versions,
+    VersionsBuilder,
 };
 
 #[doc(no_inline)]

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use ibex::{
-    Fabric, FanIn, FanInError, FanInEvent, Node, NothingCame, PeerAt, Pod, Policy, RecvError,
-    Sender,
+    Fabric, FanIn, FanInError, FanInEvent, Message, Node, NothingCame, PeerAt, Pod, Policy,
+    RecvError, Sender,
 };
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
@@ -28,7 +28,7 @@ fn client(server: &Node, fabric: Fabric) -> (Node, Sender<u64, Pod>) {
     (node, sender)
 }
 
-fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<u64, Pod> {
+fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<Message<u64, Pod>> {
     let event = numbers.next_timeout(LONG).expect("something comes");
     event.expect("the node is open")
 }

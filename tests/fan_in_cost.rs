@@ -31,7 +31,9 @@ mod cost {
         time::{Duration, Instant},
     };
 
-    use ibex::{Driver, Fabric, FanIn, FanInEvent, Node, NothingCame, Pod, Policy, Sender};
+    use ibex::{
+        Driver, Fabric, FanIn, FanInEvent, Message, Node, NothingCame, Pod, Policy, Sender,
+    };
     use libtest_mimic::{Arguments, Trial};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -186,7 +188,7 @@ mod cost {
         }
     }
 
-    fn take(event: Option<FanInEvent<u64, Pod>>) {
+    fn take(event: Option<FanInEvent<Message<u64, Pod>>>) {
         match event.expect("the node is open") {
             FanInEvent::Message(_, message) => message.ack(),
             other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ mod pair;
 
 use std::{thread, time::Duration};
 
-use ibex::{Driver, Fabric, FanIn, FanInEvent, Node, Pod, Policy, Select};
+use ibex::{Driver, Fabric, FanIn, FanInEvent, Message, Node, Pod, Policy, Select};
 use pair::{FABRICS, Pair};
 
 /// Each round both have something, so each has its turn: half of a million rounds.
@@ -273,7 +273,7 @@ fn number_of(requests: &mut FanIn<u64, Pod>) -> u64 {
     number(requests.try_next().expect("it is there"))
 }
 
-fn number(event: Option<FanInEvent<u64, Pod>>) -> u64 {
+fn number(event: Option<FanInEvent<Message<u64, Pod>>>) -> u64 {
     match event {
         Some(FanInEvent::Message(_, number)) => *number,
         other => panic!("{other:?}"),

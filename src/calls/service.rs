@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     Node, OpenError, OpenFailure, RecvError, Role, ServiceError, channel_builder::Offer,
-    message::DefaultCodec,
+    fan_in::Gathered, message::DefaultCodec,
 };
 
 /// Serves calls. Made by [`Node::service`] for all peers, or by
@@ -114,7 +114,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         };
         let name = node.runtime.take_service_name(template.name());
         let name = name.ok_or_else(taken)?;
-        let source = Source::of_node(node.fan_in_of(template)?);
+        let source = Source::of_node(Gathered::open(node, template)?);
         Ok(Self::on(source, settings, node.runtime.clone(), name))
     }
 

@@ -8,12 +8,14 @@ use ibex_transport::channel::{SendGroup, WhenFull};
 
 pub use self::{
     error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},
-    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync, VersionedGroupSendAsync},
+    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    AndOlder, CloseReason, KnownVersions, Node, OneVersion, OpenError, Peer, PeerAt, Sequence,
-    SettingError, message::DefaultCodec, template::ChannelTemplate,
+    CloseReason, Node, OpenError, Peer, PeerAt, Sequence, SettingError,
+    channel_builder::{Offer, message_version},
+    message::DefaultCodec,
+    template::ChannelTemplate,
 };
 
 mod encoding;
@@ -78,16 +80,12 @@ mod sending;
 ///
 /// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
 /// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
-pub struct Group<T: ?Sized, C = DefaultCodec, V = OneVersion> {
+pub struct Group<T: ?Sized, C = DefaultCodec> {
     group: SendGroup<PeerAt>,
     template: ChannelTemplate,
     _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> (C, V)>,
+    _codec: PhantomData<fn() -> C>,
 }
-
-/// A [`Group`] whose ends know two versions of the message type. Made by
-/// [`GroupBuilder::versions`].
-pub type VersionedGroup<N, O, C = DefaultCodec> = Group<N, C, AndOlder<O>>;
 
 /// Settings of a [`Group`]. Made by [`Node::group`], ends in [`sender`](Self::sender).
 #[derive(Debug)]
@@ -97,14 +95,6 @@ pub struct GroupBuilder<'a, C = DefaultCodec> {
     template: ChannelTemplate,
     when_full: WhenFull,
     _codec: PhantomData<fn() -> C>,
-}
-
-/// Makes a [`Group`] that knows two versions of its message type. Made by
-/// [`GroupBuilder::versions`], behind its settings and codec.
-#[must_use = "a builder does nothing until `sender`"]
-pub struct GroupVersionsBuilder<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    group: GroupBuilder<'a, C>,
-    _versions: PhantomData<fn(&N, &O)>,
 }
 
 impl Node {
@@ -203,47 +193,6 @@ impl<'a, C> GroupBuilder<'a, C> {
     where
         C: Codec<T>,
     {
-        self.open()
-    }
-
-    /// For ends that know two versions of the message type, newer and older: members are updated
-    /// one after the other, and each is sent its own. See [`Versions`](crate::Versions).
-    ///
-    /// ```
-    /// # #[cfg(feature = "rkyv")]
-    /// # mod example {
-    /// use ibex::{Node, Peer};
-    ///
-    /// #[ibex::message]
-    /// struct EntryV1 { offset: u64 }
-    ///
-    /// #[ibex::message]
-    /// struct EntryV2 { offset: u64, term: u64 }
-    ///
-    /// fn replicate(node: &Node, replicas: &[Peer]) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let mut log = node.group("wal").versions::<EntryV2, EntryV1>().sender()?;
-    ///     for replica in replicas {
-    ///         log.join(replica)?;
-    ///     }
-    ///     let entry = EntryV2 { offset: 0, term: 7 };
-    ///     // Made once, and only if a replica runs the older program.
-    ///     let sequence = log.send(&entry, |entry| EntryV1 { offset: entry.offset })?;
-    ///     log.wait_acked(sequence, 2)?;
-    ///     Ok(())
-    /// }
-    /// # }
-    /// ```
-    pub fn versions<N: ?Sized, O: ?Sized>(self) -> GroupVersionsBuilder<'a, N, O, C>
-    where
-        C: Codec<N> + Codec<O>,
-    {
-        GroupVersionsBuilder {
-            group: self,
-            _versions: PhantomData,
-        }
-    }
-
-    fn open<T: ?Sized, V>(self) -> Result<Group<T, C, V>, SettingError> {
         Ok(Group {
             template: self.template.checked()?,
             group: SendGroup::new(&self.node.runtime, self.when_full),
@@ -253,19 +202,7 @@ impl<'a, C> GroupBuilder<'a, C> {
     }
 }
 
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> GroupVersionsBuilder<'_, N, O, C> {
-    /// A group that nobody has joined.
-    ///
-    /// # Errors
-    ///
-    /// [`SettingError`]: a setting is out of its range. A name or types that cannot be had are
-    /// told by [`join`](Group::join).
-    pub fn sender(self) -> Result<VersionedGroup<N, O, C>, SettingError> {
-        self.group.open()
-    }
-}
-
-impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
+impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     // ---- Members ---------------------------------------------------------------------
 
     /// Opens the sending end with a peer, which gets every message from the next one on.
@@ -283,7 +220,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
     /// If it is a peer of another node.
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session());
-        let handle = channel.open_sender(V::offer())?;
+        let handle = channel.open_sender(message_version::<T, C>().map(Offer::of_one))?;
         let Ok(member) = self.group.join(peer.at(), handle) else {
             unreachable!("a new end has no clone")
         };
@@ -291,7 +228,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
     }
 }
 
-impl<T: ?Sized, C, V> Group<T, C, V> {
+impl<T: ?Sized, C> Group<T, C> {
     /// The members as they are now, in the order of joining. One that is gone is listed until
     /// a call has noticed.
     #[must_use]
@@ -393,19 +330,12 @@ impl<T: ?Sized, C, V> Group<T, C, V> {
     }
 }
 
-impl<T: ?Sized, C, V> fmt::Debug for Group<T, C, V> {
+impl<T: ?Sized, C> fmt::Debug for Group<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")
             .field("channel", &self.template.name())
             .field("members", &self.group.members().count())
             .field("sent", &self.sent())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for GroupVersionsBuilder<'_, N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupVersionsBuilder")
             .finish_non_exhaustive()
     }
 }

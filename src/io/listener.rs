@@ -151,7 +151,7 @@ impl Listener {
     }
 
     /// Takes in what came of a peer.
-    fn take(&mut self, event: FanInEvent<u64, Announcement>) -> io::Result<()> {
+    fn take(&mut self, event: FanInEvent<Message<u64, Announcement>>) -> io::Result<()> {
         match event {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
                 Some(peer) => {
@@ -183,7 +183,7 @@ impl Listener {
             Ok(mut stream) => {
                 held.message.ack();
                 // Whoever connects hears of it, where callers turn the engine.
-                self.requests.let_out();
+                self.requests.gathered.let_out();
                 let is_withdrawn = stream.read.is_empty();
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }

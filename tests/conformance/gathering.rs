@@ -29,7 +29,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const NODES: u64 = 4;
 
-fn next(requests: &mut FanIn<[u8], Raw>) -> FanInEvent<[u8], Raw> {
+fn next(requests: &mut FanIn<[u8], Raw>) -> FanInEvent<Message<[u8], Raw>> {
     let event = requests.next_timeout(LONG).expect("something comes");
     event.expect("the node is open")
 }
