@@ -173,10 +173,10 @@ pub use error::{
     SendTimeoutError, TryRecvError, TrySendError,
 };
 pub use events::{Event, Events};
-pub use fan_in::{FanIn, FanInBuilder, FanInError, FanInEvent, FanInPeer, NothingCame};
+pub use fan_in::{FanIn, FanInError, FanInEvent, FanInPeer, NothingCame};
 pub use group::{
-    FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
-    GroupSendError, MemberId, MemberLost, QuorumAsync, QuorumError, QuorumLack,
+    FlushTimeout, Group, GroupFlushAsync, GroupMember, GroupSendAsync, GroupSendError, MemberId,
+    MemberLost, QuorumAsync, QuorumError, QuorumLack,
 };
 pub use log_sender::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult};
 pub use message::Message;

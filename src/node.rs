@@ -24,16 +24,18 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    AcceptError, CloseReason, ConnectError, Environment, Events, ListenError, NodeBuilder,
-    NodeStats, Peer, PeerId, ToAddress, address,
+    AcceptError, ChannelBuilder, CloseReason, ConnectError, Environment, Events, ListenError,
+    NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     io::ListenerNames,
     listener::{Failures, Listener, admission, admit},
+    message::DefaultCodec,
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
     peers::Reaching,
     resuming::{Resuming, Sessions},
+    template::ChannelTemplate,
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
@@ -457,6 +459,12 @@ impl Node {
             Some(_) if self.runtime.is_closed() => Err(AcceptError::Closed),
             Some(_) => Ok(()),
         }
+    }
+
+    /// Begins the settings of a channel with many peers, before it is opened as a
+    /// [`FanIn`](crate::FanIn) or a [`Group`](crate::Group).
+    pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
+        ChannelBuilder::new(self, ChannelTemplate::new(self, name))
     }
 
     pub(crate) fn channel_defaults(&self) -> ChannelDefaults {

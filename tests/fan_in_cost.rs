@@ -113,8 +113,8 @@ mod cost {
     fn play(fabric: Fabric, way: Way, idle: usize) {
         open_all_files();
         let server = node(fabric).listen("127.0.0.1:0").build().expect("a node");
-        let numbers = server.fan_in("numbers").codec::<Pod>().window_messages(64);
-        let mut numbers = numbers.receiver().expect("a fan-in");
+        let numbers = server.channel("numbers").codec::<Pod>().window_messages(64);
+        let mut numbers = numbers.fan_in().expect("a fan-in");
         let address = server.local_addr().expect("it listens");
         let joining = thread::spawn(move || Client::join(fabric, address, idle + 1));
         let mut joined = 0;

@@ -165,9 +165,9 @@ fn call_node(node: &Node) {
     );
     let _ = node.as_fd();
     let mut fan_in = node
-        .fan_in("late")
+        .channel("late")
         .codec::<Raw>()
-        .receiver::<[u8]>()
+        .fan_in::<[u8]>()
         .expect("settings");
     assert!(fan_in.next().is_none());
     let service = node.calls("late").codec::<Raw>();
@@ -444,17 +444,17 @@ struct All {
 impl All {
     fn open(party: &Party) -> Self {
         let channel = |name| party.peer.channel(name).codec::<Raw>();
-        let group = party.node.group("grouped").codec::<Raw>();
-        let fan_in = party.node.fan_in("gathered").codec::<Raw>();
+        let group = party.node.channel("grouped").codec::<Raw>();
+        let fan_in = party.node.channel("gathered").codec::<Raw>();
         let numbers = party.peer.channel("numbers").codec::<Pod>();
-        let mut group = group.sender::<[u8]>().expect("a group");
+        let mut group = group.group::<[u8]>().expect("a group");
         group.join(&party.peer).expect("a member");
         Self {
             sender: channel("there").sender().expect("opened"),
             receiver: channel("back").receiver().expect("opened"),
             numbers: numbers.sender().expect("opened"),
             group,
-            fan_in: fan_in.receiver().expect("a fan-in"),
+            fan_in: fan_in.fan_in().expect("a fan-in"),
             kept: Kept::open(party),
         }
     }

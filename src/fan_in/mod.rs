@@ -1,9 +1,8 @@
 //! One channel name, all peers: what a server takes its requests from.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{fmt, time::Duration};
 
 use ibex_codec::Codec;
-use ibex_transport::session::Interface;
 
 use self::opening::OfType;
 pub use self::{
@@ -11,9 +10,7 @@ pub use self::{
     member::FanInPeer,
 };
 pub(crate) use self::{gathered::Gathered, opening::Opening};
-use crate::{
-    Message, Node, Peer, PeerAt, SettingError, message::DefaultCodec, template::ChannelTemplate,
-};
+use crate::{ChannelBuilder, Message, Node, Peer, PeerAt, SettingError, message::DefaultCodec};
 
 mod event;
 mod futures;
@@ -23,7 +20,7 @@ mod opening;
 
 /// Receives what present and future peers send on one channel, each on its own.
 ///
-/// Made by [`Node::receiver`] or [`Node::fan_in`]. A peer joins when it opens its sender of that
+/// Made by [`Node::fan_in`], or by [`Node::channel`] with settings. A peer joins when it opens its sender of that
 /// name, and again when it has dropped that one and opens another. Peers that have messages get
 /// their turns one after the other, and those that are idle cost nothing: who wakes up is told by
 /// whom. There is no thread in between, and nothing is polled while it sleeps.
@@ -55,17 +52,8 @@ pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
     pub(crate) gathered: Gathered<OfType<T, C>>,
 }
 
-/// Settings of a [`FanIn`]. Made by [`Node::fan_in`], ends in [`receiver`](Self::receiver).
-#[derive(Debug)]
-#[must_use = "a builder does nothing until `receiver`"]
-pub struct FanInBuilder<'a, C = DefaultCodec> {
-    node: &'a Node,
-    template: ChannelTemplate,
-    _codec: PhantomData<fn() -> C>,
-}
-
 impl Node {
-    /// The receiving ends of the channel `name` with all peers, present and future, with the
+    /// Opens the receiving ends of the channel `name` with all peers, present and future, with the
     /// default settings and codec. A name that cannot be had is told of each peer, as
     /// [`FanInEvent::Lost`].
     ///
@@ -73,93 +61,29 @@ impl Node {
     ///
     /// None: the settings are the node's, which were checked when it was made.
     #[cfg(feature = "rkyv")]
-    pub fn receiver<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, SettingError>
+    pub fn fan_in<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, SettingError>
     where
         crate::Rkyv: Codec<T>,
     {
-        self.fan_in(name).receiver()
-    }
-
-    /// The same with settings.
-    pub fn fan_in(&self, name: &str) -> FanInBuilder<'_> {
-        FanInBuilder {
-            node: self,
-            template: ChannelTemplate::new(self, name),
-            _codec: PhantomData,
-        }
+        self.channel(name).fan_in()
     }
 }
 
-impl<'a, C> FanInBuilder<'a, C> {
-    /// How messages are encoded. As
-    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
-    pub fn codec<D>(self) -> FanInBuilder<'a, D> {
-        FanInBuilder {
-            node: self.node,
-            template: self.template,
-            _codec: PhantomData,
-        }
-    }
-
-    /// Messages that each peer may have sent and this end not released. As
-    /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
-    pub fn window_messages(mut self, messages: u64) -> Self {
-        self.template = self.template.window_messages(messages);
-        self
-    }
-
-    /// The same in bytes. As
-    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.window_bytes(bytes);
-        self
-    }
-
-    /// The longest message. As
-    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
-    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.max_message_bytes(bytes);
-        self
-    }
-
-    /// See [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
-    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.max_unreleased_bytes(bytes);
-        self
-    }
-
-    /// Of every so many messages each peer hears that they are acknowledged. As
-    /// [`ChannelBuilder::ack_every`](crate::ChannelBuilder::ack_every).
-    pub fn ack_every(mut self, messages: u64) -> Self {
-        self.template = self.template.ack_every(messages);
-        self
-    }
-
-    /// Errors are told in the words of this interface.
-    pub(crate) fn told_as(mut self, interface: Interface) -> Self {
-        self.template = self.template.told_as(interface);
-        self
-    }
-
+impl<C> ChannelBuilder<C, &Node> {
     /// Opens the receiving end with every peer that is there, and with those that come.
     ///
     /// # Errors
     ///
     /// [`SettingError`]: a setting is out of its range.
-    pub fn receiver<T: ?Sized>(self) -> Result<FanIn<T, C>, SettingError>
+    pub fn fan_in<T: ?Sized>(self) -> Result<FanIn<T, C>, SettingError>
     where
         C: Codec<T>,
     {
-        FanIn::open(self.node, self.template)
+        Gathered::open(self.at, self.template).map(|gathered| FanIn { gathered })
     }
 }
 
 impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
-    /// Opens a fan-in with settings that were made elsewhere.
-    pub(crate) fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
-        Gathered::open(node, template).map(|gathered| Self { gathered })
-    }
-
     /// What comes next, of whichever peer; `None` when the node was closed and everything was
     /// received. Waits while nothing is there; a message, a peer that comes or goes, or
     /// [`Node::close`] wakes it.

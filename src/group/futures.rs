@@ -39,7 +39,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// Dropping the future before it is ready sends nothing, to anyone. It has no timer, so it
     /// waits as long as it takes until members open their ends, and drops one that is
-    /// [full for too long](super::GroupBuilder::when_full) only when it is polled for another
+    /// [full for too long](Group::when_full) only when it is polled for another
     /// reason.
     ///
     /// # Errors

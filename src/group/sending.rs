@@ -60,7 +60,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends a message to all members; waits while the window of one is full (but see
-    /// [`GroupBuilder::when_full`](super::GroupBuilder::when_full)), or its end not open yet. Returns the message's place in
+    /// [`when_full`](Self::when_full)), or its end not open yet. Returns the message's place in
     /// the group.
     ///
     /// It is encoded once, into the first member's window, and copied to the others'. One that

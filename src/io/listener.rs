@@ -80,12 +80,12 @@ impl Listener {
         check_name(name)?;
         let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
         let name = node.listener_names.take(name).ok_or_else(taken)?;
-        let requests = node.fan_in(&name).codec::<Announcement>();
+        let requests = node.channel(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
             .window_bytes(BACKLOG_BYTES)
             .told_as(Interface::Listener);
-        let requests = requests.receiver();
+        let requests = requests.fan_in();
         Ok(Self {
             name,
             requests: requests

@@ -42,8 +42,8 @@ fn client(stage: &Stage, address: &str) -> (Node, Peer) {
 }
 
 fn gather(node: &Node) -> FanIn<[u8], Raw> {
-    let requests = node.fan_in("up").codec::<Raw>().window_messages(32);
-    requests.receiver().expect("a fan-in")
+    let requests = node.channel("up").codec::<Raw>().window_messages(32);
+    requests.fan_in().expect("a fan-in")
 }
 
 /// Each peer's messages come in their order, between its joining and its end.

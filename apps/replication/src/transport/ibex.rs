@@ -101,7 +101,7 @@ impl IbexEndpoint {
         let address = node.local_addr();
         Ok(IbexEndpoint {
             address: address.ok_or_else(|| Error::subject("the node does not listen"))?,
-            joins: node.receiver("join").map_err(Error::subject)?,
+            joins: node.fan_in("join").map_err(Error::subject)?,
             node: Rc::new(node),
             setup,
             carrier: None,

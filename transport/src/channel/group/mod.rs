@@ -116,11 +116,11 @@ impl<P> GroupFailure<P> {
 impl<P: Copy> SendGroup<P> {
     /// A group of ends of this runtime's node, without members.
     #[must_use]
-    pub fn new(runtime: &Arc<Runtime>, when_full: WhenFull) -> Self {
+    pub fn new(runtime: &Arc<Runtime>) -> Self {
         let (place, waker) = place();
         Self {
             runtime: runtime.clone(),
-            when_full,
+            when_full: WhenFull::default(),
             members: Vec::new(),
             next_number: 0,
             former: VecDeque::new(),
@@ -130,6 +130,11 @@ impl<P: Copy> SendGroup<P> {
             place,
             waker,
         }
+    }
+
+    /// Sets the fate of a member whose window is full.
+    pub fn set_when_full(&mut self, when_full: WhenFull) {
+        self.when_full = when_full;
     }
 
     // ---- Members ---------------------------------------------------------------------
