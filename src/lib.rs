@@ -126,6 +126,7 @@ pub mod asynchronous;
 mod calls;
 mod channel_builder;
 mod channel_defaults;
+mod connect_error;
 mod dialing;
 mod discovery;
 mod draining;
@@ -165,12 +166,13 @@ pub use calls::{
     StreamAsync,
 };
 pub use channel_builder::ChannelBuilder;
+pub use connect_error::{ConnectError, ConnectErrorKind};
 pub use discovery::{Discovery, DiscoveryError, Dns, Found};
 pub use draining::{DrainAsync, DrainReport};
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
-    AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
-    SendTimeoutError, TryRecvError, TrySendError,
+    AcceptError, ListenError, OpenError, OpenFailure, RecvTimeoutError, SendTimeoutError,
+    TryRecvError, TrySendError,
 };
 pub use events::{Event, Events};
 pub use fan_in::{FanIn, FanInError, FanInEvent, FanInPeer, NothingCame};
@@ -203,17 +205,6 @@ pub use ibex_codec::{Rkyv, message, rkyv};
 #[cfg(feature = "serde")]
 pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
-/// Why a connection became no session, down to the step and the byte: what
-/// [`ConnectError::Dial`] holds.
-pub mod bootstrap {
-    pub use ibex_bootstrap::{
-        DialError, Garbling, HandshakeError, HandshakeFailure, Problem, SecurityMode, SessionLimit,
-        Version, VersionRange,
-        handshake::Step,
-        message::{MessageError, MessageKind, Text},
-        negotiate::{End, FabricConflict},
-    };
-}
 pub use ibex_base::fork::UsedAfterFork;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::{

@@ -377,8 +377,8 @@ impl Node {
     ///
     /// A connection that becomes no session (a foreign protocol, another version, a peer
     /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
-    /// and logged as a [`tracing`] warning whose field `failure` is a
-    /// [`HandshakeFailure`](crate::bootstrap::HandshakeFailure).
+    /// and logged as a [`tracing`] warning whose field `failure` says who it was, at which step
+    /// it failed and why.
     ///
     /// # Errors
     ///

@@ -203,12 +203,8 @@ impl Keeper {
                 move || stopping.is_stopped(),
                 move |outcome| inbox.tell(News::Dialed(answered, outcome)),
             );
-            if let Err(source) = dialing {
-                let address = address.clone();
-                failed.push((
-                    address.clone(),
-                    ConnectError::Environment { address, source },
-                ));
+            if let Err(error) = dialing {
+                failed.push((address.clone(), ConnectError::environment(address, error)));
             }
         }
         for (address, error) in failed {
