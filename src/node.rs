@@ -71,7 +71,7 @@ use crate::{
 /// again. Its handles hand out everything that arrived, and then an error with counters, whose
 /// [cause](crate::EndCause::PeerGone) says whether the end is certain. The peer's next process is
 /// another session's: [`keep_connected`](Node::keep_connected) connects to it, and a
-/// [`LogSender`](crate::LogSender) goes on where its log ends.
+/// [`LogSender`](crate::log::LogSender) goes on where its log ends.
 ///
 /// # Fork
 ///

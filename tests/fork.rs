@@ -25,9 +25,11 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use ibex::{
     AcceptError, ConnectError, ConnectErrorKind, Driver, FanIn, FanInError, FanInEvent, Group,
-    GroupSendError, ListenError, LossReason, Node, OpenFailure, Peers, PeersEvent, Pod,
-    QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Select, SendError, SendTimeoutError,
-    Sender, ServiceError, TryRecvError, TrySendError, UsedAfterFork, WaitAckedError,
+    GroupSendError, ListenError, LossReason, Node, OpenFailure, Pod, QuorumError, Raw, Receiver,
+    RecvError, RecvTimeoutError, Select, SendError, SendTimeoutError, Sender, TryRecvError,
+    TrySendError, UsedAfterFork, WaitAckedError,
+    calls::ServiceError,
+    discovery::{Peers, PeersEvent},
 };
 use processes::{Party, Proof, Setup};
 

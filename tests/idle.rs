@@ -17,7 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Dns, Fabric, FanInEvent, Node, PeersEvent, Pod, Policy, Raw, Receiver, Select, Sender};
+use ibex::{
+    Fabric, FanInEvent, Node, Pod, Policy, Raw, Receiver, Select, Sender,
+    discovery::{Dns, PeersEvent},
+};
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Pid, Signal, kill_process};
 

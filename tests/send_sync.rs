@@ -7,11 +7,14 @@
 use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
     Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
-    LogSender, MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer,
-    PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Pod, QuorumError, Raw, Receiver, RecvError,
-    RecvTimeoutError, Reservation, SchemaMismatch, Select, SendError, SendTimeoutError, Sender,
-    Serde, ServiceError, SessionStats, SettingError, TryRecvError, TrySendError, VersionedMessage,
-    VersionedReceiver, VersionedSender, WaitAckedError,
+    MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerAt,
+    PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
+    SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
+    TryRecvError, TrySendError, VersionedMessage, VersionedReceiver, VersionedSender,
+    WaitAckedError,
+    calls::ServiceError,
+    discovery::{Peers, PeersEvent, PeersEvents},
+    log::LogSender,
 };
 
 #[ibex::message]

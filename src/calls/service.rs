@@ -32,7 +32,7 @@ use super::{
     source::Source,
 };
 use crate::{
-    Node, OpenError, OpenFailure, RecvError, Role, ServiceError, channel_builder::Offer,
+    Node, OpenError, OpenFailure, RecvError, Role, calls::ServiceError, channel_builder::Offer,
     fan_in::Gathered, message::DefaultCodec,
 };
 
@@ -44,7 +44,7 @@ use crate::{
 /// request waits until it is asked for, and its caller with it.
 ///
 /// Dropping it refuses the requests that it holds and nobody got, so that their callers know them
-/// as [not executed](crate::Execution::NotExecuted). Handlers that have theirs may still answer.
+/// as [not executed](crate::calls::Execution::NotExecuted). Handlers that have theirs may still answer.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]

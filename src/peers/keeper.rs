@@ -18,7 +18,10 @@ use super::{
     reaching::who,
     watch_close,
 };
-use crate::{ConnectError, Discovery, DiscoveryError, Peer, PeerId};
+use crate::{
+    ConnectError, Peer, PeerId,
+    discovery::{Discovery, DiscoveryError},
+};
 
 pub(super) struct Keeper {
     own: PeerId,

@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{
-    FanIn, FanInError, FanInEvent, Message, Node, PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Raw,
-};
+use ibex::{FanIn, FanInError, FanInEvent, Message, Node, PeerAt, PeerId, Raw, discovery::{Peers, PeersEvent, PeersEvents}};
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 

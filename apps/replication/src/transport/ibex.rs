@@ -14,9 +14,10 @@ use std::{
 };
 
 use ::ibex::{
-    Driver, Fabric, FanIn, FanInEvent, LogError, LogSender, LogSent, LogSource, LogTurn, Message,
-    Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError, RecvTimeoutError, Select,
-    Selectable, SendError, Sender, SourceResult, TryRecvError, UntilAcked, Wait,
+    Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
+    RecvError, RecvTimeoutError, Select, Selectable, SendError, Sender, TryRecvError, UntilAcked,
+    Wait,
+    log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult},
 };
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
