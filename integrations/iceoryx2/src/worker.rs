@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{FanIn, FanInError, FanInEvent, Message, Node, PeerAt, PeerId, Raw, discovery::{Peers, PeersEvent, PeersEvents}};
+use ibex::{
+    FanIn, FanInError, FanInEvent, Message, Node, PeerAt, PeerId, Raw,
+    discovery::{Peers, PeersEvent, PeersEvents},
+};
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 

@@ -5,7 +5,10 @@
 
 use std::{io, time::Duration};
 
-use ibex::{SendError, calls::{CallError, Refused}};
+use ibex::{
+    SendError,
+    calls::{CallError, Refused},
+};
 use openraft::{
     RaftTypeConfig,
     alias::{NodeIdOf, VoteOf},
