@@ -6,7 +6,10 @@
 use std::{collections::HashMap, net::SocketAddr, thread, time::Duration};
 
 use futures_util::future::join_all;
-use ibex::{CallError, CallOptions, Caller, Node, Request};
+use ibex::{
+    Node,
+    calls::{CallError, CallOptions, Caller, Request},
+};
 
 #[ibex::message]
 struct Query {
@@ -36,7 +39,7 @@ fn serve(node: &Node) -> Result<(), Error> {
 }
 
 /// Sends the values one after the other, no faster than the client takes them.
-fn send_range(mut request: Request<Query, u64>, from: u64) -> Result<(), ibex::AnswerError> {
+fn send_range(mut request: Request<Query, u64>, from: u64) -> Result<(), ibex::calls::AnswerError> {
     let count: u64 = request.count.into();
     for value in from..from + count {
         request.send(&value)?;

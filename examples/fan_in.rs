@@ -35,7 +35,7 @@ fn work(collector: SocketAddr, part: u64) -> Result<(), Error> {
 fn main() -> Result<(), Error> {
     let node = Node::listen("127.0.0.1:0")?;
     let address = node.local_addr().ok_or("it listens")?;
-    let mut found = node.receiver::<Found>("found")?;
+    let mut found = node.fan_in::<Found>("found")?;
     let workers: Vec<_> = (0..WORKERS)
         .map(|part| thread::spawn(move || work(address, part)))
         .collect();

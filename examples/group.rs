@@ -41,7 +41,7 @@ fn main() -> Result<(), Error> {
     let node = Node::client()?;
     // A replica that takes nothing for a second is left behind.
     let slow = WhenFull::DropAfter(Duration::from_secs(1));
-    let mut log = node.group("log").when_full(slow).sender::<Entry>()?;
+    let mut log = node.group::<Entry>("log")?.when_full(slow);
     for address in addresses.iter().take(replicas.len()) {
         log.join(&node.connect(address)?)?;
     }

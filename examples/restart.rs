@@ -20,7 +20,10 @@ use std::{
     time::Duration,
 };
 
-use ibex::{CallError, CallOptions, Caller, Execution, Node};
+use ibex::{
+    Node,
+    calls::{CallError, CallOptions, Caller, Execution},
+};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 

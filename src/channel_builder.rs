@@ -1,6 +1,6 @@
 //! Settings of channels, checked when an end is opened.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, time::Duration};
 
 use ibex_base::fork;
 use ibex_protocol::format::{
@@ -9,44 +9,63 @@ use ibex_protocol::format::{
 };
 use ibex_transport::{
     channel::{ReceiveHandle, SendHandle},
-    session::{Interface, SessionShared},
+    session::Interface,
 };
 
+#[allow(unused_imports, reason = "the documentation speaks of it")]
+use crate::Node;
 use crate::{
-    Codec, OpenError, OpenFailure, Receiver, Sender, SettingError, VersionsBuilder,
-    channel_defaults::ChannelDefaults, message::DefaultCodec,
+    Codec, OpenError, OpenFailure, Peer, Receiver, Sender, VersionsBuilder, message::DefaultCodec,
+    template::ChannelTemplate,
 };
 
-/// Settings of a channel. Made by [`Peer::channel`](crate::Peer::channel), ends in
-/// [`sender`](Self::sender) or [`receiver`](Self::receiver).
+/// Settings of a channel: its codec, its limits and its waiting.
 ///
-/// Both ends may be set differently: the smaller window and limit holds for both.
+/// [`Peer::channel`] begins one for a channel with one peer, which ends in
+/// [`sender`](Self::sender), [`receiver`](Self::receiver) or [`versions`](Self::versions).
+/// [`Node::channel`] begins one for a channel with many, which ends in
+/// [`fan_in`](ChannelBuilder::fan_in) or [`group`](ChannelBuilder::group).
+///
+/// ```
+/// use ibex::{Node, Peer, Raw};
+///
+/// # fn open(node: &Node, peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut blobs = peer.channel("blobs").codec::<Raw>().window_bytes(1 << 20).sender::<[u8]>()?;
+/// blobs.send(b"anything")?;
+///
+/// let requests = node.channel("requests").codec::<Raw>().ack_every(64).fan_in::<[u8]>()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | purpose | settings |
+/// |---|---|
+/// | encoding | [`codec`](Self::codec) |
+/// | memory | [`window_bytes`](Self::window_bytes), [`window_messages`](Self::window_messages), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`max_message_bytes`](Self::max_message_bytes) |
+/// | waiting | [`open_timeout`](Self::open_timeout) |
+/// | acknowledgements | [`ack_every`](Self::ack_every) |
+///
+/// Both ends may be set differently: the smaller window and limit holds for both. A setting that
+/// is out of its range is an error of the call that opens the end.
 #[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `sender` or `receiver`"]
-pub struct ChannelBuilder<C = DefaultCodec> {
-    session: Arc<SessionShared>,
-    name: String,
-    defaults: ChannelDefaults,
-    interface: Interface,
-    /// The first setting that was out of its range.
-    error: Option<SettingError>,
+#[must_use = "a builder does nothing until it opens an end"]
+pub struct ChannelBuilder<C = DefaultCodec, At = Peer> {
+    pub(crate) at: At,
+    pub(crate) template: ChannelTemplate,
     _codec: PhantomData<fn() -> C>,
 }
 
-impl ChannelBuilder {
-    pub(crate) fn new(session: Arc<SessionShared>, name: &str, defaults: ChannelDefaults) -> Self {
+impl<At> ChannelBuilder<DefaultCodec, At> {
+    pub(crate) fn new(at: At, template: ChannelTemplate) -> Self {
         Self {
-            session,
-            name: name.to_owned(),
-            defaults,
-            interface: Interface::Channel,
-            error: None,
+            at,
+            template,
             _codec: PhantomData,
         }
     }
 }
 
-impl<C> ChannelBuilder<C> {
+impl<C, At> ChannelBuilder<C, At> {
     /// How messages are encoded. Default: `Rkyv` (without the feature `rkyv`: `Raw`).
     ///
     /// ```
@@ -92,21 +111,10 @@ impl<C> ChannelBuilder<C> {
     /// ```
     ///
     /// Any other format is an implementation of [`Codec`]: see the example `custom_codec`.
-    pub fn codec<D>(self) -> ChannelBuilder<D> {
-        let Self {
-            session,
-            name,
-            defaults,
-            interface,
-            error,
-            ..
-        } = self;
+    pub fn codec<D>(self) -> ChannelBuilder<D, At> {
         ChannelBuilder {
-            session,
-            name,
-            defaults,
-            interface,
-            error,
+            at: self.at,
+            template: self.template,
             _codec: PhantomData,
         }
     }
@@ -115,8 +123,7 @@ impl<C> ChannelBuilder<C> {
     /// More lets a sender run further ahead of its receiver, whose end keeps 4 bytes for
     /// each, and on tcp and verbs 48 more once used.
     pub fn window_messages(mut self, messages: u64) -> Self {
-        let checked = self.defaults.set_window_messages(messages);
-        self.note(checked);
+        self.template = self.template.window_messages(messages);
         self
     }
 
@@ -126,8 +133,7 @@ impl<C> ChannelBuilder<C> {
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) beside it. More is more
     /// [memory](crate::NodeBuilder#memory) at both ends, once used.
     pub fn window_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_window_bytes(bytes);
-        self.note(checked);
+        self.template = self.template.window_bytes(bytes);
         self
     }
 
@@ -137,8 +143,7 @@ impl<C> ChannelBuilder<C> {
     /// [`SendError::TooLong`](crate::SendError::TooLong). More lets more be sent and not released, where
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_max_message_bytes(bytes);
-        self.note(checked);
+        self.template = self.template.max_message_bytes(bytes);
         self
     }
 
@@ -158,8 +163,7 @@ impl<C> ChannelBuilder<C> {
     /// own may be out at most, whatever is set. A higher setting lets a receiver that takes
     /// nothing hold more memory.
     pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_max_unreleased_bytes(bytes);
-        self.note(checked);
+        self.template = self.template.max_unreleased_bytes(bytes);
         self
     }
 
@@ -169,7 +173,7 @@ impl<C> ChannelBuilder<C> {
     /// when the time is up. Longer bears with slower peers, and tells later of a name that
     /// nobody opens.
     pub fn open_timeout(mut self, timeout: Duration) -> Self {
-        self.defaults.open_timeout = timeout;
+        self.template = self.template.open_timeout(timeout);
         self
     }
 
@@ -182,22 +186,18 @@ impl<C> ChannelBuilder<C> {
     ///
     /// What is acknowledged is counted, and told, when the receiver is next asked for a message.
     pub fn ack_every(mut self, messages: u64) -> Self {
-        let checked = self.defaults.set_ack_every(messages);
-        self.note(checked);
+        self.template = self.template.ack_every(messages);
         self
     }
 
-    /// Errors are told in the words of this interface.
+    /// Tells errors in the words of this interface.
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
-        self.interface = interface;
+        self.template = self.template.told_as(interface);
         self
     }
+}
 
-    /// Keeps the first error for the opening call to report.
-    fn note(&mut self, checked: Result<(), SettingError>) {
-        self.error = self.error.or(checked.err());
-    }
-
+impl<C> ChannelBuilder<C> {
     /// Opens the sending end: announces it and returns, without waiting for the peer.
     ///
     /// A name may be used once in each direction: the peer opens the
@@ -247,11 +247,11 @@ impl<C> ChannelBuilder<C> {
     ) -> Result<SendHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Sender, reason);
         let spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.session.runtime();
-        let timeout = self.defaults.open_timeout;
-        let opened = runtime.open_sender(&self.session, &self.name, spec, timeout);
+        let runtime = self.at.session().runtime();
+        let timeout = self.template.defaults.open_timeout;
+        let opened = runtime.open_sender(self.at.session(), self.template.name(), spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.told_as(self.interface))
+        Ok(handle.told_as(self.template.interface))
     }
 
     /// A handle of the sending end that stays open as long as the session, for all who ask for
@@ -263,16 +263,16 @@ impl<C> ChannelBuilder<C> {
         let refuse = |reason| self.refused(Role::Sender, reason);
         let offer = message_version::<T, C>().map(Offer::of_one);
         let spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.session.runtime();
-        let timeout = self.defaults.open_timeout;
-        let opened = runtime.shared_sender(&self.session, &self.name, &spec, timeout);
+        let runtime = self.at.session().runtime();
+        let timeout = self.template.defaults.open_timeout;
+        let opened = runtime.shared_sender(self.at.session(), self.template.name(), &spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle.told_as(self.interface)))
+        Ok(Sender::new(handle.told_as(self.template.interface)))
     }
 
     /// How long a blocking call waits for the peer to open its end.
     pub(crate) fn timeout(&self) -> Duration {
-        self.defaults.open_timeout
+        self.template.defaults.open_timeout
     }
 
     pub(crate) fn open_receiver(
@@ -281,58 +281,67 @@ impl<C> ChannelBuilder<C> {
     ) -> Result<ReceiveHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Receiver, reason);
         let mut spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.session.runtime();
+        let runtime = self.at.session().runtime();
         // The sender hears of what can never be taken in before it sends.
         spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
-        let (timeout, every) = (self.defaults.open_timeout, self.defaults.ack_every);
-        let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout, every);
+        let (timeout, every) = (
+            self.template.defaults.open_timeout,
+            self.template.defaults.ack_every,
+        );
+        let opened = runtime.open_receiver(
+            self.at.session(),
+            self.template.name(),
+            spec,
+            timeout,
+            every,
+        );
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.told_as(self.interface))
+        Ok(handle.told_as(self.template.interface))
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
         let reason = match reason {
-            OpenFailure::SessionOver if self.session.runtime().is_closed() => {
+            OpenFailure::SessionOver if self.at.session().runtime().is_closed() => {
                 OpenFailure::NodeClosed
             }
             reason => reason,
         };
         let is_taken = reason == OpenFailure::AlreadyOpen;
-        let holder = is_taken.then(|| self.session.interface_of(&self.name, end));
+        let holder = is_taken.then(|| self.at.session().interface_of(self.template.name(), end));
         OpenError {
-            channel: self.name.clone(),
-            peer: self.session.peer_name(),
+            channel: self.template.name().to_owned(),
+            peer: self.at.session().peer_name(),
             end,
             reason,
-            interface: self.interface,
-            holder: holder.flatten().unwrap_or(self.interface),
+            interface: self.template.interface,
+            holder: holder.flatten().unwrap_or(self.template.interface),
         }
     }
 
     fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {
         if fork::is_child() {
-            return Err(self.session.used_after_fork().into());
+            return Err(self.at.session().used_after_fork().into());
         }
-        let bytes = self.name.len();
+        let bytes = self.template.name().len();
         if !(1..=MAX_NAME_BYTES).contains(&bytes) {
             return Err(OpenFailure::Name { bytes });
         }
-        if let Some(error) = self.error {
+        if let Some(error) = self.template.refused {
             return Err(error.into());
         }
         let Offer { newest, older } = offer?;
         Ok(ChannelSpec {
             newest,
             older,
-            window: self.defaults.ring_window(),
-            max_message_bytes: self.defaults.max_message_bytes,
-            max_unreleased_bytes: self.defaults.unreleased_bytes(),
+            window: self.template.defaults.ring_window(),
+            max_message_bytes: self.template.defaults.max_message_bytes,
+            max_unreleased_bytes: self.template.defaults.unreleased_bytes(),
         })
     }
 }
 
 /// The message types that an end knows.
-pub struct Offer {
+pub(crate) struct Offer {
     pub(crate) newest: MessageVersion,
     pub(crate) older: Vec<MessageVersion>,
 }

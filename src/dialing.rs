@@ -167,10 +167,7 @@ impl ConnectAsync<'_> {
         };
         match self.node.dialers.run(job) {
             Ok(()) => Ok(call),
-            Err(source) => Err(ConnectError::Environment {
-                address: self.address.clone(),
-                source,
-            }),
+            Err(error) => Err(ConnectError::environment(&self.address, error)),
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct DrainReport {
     /// Calls that handlers had when the node began to drain, and that have ended since.
     pub finished: usize,
     /// Calls that handlers still had when the time was up. If the node is closed then, their
-    /// callers hear [`Lost`](crate::CallError::Lost), and cannot know whether they were executed.
+    /// callers hear [`Lost`](crate::calls::CallError::Lost), and cannot know whether they were executed.
     pub still_running: usize,
     /// Channels with messages that had been sent when the last call ended, or the time was up, and
     /// that their peers are not known to have. Channels of sessions that ended meanwhile are not
@@ -85,8 +85,8 @@ impl Node {
     ///
     /// 1. It [stops accepting](Self::stop_accepting).
     /// 2. It tells its peers, who have an [`Event::Draining`](crate::Event::Draining). Their calls
-    ///    end from then on as [`Refused`](crate::CallError::Refused), with the reason
-    ///    [`Draining`](crate::Refused::Draining).
+    ///    end from then on as [`Refused`](crate::calls::CallError::Refused), with the reason
+    ///    [`Draining`](crate::calls::Refused::Draining).
     /// 3. Requests that no handler has, and those that come, are refused in the same way, though
     ///    nobody asks the services for the next one.
     /// 4. Handlers that have a request may answer it.
@@ -96,7 +96,7 @@ impl Node {
     /// far it came. A stream of replies is a call, which ends with its last reply. Other channels
     /// and byte streams are none: they go on, and may be opened, until the node is closed. So do
     /// calls of this node to others. Sessions stay, and a service goes on to wait in
-    /// [`next`](crate::Service::next) until the node is closed.
+    /// [`next`](crate::calls::Service::next) until the node is closed.
     ///
     /// When all calls are answered the peers hear that as well, and every call of theirs that has no
     /// answer is known to be not executed, also one that is on its way when the node is closed.

@@ -87,29 +87,6 @@ impl From<io::Error> for ListenError {
     }
 }
 
-/// A peer could not be connected to.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The handshake did not come about.
-    #[error(transparent)]
-    Dial(#[from] ibex_bootstrap::DialError),
-    /// The session could not be set up on this side.
-    #[error(
-        "connected to {address}, but cannot set the session up: {source}{}",
-        ibex_bootstrap::shortage_step(source)
-    )]
-    Environment {
-        /// The peer.
-        address: String,
-        /// What was lacking.
-        r#source: io::Error,
-    },
-    /// This process is a fork of the one that made the node.
-    #[error(transparent)]
-    UsedAfterFork(#[from] UsedAfterFork),
-}
-
 /// No peer was accepted, and none will be.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -428,7 +405,6 @@ pub(crate) fn recv_error(failure: RecvFailure) -> RecvError {
 
 ibex_base::debug_as_display!(
     ListenError,
-    ConnectError,
     AcceptError,
     OpenError,
     OpenFailure,
@@ -443,6 +419,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
+    use crate::ConnectError;
 
     /// Whoever prints an error with its sources, as anyhow does, is to read each cause once.
     #[test]
@@ -455,11 +432,8 @@ mod tests {
                 source: refused(),
             }),
             Box::new(ListenError::from(refused())),
-            Box::new(ConnectError::Environment {
-                address: address(),
-                source: refused(),
-            }),
-            Box::new(ConnectError::Dial(
+            Box::new(ConnectError::environment(&address(), refused())),
+            Box::new(ConnectError::from(
                 ibex_bootstrap::DialError::InvalidAddress {
                     address: address(),
                     source: refused(),

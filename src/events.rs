@@ -119,7 +119,7 @@ pub enum Event {
     },
     /// The peer [drains](crate::Node::drain): it begins no call any more that comes to its
     /// services, and ends soon. Calls to it end as
-    /// [not executed](crate::Execution::NotExecuted) from now on; send them to another node, or to
+    /// [not executed](crate::calls::Execution::NotExecuted) from now on; send them to another node, or to
     /// the one that comes in its place. Told once for each session, which goes on until
     /// [`Gone`](Event::Gone).
     #[non_exhaustive]

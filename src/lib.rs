@@ -69,7 +69,7 @@
 //! carries [counters](Counts): what was sent is exact, what was received and acknowledged
 //! is at least so much. A sender that is dropped ends its channel in order, unless a panic
 //! drops it or it is [aborted](Sender::abort). A session [outlives its connection](Node#when-a-connection-breaks) and
-//! ends with its peer; a [`LogSender`] then goes on with the peer's next process, where that one
+//! ends with its peer; a [`LogSender`](log::LogSender) then goes on with the peer's next process, where that one
 //! says.
 //!
 //! # Cargo features
@@ -81,7 +81,7 @@
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `tokio` | no | [`Driver::Tasks`], and tokio's traits on byte streams |
-//! | `tower` | no | a [`Caller`] is a `tower::Service` |
+//! | `tower` | no | a [`Caller`](calls::Caller) is a `tower::Service` |
 //! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; cmake and libclang build it, and libibverbs is looked for when the program runs |
 //!
 //! # Without a thread
@@ -123,11 +123,12 @@ extern crate self as ibex;
 
 mod address;
 pub mod asynchronous;
-mod calls;
+pub mod calls;
 mod channel_builder;
 mod channel_defaults;
+mod connect_error;
 mod dialing;
-mod discovery;
+pub mod discovery;
 mod draining;
 mod environment;
 mod error;
@@ -137,7 +138,7 @@ mod group;
 pub mod guide;
 pub mod io;
 mod listener;
-mod log_sender;
+pub mod log;
 mod message;
 mod node;
 mod node_builder;
@@ -159,35 +160,23 @@ mod template;
 mod versions;
 
 pub use address::ToAddress;
-pub use calls::{
-    AnswerError, CallAsync, CallError, CallOptions, Caller, CallerStats, CallsBuilder, Execution,
-    Failure, Refused, Replies, Reply, Request, Service, ServiceBuilder, ServiceError, ServiceStats,
-    StreamAsync,
-};
 pub use channel_builder::ChannelBuilder;
-pub use discovery::{Discovery, DiscoveryError, Dns, Found};
-pub use draining::{DrainAsync, DrainReport};
+pub use connect_error::{ConnectError, ConnectErrorKind};
+pub use draining::DrainReport;
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
-    AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
-    SendTimeoutError, TryRecvError, TrySendError,
+    AcceptError, ListenError, OpenError, OpenFailure, RecvTimeoutError, SendTimeoutError,
+    TryRecvError, TrySendError,
 };
 pub use events::{Event, Events};
-pub use fan_in::{
-    FanIn, FanInBuilder, FanInError, FanInEvent, FanInPeer, FanInVersionsBuilder, NothingCame,
-    VersionedFanIn, VersionedFanInEvent,
-};
+pub use fan_in::{FanIn, FanInError, FanInEvent, FanInPeer, NothingCame};
 pub use group::{
-    FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
-    GroupSendError, GroupVersionsBuilder, MemberId, MemberLost, QuorumAsync, QuorumError,
-    QuorumLack, VersionedGroup, VersionedGroupSendAsync,
+    FlushTimeout, Group, GroupMember, GroupSendError, MemberId, MemberLost, QuorumError, QuorumLack,
 };
-pub use log_sender::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult};
 pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;
 pub use peer::{Incoming, Peer, PeerAt, PeerId};
-pub use peers::{PeerAtAsync, Peers, PeersEvent, PeersEventAsync, PeersEvents};
 pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
@@ -195,8 +184,7 @@ pub use sender::{Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{NodeSession, NodeStats, SessionState};
 pub use versions::{
-    AndOlder, KnownVersions, OneVersion, VersionedMessage, VersionedOpenedAsync, VersionedReceiver,
-    VersionedSender, Versions, VersionsBuilder,
+    VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
 };
 
 #[doc(no_inline)]
@@ -207,17 +195,6 @@ pub use ibex_codec::{Rkyv, message, rkyv};
 #[cfg(feature = "serde")]
 pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
-/// Why a connection became no session, down to the step and the byte: what
-/// [`ConnectError::Dial`] holds.
-pub mod bootstrap {
-    pub use ibex_bootstrap::{
-        DialError, Garbling, HandshakeError, HandshakeFailure, Problem, SecurityMode, SessionLimit,
-        Version, VersionRange,
-        handshake::Step,
-        message::{MessageError, MessageKind, Text},
-        negotiate::{End, FabricConflict},
-    };
-}
 pub use ibex_base::fork::UsedAfterFork;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::{

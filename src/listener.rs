@@ -135,10 +135,7 @@ pub(crate) fn admit(
 ) -> Result<Peer, ConnectError> {
     match runtime.admit(admission) {
         Ok(session) => Ok(Peer::new(session, channel)),
-        Err(source) => Err(ConnectError::Environment {
-            address: address.to_owned(),
-            source,
-        }),
+        Err(error) => Err(ConnectError::environment(address, error)),
     }
 }
 

@@ -24,16 +24,18 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    AcceptError, CloseReason, ConnectError, Environment, Events, ListenError, NodeBuilder,
-    NodeStats, Peer, PeerId, ToAddress, address,
+    AcceptError, ChannelBuilder, CloseReason, ConnectError, Environment, Events, ListenError,
+    NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     io::ListenerNames,
     listener::{Failures, Listener, admission, admit},
+    message::DefaultCodec,
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
     peers::Reaching,
     resuming::{Resuming, Sessions},
+    template::ChannelTemplate,
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
@@ -69,7 +71,7 @@ use crate::{
 /// again. Its handles hand out everything that arrived, and then an error with counters, whose
 /// [cause](crate::EndCause::PeerGone) says whether the end is certain. The peer's next process is
 /// another session's: [`keep_connected`](Node::keep_connected) connects to it, and a
-/// [`LogSender`](crate::LogSender) goes on where its log ends.
+/// [`LogSender`](crate::log::LogSender) goes on where its log ends.
 ///
 /// # Fork
 ///
@@ -375,8 +377,8 @@ impl Node {
     ///
     /// A connection that becomes no session (a foreign protocol, another version, a peer
     /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
-    /// and logged as a [`tracing`] warning whose field `failure` is a
-    /// [`HandshakeFailure`](crate::bootstrap::HandshakeFailure).
+    /// and logged as a [`tracing`] warning whose field `failure` says who it was, at which step
+    /// it failed and why.
     ///
     /// # Errors
     ///
@@ -457,6 +459,12 @@ impl Node {
             Some(_) if self.runtime.is_closed() => Err(AcceptError::Closed),
             Some(_) => Ok(()),
         }
+    }
+
+    /// Begins the settings of a channel with many peers, before it is opened as a
+    /// [`FanIn`](crate::FanIn) or a [`Group`](crate::Group).
+    pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
+        ChannelBuilder::new(self, ChannelTemplate::new(self, name))
     }
 
     pub(crate) fn channel_defaults(&self) -> ChannelDefaults {

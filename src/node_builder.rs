@@ -354,9 +354,8 @@ impl NodeBuilder {
     /// apart by their [`identity`](Self::identity), and one that was started again is not kept
     /// out by sessions of its run before. Default: 1024, range 1 to 65536. Each
     /// costs a descriptor (over shared memory five), and [memory](Self#memory). One more is
-    /// refused: both ends get
-    /// [`HandshakeError::TooManySessions`](crate::bootstrap::HandshakeError::TooManySessions)
-    /// with the limit and whose it is. A session counts until its end is noticed here; one
+    /// refused: both ends hear the limit and whose it is, and `connect` gives
+    /// [`ConnectErrorKind::Refused`](crate::ConnectErrorKind::Refused). A session counts until its end is noticed here; one
     /// of a node with itself counts twice. It keeps a peer that fails from taking all there
     /// is; strangers can make up identities, so against them there is
     /// [`max_node_sessions`](Self::max_node_sessions).

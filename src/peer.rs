@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 use ibex_protocol::format::control::Role;
 use ibex_transport::session::{self, PeerDescription, SessionShared, SessionStats};
 
-use crate::{ChannelBuilder, Fabric, channel_defaults::ChannelDefaults};
+use crate::{ChannelBuilder, Fabric, channel_defaults::ChannelDefaults, template::ChannelTemplate};
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 
@@ -189,7 +189,7 @@ impl Peer {
 
     /// Settings of a channel, before either end is opened.
     pub fn channel(&self, name: &str) -> ChannelBuilder {
-        ChannelBuilder::new(self.session.clone(), name, self.defaults)
+        ChannelBuilder::new(self.clone(), ChannelTemplate::with(self.defaults, name))
     }
 
     /// Names of channels that the peer opened and this node did not, as of now. A name is

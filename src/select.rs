@@ -6,7 +6,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{Awaited, Ends, Several};
 
-use crate::{FanIn, KnownVersions, Receiver, UntilAcked, VersionedReceiver};
+use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
 
 /// Waits for the first of several receivers, fan-ins and acknowledgements, of whatever types
 /// and fabrics.
@@ -57,12 +57,12 @@ impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Selectable for VersionedReceiver<N, O, C> {}
 
-impl<T: ?Sized, C, V: KnownVersions<T, C>> Selectable for FanIn<T, C, V> {}
+impl<T: ?Sized, C: Codec<T>> Selectable for FanIn<T, C> {}
 
 impl Selectable for UntilAcked<'_> {}
 
 mod sealed {
-    use super::{Awaited, Codec, FanIn, KnownVersions, Receiver, UntilAcked, VersionedReceiver};
+    use super::{Awaited, Codec, FanIn, Receiver, UntilAcked, VersionedReceiver};
 
     pub trait Sealed {
         fn awaited(&mut self) -> Awaited<'_>;
@@ -80,9 +80,9 @@ mod sealed {
         }
     }
 
-    impl<T: ?Sized, C, V: KnownVersions<T, C>> Sealed for FanIn<T, C, V> {
+    impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {
         fn awaited(&mut self) -> Awaited<'_> {
-            Awaited::OfAnyPeer(self)
+            Awaited::OfAnyPeer(&mut self.gathered)
         }
     }
 

@@ -4,16 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use ibex_transport::session::{Interface, SessionShared};
 
-use crate::{ChannelBuilder, Node, SettingError, channel_defaults::ChannelDefaults};
+use crate::{ChannelBuilder, Node, Peer, SettingError, channel_defaults::ChannelDefaults};
 
 /// One name and the same settings for the channel with each of several peers.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelTemplate {
     name: String,
-    defaults: ChannelDefaults,
-    interface: Interface,
+    pub(crate) defaults: ChannelDefaults,
+    pub(crate) interface: Interface,
     /// The first setting that was out of its range.
-    refused: Option<SettingError>,
+    pub(crate) refused: Option<SettingError>,
 }
 
 impl ChannelTemplate {
@@ -92,7 +92,6 @@ impl ChannelTemplate {
 
     /// The channel over `session`.
     pub(crate) fn over(&self, session: &Arc<SessionShared>) -> ChannelBuilder {
-        let channel = ChannelBuilder::new(session.clone(), &self.name, self.defaults);
-        channel.told_as(self.interface)
+        ChannelBuilder::new(Peer::new(session.clone(), self.defaults), self.clone())
     }
 }

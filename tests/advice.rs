@@ -14,7 +14,8 @@ use std::{
 
 use futures_util::future::{join, join_all};
 use ibex::{
-    AnswerError, CallError, CallOptions, Caller, Execution, Fabric, Node, Peer, Pod, Service,
+    Fabric, Node, Peer, Pod,
+    calls::{AnswerError, CallError, CallOptions, Caller, Execution, Service},
     io::{Listener, Stream, connect, connect_async},
 };
 use pair::{FABRICS, Pair};

@@ -195,8 +195,8 @@ fn what_nothing_was_sent_for_is_there_at_once() {
         let mut sender = sender.sender::<u64>().expect("a sender");
         smol::block_on(sender.flush_async()).expect("nothing to deliver");
         smol::block_on(sender.wait_acked_async(0)).expect("nothing to acknowledge");
-        let group = pair.nodes[0].group("group").codec::<Pod>();
-        let mut group = group.sender::<u64>().expect("a group");
+        let group = pair.nodes[0].channel("group").codec::<Pod>();
+        let mut group = group.group::<u64>().expect("a group");
         group.join(&pair.peers[0]).expect("a member");
         smol::block_on(group.flush_async());
         assert_eq!(group.members().len(), 1);
@@ -397,12 +397,12 @@ fn futures_can_move_to_other_threads() {
     is_send(&pair.nodes[0].connect_async("localhost:1"));
     let (mut numbers, _receiver) = pair.channel("numbers");
     is_send(&numbers.sink::<u64>());
-    let numbers = pair.nodes[1].fan_in("all").codec::<Pod>();
-    let mut numbers = numbers.receiver::<u64>().expect("a fan-in");
+    let numbers = pair.nodes[1].channel("all").codec::<Pod>();
+    let mut numbers = numbers.fan_in::<u64>().expect("a fan-in");
     is_send(&numbers.next_async());
     is_send(&numbers.stream());
-    let group = pair.nodes[0].group("all").codec::<Pod>();
-    let mut group = group.sender::<u64>().expect("a group");
+    let group = pair.nodes[0].channel("all").codec::<Pod>();
+    let mut group = group.group::<u64>().expect("a group");
     is_send(&group.flush_async());
     let both = there.channel("both").codec::<Pod>();
     let mut both = both.versions::<u64, u32>().sender().expect("a sender");

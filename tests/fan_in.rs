@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use ibex::{
-    Fabric, FanIn, FanInError, FanInEvent, Node, NothingCame, PeerAt, Pod, Policy, RecvError,
-    Sender,
+    Fabric, FanIn, FanInError, FanInEvent, Message, Node, NothingCame, PeerAt, Pod, Policy,
+    RecvError, Sender,
 };
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn server() -> (Node, FanIn<u64, Pod>) {
     let node = Node::listen("127.0.0.1:0").expect("a node");
-    let numbers = node.fan_in("numbers").codec::<Pod>().receiver();
+    let numbers = node.channel("numbers").codec::<Pod>().fan_in();
     (node, numbers.expect("a fan-in"))
 }
 
@@ -28,7 +28,7 @@ fn client(server: &Node, fabric: Fabric) -> (Node, Sender<u64, Pod>) {
     (node, sender)
 }
 
-fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<u64, Pod> {
+fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<Message<u64, Pod>> {
     let event = numbers.next_timeout(LONG).expect("something comes");
     event.expect("the node is open")
 }
@@ -176,7 +176,7 @@ fn a_name_is_received_from_in_one_way_at_a_time() {
     // And the other way round.
     let taken = peer.channel("letters").codec::<Pod>().receiver::<u64>();
     let _taken = taken.expect("a receiver");
-    let letters = node.fan_in("letters").codec::<Pod>().receiver::<u64>();
+    let letters = node.channel("letters").codec::<Pod>().fan_in::<u64>();
     let event = letters.expect("a fan-in").next_timeout(LONG);
     assert!(
         matches!(event, Ok(Some(FanInEvent::Lost(_, FanInError::Open(_))))),

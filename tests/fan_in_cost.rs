@@ -31,7 +31,9 @@ mod cost {
         time::{Duration, Instant},
     };
 
-    use ibex::{Driver, Fabric, FanIn, FanInEvent, Node, NothingCame, Pod, Policy, Sender};
+    use ibex::{
+        Driver, Fabric, FanIn, FanInEvent, Message, Node, NothingCame, Pod, Policy, Sender,
+    };
     use libtest_mimic::{Arguments, Trial};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -111,8 +113,8 @@ mod cost {
     fn play(fabric: Fabric, way: Way, idle: usize) {
         open_all_files();
         let server = node(fabric).listen("127.0.0.1:0").build().expect("a node");
-        let numbers = server.fan_in("numbers").codec::<Pod>().window_messages(64);
-        let mut numbers = numbers.receiver().expect("a fan-in");
+        let numbers = server.channel("numbers").codec::<Pod>().window_messages(64);
+        let mut numbers = numbers.fan_in().expect("a fan-in");
         let address = server.local_addr().expect("it listens");
         let joining = thread::spawn(move || Client::join(fabric, address, idle + 1));
         let mut joined = 0;
@@ -186,7 +188,7 @@ mod cost {
         }
     }
 
-    fn take(event: Option<FanInEvent<u64, Pod>>) {
+    fn take(event: Option<FanInEvent<Message<u64, Pod>>>) {
         match event.expect("the node is open") {
             FanInEvent::Message(_, message) => message.ack(),
             other => panic!("{other:?}"),

@@ -51,8 +51,8 @@ fn each_of_the_first_bytes(fabric: Fabric) {
     let server = Node::listen("127.0.0.1:0").expect("a node");
     let address = server.local_addr().expect("it listens");
     let events = server.events();
-    let numbers = server.fan_in("numbers").codec::<Raw>();
-    let mut numbers = numbers.receiver::<[u8]>().expect("a fan-in");
+    let numbers = server.channel("numbers").codec::<Raw>();
+    let mut numbers = numbers.fan_in::<[u8]>().expect("a fan-in");
     let serving = thread::spawn(move || {
         while let Some(event) = numbers.next() {
             if let FanInEvent::Message(_, message) = event {

@@ -54,7 +54,7 @@ impl Cast {
 
     /// A group of them all, and their receivers.
     fn group<T: ?Sized, C: Codec<T>>(&self, name: &str) -> (Group<T, C>, Vec<Receiver<T, C>>) {
-        let group = self.node.group(name).codec::<C>().sender::<T>();
+        let group = self.node.channel(name).codec::<C>().group::<T>();
         let mut group = group.expect("a group");
         let receivers = self.members.iter().map(|member| {
             group.join(&member.peer).expect("a member");
@@ -127,9 +127,9 @@ fn what_cannot_be_sent_to_one_is_sent_to_nobody() {
     let cast = Cast::mixed();
     let mut group = cast
         .node
-        .group("bytes")
+        .channel("bytes")
         .codec::<Raw>()
-        .sender::<[u8]>()
+        .group::<[u8]>()
         .expect("a group");
     let mut receivers: Vec<_> = cast
         .members
@@ -201,8 +201,12 @@ fn a_value_that_cannot_be_encoded_leaves_nothing_behind() {
 #[test]
 fn members_that_are_of_no_use_are_dropped_with_a_reason() {
     let cast = Cast::new(&[Fabric::Shm, Fabric::Tcp, Fabric::Tcp, Fabric::Shm]);
-    let group = cast.node.group("bytes").codec::<Raw>().open_timeout(MOMENT);
-    let mut group = group.sender::<[u8]>().expect("a group");
+    let group = cast
+        .node
+        .channel("bytes")
+        .codec::<Raw>()
+        .open_timeout(MOMENT);
+    let mut group = group.group::<[u8]>().expect("a group");
     let [well, mismatched, silent, closed] = &cast.members[..] else {
         unreachable!("four")
     };
@@ -423,7 +427,7 @@ fn a_sender_with_a_leaked_reservation_is_dropped_with_that_reason() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let node = Node::client().expect("a node");
-    let group = node.group("wal").window_messages(0).codec::<Raw>();
-    let error = group.sender::<[u8]>().expect_err("no window");
+    let group = node.channel("wal").window_messages(0).codec::<Raw>();
+    let error = group.group::<[u8]>().expect_err("no window");
     assert!(error.to_string().contains("window_messages"), "{error}");
 }

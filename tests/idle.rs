@@ -17,7 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Dns, Fabric, FanInEvent, Node, PeersEvent, Pod, Policy, Raw, Receiver, Select, Sender};
+use ibex::{
+    Fabric, FanInEvent, Node, Pod, Policy, Raw, Receiver, Select, Sender,
+    discovery::{Dns, PeersEvent},
+};
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -170,8 +173,8 @@ fn watch_quorum(party: &mut Party) {
     let builder = Node::builder().fabric(party.setup.fabric, Policy::Require);
     let second = builder.listen("127.0.0.1:0").build().unwrap();
     let peer = party.node.connect(second.local_addr().unwrap()).unwrap();
-    let group = party.node.group("much").codec::<Raw>();
-    let mut group = group.sender::<[u8]>().unwrap();
+    let group = party.node.channel("much").codec::<Raw>();
+    let mut group = group.group::<[u8]>().unwrap();
     for peer in [&party.peer, &peer] {
         group.join(peer).unwrap();
     }
@@ -234,8 +237,8 @@ fn watch_fan_in(party: &mut Party) {
     let silent = peer.channel("late").codec::<Raw>();
     let mut silent = silent.sender::<[u8]>().unwrap();
     let threads = Usage::of(own_pid()).threads.len();
-    let fan_in = party.node.fan_in("late").codec::<Raw>();
-    let mut fan_in = fan_in.receiver::<[u8]>().unwrap();
+    let fan_in = party.node.channel("late").codec::<Raw>();
+    let mut fan_in = fan_in.fan_in::<[u8]>().unwrap();
     for _ in 0..2 {
         let joined = fan_in.next().unwrap();
         assert!(matches!(joined, FanInEvent::Joined(_)), "{joined:?}");

@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Discovery, DiscoveryError, Dns, Driver, Found, Node, Peers, PeersEvent, PeersEvents};
+use ibex::{
+    Driver, Node,
+    discovery::{Discovery, DiscoveryError, Dns, Found, Peers, PeersEvent, PeersEvents},
+};
 
 const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
 /// For what must come.

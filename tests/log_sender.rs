@@ -17,8 +17,8 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, Peer, Pod,
-    Receiver, Sender, SourceResult,
+    Driver, Fabric, Message, Node, Peer, Pod, Receiver, Sender,
+    log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult},
 };
 use over::Over;
 

@@ -331,8 +331,8 @@ fn sending_group(party: &mut Party) {
         (wal, second)
     });
     let peer = party.node.connect(address).unwrap();
-    let group = party.node.group("wal").window_messages(WINDOW);
-    let mut group = group.sender::<Entry>().unwrap();
+    let group = party.node.channel("wal").window_messages(WINDOW);
+    let mut group = group.group::<Entry>().unwrap();
     for peer in [&party.peer, &peer] {
         group.join(peer).unwrap();
     }

@@ -154,8 +154,8 @@ fn a_wait_for_counters_that_is_given_up_changes_nothing() {
 fn a_fan_in_an_opening_and_an_accept_that_are_given_up_lose_nothing() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
-        let all = pair.nodes[1].fan_in("all").codec::<Pod>();
-        let mut all = all.receiver::<u64>().expect("a fan-in");
+        let all = pair.nodes[1].channel("all").codec::<Pod>();
+        let mut all = all.fan_in::<u64>().expect("a fan-in");
         give_up(all.next_async());
         give_up(all.stream().into_future());
         let sender = pair.peers[0].channel("all").codec::<Pod>();

@@ -553,7 +553,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
 fn a_group_that_is_closed_names_the_members_that_never_opened() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (node, (_listener, theirs), peer) = meet_over(fabric);
-        let mut group = node.group("typed").sender::<u64>().expect("a group");
+        let mut group = node.channel("typed").group::<u64>().expect("a group");
         let _receiver = theirs.receiver::<u32>("typed").expect("another type");
         group.join(&peer).expect("a member");
         group.send(&1).expect_err("the types differ");

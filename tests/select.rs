@@ -5,7 +5,7 @@ mod pair;
 
 use std::{thread, time::Duration};
 
-use ibex::{Driver, Fabric, FanIn, FanInEvent, Node, Pod, Policy, Select};
+use ibex::{Driver, Fabric, FanIn, FanInEvent, Message, Node, Pod, Policy, Select};
 use pair::{FABRICS, Pair};
 
 /// Each round both have something, so each has its turn: half of a million rounds.
@@ -86,7 +86,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
     for fabrics in [FABRICS, [Fabric::Tcp; 2], [Fabric::Shm; 2]] {
         let node = Node::listen("127.0.0.1:0").expect("a node");
         let address = node.local_addr().expect("it listens");
-        let mut requests = node.fan_in("requests").codec::<Pod>().receiver::<u64>();
+        let mut requests = node.channel("requests").codec::<Pod>().fan_in::<u64>();
         let requests = requests.as_mut().expect("a fan-in");
         let client = |fabric| {
             let builder = Node::builder().fabric(fabric, Policy::Require);
@@ -202,7 +202,7 @@ fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
         let builder = Node::builder().driver(Driver::Caller).listen("127.0.0.1:0");
         let node = builder.build().expect("a node");
         let address = node.local_addr().expect("it listens");
-        let mut requests = node.fan_in("numbers").codec::<Pod>().receiver::<u64>();
+        let mut requests = node.channel("numbers").codec::<Pod>().fan_in::<u64>();
         let requests = requests.as_mut().expect("a fan-in");
         let mut select = Select::new();
 
@@ -273,7 +273,7 @@ fn number_of(requests: &mut FanIn<u64, Pod>) -> u64 {
     number(requests.try_next().expect("it is there"))
 }
 
-fn number(event: Option<FanInEvent<u64, Pod>>) -> u64 {
+fn number(event: Option<FanInEvent<Message<u64, Pod>>>) -> u64 {
     match event {
         Some(FanInEvent::Message(_, number)) => *number,
         other => panic!("{other:?}"),

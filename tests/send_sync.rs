@@ -7,12 +7,14 @@
 use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
     Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
-    LogSender, MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer,
-    PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Pod, QuorumError, Raw, Receiver, RecvError,
-    RecvTimeoutError, Reservation, SchemaMismatch, Select, SendError, SendTimeoutError, Sender,
-    Serde, ServiceError, SessionStats, SettingError, TryRecvError, TrySendError, VersionedFanIn,
-    VersionedFanInEvent, VersionedGroup, VersionedMessage, VersionedReceiver, VersionedSender,
+    MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerAt,
+    PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
+    SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
+    TryRecvError, TrySendError, VersionedMessage, VersionedReceiver, VersionedSender,
     WaitAckedError,
+    calls::ServiceError,
+    discovery::{Peers, PeersEvent, PeersEvents},
+    log::LogSender,
 };
 
 #[ibex::message]
@@ -73,10 +75,8 @@ fn handles_move_between_threads() {
     is_send::<VersionedReceiver<Entry, u64>>();
     is_send::<Group<Entry>>();
     is_static::<Group<Entry>>();
-    is_send::<VersionedGroup<Entry, u64>>();
     is_send::<FanIn<Entry>>();
     is_static::<FanIn<Entry>>();
-    is_send::<VersionedFanIn<Entry, u64>>();
     is_send::<Select>();
     is_send::<Events>();
     is_clone::<Events>();
@@ -114,8 +114,7 @@ fn messages_go_where_they_like() {
     is_send::<VersionedMessage<Entry, u64>>();
     is_static::<VersionedMessage<Entry, u64>>();
     is_send::<Message<u64, Pod>>();
-    is_send::<FanInEvent<Entry>>();
-    is_send::<VersionedFanInEvent<Entry, u64>>();
+    is_send::<FanInEvent<Message<Entry>>>();
     is_send::<Message<String, Serde>>();
     is_sync::<Message<String, Serde>>();
     is_not!(Cloned: Clone, Message<Entry>);

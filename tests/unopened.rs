@@ -59,8 +59,8 @@ fn a_fan_in_misses_nobody() {
     let (node, _listener, _peers) = meet(Driver::Threads);
     let mut events = node.events();
     let mut gathered = node
-        .fan_in("news")
-        .receiver::<u64>()
+        .channel("news")
+        .fan_in::<u64>()
         .expect("settings in range");
     gathered
         .next_timeout(10 * MOMENT)

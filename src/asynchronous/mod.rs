@@ -22,9 +22,9 @@
 //! | [`accept_async`](crate::Node::accept_async) | a peer that had come is there for the next call |
 //! | [`connect_async`](crate::Node::connect_async) | the attempt ends |
 //! | [`close_async`](crate::Node::close_async) | the node goes on closing |
-//! | [`call_async`](crate::Caller::call_async), [`stream_async`](crate::Caller::stream_async) | nothing was sent, or the handler is told that nobody waits |
-//! | [`next_async`](crate::Service::next_async) of a service | a request that had come is there for the next call |
-//! | [`reply_async`](crate::Request::reply_async) | the caller hears that there is no answer, unless it was sent |
+//! | [`call_async`](crate::calls::Caller::call_async), [`stream_async`](crate::calls::Caller::stream_async) | nothing was sent, or the handler is told that nobody waits |
+//! | [`next_async`](crate::calls::Service::next_async) of a service | a request that had come is there for the next call |
+//! | [`reply_async`](crate::calls::Request::reply_async) | the caller hears that there is no answer, unless it was sent |
 //! | [`accept_async`](crate::io::Listener::accept_async) of streams | a stream that had come is there for the next call |
 //! | [`connect_async`](crate::io::connect_async()) to a listener | the request is taken back; a listener that has accepted it reads the end |
 //!
@@ -118,7 +118,12 @@ pub use self::{
     receiving::{Messages, ReceivingEnd, RecvAsync},
     sending::{ReserveAsync, Reserved, SendAsync, SendSink, SendingEnd, WaitAckedAsync},
 };
-pub use crate::dialing::ConnectAsync;
+pub use crate::{
+    dialing::ConnectAsync,
+    draining::DrainAsync,
+    group::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
+    versions::VersionedOpenedAsync,
+};
 
 #[allow(unused_imports, reason = "the documentation names them")]
 use crate::{Receiver, Sender};

@@ -11,8 +11,7 @@ use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
 
 use crate::{
-    FanIn, FanInEvent, KnownVersions, Message, Receiver, RecvError, VersionedMessage,
-    VersionedReceiver, receiver,
+    FanIn, FanInEvent, Message, Receiver, RecvError, VersionedMessage, VersionedReceiver, receiver,
 };
 
 /// An end that receives: a [`Receiver`], a [`VersionedReceiver`], a [`FanIn`], or a `&mut` to
@@ -202,9 +201,9 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> ReceivingEnd for VersionedRec
     }
 }
 
-impl<T: ?Sized, C, V: KnownVersions<T, C>> ReceivingEnd for FanIn<T, C, V> {
-    type Received = Option<FanInEvent<T, C, V>>;
-    type Item = FanInEvent<T, C, V>;
+impl<T: ?Sized, C: Codec<T>> ReceivingEnd for FanIn<T, C> {
+    type Received = Option<FanInEvent<Message<T, C>>>;
+    type Item = FanInEvent<Message<T, C>>;
 
     #[inline]
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received> {
@@ -217,7 +216,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> ReceivingEnd for FanIn<T, C, V> {
     }
 
     fn leave(&mut self) {
-        self.stop_waiting();
+        self.gathered.stop_waiting();
     }
 }
 
@@ -250,12 +249,12 @@ fn item_of<M>(received: Result<M, RecvError>, is_over: &mut bool) -> Option<Resu
 }
 
 mod sealed {
-    use super::{Codec, FanIn, KnownVersions, Receiver, ReceivingEnd, VersionedReceiver};
+    use super::{Codec, FanIn, Receiver, ReceivingEnd, VersionedReceiver};
 
     pub trait Sealed {}
     impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {}
     impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {}
-    impl<T: ?Sized, C, V: KnownVersions<T, C>> Sealed for FanIn<T, C, V> {}
+    impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {}
     impl<R: ReceivingEnd> Sealed for &mut R {}
 }
 

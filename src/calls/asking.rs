@@ -1,7 +1,6 @@
 //! What a service's fan-in receives: frames, each with the caller that it is of.
 
 use std::{
-    convert::Infallible,
     marker::PhantomData,
     sync::{Arc, atomic::Ordering},
 };
@@ -16,20 +15,16 @@ use super::{
     frame::Body,
     header::{Header, Kind, Malformed},
 };
-use crate::{
-    ChannelBuilder, KnownVersions, OpenFailure, Sequence, channel_builder::Offer,
-    versions::known::sealed::Sealed,
-};
+use crate::{ChannelBuilder, OpenFailure, channel_builder::Offer, fan_in::Opening};
 
-/// Requests that are answered with `R`.
-pub(super) struct Asking<R: ?Sized>(Infallible, PhantomData<fn(&R)>);
+/// Requests of type `Q` that are answered with `R`, both by codec `C`.
+pub(super) struct Asking<Q: ?Sized, R: ?Sized, C>(PhantomData<fn(&Q, &R) -> C>);
 
 /// A frame of a caller.
 pub(super) struct Asked {
     pub(super) client: Arc<Client>,
     pub(super) header: Header,
     pub(super) body: Body,
-    sequence: Sequence,
 }
 
 /// A caller's place at a service, from the opening of the channel of its requests to the end of it.
@@ -44,9 +39,7 @@ pub(super) struct Seat {
     version: fn() -> Result<MessageVersion, OpenFailure>,
 }
 
-impl<R: ?Sized> Sealed for Asking<R> {}
-
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> KnownVersions<Q, C> for Asking<R> {
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opening for Asking<Q, R, C> {
     type Message = Asked;
     type Kept = Seat;
 
@@ -56,10 +49,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> KnownVersions<Q, C> for Askin
 
     fn offer() -> Result<Offer, OpenFailure> {
         request_version::<Q, R, C>().map(Offer::of_one)
-    }
-
-    fn sequence(asked: &Asked) -> Sequence {
-        asked.sequence
     }
 
     fn open(handle: &ReceiveHandle, raw: RawMessage, seat: &mut Seat) -> Result<Asked, RecvError> {
@@ -98,7 +87,6 @@ impl Seat {
                 Ok(Asked {
                     client: client.clone(),
                     header,
-                    sequence: raw.sequence(),
                     body: Body::InPlace(raw),
                 })
             }

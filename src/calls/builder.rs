@@ -14,7 +14,8 @@ use super::{
 #[cfg(feature = "rkyv")]
 use crate::Rkyv;
 use crate::{
-    Node, OpenError, OpenFailure, Peer, ServiceError, SettingError,
+    Node, OpenError, OpenFailure, Peer, SettingError,
+    calls::ServiceError,
     channel_builder::{Offer, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
@@ -132,7 +133,7 @@ macro_rules! settings {
     () => {
         /// Calls of one caller that may be under way. Default: 1024, range 1 to 65536. A caller
         /// waits at its own limit; what goes beyond the service's is
-        /// [refused](crate::CallError::Refused). More lets more requests and replies lie in the
+        /// [refused](crate::calls::CallError::Refused). More lets more requests and replies lie in the
         /// window.
         pub fn max_in_flight(mut self, calls: u32) -> Self {
             self.settings = self.settings.max_in_flight(calls);

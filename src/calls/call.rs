@@ -20,7 +20,7 @@ use super::{
     reply::Reply,
 };
 
-/// A call, for a task. See [`Caller::call_async`](crate::Caller::call_async). `V` is the request
+/// A call, for a task. See [`Caller::call_async`](crate::calls::Caller::call_async). `V` is the request
 /// or a reference to it.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {

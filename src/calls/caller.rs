@@ -20,7 +20,7 @@ use crate::message::DefaultCodec;
 ///
 /// Clones share one pair of channels. Any number of threads and tasks may call at a time, each
 /// waits for its own reply, and replies come in any order. As many calls as
-/// [`max_in_flight`](crate::CallsBuilder::max_in_flight) says are under way at a time; further
+/// [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) says are under way at a time; further
 /// ones wait for their turn, in the order in which they came. Calls that wait for the peer to open
 /// the service, or for room in the channel, may overtake each other: where the order matters, a call
 /// follows the answer to the one before.
@@ -32,7 +32,7 @@ use crate::message::DefaultCodec;
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use std::time::Duration;
-/// use ibex::{CallError, CallOptions, Caller, Execution};
+/// use ibex::calls::{CallError, CallOptions, Caller, Execution};
 ///
 /// fn price(quotes: &Caller<String, u64>, symbol: &String) -> Result<Option<u64>, CallError> {
 ///     let soon = CallOptions::new().timeout(Duration::from_millis(20));
@@ -120,7 +120,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// Calls, for a task. Nothing is sent before the first poll.
     ///
     /// Dropping the future cancels the call: a request that did not go out is not sent, and the
-    /// handler of one that did is told, by [`Request::cancelled`](crate::Request::cancelled). The
+    /// handler of one that did is told, by [`Request::cancelled`](crate::calls::Request::cancelled). The
     /// deadline counts from this call on.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use super::{
     outbox::Unsent,
     slots::{Key, Landed, Look},
 };
-use crate::Reply;
+use crate::calls::Reply;
 
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
 pub(super) struct Claim<L: Deref<Target = Line>> {

@@ -48,7 +48,7 @@ pub enum Refused {
     Invalid,
     /// The service ended before a handler got it.
     Closed,
-    /// The handler handed it back by [`Request::refuse`](crate::Request::refuse).
+    /// The handler handed it back by [`Request::refuse`](crate::calls::Request::refuse).
     ByHandler,
     /// The node that serves [drains](crate::Node::drain) and begins no call any more: send it to
     /// another node, or again to the one that comes in its place.

@@ -1,10 +1,13 @@
 //! Calls: requests to a service of a peer, and their replies.
 //!
-//! A service is a pair of channels of one name, requests one way and replies the other. Each
-//! message has a small header before its payload ([`header`]); the payload is written and read in
-//! place, by the codec of the caller's choice. Neither side has a thread or task that stands
-//! between: whoever has news takes in what has come and hands it to whoever it is for
-//! ([`line`], [`service`]), over locks that nobody waits for in a waker ([`attended`]).
+//! A [`Caller`] asks and a [`Service`] answers; the page
+//! [`request_and_reply`](crate::guide::request_and_reply) of the guide leads from the question to
+//! a program.
+//!
+//! A service is a pair of channels of one name: requests go one way and replies the other. A
+//! message has a small header in front of its payload, which the codec of the caller's choice
+//! writes and reads in place. Neither side has a thread or task in between: the thread that finds
+//! a message takes it in and hands it to the call that it belongs to.
 
 use std::marker::PhantomData;
 

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::claim::CallKind;
 
-/// Options of a call, or of all calls of a [`Caller`](crate::Caller): see
-/// [`Caller::with`](crate::Caller::with).
+/// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller): see
+/// [`Caller::with`](crate::calls::Caller::with).
 ///
 /// ```
 /// use std::time::Duration;
-/// use ibex::CallOptions;
+/// use ibex::calls::CallOptions;
 ///
 /// const LOOKUP: CallOptions = CallOptions::new()
 ///     .timeout(Duration::from_millis(50))
@@ -34,7 +34,7 @@ impl CallOptions {
     }
 
     /// The time from the call to its reply, or to the end of its stream. When it is over the call
-    /// fails, and the handler's [`deadline`](crate::Request::deadline) has passed. Default: none.
+    /// fails, and the handler's [`deadline`](crate::calls::Request::deadline) has passed. Default: none.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

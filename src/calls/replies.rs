@@ -21,16 +21,16 @@ use super::{
 };
 use crate::message::DefaultCodec;
 
-/// The replies to one request, one after the other. Made by [`Caller::stream`](crate::Caller::stream).
+/// The replies to one request, one after the other. Made by [`Caller::stream`](crate::calls::Caller::stream).
 ///
-/// The handler may send [`window`](crate::CallOptions::window) items ahead of those that were
+/// The handler may send [`window`](crate::calls::CallOptions::window) items ahead of those that were
 /// taken, and then waits: a stream that nobody takes from stops its own handler, and no other call.
 /// Dropping it before its end cancels the call.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
-/// use ibex::{CallError, Caller};
+/// use ibex::calls::{CallError, Caller};
 ///
 /// fn sum(ranges: &Caller<u64, u64>) -> Result<u64, CallError> {
 ///     let mut sum = 0;
@@ -143,7 +143,7 @@ impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
     }
 }
 
-/// Sends the request of a stream. See [`Caller::stream_async`](crate::Caller::stream_async).
+/// Sends the request of a stream. See [`Caller::stream_async`](crate::calls::Caller::stream_async).
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,

@@ -7,13 +7,13 @@ use ibex_codec::Codec;
 use super::frame::Opened;
 use crate::message::DefaultCodec;
 
-/// A reply where it came in, checked. Made by [`Caller::call`](crate::Caller::call).
+/// A reply where it came in, checked. Made by [`Caller::call`](crate::calls::Caller::call).
 ///
 /// Dereferences to the codec's view, as a [`Message`](crate::Message) does, and may be dropped on
 /// any thread.
 ///
 /// While it is held it stops the caller's channel of replies once the window behind it is full,
-/// and so all calls of its [`Caller`](crate::Caller) and its clones. A program that keeps
+/// and so all calls of its [`Caller`](crate::calls::Caller) and its clones. A program that keeps
 /// replies calls [`detach`](Self::detach), which copies the bytes out. Replies that nobody has
 /// taken yet stop nothing: they are copied out when the window needs it.
 pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {

@@ -25,7 +25,7 @@ use super::{
 use crate::{PeerAt, message::DefaultCodec};
 
 /// A request, read where it arrived, and the duty to answer it. Made by
-/// [`Service::next`](crate::Service::next).
+/// [`Service::next`](crate::calls::Service::next).
 ///
 /// Dereferences to the codec's view, as a [`Message`](crate::Message) does. It may be sent to
 /// another thread and answered there, by [`reply`](Self::reply), [`fail`](Self::fail) or, where
@@ -114,7 +114,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// ```
     /// # #[cfg(all(feature = "rkyv", feature = "tokio"))]
     /// # mod example {
-    /// use ibex::{AnswerError, Request};
+    /// use ibex::calls::{AnswerError, Request};
     ///
     /// async fn lookup(_key: u64) -> u64 { 7 }
     ///
@@ -175,7 +175,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     }
 
     /// Fails the call with an error of the application, a code and a text of up to 4 KiB, which the
-    /// caller gets as [`CallError::Failed`](crate::CallError::Failed). Never waits.
+    /// caller gets as [`CallError::Failed`](crate::calls::CallError::Failed). Never waits.
     pub fn fail(mut self, code: u32, text: &str) {
         let mut end = text.len().min(MAX_FAILURE_BYTES);
         while !text.is_char_boundary(end) {

@@ -32,8 +32,8 @@ use super::{
     source::Source,
 };
 use crate::{
-    Node, OpenError, OpenFailure, RecvError, Role, ServiceError, channel_builder::Offer,
-    message::DefaultCodec,
+    Node, OpenError, OpenFailure, RecvError, Role, calls::ServiceError, channel_builder::Offer,
+    fan_in::Gathered, message::DefaultCodec,
 };
 
 /// Serves calls. Made by [`Node::service`] for all peers, or by
@@ -44,7 +44,7 @@ use crate::{
 /// request waits until it is asked for, and its caller with it.
 ///
 /// Dropping it refuses the requests that it holds and nobody got, so that their callers know them
-/// as [not executed](crate::Execution::NotExecuted). Handlers that have theirs may still answer.
+/// as [not executed](crate::calls::Execution::NotExecuted). Handlers that have theirs may still answer.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -114,7 +114,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         };
         let name = node.runtime.take_service_name(template.name());
         let name = name.ok_or_else(taken)?;
-        let source = Source::of_node(node.fan_in_of(template)?);
+        let source = Source::of_node(Gathered::open(node, template)?);
         Ok(Self::on(source, settings, node.runtime.clone(), name))
     }
 

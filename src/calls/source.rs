@@ -14,7 +14,7 @@ use super::{
     builder::reply_version,
     request::Request,
 };
-use crate::{ChannelBuilder, FanIn, FanInError, FanInEvent, RecvError};
+use crate::{ChannelBuilder, FanInError, FanInEvent, RecvError, fan_in::Gathered};
 
 /// See the module.
 pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
@@ -28,7 +28,7 @@ pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 }
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
-    Node(FanIn<Q, C, Asking<R>>),
+    Node(Gathered<Asking<Q, R, C>>),
     /// With the place of the only caller, until its channel has ended.
     Peer(ReceiveHandle, Seat),
     Nobody,
@@ -42,7 +42,7 @@ pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
-    pub(super) fn of_node(fan_in: FanIn<Q, C, Asking<R>>) -> Self {
+    pub(super) fn of_node(fan_in: Gathered<Asking<Q, R, C>>) -> Self {
         Self::new(From::Node(fan_in))
     }
 
@@ -145,7 +145,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    fn of_event(&mut self, event: Option<FanInEvent<Q, C, Asking<R>>>) -> Taken {
+    fn of_event(&mut self, event: Option<FanInEvent<Asked>>) -> Taken {
         match event {
             Some(FanInEvent::Message(_, asked)) => return Taken::Frame(asked),
             Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}

@@ -12,8 +12,8 @@ use super::{Discovery, DiscoveryError, Found};
 /// name stands for all of them.
 ///
 /// ```
-/// # fn start(node: &ibex::Node) -> std::io::Result<ibex::Peers> {
-/// node.keep_connected(ibex::Dns::new("replicas.storage.svc", 7000))
+/// # fn start(node: &ibex::Node) -> std::io::Result<ibex::discovery::Peers> {
+/// node.keep_connected(ibex::discovery::Dns::new("replicas.storage.svc", 7000))
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,7 @@
-//! Sources of the addresses of a node's peers.
+//! Peers that a node stays connected to, and the sources of their addresses.
+//!
+//! [`Node::keep_connected`](crate::Node::keep_connected) takes a [`Discovery`], which answers the
+//! addresses, and gives [`Peers`], which dials them, and again when a peer is lost.
 #![forbid(unsafe_code)]
 
 mod dns;
@@ -6,6 +9,7 @@ mod dns;
 use std::{error::Error, time::Duration};
 
 pub use self::dns::Dns;
+pub use crate::peers::{PeerAtAsync, Peers, PeersEvent, PeersEventAsync, PeersEvents};
 use crate::{ToAddress, address};
 
 /// Answers the addresses that a node should be connected to by now: what
@@ -16,7 +20,7 @@ use crate::{ToAddress, address};
 ///
 /// ```
 /// use std::{fs, path::PathBuf, time::Duration};
-/// use ibex::{Discovery, DiscoveryError, Found};
+/// use ibex::discovery::{Discovery, DiscoveryError, Found};
 ///
 /// struct Listed(PathBuf);
 ///
@@ -32,12 +36,12 @@ pub trait Discovery: Send + 'static {
     ///
     /// It may block, as a request does that the registry answers when something has changed. It
     /// has a thread of its own, which ends with its last answer, or when it returns after the
-    /// [`Peers`](crate::Peers) were dropped.
+    /// [`Peers`] were dropped.
     ///
     /// # Errors
     ///
     /// Whatever kept it from an answer. The last answer stays in force, the program hears of the
-    /// first failure in a row ([`DiscoveryFailed`](crate::PeersEvent::DiscoveryFailed)), and it is
+    /// first failure in a row ([`DiscoveryFailed`](crate::discovery::PeersEvent::DiscoveryFailed)), and it is
     /// asked again, after pauses that grow to 5 s. A panic counts as a failure.
     fn find(&mut self) -> Result<Found, DiscoveryError>;
 }

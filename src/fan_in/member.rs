@@ -4,8 +4,8 @@ use std::task::Waker;
 
 use ibex_transport::channel::{RawMessage, ReceiveHandle};
 
-use super::FanInEvent;
-use crate::{Counts, KnownVersions, PeerAt};
+use super::{FanInEvent, Opening};
+use crate::{Counts, PeerAt};
 
 /// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct FanInPeer {
 
 impl FanInPeer {
     /// `None` if it has not joined.
-    pub(super) fn of<K>(member: &Member<K>) -> Option<Self> {
+    pub(super) fn of<O: Opening>(member: &Member<O>) -> Option<Self> {
         member.has_joined.then(|| Self {
             peer: member.peer,
             counts: member.handle.counts(),
@@ -29,12 +29,12 @@ impl FanInPeer {
 }
 
 /// One peer's end.
-pub(super) struct Member<K> {
+pub(super) struct Member<O: Opening> {
     pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
     /// What the messages before left.
-    kept: K,
+    kept: O::Kept,
 
     // Whether it may have something.
     pub(super) is_hot: bool,
@@ -45,9 +45,9 @@ pub(super) struct Member<K> {
     pub(super) waker: Waker,
 }
 
-impl<K> Member<K> {
+impl<O: Opening> Member<O> {
     /// Hot: it may have sent already.
-    pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, kept: K, waker: Waker) -> Self {
+    pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, kept: O::Kept, waker: Waker) -> Self {
         Self {
             peer,
             handle,
@@ -71,13 +71,9 @@ impl<K> Member<K> {
 
     /// What it sent.
     #[inline]
-    pub(super) fn sent<T, C, V>(&mut self, raw: RawMessage) -> FanInEvent<T, C, V>
-    where
-        T: ?Sized,
-        V: KnownVersions<T, C, Kept = K>,
-    {
+    pub(super) fn sent(&mut self, raw: RawMessage) -> FanInEvent<O::Message> {
         self.silent = 0;
-        match V::open(&self.handle, raw, &mut self.kept) {
+        match O::open(&self.handle, raw, &mut self.kept) {
             Ok(message) => FanInEvent::Message(self.peer, message),
             Err(error) => FanInEvent::Lost(self.peer, error.into()),
         }

@@ -1,7 +1,6 @@
 //! A group's waiting calls for tasks.
 
 use std::{
-    borrow::Borrow,
     fmt,
     future::Future,
     pin::Pin,
@@ -10,11 +9,8 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{
-    Group, GroupSendError, QuorumError, VersionedGroup,
-    encoding::{Either, Single},
-};
-use crate::{OneVersion, Sequence, message::DefaultCodec};
+use super::{Group, GroupSendError, QuorumError, encoding::Encoded};
+use crate::{Sequence, message::DefaultCodec};
 
 /// A message on its way into a group. See [`Group::send_async`].
 #[must_use = "a future does nothing unless it is awaited"]
@@ -23,26 +19,18 @@ pub struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
     value: &'a T,
 }
 
-/// A message on its way into a group of two versions. See
-/// [`VersionedGroup::send_async`](VersionedGroup#method.send_async-1).
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct VersionedGroupSendAsync<'a, N: ?Sized, O: ?Sized, C, F, B> {
-    group: &'a mut VersionedGroup<N, O, C>,
-    message: Either<'a, N, O, C, F, B>,
-}
-
 /// Waits for a quorum. See [`Group::wait_acked_async`].
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec, V = OneVersion> {
-    group: &'a mut Group<T, C, V>,
+pub struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec> {
+    group: &'a mut Group<T, C>,
     sequence: Sequence,
     quorum: usize,
 }
 
 /// Waits until all members' engines have everything. See [`Group::flush_async`].
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct GroupFlushAsync<'a, T: ?Sized, C = DefaultCodec, V = OneVersion> {
-    group: &'a mut Group<T, C, V>,
+pub struct GroupFlushAsync<'a, T: ?Sized, C = DefaultCodec> {
+    group: &'a mut Group<T, C>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
@@ -51,7 +39,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// Dropping the future before it is ready sends nothing, to anyone. It has no timer, so it
     /// waits as long as it takes until members open their ends, and drops one that is
-    /// [full for too long](super::GroupBuilder::when_full) only when it is polled for another
+    /// [full for too long](Group::when_full) only when it is polled for another
     /// reason.
     ///
     /// # Errors
@@ -62,31 +50,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     }
 }
 
-/// A group of two versions.
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedGroup<N, O, C> {
-    /// Sends a message, for a task, as [`Group::send_async`]; each member gets the version that
-    /// it has. `older` is as for `send`, and is called once whatever the future is polled.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::send`].
-    pub fn send_async<'a, F, B>(
-        &'a mut self,
-        value: &'a N,
-        older: F,
-    ) -> VersionedGroupSendAsync<'a, N, O, C, F, B>
-    where
-        F: FnOnce(&N) -> B,
-        B: Borrow<O>,
-    {
-        VersionedGroupSendAsync {
-            group: self,
-            message: Either::new(value, older),
-        }
-    }
-}
-
-impl<T: ?Sized, C, V> Group<T, C, V> {
+impl<T: ?Sized, C> Group<T, C> {
     /// Waits until every member's engine holds everything that was sent, for a task. Those that
     /// end before are dropped. It asks all of them and is woken by each; dropping the future
     /// takes the questions back.
@@ -100,7 +64,7 @@ impl<T: ?Sized, C, V> Group<T, C, V> {
     ///     Ok(())
     /// }
     /// ```
-    pub fn flush_async(&mut self) -> GroupFlushAsync<'_, T, C, V> {
+    pub fn flush_async(&mut self) -> GroupFlushAsync<'_, T, C> {
         GroupFlushAsync { group: self }
     }
 
@@ -109,11 +73,7 @@ impl<T: ?Sized, C, V> Group<T, C, V> {
     /// # Errors
     ///
     /// As [`wait_acked`](Self::wait_acked).
-    pub fn wait_acked_async(
-        &mut self,
-        sequence: Sequence,
-        quorum: usize,
-    ) -> QuorumAsync<'_, T, C, V> {
+    pub fn wait_acked_async(&mut self, sequence: Sequence, quorum: usize) -> QuorumAsync<'_, T, C> {
         QuorumAsync {
             group: self,
             sequence,
@@ -127,33 +87,13 @@ impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { group, value } = self.get_mut();
-        let mut message = Single::<T, C>::new(value);
+        let mut message = Encoded::<T, C>::new(value);
         let sent = group.group.poll_send(context.waker(), &mut message);
         sent.map_err(|failure| GroupSendError::of(group.template.name(), failure))
     }
 }
 
-// Nothing of it is pinned.
-impl<N: ?Sized, O: ?Sized, C, F, B> Unpin for VersionedGroupSendAsync<'_, N, O, C, F, B> {}
-
-impl<N, O, C, F, B> Future for VersionedGroupSendAsync<'_, N, O, C, F, B>
-where
-    N: ?Sized,
-    O: ?Sized,
-    C: Codec<N> + Codec<O>,
-    F: FnOnce(&N) -> B,
-    B: Borrow<O>,
-{
-    type Output = Result<Sequence, GroupSendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { group, message } = self.get_mut();
-        let sent = group.group.poll_send(context.waker(), message);
-        sent.map_err(|failure| GroupSendError::of(group.template.name(), failure))
-    }
-}
-
-impl<T: ?Sized, C, V> Future for QuorumAsync<'_, T, C, V> {
+impl<T: ?Sized, C> Future for QuorumAsync<'_, T, C> {
     type Output = Result<(), QuorumError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -166,7 +106,7 @@ impl<T: ?Sized, C, V> Future for QuorumAsync<'_, T, C, V> {
     }
 }
 
-impl<T: ?Sized, C, V> Future for GroupFlushAsync<'_, T, C, V> {
+impl<T: ?Sized, C> Future for GroupFlushAsync<'_, T, C> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -182,19 +122,13 @@ impl<T: ?Sized, C> Drop for GroupSendAsync<'_, T, C> {
     }
 }
 
-impl<N: ?Sized, O: ?Sized, C, F, B> Drop for VersionedGroupSendAsync<'_, N, O, C, F, B> {
+impl<T: ?Sized, C> Drop for QuorumAsync<'_, T, C> {
     fn drop(&mut self) {
         self.group.group.leave_waits();
     }
 }
 
-impl<T: ?Sized, C, V> Drop for QuorumAsync<'_, T, C, V> {
-    fn drop(&mut self) {
-        self.group.group.leave_waits();
-    }
-}
-
-impl<T: ?Sized, C, V> Drop for GroupFlushAsync<'_, T, C, V> {
+impl<T: ?Sized, C> Drop for GroupFlushAsync<'_, T, C> {
     fn drop(&mut self) {
         self.group.group.leave_waits();
     }
@@ -206,15 +140,7 @@ impl<T: ?Sized, C> fmt::Debug for GroupSendAsync<'_, T, C> {
     }
 }
 
-impl<N: ?Sized, O: ?Sized, C, F, B> fmt::Debug for VersionedGroupSendAsync<'_, N, O, C, F, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("VersionedGroupSendAsync")
-            .field(&self.group)
-            .finish()
-    }
-}
-
-impl<T: ?Sized, C, V> fmt::Debug for QuorumAsync<'_, T, C, V> {
+impl<T: ?Sized, C> fmt::Debug for QuorumAsync<'_, T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QuorumAsync")
             .field("group", &self.group)
@@ -224,7 +150,7 @@ impl<T: ?Sized, C, V> fmt::Debug for QuorumAsync<'_, T, C, V> {
     }
 }
 
-impl<T: ?Sized, C, V> fmt::Debug for GroupFlushAsync<'_, T, C, V> {
+impl<T: ?Sized, C> fmt::Debug for GroupFlushAsync<'_, T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("GroupFlushAsync").field(&self.group).finish()
     }

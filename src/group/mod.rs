@@ -8,12 +8,14 @@ use ibex_transport::channel::{SendGroup, WhenFull};
 
 pub use self::{
     error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},
-    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync, VersionedGroupSendAsync},
+    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    AndOlder, CloseReason, KnownVersions, Node, OneVersion, OpenError, Peer, PeerAt, Sequence,
-    SettingError, message::DefaultCodec, template::ChannelTemplate,
+    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, SettingError,
+    channel_builder::{Offer, message_version},
+    message::DefaultCodec,
+    template::ChannelTemplate,
 };
 
 mod encoding;
@@ -38,9 +40,9 @@ mod sending;
 /// # Slow members, and those that are gone
 ///
 /// A member can be behind by its window and no more. Once that is full, sending waits for it,
-/// or drops it: [`GroupBuilder::when_full`]. A member whose channel has ended, whose type is
+/// or drops it: [`when_full`](Self::when_full). A member whose channel has ended, whose type is
 /// another, or that has not opened its end within
-/// [`open_timeout`](GroupBuilder::open_timeout) is always dropped, by the call that notices,
+/// [`open_timeout`](crate::ChannelBuilder::open_timeout) is always dropped, by the call that notices,
 /// and the group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped.
 /// Its receiver, if it lives, gets what was sent to it, and then, if it was too slow or opened
 /// its end too late, no orderly end but [`RecvError::Disconnected`](crate::RecvError) with
@@ -78,38 +80,16 @@ mod sending;
 ///
 /// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
 /// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
-pub struct Group<T: ?Sized, C = DefaultCodec, V = OneVersion> {
+pub struct Group<T: ?Sized, C = DefaultCodec> {
     group: SendGroup<PeerAt>,
     template: ChannelTemplate,
     _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> (C, V)>,
-}
-
-/// A [`Group`] whose ends know two versions of the message type. Made by
-/// [`GroupBuilder::versions`].
-pub type VersionedGroup<N, O, C = DefaultCodec> = Group<N, C, AndOlder<O>>;
-
-/// Settings of a [`Group`]. Made by [`Node::group`], ends in [`sender`](Self::sender).
-#[derive(Debug)]
-#[must_use = "a builder does nothing until `sender`"]
-pub struct GroupBuilder<'a, C = DefaultCodec> {
-    node: &'a Node,
-    template: ChannelTemplate,
-    when_full: WhenFull,
     _codec: PhantomData<fn() -> C>,
 }
 
-/// Makes a [`Group`] that knows two versions of its message type. Made by
-/// [`GroupBuilder::versions`], behind its settings and codec.
-#[must_use = "a builder does nothing until `sender`"]
-pub struct GroupVersionsBuilder<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    group: GroupBuilder<'a, C>,
-    _versions: PhantomData<fn(&N, &O)>,
-}
-
 impl Node {
-    /// A sender of the channel `name` for several peers of this node, which
-    /// [`join`](Group::join) it one by one.
+    /// Makes a sender of the channel `name` for several peers of this node, which
+    /// [`join`](Group::join) it one by one, with the default settings and codec.
     ///
     /// ```
     /// # #[ibex::message]
@@ -119,153 +99,62 @@ impl Node {
     /// type Error = Box<dyn std::error::Error>;
     ///
     /// fn open(node: &Node, replicas: &[Peer]) -> Result<Group<Entry>, Error> {
-    ///     let mut log = node.group("wal").window_messages(1024).sender::<Entry>()?;
+    ///     let mut log = node.group::<Entry>("wal")?;
     ///     for replica in replicas {
     ///         log.join(replica)?;
     ///     }
     ///     Ok(log)
     /// }
     /// ```
-    pub fn group(&self, name: &str) -> GroupBuilder<'_> {
-        GroupBuilder {
-            node: self,
-            template: ChannelTemplate::new(self, name),
-            when_full: WhenFull::default(),
-            _codec: PhantomData,
-        }
+    ///
+    /// # Errors
+    ///
+    /// None: the settings are the node's, which were checked when it was made. A name or type
+    /// that cannot be had is told by [`join`](Group::join).
+    #[cfg(feature = "rkyv")]
+    pub fn group<T: ?Sized>(&self, name: &str) -> Result<Group<T>, SettingError>
+    where
+        crate::Rkyv: Codec<T>,
+    {
+        self.channel(name).group()
     }
 }
 
-impl<'a, C> GroupBuilder<'a, C> {
-    /// How messages are encoded. As
-    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
-    pub fn codec<D>(self) -> GroupBuilder<'a, D> {
-        GroupBuilder {
-            node: self.node,
-            template: self.template,
-            when_full: self.when_full,
-            _codec: PhantomData,
-        }
-    }
-
-    /// What becomes of a member whose window is full. Default: [`WhenFull::Wait`], so the
-    /// slowest member sets the pace of all.
-    ///
-    /// [`WhenFull::DropAfter`] is measured from the first send that finds no room at the
-    /// member. Nobody keeps time between calls: it is dropped by the first send, or while one
-    /// waits, that finds it full for so long.
-    pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.when_full = when_full;
-        self
-    }
-
-    /// Messages that may be sent to a member and that it has not released. As
-    /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
-    pub fn window_messages(mut self, messages: u64) -> Self {
-        self.template = self.template.window_messages(messages);
-        self
-    }
-
-    /// The same in bytes. As
-    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.window_bytes(bytes);
-        self
-    }
-
-    /// The longest message. As
-    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
-    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.max_message_bytes(bytes);
-        self
-    }
-
-    /// See [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
-    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.max_unreleased_bytes(bytes);
-        self
-    }
-
-    /// How long a blocking call waits for a member to open its end before it drops it. As
-    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
-    pub fn open_timeout(mut self, timeout: Duration) -> Self {
-        self.template = self.template.open_timeout(timeout);
-        self
-    }
-
-    /// A group that nobody has joined.
+impl<C> ChannelBuilder<C, &Node> {
+    /// Makes a group that nobody has joined.
     ///
     /// # Errors
     ///
     /// [`SettingError`]: a setting is out of its range. A name or type that cannot be had is
     /// told by [`join`](Group::join).
-    pub fn sender<T: ?Sized>(self) -> Result<Group<T, C>, SettingError>
+    pub fn group<T: ?Sized>(self) -> Result<Group<T, C>, SettingError>
     where
         C: Codec<T>,
     {
-        self.open()
-    }
-
-    /// For ends that know two versions of the message type, newer and older: members are updated
-    /// one after the other, and each is sent its own. See [`Versions`](crate::Versions).
-    ///
-    /// ```
-    /// # #[cfg(feature = "rkyv")]
-    /// # mod example {
-    /// use ibex::{Node, Peer};
-    ///
-    /// #[ibex::message]
-    /// struct EntryV1 { offset: u64 }
-    ///
-    /// #[ibex::message]
-    /// struct EntryV2 { offset: u64, term: u64 }
-    ///
-    /// fn replicate(node: &Node, replicas: &[Peer]) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let mut log = node.group("wal").versions::<EntryV2, EntryV1>().sender()?;
-    ///     for replica in replicas {
-    ///         log.join(replica)?;
-    ///     }
-    ///     let entry = EntryV2 { offset: 0, term: 7 };
-    ///     // Made once, and only if a replica runs the older program.
-    ///     let sequence = log.send(&entry, |entry| EntryV1 { offset: entry.offset })?;
-    ///     log.wait_acked(sequence, 2)?;
-    ///     Ok(())
-    /// }
-    /// # }
-    /// ```
-    pub fn versions<N: ?Sized, O: ?Sized>(self) -> GroupVersionsBuilder<'a, N, O, C>
-    where
-        C: Codec<N> + Codec<O>,
-    {
-        GroupVersionsBuilder {
-            group: self,
-            _versions: PhantomData,
-        }
-    }
-
-    fn open<T: ?Sized, V>(self) -> Result<Group<T, C, V>, SettingError> {
         Ok(Group {
             template: self.template.checked()?,
-            group: SendGroup::new(&self.node.runtime, self.when_full),
+            group: SendGroup::new(&self.at.runtime),
             _message: PhantomData,
             _codec: PhantomData,
         })
     }
 }
 
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> GroupVersionsBuilder<'_, N, O, C> {
-    /// A group that nobody has joined.
+impl<T: ?Sized, C> Group<T, C> {
+    /// Sets the fate of a member whose window is full. Default: [`WhenFull::Wait`], so the
+    /// slowest member sets the pace of all.
     ///
-    /// # Errors
-    ///
-    /// [`SettingError`]: a setting is out of its range. A name or types that cannot be had are
-    /// told by [`join`](Group::join).
-    pub fn sender(self) -> Result<VersionedGroup<N, O, C>, SettingError> {
-        self.group.open()
+    /// [`WhenFull::DropAfter`] is measured from the first send that finds no room at the
+    /// member. Nobody keeps time between calls: it is dropped by the first send, or while one
+    /// waits, that finds it full for so long.
+    #[must_use]
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.group.set_when_full(when_full);
+        self
     }
 }
 
-impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
+impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     // ---- Members ---------------------------------------------------------------------
 
     /// Opens the sending end with a peer, which gets every message from the next one on.
@@ -283,7 +172,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
     /// If it is a peer of another node.
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session());
-        let handle = channel.open_sender(V::offer())?;
+        let handle = channel.open_sender(message_version::<T, C>().map(Offer::of_one))?;
         let Ok(member) = self.group.join(peer.at(), handle) else {
             unreachable!("a new end has no clone")
         };
@@ -291,7 +180,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
     }
 }
 
-impl<T: ?Sized, C, V> Group<T, C, V> {
+impl<T: ?Sized, C> Group<T, C> {
     /// The members as they are now, in the order of joining. One that is gone is listed until
     /// a call has noticed.
     #[must_use]
@@ -393,19 +282,12 @@ impl<T: ?Sized, C, V> Group<T, C, V> {
     }
 }
 
-impl<T: ?Sized, C, V> fmt::Debug for Group<T, C, V> {
+impl<T: ?Sized, C> fmt::Debug for Group<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")
             .field("channel", &self.template.name())
             .field("members", &self.group.members().count())
             .field("sent", &self.sent())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for GroupVersionsBuilder<'_, N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupVersionsBuilder")
             .finish_non_exhaustive()
     }
 }

@@ -1,16 +1,12 @@
-//! What a group is sent, of one version and of two.
+//! What a group is sent.
 
-use std::{borrow::Borrow, time::Duration};
+use std::time::Duration;
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::GroupMessage;
 
-use super::{
-    Group, GroupSendError, MemberId, VersionedGroup,
-    encoding::{Either, Single},
-};
-use crate::{PeerAt, Sender, Sequence, VersionedSender};
+use super::{Group, GroupSendError, MemberId, encoding::Encoded};
+use crate::{PeerAt, Sender, Sequence};
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// Takes an end in that may have been sent to, whatever its channel's name and settings: its
@@ -64,7 +60,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends a message to all members; waits while the window of one is full (but see
-    /// [`GroupBuilder::when_full`](super::GroupBuilder::when_full)), or its end not open yet. Returns the message's place in
+    /// [`when_full`](Self::when_full)), or its end not open yet. Returns the message's place in
     /// the group.
     ///
     /// It is encoded once, into the first member's window, and copied to the others'. One that
@@ -107,100 +103,8 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
 
     #[inline]
     fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, GroupSendError> {
-        self.put(&mut Single::<T, C>::new(value), patience)
-    }
-}
-
-/// A group of two versions.
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedGroup<N, O, C> {
-    /// Takes an end in, as [`Group::join_sender`].
-    ///
-    /// # Errors
-    ///
-    /// The sender, if it is a clone.
-    ///
-    /// # Panics
-    ///
-    /// If its peer is one of another node.
-    #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
-    pub fn join_sender(
-        &mut self,
-        sender: VersionedSender<N, O, C>,
-    ) -> Result<MemberId, VersionedSender<N, O, C>> {
-        let peer = PeerAt::of(sender.handle.session().peer());
-        let joined = self.group.join(peer, sender.handle);
-        joined.map(MemberId).map_err(VersionedSender::new)
-    }
-
-    /// Takes a member out and gives its sender back, as [`Group::leave`].
-    pub fn leave(&mut self, member: MemberId) -> Option<VersionedSender<N, O, C>> {
-        self.group.leave(member.0).map(VersionedSender::new)
-    }
-
-    /// Sends a message to all members, each in the version that it has; waits as
-    /// [`Group::send`].
-    ///
-    /// `older` makes the older version of it. It is called once if a member has that version,
-    /// and else not at all. Each version is encoded once.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::send`]. A version that cannot be encoded is sent to nobody, nor is the other.
-    pub fn send<B: Borrow<O>>(
-        &mut self,
-        value: &N,
-        older: impl FnOnce(&N) -> B,
-    ) -> Result<Sequence, GroupSendError> {
-        self.send_with(value, older, Patience::FOREVER)
-    }
-
-    /// Sends a message if every member has room for it now.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::try_send`].
-    pub fn try_send<B: Borrow<O>>(
-        &mut self,
-        value: &N,
-        older: impl FnOnce(&N) -> B,
-    ) -> Result<Sequence, GroupSendError> {
-        self.send_with(value, older, Patience::None)
-    }
-
-    /// Sends a message, waiting for up to `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::try_send`], when the time is up.
-    pub fn send_timeout<B: Borrow<O>>(
-        &mut self,
-        value: &N,
-        older: impl FnOnce(&N) -> B,
-        timeout: Duration,
-    ) -> Result<Sequence, GroupSendError> {
-        self.send_with(value, older, Patience::at_most(timeout))
-    }
-
-    #[inline]
-    fn send_with<B: Borrow<O>>(
-        &mut self,
-        value: &N,
-        older: impl FnOnce(&N) -> B,
-        patience: Patience,
-    ) -> Result<Sequence, GroupSendError> {
-        self.put(&mut Either::<N, O, C, _, B>::new(value, older), patience)
-    }
-}
-
-impl<T: ?Sized, C, V> Group<T, C, V> {
-    #[inline]
-    fn put(
-        &mut self,
-        message: &mut impl GroupMessage,
-        patience: Patience,
-    ) -> Result<Sequence, GroupSendError> {
         self.group
-            .send(message, patience)
+            .send(&mut Encoded::<T, C>::new(value), patience)
             .map_err(|failure| GroupSendError::of(self.template.name(), failure))
     }
 }

@@ -80,12 +80,12 @@ impl Listener {
         check_name(name)?;
         let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
         let name = node.listener_names.take(name).ok_or_else(taken)?;
-        let requests = node.fan_in(&name).codec::<Announcement>();
+        let requests = node.channel(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
             .window_bytes(BACKLOG_BYTES)
             .told_as(Interface::Listener);
-        let requests = requests.receiver();
+        let requests = requests.fan_in();
         Ok(Self {
             name,
             requests: requests
@@ -151,7 +151,7 @@ impl Listener {
     }
 
     /// Takes in what came of a peer.
-    fn take(&mut self, event: FanInEvent<u64, Announcement>) -> io::Result<()> {
+    fn take(&mut self, event: FanInEvent<Message<u64, Announcement>>) -> io::Result<()> {
         match event {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
                 Some(peer) => {
@@ -183,7 +183,7 @@ impl Listener {
             Ok(mut stream) => {
                 held.message.ack();
                 // Whoever connects hears of it, where callers turn the engine.
-                self.requests.let_out();
+                self.requests.gathered.let_out();
                 let is_withdrawn = stream.read.is_empty();
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }

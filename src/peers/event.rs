@@ -10,7 +10,7 @@ use std::{
 use ibex_ring::parking::{Patience, Ticket};
 
 use super::{PeersEventAsync, board::Board};
-use crate::{ConnectError, DiscoveryError, EndCause, Peer, PeerId};
+use crate::{ConnectError, EndCause, Peer, PeerId, discovery::DiscoveryError};
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_transport::engine::Admission;
 
-use crate::{ConnectError, DiscoveryError};
+use crate::{ConnectError, discovery::DiscoveryError};
 
 /// News for the keeper. Telling never waits for it.
 #[derive(Default)]

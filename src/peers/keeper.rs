@@ -18,7 +18,10 @@ use super::{
     reaching::who,
     watch_close,
 };
-use crate::{ConnectError, Discovery, DiscoveryError, Peer, PeerId};
+use crate::{
+    ConnectError, Peer, PeerId,
+    discovery::{Discovery, DiscoveryError},
+};
 
 pub(super) struct Keeper {
     own: PeerId,
@@ -203,12 +206,8 @@ impl Keeper {
                 move || stopping.is_stopped(),
                 move |outcome| inbox.tell(News::Dialed(answered, outcome)),
             );
-            if let Err(source) = dialing {
-                let address = address.clone();
-                failed.push((
-                    address.clone(),
-                    ConnectError::Environment { address, source },
-                ));
+            if let Err(error) = dialing {
+                failed.push((address.clone(), ConnectError::environment(address, error)));
             }
         }
         for (address, error) in failed {

@@ -33,7 +33,7 @@ use self::{
     inbox::{Inbox, News},
     keeper::Keeper,
 };
-use crate::{Discovery, Node, Peer, ToAddress, address};
+use crate::{Node, Peer, ToAddress, address, discovery::Discovery};
 
 /// The peers that a node keeps connected: [`Node::keep_connected`].
 ///
@@ -72,7 +72,7 @@ impl Node {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
-    /// use ibex::{Node, PeersEvent};
+    /// use ibex::{Node, discovery::PeersEvent};
     ///
     /// let replica = Node::listen("127.0.0.1:0")?;
     /// let address = replica.local_addr().unwrap();

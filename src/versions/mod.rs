@@ -10,19 +10,17 @@ use ibex_transport::{
     session::Counts,
 };
 
-pub(crate) use self::known::fingerprint;
-pub use self::{
-    futures::VersionedOpenedAsync,
-    known::{AndOlder, KnownVersions, OneVersion},
-};
+pub use self::futures::VersionedOpenedAsync;
 use crate::{
     ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvTimeoutError, SendTimeoutError,
-    Sender, Sequence, TryRecvError, channel_builder::Offer, error::recv_error,
+    Sender, Sequence, TryRecvError,
+    channel_builder::{Offer, message_version},
+    error::recv_error,
     message::DefaultCodec,
+    receiver,
 };
 
 mod futures;
-pub(crate) mod known;
 
 /// Something of the newer version or of the older: a message, or an end of a channel.
 ///
@@ -85,10 +83,9 @@ pub(crate) mod known;
 /// with the newer type alone, or names it the older of the next two. Each end that is opened
 /// knows two; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
 ///
-/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) have such ends too, one with each of
-/// their peers, which may be of either release:
-/// [`FanInBuilder::versions`](crate::FanInBuilder::versions),
-/// [`GroupBuilder::versions`](crate::GroupBuilder::versions).
+/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) have one message type. Where their
+/// peers are of two releases, open such an end with each peer instead, or give the newer type a
+/// channel of a new name.
 ///
 /// # What is settled, and when
 ///
@@ -176,7 +173,15 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     }
 
     fn offer() -> Result<Offer, OpenFailure> {
-        <AndOlder<O> as KnownVersions<N, C>>::offer()
+        let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
+        if newer.fingerprint == older.fingerprint {
+            let schema = newer.schema;
+            return Err(OpenFailure::SameVersions { schema });
+        }
+        Ok(Offer {
+            newest: newer,
+            older: vec![older],
+        })
     }
 }
 
@@ -382,8 +387,17 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
 
     #[inline]
     fn open(&mut self, raw: RawMessage) -> Result<VersionedMessage<N, O, C>, RecvError> {
-        <AndOlder<O> as KnownVersions<N, C>>::open(&self.handle, raw, &mut self.is_newer)
+        let settled = || self.handle.settled() == Some(self.newer);
+        Ok(if *self.is_newer.get_or_insert_with(settled) {
+            Versions::Newer(receiver::open(&self.handle, raw)?)
+        } else {
+            Versions::Older(receiver::open(&self.handle, raw)?)
+        })
     }
+}
+
+fn fingerprint<T: ?Sized, C: Codec<T>>() -> [u8; 16] {
+    C::schema().fingerprint.0
 }
 
 impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionsBuilder<N, O, C> {

@@ -1,6 +1,9 @@
 //! Callers and services that are dropped and made again while their session lives.
 
-use ibex::{CallError, Caller, Execution, Node, Peer, Service};
+use ibex::{
+    Node, Peer,
+    calls::{CallError, Caller, Execution, Service},
+};
 
 use crate::{Answer, MOMENT, Question, in_each_cell, poll_once, question, run, until};
 
@@ -95,7 +98,7 @@ fn a_caller_of_another_type_comes_again_with_the_right_one() {
 fn a_caller_is_answered_while_a_handler_of_the_one_before_is_at_work() {
     in_each_cell(
         |_, peer| {
-            let soon = ibex::CallOptions::new().timeout(MOMENT);
+            let soon = ibex::calls::CallOptions::new().timeout(MOMENT);
             let first = caller(peer, "echo").with(soon);
             let late = first.call(&question(1)).unwrap_err();
             assert_eq!(late.execution(), Execution::Unknown, "{late}");

@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use ibex::{CallError, CallOptions, Execution, Refused, SendError, Service};
+use ibex::{
+    SendError,
+    calls::{CallError, CallOptions, Execution, Refused, Service},
+};
 
 use super::*;
 

@@ -1,6 +1,9 @@
 //! Services of one name: a node has one for all peers, or one for each of some.
 
-use ibex::{Node, OpenFailure, Peer, Service, ServiceError};
+use ibex::{
+    Node, OpenFailure, Peer,
+    calls::{Service, ServiceError},
+};
 
 use crate::{Answer, Question, in_each_cell, question};
 

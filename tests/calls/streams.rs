@@ -6,7 +6,10 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use ibex::{AnswerError, CallError, CallOptions, Raw, Request, Service};
+use ibex::{
+    Raw,
+    calls::{AnswerError, CallError, CallOptions, Request, Service},
+};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use ibex::{CallError, CallOptions, Caller, Execution, Request};
+use ibex::calls::{CallError, CallOptions, Caller, Execution, Request};
 
 use super::*;
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
-use ibex::{CallError, CallOptions, Caller, Driver, Execution, Node, Peer, Pod, Request, Service};
+use ibex::{
+    Driver, Node, Peer, Pod,
+    calls::{CallError, CallOptions, Caller, Execution, Request, Service},
+};
 
 use super::*;
 
@@ -451,8 +454,8 @@ fn callers_and_requests_go_to_other_threads() {
     is_shared::<Caller<Question, Answer>>();
     goes::<Service<Question, Answer>>();
     goes::<Request<Question, Answer>>();
-    goes::<ibex::Reply<Answer>>();
-    goes::<ibex::Replies<Answer>>();
-    goes::<ibex::CallAsync<Question, Question, Answer, ibex::Rkyv>>();
+    goes::<ibex::calls::Reply<Answer>>();
+    goes::<ibex::calls::Replies<Answer>>();
+    goes::<ibex::calls::CallAsync<Question, Question, Answer, ibex::Rkyv>>();
     let _: fn(&Node, &Peer) = |_, _| {};
 }

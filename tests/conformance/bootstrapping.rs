@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{ConnectError, Node, NodeBuilder, Peer};
+use ibex::{ConnectError, ConnectErrorKind, Node, NodeBuilder, Peer};
 use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Problem, Secret,
     VerbsDevice, VerbsPair, VerbsSite, Version, VersionRange, dial,
@@ -70,12 +70,14 @@ fn another_version(stage: &mut Stage) {
         Side::Dialer => {
             let node = stage.builder().build().expect("a node");
             let address = stage.hear_any();
-            match node.connect(&address) {
-                Err(ConnectError::Dial(DialError::Handshake { peer, source, .. })) => {
+            let error = node.connect(&address).expect_err("a later version");
+            assert_eq!(error.kind(), ConnectErrorKind::Incompatible, "{error}");
+            match error.dial_error() {
+                Some(DialError::Handshake { peer, source, .. }) => {
                     assert_eq!(peer.to_string(), address);
-                    assert!(is_diagnosis(&source), "{source}");
+                    assert!(is_diagnosis(source), "{source}");
                 }
-                other => panic!("{other:?} with a later version"),
+                _ => panic!("{error}"),
             }
             let address = stage.hear_any();
             match dial(&address, &later, LONG, &|| false) {
@@ -236,14 +238,14 @@ fn is_named(node: &Node, address: &str, silence: &Silence) -> bool {
     };
     let said = error.to_string();
     let is_named = matches!(
-        &error,
-        ConnectError::Dial(DialError::Handshake { peer, source: HandshakeError::Silent { step, .. }, .. })
+        error.dial_error(),
+        Some(DialError::Handshake { peer, source: HandshakeError::Silent { step, .. }, .. })
             if peer.to_string() == address && *step == silence.awaited
     );
     if !is_named {
-        let is_early = match &error {
-            ConnectError::Dial(DialError::Handshake { source, .. }) => silence.is_before(source),
-            error => is_too_short(error),
+        let is_early = match error.dial_error() {
+            Some(DialError::Handshake { source, .. }) => silence.is_before(source),
+            _ => is_too_short(&error),
         };
         assert!(is_early, "{said}");
         return false;
@@ -261,12 +263,9 @@ fn is_named(node: &Node, address: &str, silence: &Silence) -> bool {
 
 /// Whether the machine was too slow for the time that the node had for one that listens.
 fn is_too_short(error: &ConnectError) -> bool {
-    let ConnectError::Dial(error) = error else {
-        return false;
-    };
-    match error {
-        DialError::Nobody { .. } => true,
-        DialError::Handshake { source, .. } => matches!(
+    match error.dial_error() {
+        Some(DialError::Nobody { .. }) => true,
+        Some(DialError::Handshake { source, .. }) => matches!(
             source,
             HandshakeError::Silent { .. } | HandshakeError::Slow { .. }
         ),

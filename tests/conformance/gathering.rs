@@ -29,7 +29,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const NODES: u64 = 4;
 
-fn next(requests: &mut FanIn<[u8], Raw>) -> FanInEvent<[u8], Raw> {
+fn next(requests: &mut FanIn<[u8], Raw>) -> FanInEvent<Message<[u8], Raw>> {
     let event = requests.next_timeout(LONG).expect("something comes");
     event.expect("the node is open")
 }
@@ -42,8 +42,8 @@ fn client(stage: &Stage, address: &str) -> (Node, Peer) {
 }
 
 fn gather(node: &Node) -> FanIn<[u8], Raw> {
-    let requests = node.fan_in("up").codec::<Raw>().window_messages(32);
-    requests.receiver().expect("a fan-in")
+    let requests = node.channel("up").codec::<Raw>().window_messages(32);
+    requests.fan_in().expect("a fan-in")
 }
 
 /// Each peer's messages come in their order, between its joining and its end.

@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibex::{
-    CloseReason, EndCause, Fabric, Group, GroupBuilder, GroupSendError, LossReason, MemberId, Node,
-    Peer, QuorumError, Raw, RecvError, WhenFull,
+    ChannelBuilder, CloseReason, EndCause, Fabric, Group, GroupSendError, LossReason, MemberId,
+    Node, Peer, QuorumError, Raw, RecvError, WhenFull,
 };
 
 use crate::common::{
@@ -41,8 +41,8 @@ fn patient_receiver(peer: &Peer, name: &str) -> BytesReceiver {
     channel.receiver().expect("a receiver")
 }
 
-fn settings<'a>(node: &'a Node, name: &str) -> GroupBuilder<'a, Raw> {
-    let group = node.group(name).codec::<Raw>();
+fn settings<'a>(node: &'a Node, name: &str) -> ChannelBuilder<Raw, &'a Node> {
+    let group = node.channel(name).codec::<Raw>();
     group.window_messages(WINDOW).open_timeout(LONG)
 }
 
@@ -113,7 +113,7 @@ fn group(stage: &mut Stage) {
         Side::Dialer => {
             let (node, peers) = sending_node(stage);
             let group = settings(&node, "wal").window_bytes(64 << 10);
-            let mut group = group.sender::<[u8]>().expect("a group");
+            let mut group = group.group::<[u8]>().expect("a group");
             let ids = join_all(&mut group, &peers[..2]);
             let send = |group: &mut BytesGroup, sequence| {
                 let bytes = payload::numbered(sequence, length(sequence));
@@ -164,7 +164,7 @@ fn group_quorum(stage: &mut Stage) {
         Side::Dialer => {
             let (node, peers) = sending_node(stage);
             let group = settings(&node, "wal").window_messages(2 * rounds);
-            let mut group = group.sender::<[u8]>().expect("a group");
+            let mut group = group.group::<[u8]>().expect("a group");
             // The silent one stands in front.
             join_all(&mut group, &peers);
             for sequence in 1..=rounds {
@@ -218,7 +218,7 @@ fn group_full(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let (node, peers) = sending_node(stage);
-            let mut group = settings(&node, "wal").sender::<[u8]>().expect("a group");
+            let mut group = settings(&node, "wal").group::<[u8]>().expect("a group");
             join_all(&mut group, &peers);
             for sequence in 1..=WINDOW {
                 group.send(&payload::numbered(sequence, 100)).expect("room");
@@ -283,8 +283,8 @@ fn group_drops_the_slow(stage: &mut Stage) {
             let (node, peers) = sending_node(stage);
             let slow = peers[0].at();
             for (channel, patience) in CHANNELS.into_iter().zip([Duration::ZERO, MOMENT]) {
-                let group = settings(&node, channel).when_full(WhenFull::DropAfter(patience));
-                let mut group = group.sender::<[u8]>().expect("a group");
+                let group = settings(&node, channel).group::<[u8]>().expect("a group");
+                let mut group = group.when_full(WhenFull::DropAfter(patience));
                 let ids = join_all(&mut group, &peers);
                 for sequence in 1..=WINDOW {
                     let sent = group.send(&payload::numbered(sequence, 100));
@@ -361,7 +361,7 @@ fn group_tasks(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let (node, peers) = sending_node(stage);
-            let mut group = settings(&node, "wal").sender::<[u8]>().expect("a group");
+            let mut group = settings(&node, "wal").group::<[u8]>().expect("a group");
             join_all(&mut group, &peers);
             for sequence in 1..=last {
                 let bytes = payload::numbered(sequence, (sequence * 37 % 3000) as usize);
@@ -411,7 +411,7 @@ fn group_catches_up(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let (node, peers) = sending_node(stage);
-            let mut group = settings(&node, "wal").sender::<[u8]>().expect("a group");
+            let mut group = settings(&node, "wal").group::<[u8]>().expect("a group");
             join_all(&mut group, &peers[..2]);
             let send = |group: &mut BytesGroup, last: u64| {
                 for sequence in group.sent() + 1..=last {
@@ -476,7 +476,7 @@ fn group_member_killed(stage: &mut Stage) {
         Side::Dialer => {
             let node = stage.builder().build().expect("a node");
             let killed = stage.dial(&node);
-            let mut group = settings(&node, "wal").sender::<[u8]>().expect("a group");
+            let mut group = settings(&node, "wal").group::<[u8]>().expect("a group");
             group.join(&killed).expect("a member");
             let mut others = Vec::new();
             for _ in 0..2 {

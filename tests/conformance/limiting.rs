@@ -4,9 +4,9 @@
 use std::{sync::mpsc, thread};
 
 use ibex::{
-    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendError, SendTimeoutError, Sender,
-    bootstrap::{DialError, End, HandshakeError, SessionLimit},
+    ConnectErrorKind, Message, Node, OpenFailure, Peer, Raw, SendError, SendTimeoutError, Sender,
 };
+use ibex_bootstrap::{DialError, HandshakeError, SessionLimit, negotiate::End};
 
 use crate::common::{
     log::Log,
@@ -337,7 +337,8 @@ fn client(stage: &Stage, identity: [u8; 16]) -> Node {
 /// One session more cannot be had, as both a value and words say.
 fn check_refusal(node: &Node, address: &str, whose: End, which: SessionLimit) {
     let error = node.connect(address).expect_err("one too many");
-    let ConnectError::Dial(DialError::Handshake { source, .. }) = &error else {
+    assert_eq!(error.kind(), ConnectErrorKind::Refused, "{error}");
+    let Some(DialError::Handshake { source, .. }) = error.dial_error() else {
         panic!("not refused: {error}");
     };
     let HandshakeError::TooManySessions { end, limit } = source else {

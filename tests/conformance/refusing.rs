@@ -413,8 +413,8 @@ fn no_memory_to_gather_with(stage: &mut Stage) {
         stage.rendezvous("it is sent", &node);
         return sender.wait_acked(last).expect("acknowledged");
     }
-    let gathering = node.fan_in("wal").codec::<Raw>();
-    let mut requests: FanIn<[u8], Raw> = gathering.receiver().expect("a fan-in");
+    let gathering = node.channel("wal").codec::<Raw>();
+    let mut requests: FanIn<[u8], Raw> = gathering.fan_in().expect("a fan-in");
     let mut next = || requests.next_timeout(LONG).expect("in time").expect("open");
     assert!(matches!(next(), FanInEvent::Joined(_)));
     let FanInEvent::Message(_, message) = next() else {

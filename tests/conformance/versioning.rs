@@ -4,17 +4,14 @@
 //! and the older. The two processes run one build here, and what differs are the types that
 //! they open with; `tests/rolling_upgrade.rs` has two builds.
 
-use std::{cell::Cell, collections::HashMap, thread};
-
 use futures_util::StreamExt;
 use ibex::{
-    FanInEvent, Message, OpenFailure, Peer, Pod, Receiver, RecvError, Schema, Select, SendError,
+    Message, OpenFailure, Peer, Pod, Receiver, RecvError, Schema, Select, SendError,
     SendTimeoutError, Sender, TryRecvError, VersionedMessage, VersionedReceiver, VersionedSender,
     Versions,
     bytemuck::{self, Zeroable},
 };
 
-use super::grouping::{member_nodes, sending_node};
 use crate::common::{
     scenario::{Scenario, Side},
     stage::{LONG, MOMENT, Stage},
@@ -29,8 +26,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("versions_that_are_one", versions_that_are_one),
     Scenario::new("versions_of_tasks", versions_of_tasks),
     Scenario::new("versions_selected", versions_selected),
-    Scenario::new("group_of_releases", group_of_releases),
-    Scenario::new("fan_in_of_releases", fan_in_of_releases),
 ];
 
 #[ibex::message]
@@ -676,113 +671,4 @@ fn versions_selected(stage: &mut Stage) {
         }
     }
     stage.rendezvous("done", &node);
-}
-
-/// One sender and a member of each release: each gets its version, which is made once, and only
-/// while a member has it.
-fn group_of_releases(stage: &mut Stage) {
-    match stage.side {
-        Side::Dialer => {
-            let (node, peers) = sending_node(stage);
-            let driver = stage.driver();
-            let group = |name: &str| {
-                let group = node.group(name).window_messages(8).open_timeout(LONG);
-                group.versions::<EntryV2, EntryV1>().sender()
-            };
-            let mut log = group("log").expect("a group");
-            let join = |peer| log.join(peer).expect("a member");
-            let members: Vec<_> = peers.iter().map(join).collect();
-            let made = Cell::new(0);
-            let older = |entry: &EntryV2| {
-                made.set(made.get() + 1);
-                EntryV1::at(entry.offset)
-            };
-            for offset in 1..=ENTRIES {
-                let entry = EntryV2::at(offset);
-                let sent = match offset % 3 {
-                    0 => log.send(&entry, older),
-                    1 => log.send_timeout(&entry, older, LONG),
-                    _ => task::run(&node, driver, log.send_async(&entry, older)),
-                };
-                assert_eq!(sent.expect("sent"), offset);
-                assert_eq!(made.get(), offset);
-                if offset == ENTRIES / 2 {
-                    let left = log.leave(members[1]).expect("a member");
-                    log.join_sender(left).expect("it is no clone");
-                }
-            }
-            log.wait_acked(ENTRIES, 2).expect("the two that stayed");
-            assert!(log.close().is_empty(), "nobody was lost");
-
-            let mut later = group("later").expect("a group");
-            for peer in &peers[1..] {
-                later.join(peer).expect("a member");
-            }
-            for offset in 1..=ENTRIES {
-                let none = |_: &EntryV2| -> EntryV1 { panic!("nobody has the older version") };
-                let sent = later.send(&EntryV2::at(offset), none);
-                assert_eq!(sent.expect("sent"), offset);
-            }
-            assert!(later.close().is_empty(), "nobody was lost");
-        }
-        Side::Listener => {
-            let members = member_nodes(stage).into_iter().zip(RELEASES);
-            let members: Vec<_> = members
-                .map(|((node, peer), release)| {
-                    thread::spawn(move || {
-                        let version = settled(Release::New, release);
-                        AnyReceiver::open(&peer, "log", release).receive_some(version);
-                        if release != Release::Old {
-                            AnyReceiver::open(&peer, "later", release).receive_some(Some(2));
-                        }
-                        node
-                    })
-                })
-                .collect();
-            let joined = members.into_iter().map(thread::JoinHandle::join);
-            let nodes: Vec<_> = joined.collect::<Result<_, _>>().expect("no panic");
-            drop(nodes);
-        }
-    }
-}
-
-/// One receiver, and a peer of each release.
-fn fan_in_of_releases(stage: &mut Stage) {
-    match stage.side {
-        Side::Dialer => {
-            let node = stage.builder().build().expect("a node");
-            let address = stage.hear_any();
-            let connect = |_| node.connect(&address).expect("a session");
-            let peers = RELEASES.map(connect);
-            for (release, peer) in RELEASES.into_iter().zip(&peers) {
-                let version = settled(release, Release::New);
-                AnySender::open(peer, "up", release).send_some(version);
-            }
-        }
-        Side::Listener => {
-            let node = stage.listen();
-            let requests = node.fan_in("up").versions::<EntryV2, EntryV1>();
-            let mut requests = requests.receiver().expect("a fan-in");
-            let mut last = HashMap::new();
-            let mut ended = Vec::new();
-            while ended.len() < RELEASES.len() {
-                match requests.next().expect("the node is there") {
-                    FanInEvent::Joined(peer) => assert_eq!(last.insert(peer, (0, 0)), None),
-                    FanInEvent::Message(peer, entry) => {
-                        let (offset, version) = last.get_mut(&peer).expect("it has joined");
-                        *offset += 1;
-                        *version = match entry {
-                            Versions::Older(_) => 1,
-                            Versions::Newer(_) => 2,
-                        };
-                        check_entry(&entry, *offset, *version);
-                        entry.ack();
-                    }
-                    FanInEvent::Ended(peer) => ended.push(last[&peer]),
-                    FanInEvent::Lost(peer, error) => panic!("{peer}: {error}"),
-                }
-            }
-            assert_eq!(ended, [(ENTRIES, 1), (ENTRIES, 2), (ENTRIES, 2)]);
-        }
-    }
 }

@@ -18,13 +18,11 @@ use std::{
 };
 
 use ibex::{
-    Codec, ConnectError, Fabric, Node, Peer, Pod, Policy, Schema, VersionedReceiver,
-    VersionedSender, Versions,
-    bootstrap::{DialError, HandshakeError, Problem, Version, VersionRange},
+    Codec, Fabric, Node, Peer, Pod, Policy, Schema, VersionedReceiver, VersionedSender, Versions,
     bytemuck::{self, Zeroable},
 };
 use ibex_bootstrap::{
-    Acceptor, Local, NodeIdentity,
+    Acceptor, DialError, HandshakeError, Local, NodeIdentity, Problem, Version, VersionRange,
     message::{Message, MessageKind},
 };
 use recording::{Recording, Said};
@@ -183,12 +181,13 @@ fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
             peer.say("hello");
         });
         let node = Node::builder().build().expect("a node");
-        match node.connect(address) {
-            Err(ConnectError::Dial(DialError::Handshake { peer, source, .. })) => {
-                assert_eq!(peer, address);
-                assert!(is_diagnosis(&source, theirs), "{source}");
+        let error = node.connect(address).expect_err("another version");
+        match error.dial_error() {
+            Some(DialError::Handshake { peer, source, .. }) => {
+                assert_eq!(*peer, address);
+                assert!(is_diagnosis(source, theirs), "{source}");
             }
-            other => panic!("{other:?}"),
+            _ => panic!("{error}"),
         }
         played.join().expect("the node says Hello");
     }

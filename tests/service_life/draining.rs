@@ -10,8 +10,8 @@ use std::{
 };
 
 use ibex::{
-    AcceptError, CallError, CallOptions, Driver, Event, Events, Execution, Fabric, Node, Peer,
-    Refused, Request, Service,
+    AcceptError, Driver, Event, Events, Fabric, Node, Peer,
+    calls::{CallError, CallOptions, Execution, Refused, Request, Service},
 };
 
 use super::{LOOPBACK, over::Over};

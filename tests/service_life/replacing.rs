@@ -3,7 +3,11 @@
 
 use std::{net::TcpListener, thread, time::Duration};
 
-use ibex::{Driver, Event, Node, PeerId, Peers, PeersEvent, PeersEvents, Service};
+use ibex::{
+    Driver, Event, Node, PeerId,
+    calls::Service,
+    discovery::{Peers, PeersEvent, PeersEvents},
+};
 
 use super::{LOOPBACK, over::Over};
 

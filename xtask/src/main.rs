@@ -15,6 +15,8 @@ mod mutants;
 mod mutated_copy;
 mod options;
 mod process_tree;
+#[cfg(test)]
+mod public_api;
 mod remarks;
 mod report;
 mod simulate;

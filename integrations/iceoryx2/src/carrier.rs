@@ -70,8 +70,8 @@ impl IbexCarrier {
         if node.stats().driver == Driver::Caller {
             return Err(StartError::Driver);
         }
-        let streams = node.fan_in(STREAM).codec::<Raw>();
-        let streams = streams.max_message_bytes(MAX_WORD_BYTES).receiver()?;
+        let streams = node.channel(STREAM).codec::<Raw>();
+        let streams = streams.max_message_bytes(MAX_WORD_BYTES).fan_in()?;
         let (shared, changes) = Shared::new();
         let addresses: Vec<String> = peers.into_iter().map(Into::into).collect();
         let work = Work {

@@ -10,7 +10,8 @@ use std::{
 };
 
 use ibex::{
-    FanIn, FanInError, FanInEvent, Node, PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Raw,
+    FanIn, FanInError, FanInEvent, Message, Node, PeerAt, PeerId, Raw,
+    discovery::{Peers, PeersEvent, PeersEvents},
 };
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
@@ -238,7 +239,7 @@ impl Worker<'_> {
         }
     }
 
-    fn hear(&mut self, event: FanInEvent<[u8], Raw>) {
+    fn hear(&mut self, event: FanInEvent<Message<[u8], Raw>>) {
         match event {
             FanInEvent::Joined(at) => self.joined(at),
             FanInEvent::Message(at, message) => match Control::decode(&message) {

@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, Stream, future};
-use ibex::{CallError, CallOptions};
+use ibex::calls::{CallError, CallOptions};
 use openraft::{
     OptionalSend, RaftNetworkV2, RaftTypeConfig,
     alias::{NodeIdOf, SnapshotOf, VoteOf},

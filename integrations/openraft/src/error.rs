@@ -5,7 +5,10 @@
 
 use std::{io, time::Duration};
 
-use ibex::{CallError, Refused, SendError};
+use ibex::{
+    SendError,
+    calls::{CallError, Refused},
+};
 use openraft::{
     RaftTypeConfig,
     alias::{NodeIdOf, VoteOf},

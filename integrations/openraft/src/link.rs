@@ -12,7 +12,10 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared},
 };
-use ibex::{CallOptions, Caller, Node, Peer, Raw};
+use ibex::{
+    Node, Peer, Raw,
+    calls::{CallOptions, Caller},
+};
 use openraft::{RaftTypeConfig, error::Unreachable};
 
 use crate::wire::{CONTROL, LOG, MAX_MESSAGE_BYTES};

@@ -11,7 +11,10 @@ use futures_util::{
     future::{self, BoxFuture},
     stream::{FuturesOrdered, unfold},
 };
-use ibex::{CallOptions, Raw, Replies};
+use ibex::{
+    Raw,
+    calls::{CallOptions, Replies},
+};
 use openraft::{
     RaftTypeConfig,
     alias::LogIdOf,

@@ -140,7 +140,7 @@ impl Drop for Transfers {
     }
 }
 
-type Incoming = ibex::Request<[u8], [u8], Raw>;
+type Incoming = ibex::calls::Request<[u8], [u8], Raw>;
 
 async fn answer<C: RaftTypeConfig, SM: RaftStateMachine<C>>(raft: Raft<C, SM>, asked: Incoming) {
     match answer_of(&raft, &asked).await {

@@ -14,9 +14,10 @@ use std::{
 };
 
 use ::ibex::{
-    Driver, Fabric, FanIn, FanInEvent, LogError, LogSender, LogSent, LogSource, LogTurn, Message,
-    Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError, RecvTimeoutError, Select,
-    Selectable, SendError, Sender, SourceResult, TryRecvError, UntilAcked, Wait,
+    Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
+    RecvError, RecvTimeoutError, Select, Selectable, SendError, Sender, TryRecvError, UntilAcked,
+    Wait,
+    log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult},
 };
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
@@ -101,7 +102,7 @@ impl IbexEndpoint {
         let address = node.local_addr();
         Ok(IbexEndpoint {
             address: address.ok_or_else(|| Error::subject("the node does not listen"))?,
-            joins: node.receiver("join").map_err(Error::subject)?,
+            joins: node.fan_in("join").map_err(Error::subject)?,
             node: Rc::new(node),
             setup,
             carrier: None,

@@ -1,7 +1,7 @@
 //! Unary calls with 64 B each way: tonic's over TCP, ibex's, and the same messages over two
 //! channels without a call around them.
 
-use ibex::{Caller, Peer, Receiver, RecvError, Sender};
+use ibex::{Peer, Receiver, RecvError, Sender, calls::Caller};
 use ibex_harness::check;
 
 use crate::{

@@ -1,5 +1,5 @@
 //! A message on its way into a group: encoded in one member's place, copied to those of the
-//! others that have its version, published at all.
+//! others, published at all.
 
 use std::{
     task::Waker,
@@ -8,18 +8,18 @@ use std::{
 
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
-use super::{GroupFailure, GroupMessage, MOST_VERSIONS, SendGroup, member::Member};
+use super::{GroupFailure, GroupMessage, SendGroup};
 use crate::channel::{Abort, SendError, SendHandle};
 
 /// A message that is being built. Dropping it gives back what it took.
 pub(super) struct Building<'g, P: Copy, M> {
     group: &'g mut SendGroup<P>,
     message: &'g mut M,
-    /// Bytes to make places for, once a member has that version: the message's length where it
-    /// is known.
-    wanted: [Option<usize>; MOST_VERSIONS],
-    /// How long it is, once it stands in the place of the first member that has that version.
-    encoded: [Option<usize>; MOST_VERSIONS],
+    /// Bytes to make places for, once a member is looked at: the message's length where it is
+    /// known.
+    wanted: Option<usize>,
+    /// The message's length, once it stands in a member's place.
+    encoded: Option<usize>,
     /// Until when members may take to open their ends.
     open_by: Option<Instant>,
 }
@@ -30,8 +30,8 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
         Self {
             group,
             message,
-            wanted: [None; MOST_VERSIONS],
-            encoded: [None; MOST_VERSIONS],
+            wanted: None,
+            encoded: None,
             open_by: None,
         }
     }
@@ -40,64 +40,43 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
     /// the next attempt.
     #[inline]
     pub(super) fn attempt(&mut self) -> Result<u64, GroupFailure<P>> {
-        for version in 0..M::VERSIONS {
-            if self.encoded[version].is_none() {
-                self.encode(version)?;
-            }
-        }
-        let Self {
-            group,
-            message,
-            encoded,
-            ..
-        } = self;
-        group.look_at_all(self.open_by, |_, member| {
+        let length = match self.encoded {
+            Some(length) => length,
+            None => self.encode()?,
+        };
+        self.group.look_at_all(self.open_by, |_, member| {
             if member.has_message {
                 return Ok(());
             }
-            match encoded[member.version_of(*message)?] {
-                Some(length) => member.place(length),
-                None => unreachable!("each member's version was encoded"),
-            }
+            member.place(length)
         })?;
-        Ok(self.publish())
+        Ok(self.publish(length))
     }
 
-    /// Encodes a version in the place of the first member that has it, if one does, when the
-    /// others have room as well, as far as that is known: an encoder shall not run for nothing
-    /// each time that a group is full.
+    /// Encodes the message in the place of the first member, when the others have room as well,
+    /// as far as that is known: an encoder shall not run for nothing each time that a group is
+    /// full. Returns its length.
     #[inline]
-    fn encode(&mut self, version: usize) -> Result<(), GroupFailure<P>> {
+    fn encode(&mut self) -> Result<usize, GroupFailure<P>> {
         loop {
             let Self {
                 group,
                 message,
                 wanted,
-                encoded,
                 ..
             } = self;
             let typical = group.typical;
             let mut first = None;
             group.look_at_all(self.open_by, |index, member| {
-                let has = member.version_of(*message)?;
-                if member.has_message {
-                    return Ok(());
-                }
-                let wanted =
-                    *wanted[has].get_or_insert_with(|| message.size(has).unwrap_or(typical[has]));
-                if has == version && first.is_none() {
+                let wanted = *wanted.get_or_insert_with(|| message.size().unwrap_or(typical));
+                if first.is_none() {
                     member.place(wanted)?;
                     first = Some(index);
                     return Ok(());
                 }
-                member.room(encoded[has].unwrap_or(wanted))
+                member.room(wanted)
             })?;
-            let Some(first) = first else {
-                return match self.group.members.is_empty() {
-                    true => Err(GroupFailure::NoMembers),
-                    false => Ok(()),
-                };
-            };
+            let first = first.ok_or(GroupFailure::NoMembers)?;
             let first = &mut self.group.members[first];
             let peer = first.peer;
             let mut entered = first.handle.hold();
@@ -108,19 +87,18 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
             let limit = producer.max_message_bytes;
             let slot = producer.place_slot();
             let room = slot.len();
-            let refusal = match self.message.encode(version, slot) {
+            let refusal = match self.message.encode(slot) {
                 Ok(length) if length as u64 <= limit => {
                     first.has_message = true;
-                    self.encoded[version] = Some(length);
-                    return Ok(());
+                    self.encoded = Some(length);
+                    return Ok(length);
                 }
                 Ok(length) => end.too_long(Some(length as u64)),
                 Err(Abort::Failed(error)) => SendError::Encode(error),
                 Err(Abort::Overflow) if room as u64 >= limit => end.too_long(None),
                 Err(Abort::Overflow) => {
-                    let wanted = &mut self.wanted[version];
-                    let before = wanted.unwrap_or_default();
-                    *wanted = Some(more_room(room, before, producer.largest, limit));
+                    let before = self.wanted.unwrap_or_default();
+                    self.wanted = Some(more_room(room, before, producer.largest, limit));
                     continue;
                 }
             };
@@ -129,33 +107,26 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
     }
 
     #[inline]
-    fn publish(&mut self) -> u64 {
-        let Self { group, encoded, .. } = self;
-        for (version, length) in encoded.iter().enumerate() {
-            let Some(length) = *length else { continue };
-            let leads = |member: &Member<P>| member.has_message && member.version == version;
-            let Some(first) = group.members.iter().position(leads) else {
-                continue;
-            };
-            // All others that have the version come behind it.
-            if let Some((first, others)) = group.members[first..].split_first_mut()
-                && let Some(producer) = first.handle.hold().producer()
-            {
-                if producer.reserved_large.is_none() {
-                    group.typical[version] = length;
-                }
-                let bytes = producer.written(length);
-                for member in others.iter_mut().filter(|one| one.version == version) {
-                    if let Some(producer) = member.handle.hold().producer() {
-                        producer.place_slot()[..length].copy_from_slice(bytes);
-                    }
+    fn publish(&mut self, length: usize) -> u64 {
+        let group = &mut *self.group;
+        let first = group.members.iter().position(|member| member.has_message);
+        // All others come behind it: members are looked at in their order.
+        if let Some(first) = first
+            && let Some((first, others)) = group.members[first..].split_first_mut()
+            && let Some(producer) = first.handle.hold().producer()
+        {
+            if producer.reserved_large.is_none() {
+                group.typical = length;
+            }
+            let bytes = producer.written(length);
+            for member in others {
+                if let Some(producer) = member.handle.hold().producer() {
+                    producer.place_slot()[..length].copy_from_slice(bytes);
                 }
             }
         }
         for member in &mut group.members {
-            if let Some(length) = encoded[member.version] {
-                member.handle.hold().publish_reserved(length);
-            }
+            member.handle.hold().publish_reserved(length);
         }
         group.sequence += 1;
         group.sequence

@@ -8,7 +8,7 @@ use std::{
 use ibex_base::fork::UsedAfterFork;
 use ibex_ring::parking::Patience;
 
-use super::{GroupFailure, GroupMessage, WhenFull};
+use super::{GroupFailure, WhenFull};
 use crate::{
     channel::{NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle},
     endpoint::channel_end::Unusable,
@@ -27,8 +27,6 @@ pub(super) struct Member<P> {
     own_joined: u64,
 
     // What it is sent.
-    /// The version of messages that it has, once a message was on its way to it.
-    pub(super) version: usize,
     /// What is on its way stands encoded in its place.
     pub(super) has_message: bool,
 
@@ -106,7 +104,6 @@ impl<P: Copy> Member<P> {
             own_joined: handle.last_sequence(),
             handle,
             joined,
-            version: 0,
             has_message: false,
             is_lacking: false,
             full_since: None,
@@ -149,26 +146,6 @@ impl<P: Copy> Member<P> {
     }
 
     // ---- Places for a message --------------------------------------------------------
-
-    /// Which version of a message it has, once it is open.
-    #[inline]
-    pub(super) fn version_of(&mut self, message: &impl GroupMessage) -> Result<usize, SendFailure> {
-        self.version = self.look_for_version(message)?;
-        Ok(self.version)
-    }
-
-    #[inline]
-    fn look_for_version<M: GroupMessage>(&mut self, message: &M) -> Result<usize, SendFailure> {
-        if M::VERSIONS == 1 {
-            return Ok(0);
-        }
-        if self.handle.settled().is_none() {
-            // It says why.
-            self.room(0)?;
-        }
-        let settled = self.handle.settled().ok_or(SendFailure::NotOpen)?;
-        Ok(message.version(settled))
-    }
 
     /// Makes a place for a message of `length` bytes, if there is room.
     #[inline]

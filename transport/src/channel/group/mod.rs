@@ -5,8 +5,8 @@
 //! 1. A member's handle is the only one of its end, and never had a clone: the group may
 //!    touch its producer at any time.
 //! 2. All or nothing: a message is published only when every member has a place for it, and
-//!    then at each. What is encoded stands in the first of the members of its version, and the
-//!    others' places get a copy.
+//!    then at each. What is encoded stands in the first member's place, and the others' places get a
+//!    copy.
 //! 3. Messages are counted by the group. From when a member joins it gets every message and
 //!    nothing else, so its own count and the group's differ by what they were then.
 
@@ -71,31 +71,25 @@ pub struct SendGroup<P> {
 
     // Messages.
     sequence: u64,
-    /// Room that the last message in a ring needed, in each version.
-    typical: [usize; MOST_VERSIONS],
+    /// Room that the last message in a ring needed.
+    typical: usize,
 
     // Where a thread waits for members.
     place: Arc<Place>,
     waker: Waker,
 }
 
-/// What a group is sent, in the version of each of its members. Each is encoded once.
+/// A message on its way to a group, which is encoded once.
 pub trait GroupMessage {
-    /// How many versions there are: one or two.
-    const VERSIONS: usize;
-
-    /// Which of them ends have that settled on the type of this fingerprint.
-    fn version(&self, settled: [u8; 16]) -> usize;
-
-    /// How long it is, where that is known.
-    fn size(&mut self, version: usize) -> Option<usize>;
+    /// Returns its length, where that is known.
+    fn size(&mut self) -> Option<usize>;
 
     /// Puts it in a place, as what [`SendHandle::send`] is given.
     ///
     /// # Errors
     ///
     /// [`Abort`]: the place is too short, or it cannot be encoded.
-    fn encode(&mut self, version: usize, slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort>;
+    fn encode(&mut self, slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort>;
 }
 
 /// Nothing was sent.
@@ -122,20 +116,25 @@ impl<P> GroupFailure<P> {
 impl<P: Copy> SendGroup<P> {
     /// A group of ends of this runtime's node, without members.
     #[must_use]
-    pub fn new(runtime: &Arc<Runtime>, when_full: WhenFull) -> Self {
+    pub fn new(runtime: &Arc<Runtime>) -> Self {
         let (place, waker) = place();
         Self {
             runtime: runtime.clone(),
-            when_full,
+            when_full: WhenFull::default(),
             members: Vec::new(),
             next_number: 0,
             former: VecDeque::new(),
             lost: VecDeque::new(),
             sequence: 0,
-            typical: [0; MOST_VERSIONS],
+            typical: 0,
             place,
             waker,
         }
+    }
+
+    /// Sets the fate of a member whose window is full.
+    pub fn set_when_full(&mut self, when_full: WhenFull) {
+        self.when_full = when_full;
     }
 
     // ---- Members ---------------------------------------------------------------------
@@ -161,7 +160,7 @@ impl<P: Copy> SendGroup<P> {
         let number = self.next_number;
         self.next_number += 1;
         // What fits all members so far need not fit this one.
-        self.typical = [0; MOST_VERSIONS];
+        self.typical = 0;
         self.members
             .push(Member::new(number, peer, handle, self.sequence));
         Ok(number)
@@ -235,8 +234,7 @@ impl<P: Copy> SendGroup<P> {
         self.sequence
     }
 
-    /// Encodes a message, once for each version that members have, and publishes it at every
-    /// member, or at none.
+    /// Encodes a message once, and publishes it at every member, or at none.
     ///
     /// A member that has not opened its end within its `open_timeout`, whose channel is over,
     /// or that is full for too long, is dropped.
@@ -382,9 +380,6 @@ fn keep<T>(parted: &mut VecDeque<T>, newest: T) {
     }
     parted.push_back(newest);
 }
-
-/// Versions that a message can have.
-const MOST_VERSIONS: usize = 2;
 
 /// Members that are remembered when they are gone. More than a group is likely to lose
 /// between two questions; a peer that comes and goes all the time shall not fill the memory.

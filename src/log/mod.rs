@@ -1,4 +1,7 @@
 //! Senders that go on after the restart of their peer.
+//!
+//! A [`LogSender`] sends a log that the program keeps. When the peer's next process has said how
+//! far its log goes, the sender reads the rest from the program's [`LogSource`] and sends it.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -23,7 +26,9 @@ use self::{
     sessions::Sessions,
     source::Waiting,
 };
-use crate::{Peer, Peers, Sender, Sequence, ToAddress, UntilAcked, address, message::DefaultCodec};
+use crate::{
+    Peer, Sender, Sequence, ToAddress, UntilAcked, address, discovery::Peers, message::DefaultCodec,
+};
 
 /// Sends a log that the program keeps, and goes on after the restart of the far end.
 ///
@@ -58,9 +63,7 @@ use crate::{Peer, Peers, Sender, Sequence, ToAddress, UntilAcked, address, messa
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use std::error::Error;
-/// use ibex::{
-///     LogError, LogSender, LogSent, LogSource, LogTurn, Node, Peer, Sender, Sequence, SourceResult,
-/// };
+/// use ibex::{Node, Peer, Sender, Sequence, log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult}};
 ///
 /// #[ibex::message]
 /// struct Entry { key: String, value: u64 }

@@ -15,7 +15,7 @@ use crate::Sequence;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The program's [`LogSource`](crate::LogSource) failed: it has no answer of the far end, or
+    /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end, or
     /// not the message that comes next. The next call asks it again. A failure that came with the
     /// end of the session is none: the far end is asked in the next session.
     #[error("the log's source failed: {0}; the next call asks it again")]

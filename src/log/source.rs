@@ -9,10 +9,10 @@ use ibex_transport::channel::SendFailure;
 use crate::{Peer, Sender, Sequence, message::DefaultCodec};
 
 /// An answer of a [`LogSource`], or its error, which reaches the caller as
-/// [`LogError::Source`](crate::LogError::Source).
+/// [`LogError::Source`](crate::log::LogError::Source).
 pub type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
-/// A log that the program keeps, for a [`LogSender`](crate::LogSender).
+/// A log that the program keeps, for a [`LogSender`](crate::log::LogSender).
 ///
 /// Positions count from the beginning of the log, which is 0. Behind its *n*-th message a log that
 /// counts messages is at position *n*. One may as well count bytes, or records of which several go

@@ -1,0 +1,207 @@
+//! The error of connecting.
+
+use std::{fmt, io, net::SocketAddr};
+
+use ibex_base::fork::UsedAfterFork;
+use ibex_bootstrap::{DialError, HandshakeError};
+
+/// The error of [`Node::connect`](crate::Node::connect): no session with a peer.
+///
+/// Its text says who was dialed, what happened there, what follows and what to do.
+/// [`kind`](Self::kind) is for programs that decide by it.
+///
+/// ```
+/// use ibex::{ConnectErrorKind, Node, Peer};
+///
+/// /// Connects, or says that this replica is not up yet.
+/// fn replica(node: &Node, address: &str) -> Result<Option<Peer>, ibex::ConnectError> {
+///     match node.connect(address) {
+///         Ok(peer) => Ok(Some(peer)),
+///         Err(error) if error.kind() == ConnectErrorKind::Unreachable => Ok(None),
+///         Err(error) => Err(error),
+///     }
+/// }
+/// ```
+pub struct ConnectError(Box<Failure>);
+
+/// The kinds of a [`ConnectError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectErrorKind {
+    /// The address cannot be read as `host:port`.
+    InvalidAddress,
+    /// Nobody answered within `connect_timeout`: the host name was not found, the port refused
+    /// connections, or the host was silent.
+    Unreachable,
+    /// The program that answered does not speak ibex.
+    Foreign,
+    /// The peer has another version of the protocol, another kind of security, or no fabric in
+    /// common with this node.
+    Incompatible,
+    /// The peer, or a limit of either node, refused the session.
+    Refused,
+    /// The peer fell silent, closed the connection or broke the protocol during the handshake.
+    Interrupted,
+    /// This node was closed meanwhile.
+    Closed,
+    /// This process lacks descriptors, threads or memory.
+    Resources,
+    /// This process is a fork of the one that made the node.
+    UsedAfterFork,
+}
+
+/// What ended the attempt.
+enum Failure {
+    /// The handshake did not come about.
+    Dial(DialError),
+    /// The session could not be set up on this side.
+    Environment { address: String, error: io::Error },
+    /// The process is a fork.
+    UsedAfterFork(UsedAfterFork),
+}
+
+impl ConnectError {
+    /// The error of a process that lacks what a session with `address` needs.
+    pub(crate) fn environment(address: &str, error: io::Error) -> Self {
+        let address = address.to_owned();
+        Self(Box::new(Failure::Environment { address, error }))
+    }
+
+    /// Returns the kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> ConnectErrorKind {
+        match &*self.0 {
+            Failure::Dial(error) => kind_of_dial(error),
+            Failure::Environment { .. } => ConnectErrorKind::Resources,
+            Failure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
+        }
+    }
+
+    /// Returns the address of the node that answered, if one did.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match &*self.0 {
+            Failure::Dial(DialError::Handshake { peer, .. }) => Some(*peer),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a later attempt may succeed although nobody changes a setting or an
+    /// address.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.kind(),
+            ConnectErrorKind::Unreachable
+                | ConnectErrorKind::Refused
+                | ConnectErrorKind::Interrupted
+                | ConnectErrorKind::Resources
+        )
+    }
+
+    /// The handshake's own error, for this repository's tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn dial_error(&self) -> Option<&DialError> {
+        match &*self.0 {
+            Failure::Dial(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+fn kind_of_dial(error: &DialError) -> ConnectErrorKind {
+    match error {
+        DialError::InvalidAddress { .. } => ConnectErrorKind::InvalidAddress,
+        DialError::Handshake { source, .. } => kind_of_handshake(source),
+        DialError::Cancelled { .. } => ConnectErrorKind::Closed,
+        DialError::Environment { .. } => ConnectErrorKind::Resources,
+        // Unresolved, Refused, Nobody.
+        _ => ConnectErrorKind::Unreachable,
+    }
+}
+
+fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
+    match error {
+        HandshakeError::NotIbex { .. } => ConnectErrorKind::Foreign,
+        HandshakeError::Version { .. }
+        | HandshakeError::Security { .. }
+        | HandshakeError::Fabric(_) => ConnectErrorKind::Incompatible,
+        HandshakeError::Silent { .. }
+        | HandshakeError::Slow { .. }
+        | HandshakeError::Closed { .. }
+        | HandshakeError::Malformed { .. }
+        | HandshakeError::Garbled { .. }
+        | HandshakeError::OutOfTurn { .. } => ConnectErrorKind::Interrupted,
+        _ => ConnectErrorKind::Refused,
+    }
+}
+
+impl From<DialError> for ConnectError {
+    fn from(error: DialError) -> Self {
+        Self(Box::new(Failure::Dial(error)))
+    }
+}
+
+impl From<UsedAfterFork> for ConnectError {
+    fn from(error: UsedAfterFork) -> Self {
+        Self(Box::new(Failure::UsedAfterFork(error)))
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Failure::Dial(error) => error.fmt(f),
+            Failure::Environment { address, error } => write!(
+                f,
+                "connected to {address}, but cannot set the session up: {error}{}",
+                ibex_bootstrap::shortage_step(error)
+            ),
+            Failure::UsedAfterFork(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+ibex_base::debug_as_display!(ConnectError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_refuses_may_be_tried_again_and_an_address_that_is_none_may_not() {
+        let refused = ConnectError::from(DialError::Refused {
+            address: "replica:7000".to_owned(),
+            waited: std::time::Duration::from_secs(1),
+            attempts: 3,
+            last: "10.0.0.2:7000 refused".to_owned(),
+        });
+        assert_eq!(refused.kind(), ConnectErrorKind::Unreachable);
+        assert!(refused.is_transient() && refused.peer().is_none());
+        let invalid = ConnectError::from(DialError::InvalidAddress {
+            address: "replica".to_owned(),
+            source: io::Error::from(io::ErrorKind::InvalidInput),
+        });
+        assert_eq!(invalid.kind(), ConnectErrorKind::InvalidAddress);
+        assert!(!invalid.is_transient());
+    }
+
+    #[test]
+    fn whoever_answered_is_named() {
+        let peer = SocketAddr::from(([10, 0, 0, 2], 80));
+        let error = ConnectError::from(DialError::Handshake {
+            address: "replica:80".to_owned(),
+            peer,
+            source: HandshakeError::NotIbex {
+                seen: "HTTP/1.1".to_owned(),
+            },
+        });
+        assert_eq!(
+            (error.kind(), error.peer()),
+            (ConnectErrorKind::Foreign, Some(peer))
+        );
+    }
+}

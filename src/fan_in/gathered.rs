@@ -1,0 +1,472 @@
+//! The ends of a name with all peers of a node, and their turns.
+
+use std::{
+    collections::VecDeque,
+    fmt, mem,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use ibex_base::fork;
+use ibex_ring::parking::Condition;
+use ibex_transport::{
+    channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
+    runtime::Gathering,
+    session::SessionShared,
+};
+
+use super::{FanInEvent, FanInPeer, NothingCame, Opening, member::Member};
+use crate::{
+    Node, Peer, PeerAt, SettingError, channel_defaults::ChannelDefaults, template::ChannelTemplate,
+};
+
+/// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
+/// what they receive.
+pub(crate) struct Gathered<O: Opening> {
+    template: ChannelTemplate,
+    /// Of other channels with its peers.
+    defaults: ChannelDefaults,
+    gathering: Gathering,
+    // The peers.
+    members: Vec<Option<Member<O>>>,
+    live: usize,
+    /// All of them write this process's memory.
+    in_memory: bool,
+    /// Those that may have something, and whose turn it is.
+    hot: Vec<usize>,
+    turn: usize,
+    /// How often one of them had something.
+    found: u32,
+    // What was told and not taken up yet.
+    told: Vec<usize>,
+    sessions: VecDeque<Arc<SessionShared>>,
+    events: VecDeque<FanInEvent<O::Message>>,
+    /// What a task left that waits.
+    task_wait: GatheringWait,
+}
+
+/// Looks at a peer that has nothing before it is left alone until it tells.
+pub(super) const HOT_LOOKS: u32 = 64;
+
+impl<O: Opening> Gathered<O> {
+    /// Opens the receiving end with every peer that is there, and with those that come.
+    pub(crate) fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
+        Ok(Self {
+            template: template.checked()?,
+            defaults: node.channel_defaults(),
+            gathering: Gathering::of(&node.runtime),
+            members: Vec::new(),
+            live: 0,
+            in_memory: true,
+            hot: Vec::new(),
+            turn: 0,
+            found: 0,
+            told: Vec::new(),
+            sessions: VecDeque::new(),
+            events: VecDeque::new(),
+            task_wait: GatheringWait::default(),
+        })
+    }
+
+    /// See [`FanIn::next`](super::FanIn::next).
+    pub(crate) fn next(&mut self) -> Option<FanInEvent<O::Message>> {
+        match self.find() {
+            Some(event) => Some(event),
+            None => self.wait(None).unwrap_or(None),
+        }
+    }
+
+    /// See [`FanIn::next_timeout`](super::FanIn::next_timeout).
+    pub(crate) fn next_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
+        match self.find() {
+            Some(event) => Ok(Some(event)),
+            None => self.wait(Instant::now().checked_add(timeout)),
+        }
+    }
+
+    /// See [`FanIn::try_next`](super::FanIn::try_next).
+    pub(crate) fn try_next(&mut self) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
+        if let Some(event) = self.find() {
+            return Ok(Some(event));
+        }
+        self.gathering.poll();
+        match self.find() {
+            Some(event) => Ok(Some(event)),
+            None if self.is_over() => Ok(None),
+            None => Err(NothingCame),
+        }
+    }
+
+    /// See [`FanIn::peers`](super::FanIn::peers).
+    pub(super) fn peers(&self) -> Vec<FanInPeer> {
+        let members = self.members.iter().flatten();
+        members.filter_map(FanInPeer::of).collect()
+    }
+
+    /// See [`FanIn::peer`](super::FanIn::peer).
+    pub(super) fn peer(&self, who: PeerAt) -> Option<Peer> {
+        let mut members = self.members.iter().flatten();
+        let member = members.find(|member| member.has_joined && member.peer == who)?;
+        let session = Arc::clone(member.handle.session());
+        Some(Peer::new(session, self.defaults))
+    }
+
+    // ---- Waiting as a task -----------------------------------------------------------
+
+    /// Polls for what comes next. A waker, which holds up its caller, may not look for a moment
+    /// before it is pending; a task may.
+    pub(crate) fn poll_for(
+        &mut self,
+        context: &mut Context<'_>,
+        may_look: bool,
+    ) -> Poll<Option<FanInEvent<O::Message>>> {
+        let how = (may_look, self.in_memory);
+        let gathering = self.gathering.clone();
+        let mut wait = mem::take(&mut self.task_wait);
+        let waker = context.waker();
+        let event = gathering.poll_until(&mut wait, waker, how, Something::new(self));
+        self.task_wait = wait;
+        event
+    }
+
+    /// Finds what is there, for who left a waker by another poll: notes how soon it came.
+    pub(crate) fn find_awaited(&mut self) -> Option<FanInEvent<O::Message>> {
+        let found = self.find();
+        if found.is_some() {
+            self.task_wait.came();
+        }
+        found
+    }
+
+    /// Lets out what was acknowledged, where callers turn the engine.
+    pub(crate) fn let_out(&self) {
+        self.gathering.poll();
+    }
+
+    /// Takes back the waker that a poll left.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.gathering.leave(&mut self.task_wait);
+    }
+
+    // ---- Looking ---------------------------------------------------------------------
+
+    pub(crate) fn find(&mut self) -> Option<FanInEvent<O::Message>> {
+        if fork::is_child() {
+            return self.find_after_fork();
+        }
+        if self.gathering.is_told() {
+            self.take_told();
+        }
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        for _ in 0..self.hot.len() {
+            if self.turn >= self.hot.len() {
+                self.turn = 0;
+            }
+            let Some(&number) = self.hot.get(self.turn) else {
+                break;
+            };
+            let found = self.look_at(number);
+            if found.is_some() {
+                self.found = self.found.wrapping_add(1);
+                if self.found.is_multiple_of(FOUND_PER_TURN) {
+                    self.gathering.look_around();
+                }
+                return found;
+            }
+        }
+        None
+    }
+
+    /// One look at a hot member; the next one has its turn then.
+    fn look_at(&mut self, number: usize) -> Option<FanInEvent<O::Message>> {
+        let Some(member) = self.members[number].as_mut() else {
+            self.hot.swap_remove(self.turn);
+            return None;
+        };
+        if let Some(peer) = member.joins() {
+            return Some(FanInEvent::Joined(peer));
+        }
+        match member.handle.poll() {
+            Ok(Some(raw)) => {
+                self.turn += 1;
+                Some(member.sent(raw))
+            }
+            Ok(None) => {
+                member.silent += 1;
+                if member.silent > HOT_LOOKS {
+                    return self.cool(self.turn);
+                }
+                self.turn += 1;
+                None
+            }
+            Err(error) => self.lose(number, error),
+        }
+    }
+
+    /// Leaves a hot member alone until it tells, unless it has something after all.
+    fn cool(&mut self, at: usize) -> Option<FanInEvent<O::Message>> {
+        let number = self.hot[at];
+        let Some(member) = self.members[number].as_mut() else {
+            self.hot.swap_remove(at);
+            return None;
+        };
+        let waker = member.waker.clone();
+        // A peer that has nothing to say on this channel never opens it.
+        let handle = &mut member.handle;
+        match handle.poll_receive_unwatched(&waker) {
+            Poll::Pending => {
+                member.is_hot = false;
+                self.hot.swap_remove(at);
+                // It may have opened before it had a waker to tell by.
+                member.joins().map(FanInEvent::Joined)
+            }
+            Poll::Ready(Ok(raw)) => {
+                if !mem::replace(&mut member.has_joined, true) {
+                    self.events.push_back(FanInEvent::Joined(member.peer));
+                }
+                let event = member.sent(raw);
+                self.events.push_back(event);
+                self.events.pop_front()
+            }
+            Poll::Ready(Err(error)) => self.lose(number, error),
+        }
+    }
+
+    fn take_told(&mut self) {
+        self.gathering.take(&mut self.told, &mut self.sessions);
+        let mut told = mem::take(&mut self.told);
+        for number in told.drain(..) {
+            if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
+                member.handle.leave();
+                member.silent = 0;
+                if !mem::replace(&mut member.is_hot, true) {
+                    self.hot.push(number);
+                }
+            }
+        }
+        // Its memory is used again.
+        self.told = told;
+        while let Some(session) = self.sessions.pop_front() {
+            self.join(session);
+        }
+    }
+
+    /// Opens the channel with a peer.
+    fn join(&mut self, session: Arc<SessionShared>) {
+        let peer = PeerAt::of(session.peer());
+        let channel = self.template.over(&session);
+        let offer = O::offer();
+        let handle = match channel.open_receiver(offer) {
+            Ok(handle) => handle,
+            // It came and went without a message: nobody has joined.
+            Err(error) if error.reason.is_end() => return,
+            Err(error) => {
+                self.events.push_back(FanInEvent::Lost(peer, error.into()));
+                return;
+            }
+        };
+        let free = self.members.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.members.len());
+        let member = Member::new(peer, handle, O::keep(channel), self.gathering.waker(number));
+        match free {
+            Some(free) => self.members[free] = Some(member),
+            None => self.members.push(Some(member)),
+        }
+        self.in_memory &= session.is_shm();
+        self.live += 1;
+        self.hot.push(number);
+    }
+
+    /// A member is at its end, unless it can be received from later. While its session lives the
+    /// peer may open its sender again, and meets an end of its own again.
+    fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<O::Message>> {
+        if error.spares_channel() {
+            self.turn += 1;
+            let peer = self.members[number].as_ref()?.peer;
+            return Some(FanInEvent::Lost(peer, error.into()));
+        }
+        let member = self.members[number].take()?;
+        self.hot.retain(|hot| *hot != number);
+        self.live -= 1;
+        let came = member.has_joined || member.handle.is_open();
+        let event = match error {
+            RecvError::Ended => FanInEvent::Ended(member.peer),
+            // Who never came is not missed, unless it came with another type.
+            RecvError::Disconnected(_) if !came => return None,
+            error => FanInEvent::Lost(member.peer, error.into()),
+        };
+        let (peer, has_joined) = (member.peer, member.has_joined);
+        self.reopen(member);
+        if came && !has_joined {
+            // It opened, and ended or gave up, between two looks.
+            self.events.push_front(event);
+            return Some(FanInEvent::Joined(peer));
+        }
+        Some(event)
+    }
+
+    /// Drops a member's end, and opens another with its peer.
+    fn reopen(&mut self, member: Member<O>) {
+        let session = Arc::clone(member.handle.session());
+        drop(member);
+        if !session.is_over() && !self.gathering.is_closed() {
+            self.join(session);
+        }
+    }
+
+    /// In a fork of the process all peers are lost, and nothing else comes.
+    #[cold]
+    fn find_after_fork(&mut self) -> Option<FanInEvent<O::Message>> {
+        if self.live > 0 {
+            self.live = 0;
+            self.hot.clear();
+            self.events.clear();
+            for member in self.members.drain(..).flatten() {
+                let lost = FanInEvent::Lost(member.peer, member.handle.used_after_fork().into());
+                self.events.push_back(lost);
+            }
+        }
+        self.events.pop_front()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.live == 0 && self.events.is_empty() && self.gathering.is_closed()
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
+        self.stop_waiting();
+        let (gathering, in_memory) = (self.gathering.clone(), self.in_memory);
+        gathering
+            .wait(deadline, in_memory, Something::new(self))
+            .map_err(|_| NothingCame)
+    }
+
+    /// What is there, or that nothing will be. Whoever is `about_to_sleep` leaves those that
+    /// are looked at in vain with their wakers.
+    fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<O::Message>>> {
+        loop {
+            if let Some(event) = self.find() {
+                return Some(Some(event));
+            }
+            if self.is_over() {
+                return Some(None);
+            }
+            // One that told of itself for another reason is hot again, and would not tell.
+            if !about_to_sleep || !self.cool_all() {
+                return None;
+            }
+        }
+    }
+
+    fn keep_nothing_back(&self) {
+        for &number in &self.hot {
+            if let Some(member) = &self.members[number] {
+                member.handle.keep_nothing_back();
+            }
+        }
+    }
+
+    /// Leaves all members alone until they tell. Returns whether one has something after all.
+    fn cool_all(&mut self) -> bool {
+        while !self.hot.is_empty() {
+            if let Some(event) = self.cool(0) {
+                self.events.push_front(event);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The condition "something came, or nothing will".
+struct Something<'a, O: Opening> {
+    of: &'a mut Gathered<O>,
+    about_to_sleep: bool,
+}
+
+impl<'a, O: Opening> Something<'a, O> {
+    fn new(of: &'a mut Gathered<O>) -> Self {
+        Self {
+            of,
+            about_to_sleep: false,
+        }
+    }
+}
+
+impl<O: Opening> Condition for Something<'_, O> {
+    type Output = Option<FanInEvent<O::Message>>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        self.of.look(self.about_to_sleep)
+    }
+
+    fn keep_nothing_back(&mut self) {
+        self.of.keep_nothing_back();
+    }
+
+    fn arm(&mut self) {
+        self.about_to_sleep = true;
+        self.of.cool_all();
+    }
+
+    fn disarm(&mut self) {
+        self.about_to_sleep = false;
+    }
+}
+
+/// For [`Select`](crate::Select).
+impl<O: Opening> OfAnyPeer for Gathered<O> {
+    fn gathering(&self) -> &Gathering {
+        &self.gathering
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    fn is_there(&mut self, about_to_sleep: bool) -> bool {
+        let found = self.look(about_to_sleep);
+        let is_there = found.is_some();
+        // Whoever takes it finds it before everything else.
+        if let Some(event) = found.flatten() {
+            self.events.push_front(event);
+        }
+        is_there
+    }
+
+    fn leave_alone(&mut self) {
+        self.cool_all();
+    }
+
+    fn keep_nothing_back(&mut self) {
+        Gathered::keep_nothing_back(self);
+    }
+}
+
+impl<O: Opening> Drop for Gathered<O> {
+    fn drop(&mut self) {
+        for member in self.members.iter_mut().flatten() {
+            member.handle.leave();
+        }
+    }
+}
+
+impl<O: Opening> fmt::Debug for Gathered<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FanIn")
+            .field("channel", &self.template.name())
+            .field("peers", &self.live)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,57 @@
+//! How a fan-in opens its ends, and reads what comes.
+
+use std::marker::PhantomData;
+
+use ibex_codec::Codec;
+use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
+
+use crate::{
+    ChannelBuilder, Message, OpenFailure,
+    channel_builder::{Offer, message_version},
+    receiver,
+};
+
+/// Opens the ends of a fan-in and reads what they receive: messages of a type, or the frames of
+/// calls.
+pub(crate) trait Opening {
+    /// A message as it is received.
+    type Message;
+    /// State of one peer, from one message to the next.
+    type Kept: Send + Sync;
+
+    /// Returns the message types that an end offers its peer.
+    fn offer() -> Result<Offer, OpenFailure>;
+
+    /// Makes the state of the peer that `channel` is with, before its first message.
+    fn keep(channel: ChannelBuilder) -> Self::Kept;
+
+    /// Checks the bytes, and releases them if they are not valid.
+    fn open(
+        handle: &ReceiveHandle,
+        raw: RawMessage,
+        kept: &mut Self::Kept,
+    ) -> Result<Self::Message, RecvError>;
+}
+
+/// Messages of type `T` by codec `C`.
+pub(crate) struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
+
+impl<T: ?Sized, C: Codec<T>> Opening for OfType<T, C> {
+    type Message = Message<T, C>;
+    type Kept = ();
+
+    fn offer() -> Result<Offer, OpenFailure> {
+        message_version::<T, C>().map(Offer::of_one)
+    }
+
+    fn keep(_channel: ChannelBuilder) {}
+
+    #[inline(always)]
+    fn open(
+        handle: &ReceiveHandle,
+        raw: RawMessage,
+        (): &mut (),
+    ) -> Result<Message<T, C>, RecvError> {
+        receiver::open(handle, raw)
+    }
+}

@@ -1,0 +1,111 @@
+//! The names of the crate ibex that a program can use, as they are recorded.
+//!
+//! `docs/public-api.txt` has each path with its kind, hidden ones included, so that a change of
+//! the surface shows in a diff. The list comes from rustdoc's JSON, whose format is the
+//! compiler's own business, so it is compared under the compiler of its first line alone.
+
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::process::Command;
+
+    use serde_json::Value;
+
+    use crate::workspace;
+
+    #[test]
+    fn the_public_names_are_those_that_are_recorded() {
+        let recorded_at = workspace::root().join("docs/public-api.txt");
+        let recorded = fs::read_to_string(&recorded_at).expect("docs/public-api.txt");
+        let (compiler, recorded) = recorded.split_once('\n').expect("a first line");
+        let here = output(Command::new("rustc").arg("--version"));
+        let version = here.split(' ').nth(1).unwrap_or_default();
+        if compiler != format!("# rustc {version}") {
+            println!("not compared: the list is of \"{compiler}\", and this is {here}");
+            return;
+        }
+        let found = names(&documented());
+        let found: String = found.iter().map(|name| format!("{name}\n")).collect();
+        if found == recorded {
+            return;
+        }
+        let written = workspace::target().join("public-api.txt");
+        fs::write(&written, format!("{compiler}\n{found}")).expect("the list is written");
+        let (old, new): (BTreeSet<_>, BTreeSet<_>) =
+            (recorded.lines().collect(), found.lines().collect());
+        panic!(
+            "the public names have changed; new: {:?}; gone: {:?}; if that is meant, copy {} to \
+             docs/public-api.txt and say in CHANGELOG.md what a user has to do",
+            new.difference(&old).collect::<Vec<_>>(),
+            old.difference(&new).collect::<Vec<_>>(),
+            written.display()
+        );
+    }
+
+    /// Has rustdoc describe the crate. In a folder of its own: build scripts of dependencies look
+    /// at `RUSTC_BOOTSTRAP`, and everything else would be built anew with and without it.
+    fn documented() -> Value {
+        let target = workspace::target().join("public-api");
+        let mut rustdoc = Command::new(env!("CARGO"));
+        rustdoc
+            .current_dir(workspace::root())
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_TARGET_DIR", &target)
+            .args([
+                "rustdoc",
+                "--quiet",
+                "-p",
+                "ibex",
+                "--lib",
+                "--all-features",
+                "--",
+            ])
+            .args(["-Z", "unstable-options", "--output-format", "json"])
+            .arg("--document-hidden-items");
+        output(&mut rustdoc);
+        let json = fs::read(target.join("doc/ibex.json")).expect("rustdoc's description");
+        serde_json::from_slice(&json).expect("JSON")
+    }
+
+    fn output(command: &mut Command) -> String {
+        let output = command.output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{command:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Returns the kind and path of every item that can be named, in order of the paths.
+    fn names(crate_: &Value) -> Vec<String> {
+        let mut found = BTreeSet::new();
+        walk(crate_, &crate_["root"], "ibex", &mut found);
+        found
+            .into_iter()
+            .map(|(path, kind)| format!("{path} ({kind})"))
+            .collect()
+    }
+
+    fn walk(crate_: &Value, module: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
+        let item = |id: &Value| &crate_["index"][id.to_string()];
+        let items = item(module)["inner"]["module"]["items"].as_array();
+        for id in items.expect("a module has items") {
+            let (what, inner) = (item(id), &item(id)["inner"]);
+            if what["visibility"] != "public" {
+                continue;
+            }
+            let reexport = &inner["use"];
+            let (name, id) = match reexport.is_null() {
+                true => (&what["name"], id),
+                false => (&reexport["name"], &reexport["id"]),
+            };
+            let path = format!("{path}::{}", name.as_str().expect("a name"));
+            // What is another crate's is described by its kind alone.
+            let kind = crate_["paths"][id.to_string()]["kind"].as_str();
+            let inner_kind = || inner.as_object().and_then(|inner| inner.keys().next());
+            let kind = kind.or_else(|| inner_kind().map(String::as_str));
+            found.insert((path.clone(), kind.expect("a kind").to_owned()));
+            if !item(id)["inner"]["module"].is_null() {
+                walk(crate_, id, &path, found);
+            }
+        }
+    }
+}
