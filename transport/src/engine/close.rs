@@ -57,7 +57,7 @@ impl Engine {
         // A session whose connection breaks while it is closed is to be found again.
         self.stop_accepting();
         self.on_every_link(context, |link, context| {
-            link.core.begin_close(deadline, context)
+            link.core.begin_close(deadline, context);
         });
         self.stop_listening_if_over();
     }

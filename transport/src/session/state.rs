@@ -502,7 +502,7 @@ impl SessionShared {
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
         self.runtime.on_link(self.id, |link, _| {
-            link.core.pass_ring(end, capacity as u64, fd)
+            link.core.pass_ring(end, capacity as u64, fd);
         });
     }
 

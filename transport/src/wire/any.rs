@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The wire of a session, or none.
-#[expect(
+#[allow(
     clippy::large_enum_variant,
     reason = "a connection is in a box already, and each message would follow a pointer more"
 )]
