@@ -30,7 +30,10 @@ impl Core {
     pub(super) fn peer_drains(&mut self, is_done: bool, context: &mut Context<'_>) {
         if self.common.shared.draining.hear(is_done) {
             self.tell(What::Draining, context);
-            self.common.shared.draining.take_waiters(&mut context.wakers);
+            self.common
+                .shared
+                .draining
+                .take_waiters(&mut context.wakers);
         }
     }
 

@@ -128,10 +128,13 @@ impl Core {
                 for (id, sender) in self.senders.iter_mut() {
                     sender.is_closed = true;
                     let last = sender.end.sent.load(Ordering::Acquire);
-                    self.common.session.close_sender(id, last, CloseReason::Dropped);
+                    self.common
+                        .session
+                        .close_sender(id, last, CloseReason::Dropped);
                 }
                 self.common.session.say_goodbye();
-                self.common.timers
+                self.common
+                    .timers
                     .set(Timer::Linger, clock::now() + GOODBYE_TIMEOUT);
             }
             Phase::Closing => {

@@ -49,7 +49,10 @@ impl Frames for CoreInTurn<'_, '_> {
     #[inline(always)]
     fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
         let mut rings = Rings(&mut self.core.senders);
-        self.core.common.session.poll_transmit(&mut rings, landing, head)
+        self.core
+            .common
+            .session
+            .poll_transmit(&mut rings, landing, head)
     }
 
     #[inline(always)]

@@ -74,7 +74,10 @@ impl Core {
         self.broken = None;
         self.common.shared.counters.credit_is_there();
         self.retained.free(u64::MAX, &mut context.wakers);
-        let (progress, is_under_way) = (self.common.session.progress(), self.common.session.is_under_way());
+        let (progress, is_under_way) = (
+            self.common.session.progress(),
+            self.common.session.is_under_way(),
+        );
         for sender in self.senders.values_mut() {
             sender.large_is_sent_again();
         }
@@ -269,7 +272,13 @@ impl Core {
 
     /// The peer has told how often it found bytes damaged that this end had sent.
     pub(super) fn peer_found_damage(&mut self, times: u64) {
-        if !self.common.shared.counters.checksum_errors_at_peer.raise(times) {
+        if !self
+            .common
+            .shared
+            .counters
+            .checksum_errors_at_peer
+            .raise(times)
+        {
             return;
         }
         if times.is_power_of_two() {

@@ -72,7 +72,11 @@ impl Core {
                             theirs.report(&counters);
                         }
                         sender.end.waiters.take(&mut context.wakers);
-                        sender.large_arrived(counters.received, &self.common.session, &mut self.retained);
+                        sender.large_arrived(
+                            counters.received,
+                            &self.common.session,
+                            &mut self.retained,
+                        );
                     }
                 }
                 Event::Asked { end } => {

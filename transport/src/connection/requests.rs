@@ -37,7 +37,9 @@ impl Core {
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
         let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
-        let id = self.common.session
+        let id = self
+            .common
+            .session
             .open(Role::Sender, name.clone(), spec.clone())?;
         let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
@@ -81,7 +83,9 @@ impl Core {
         let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell())
             .map_err(refused)?;
         let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
-        let id = self.common.session
+        let id = self
+            .common
+            .session
             .open(Role::Receiver, name.clone(), spec.clone())?;
         // Of the newest version; a sender that settles on another does not look at it.
         let first = record::first_position(spec.newest.alignment as usize);
@@ -153,7 +157,8 @@ impl Core {
 
     /// Names of channels that the peer opened and we did not, with the peer's role.
     pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
-        self.common.session
+        self.common
+            .session
             .unpaired()
             .map(|(name, role)| (name.to_owned(), role))
             .collect()

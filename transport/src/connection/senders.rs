@@ -278,7 +278,9 @@ impl Core {
             memory: MessageMemory::new(memory, length, &self.common.shared.carrier),
             sent_in: None,
         });
-        self.common.session.announce_large(end, sequence, length as u64)
+        self.common
+            .session
+            .announce_large(end, sequence, length as u64)
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.

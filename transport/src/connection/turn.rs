@@ -325,7 +325,10 @@ impl Connection {
 
     /// Asks the peer something if a frame of its stays cut. Returns whether another look is due.
     fn look_for_cut_frame(&mut self) -> bool {
-        match self.wire.look_for_cut_frame(&self.core.common.shared.counters) {
+        match self
+            .wire
+            .look_for_cut_frame(&self.core.common.shared.counters)
+        {
             None => false,
             Some(questions) => {
                 if questions > 0 {
