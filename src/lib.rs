@@ -211,8 +211,9 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 /// [`ConnectError::Dial`] holds.
 pub mod bootstrap {
     pub use ibex_bootstrap::{
-        DialError, Garbling, HandshakeError, HandshakeFailure, Problem, SecurityMode, SessionLimit,
-        Version, VersionRange,
+        AuthenticationCause, AuthenticationError, DialError, Garbling, HandshakeError,
+        HandshakeFailure, Problem, RefusedBy, SecurityMode, SessionLimit, TlsError, Version,
+        VersionRange,
         handshake::Step,
         message::{MessageError, MessageKind, Text},
         negotiate::{End, FabricConflict},
@@ -226,6 +227,9 @@ pub use ibex_protocol::format::{
     message_version::MessageVersion,
 };
 pub use ibex_ring::memory::{MemoryError, MemoryUse};
+pub use ibex_tls::AuthenticatedAs;
+#[cfg(feature = "tls")]
+pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     channel::{
         LossReason, MessageTooLong, NoMessage, NotOpened, RecvError, SchemaMismatch, SendError,

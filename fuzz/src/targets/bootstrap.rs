@@ -385,6 +385,7 @@ fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
 fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
     let (now, deadline) = clock();
     let ticket = Ticket {
+        authenticated_as: None,
         session_id: SESSION,
         secret: SECRET,
         peer: NodeIdentity([2; 16]),

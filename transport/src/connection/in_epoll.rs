@@ -72,7 +72,7 @@ impl Link {
         let Wires::Stream(stream) = &mut self.wires else {
             return;
         };
-        let wants = !stream.outbound.is_empty() && self.phase != Phase::Gone;
+        let wants = !stream.is_written() && self.phase != Phase::Gone;
         if wants != stream.waits_for_writable {
             stream.waits_for_writable = wants;
             if self.membership == Membership::In {

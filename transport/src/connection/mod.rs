@@ -47,7 +47,7 @@ mod tools;
 mod turn_share;
 mod wires;
 
-use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     credit::{broker::CreditAction, session::CreditReport},
@@ -55,6 +55,7 @@ use ibex_protocol::{
     session::{Session, SessionConfig},
     timer::TimerTable,
 };
+use ibex_tls::Tls;
 
 pub(crate) use context::Context;
 pub(crate) use dialer::Redialing;
@@ -72,6 +73,7 @@ use crate::{
     rdma::PreparedPair,
     session::{EndCause, PeerDescription, SessionShared},
     shared_memory::UnixWires,
+    stream::Layer,
 };
 use in_epoll::Membership;
 use receivers::ReceiveLink;
@@ -133,6 +135,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) tcp: TcpStream,
     /// Bytes that came behind the handshake.
     pub(crate) leftover: &'a [u8],
+    /// The connection's TLS, where nodes are authenticated.
+    pub(crate) tls: Option<Box<Tls>>,
     /// Sockets that pass descriptors and ring (shm).
     pub(crate) unix: Option<UnixWires>,
     /// The queue pair (verbs), connected.
@@ -165,6 +169,7 @@ impl Link {
         let Handover {
             tcp,
             leftover,
+            tls,
             unix,
             pair,
             max_channels,
@@ -174,6 +179,7 @@ impl Link {
         let resumes = rewiring.is_some();
         let is_stream = pair.is_none();
         let dialed = pair.as_ref().is_some_and(PreparedPair::dialed);
+        let mut layer = Layer::new(tls);
         let prepare = || -> io::Result<_> {
             tcp.set_nonblocking(true)?;
             tcp.set_nodelay(true)?;
@@ -190,7 +196,8 @@ impl Link {
                 tools.compact_blocks.provide().map_err(io::Error::other)?;
             }
             let checksums = shared.payload_checksums();
-            let (wires, terms) = Wires::new(leftover, pair, checksums, &mut tools.blocks)?;
+            let layer = mem::take(&mut layer);
+            let (wires, terms) = Wires::new(layer, leftover, pair, checksums, &mut tools.blocks)?;
             Ok((local, wires, terms))
         };
         let (local, wires, terms) = match prepare() {
@@ -198,7 +205,7 @@ impl Link {
             Err(refused) => {
                 if is_stream && resumes {
                     // The peer has the session, and would wait for this end to come back.
-                    say_last_word(&tcp, 0);
+                    say_last_word(&tcp, &mut layer, 0);
                 }
                 return Err(refused);
             }

@@ -15,7 +15,7 @@
 //!    the session goes on: most are how a process ends.
 
 use std::{
-    io::{self, Write},
+    io::{self, IoSlice},
     mem,
     net::{Shutdown, TcpStream},
     time::{Duration, Instant},
@@ -42,7 +42,7 @@ use crate::{
     node::What,
     rdma::PreparedPair,
     session::EndCause,
-    stream::unanswered_for,
+    stream::{Layer, RecordLayer, unanswered_for},
 };
 
 impl Link {
@@ -279,12 +279,12 @@ impl Link {
     /// The session is over, and the peer would wait for this end to come back: tells it, if
     /// that can be said at once and no goodbye has told it before.
     pub(super) fn say_last_word(&mut self) {
-        if let Wires::Stream(stream) = &self.wires
+        if let Wires::Stream(stream) = &mut self.wires
             && self.rewiring.is_some()
             && !self.session.said_goodbye()
-            && stream.outbound.is_empty()
+            && stream.is_written()
         {
-            say_last_word(&self.tcp, stream.outbound.frames());
+            say_last_word(&self.tcp, &mut stream.layer, stream.outbound.frames());
         }
     }
 
@@ -459,6 +459,7 @@ impl Link {
             epoch,
             stream,
             leftover,
+            tls,
             rdma,
             ..
         } = wires;
@@ -469,7 +470,13 @@ impl Link {
             None => self.shared.carrier.take_stream(goes_back),
         }
         let checksums = self.shared.payload_checksums();
-        let (wires, terms) = Wires::new(&leftover, rdma, checksums, &mut tools.blocks)?;
+        let (wires, terms) = Wires::new(
+            Layer::new(tls),
+            &leftover,
+            rdma,
+            checksums,
+            &mut tools.blocks,
+        )?;
         if let Some(rewiring) = &mut self.rewiring {
             rewiring.epoch = epoch;
             rewiring.unanswered_since = None;
@@ -554,12 +561,12 @@ impl Link {
 }
 
 /// Tells the peer of a session, behind so many frames, that this end does not come back.
-pub(crate) fn say_last_word(mut stream: &TcpStream, frames: u64) {
+pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) {
     let mut frame = vec![0; CHECK_BYTES];
     frame.append(&mut Session::last_word());
     write_checks(frames, &mut frame, None, Coverage::Whole);
     // What does not arrive is found out later, by a time-out.
-    let _ = stream.write(&frame);
+    let _ = layer.write(stream, &[IoSlice::new(&frame)]);
 }
 
 /// Why a peer cannot come back that has come as another process.

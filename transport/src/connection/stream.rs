@@ -17,7 +17,7 @@ use crate::{
     connection::{Context, Tools},
     session::{EndCause, SessionCounters},
     stream::{
-        Plain,
+        Layer, RecordLayer,
         inbound::Inbound,
         outbound::{Lists, Outbound},
     },
@@ -28,7 +28,7 @@ const WHOLE_BATCH: u64 = 0;
 
 /// The state of both directions.
 pub(super) struct Stream {
-    pub(super) layer: Plain,
+    pub(super) layer: Layer,
     pub(super) inbound: Inbound,
     pub(super) outbound: Outbound,
     /// Checks cover the payloads of messages.
@@ -47,9 +47,14 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Begins behind the handshake, of which `leftover` was read too much.
-    /// The checks of frames cover `payloads` or not.
-    pub(super) fn new(leftover: &[u8], payloads: bool, blocks: &mut BlockPool) -> io::Result<Self> {
+    /// Begins behind the handshake, of which `leftover` was read too much; what comes next is
+    /// sealed by `layer`. The checks of frames cover `payloads` or not.
+    pub(super) fn new(
+        layer: Layer,
+        leftover: &[u8],
+        payloads: bool,
+        blocks: &mut BlockPool,
+    ) -> io::Result<Self> {
         let mut inbound = Inbound::default();
         if !leftover.is_empty() {
             inbound.make_room(blocks).map_err(io::Error::other)?;
@@ -57,7 +62,7 @@ impl Stream {
             inbound.arrived(leftover.len());
         }
         Ok(Self {
-            layer: Plain,
+            layer,
             inbound,
             outbound: Outbound::default(),
             payloads,
@@ -67,6 +72,12 @@ impl Stream {
             cut_frame: CutFrame::default(),
             silence: None,
         })
+    }
+
+    /// Tells whether the socket has everything that it was to get.
+    #[inline]
+    pub(super) fn is_written(&self) -> bool {
+        self.outbound.is_empty() && !self.layer.has_backlog()
     }
 
     /// Makes a batch of one short record, if nothing else is to go and none is being
@@ -80,10 +91,10 @@ impl Stream {
         counters: &SessionCounters,
         lists: &mut Lists,
     ) -> bool {
-        let outbound = &mut self.outbound;
-        if !outbound.is_empty() {
+        if !self.is_written() {
             return false;
         }
+        let outbound = &mut self.outbound;
         let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
             return false;
         };
@@ -105,12 +116,13 @@ impl Stream {
             return true;
         }
         self.inbound.rest();
+        self.layer.rest();
         false
     }
 
     /// As [`Wires::in_flight`].
     pub(super) fn in_flight(&self) -> Option<u64> {
-        (!self.outbound.is_empty()).then_some(WHOLE_BATCH)
+        (!self.is_written()).then_some(WHOLE_BATCH)
     }
 }
 
@@ -136,7 +148,7 @@ impl Link {
             let Wires::Stream(stream) = &mut self.wires else {
                 return progress;
             };
-            if !stream.outbound.is_empty() {
+            if !stream.is_written() {
                 match stream.outbound.write(&mut stream.layer, &self.tcp) {
                     Ok((bytes, calls)) => {
                         let counters = &self.shared.counters;
@@ -145,6 +157,9 @@ impl Link {
                             None => counters.bytes_sent.add(bytes as u64),
                         }
                         counters.writes.add(calls);
+                        if stream.layer.is_sealed() {
+                            counters.bytes_sealed.add(bytes as u64);
+                        }
                         progress |= bytes > 0;
                     }
                     Err(error) => {
@@ -154,7 +169,7 @@ impl Link {
                         return progress;
                     }
                 }
-                if !stream.outbound.is_empty() {
+                if !stream.is_written() {
                     return progress;
                 }
                 self.frames_are_gone(WHOLE_BATCH, context);

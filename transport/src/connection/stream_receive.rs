@@ -75,7 +75,7 @@ impl Link {
                     if self.phase == Phase::Gone || self.is_suspended() {
                         return true;
                     }
-                    if bytes < SHORT_READ && !self.is_in_chunk() {
+                    if bytes < SHORT_READ && !self.is_in_chunk() && !self.has_unread() {
                         // The socket was drained: asking again would cost a system call
                         // before the application sees what came.
                         self.readable = false;
@@ -154,6 +154,11 @@ impl Link {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells whether the record layer has bytes that the socket does not tell of.
+    fn has_unread(&self) -> bool {
+        matches!(&self.wires, Wires::Stream(stream) if stream.layer.has_unread())
     }
 
     fn is_in_chunk(&self) -> bool {

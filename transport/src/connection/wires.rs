@@ -15,6 +15,7 @@ use crate::{
     connection::{Context, Tools},
     rdma::PreparedPair,
     session::{EndCause, SessionCounters},
+    stream::Layer,
 };
 
 /// The wires of one link.
@@ -35,6 +36,7 @@ impl Wires {
     /// Those that a handshake led to, and what frames over them are like: `leftover` came behind
     /// it, and both ends check the payloads of frames over the connection or not.
     pub(super) fn new(
+        layer: Layer,
         leftover: &[u8],
         pair: Option<PreparedPair>,
         payload_checksums: bool,
@@ -42,7 +44,7 @@ impl Wires {
     ) -> io::Result<(Self, WireTerms)> {
         match pair {
             None => Ok((
-                Wires::Stream(Stream::new(leftover, payload_checksums, blocks)?),
+                Wires::Stream(Stream::new(layer, leftover, payload_checksums, blocks)?),
                 WireTerms::STREAM,
             )),
             Some(_) if !leftover.is_empty() => Err(io::Error::other(
@@ -79,7 +81,7 @@ impl Wires {
     /// for room, as the turn found that ran last, or for other wires than these, which break.
     pub(super) fn are_blocked(&self) -> bool {
         match self {
-            Wires::Stream(stream) => stream.waits_for_credit || !stream.outbound.is_empty(),
+            Wires::Stream(stream) => stream.waits_for_credit || !stream.is_written(),
             Wires::Pair(pair) => pair.sending.is_blocked || !pair.is_live(),
             Wires::None => true,
         }
@@ -89,7 +91,7 @@ impl Wires {
     #[inline]
     pub(super) fn have_taken_all(&self) -> bool {
         match self {
-            Wires::Stream(stream) => stream.outbound.is_empty(),
+            Wires::Stream(stream) => stream.is_written(),
             Wires::Pair(_) | Wires::None => true,
         }
     }
