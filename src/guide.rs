@@ -14,5 +14,8 @@ pub mod which_driver {}
 #[doc = include_str!("guide/restarting.md")]
 pub mod restarting {}
 
+#[doc = include_str!("guide/security.md")]
+pub mod security {}
+
 #[doc = include_str!("guide/request_and_reply.md")]
 pub mod request_and_reply {}

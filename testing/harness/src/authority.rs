@@ -22,15 +22,15 @@ pub struct Authority {
 /// The files of one node.
 #[derive(Clone, Debug)]
 pub struct NodeFiles {
-    /// Its certificate.
+    /// The node's certificate.
     pub chain: PathBuf,
-    /// Its private key.
+    /// The node's private key.
     pub key: PathBuf,
     /// The certificate of the authority.
     pub authorities: PathBuf,
 }
 
-/// What a certificate says.
+/// The content of a certificate.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The files' name.
@@ -43,7 +43,7 @@ pub struct Request<'a> {
     pub from_year: i32,
     /// The year in which it ends.
     pub until_year: i32,
-    /// Its number, by which it can be revoked.
+    /// The certificate's number, by which it can be revoked.
     pub serial: u64,
 }
 

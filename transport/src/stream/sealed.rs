@@ -27,7 +27,7 @@ use super::RecordLayer;
 #[derive(Debug)]
 pub struct Sealed {
     tls: Box<Tls>,
-    /// Where pieces of frames are gathered that are shorter than a record.
+    /// Pieces of frames that are shorter than a record, gathered to one.
     scratch: Vec<u8>,
     /// Plaintext for which the reader had no room (rule 2), from `unread_from` on.
     unread: Vec<u8>,

@@ -18,94 +18,94 @@ impl fmt::Debug for Tls {
 }
 
 impl Credentials {
-    /// As with TLS.
+    /// Never called.
     pub fn method(&self) -> Method {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn encryption(&self) -> Encryption {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn trusts_authenticated(&self) -> bool {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn dialer(&self) -> Result<Tls, TlsError> {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn acceptor(&self) -> Result<Tls, TlsError> {
         match *self {}
     }
 }
 
 impl Tls {
-    /// As with TLS.
+    /// Never called.
     pub fn is_handshaking(&self) -> bool {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn authenticated_as(&self) -> Option<AuthenticatedAs> {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn receive(&mut self, _: &[u8], _: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn room(&mut self, _: usize) -> &mut [u8] {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn arrived(&mut self, _: usize) {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn process(&mut self, _: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn has_unread(&self) -> bool {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn is_ended(&self) -> bool {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn seal(&mut self, _: &[u8]) -> Result<(), TlsError> {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn end(&mut self) -> Result<(), TlsError> {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn outgoing(&self) -> &[u8] {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn sent(&mut self, _: usize) {
         match *self {}
     }
 
-    /// As with TLS.
+    /// Never called.
     pub fn rest(&mut self) {
         match *self {}
     }

@@ -1,4 +1,4 @@
-//! What a node has shown of itself.
+//! The identity that a node has proven.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum AuthenticatedAs {
     Certificate {
         /// The URI among the names, as SPIFFE identities are: at most one.
         uri: Option<String>,
-        /// The DNS names.
+        /// The DNS names among the certificate's names.
         dns_names: Vec<String>,
     },
     /// A holder of the shared secret. All holders are alike: any may pose as any.

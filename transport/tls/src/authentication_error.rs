@@ -1,4 +1,4 @@
-//! Why an end is not taken for whom it has to be.
+//! The refusal of one end by the other.
 
 use std::fmt;
 
@@ -18,16 +18,16 @@ pub struct AuthenticationError {
     pub method: Method,
     /// The name in the refused certificate, where this end knows one.
     pub name: Option<String>,
-    /// The reason.
+    /// The reason of the refusal.
     pub cause: Cause,
 }
 
 /// The end that refuses the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// This node refuses its peer.
+    /// The refusal is this node's.
     ThisNode,
-    /// The peer refuses this node.
+    /// The refusal is the peer's.
     Peer,
 }
 
@@ -52,13 +52,13 @@ pub enum Cause {
     },
     /// The certificate is on a revocation list.
     Revoked,
-    /// Nothing is known of whether the certificate is revoked.
+    /// No revocation list covers the certificate's authority.
     UnknownRevocation,
     /// The certificate is good, and the program does not want its holder.
     NotAuthorized,
     /// The certificate names nobody, or several URIs.
     Nameless {
-        /// How many URIs it has.
+        /// The number of URIs.
         uris: usize,
     },
     /// The certificate cannot be used, in the words of TLS.

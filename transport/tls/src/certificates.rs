@@ -26,7 +26,7 @@ use crate::identity_slot::IdentitySlot;
 use crate::own_key::OwnKey;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, SecurityError};
 
-/// Where a node's certificates are.
+/// The files of a node's certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct CertificateFiles {
     pub(crate) chain: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct CertificateFiles {
 /// The program's own decision over a peer whose certificate is good.
 pub(crate) type Authorize = Arc<dyn Fn(&AuthenticatedAs) -> bool + Send + Sync>;
 
-/// What the files held when they were read last.
+/// The content of the files when they were read last.
 pub(crate) struct Certificates {
     pub(crate) own: OwnKey,
     dialed: Arc<WebPkiServerVerifier>,

@@ -1,4 +1,4 @@
-//! What a node's connections are made from.
+//! The keys and authorities that a node's connections are made from.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +26,7 @@ use crate::{Encryption, Method, SecurityError, Tls, TlsError, provider};
 pub struct Credentials {
     security: Security,
     provider: Arc<CryptoProvider>,
-    /// Those of connections that begin from now on.
+    /// Used by connections that begin from now on.
     material: Mutex<Arc<Material>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the verifier of one connection found out.
+//! The finding of one connection's verifier.
 
 use std::sync::{Mutex, PoisonError};
 

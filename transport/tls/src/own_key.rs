@@ -1,4 +1,4 @@
-//! What this node shows of itself.
+//! The key that a node presents.
 
 use std::sync::Arc;
 

@@ -13,11 +13,21 @@ pub(crate) fn of_features() -> Result<Arc<CryptoProvider>, SecurityError> {
     if has_what_graviola_needs() {
         return Ok(Arc::new(rustls_graviola::default_provider()));
     }
-    #[cfg(feature = "aws-lc-rs")]
-    return Ok(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
-    #[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
-    return Ok(Arc::new(rustls::crypto::ring::default_provider()));
-    #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
+    without_graviola()
+}
+
+#[cfg(feature = "aws-lc-rs")]
+fn without_graviola() -> Result<Arc<CryptoProvider>, SecurityError> {
+    Ok(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+}
+
+#[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
+fn without_graviola() -> Result<Arc<CryptoProvider>, SecurityError> {
+    Ok(Arc::new(rustls::crypto::ring::default_provider()))
+}
+
+#[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
+fn without_graviola() -> Result<Arc<CryptoProvider>, SecurityError> {
     match cfg!(feature = "graviola") {
         true => Err(SecurityError::Processor),
         false => Err(SecurityError::NoProvider),

@@ -25,7 +25,7 @@ pub struct Security {
     pub(crate) trusts_authenticated: bool,
 }
 
-/// Where a node's keys come from.
+/// The source of a node's keys.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Files(CertificateFiles),

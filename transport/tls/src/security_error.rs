@@ -20,9 +20,9 @@ pub enum SecurityError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// What it has to have.
+        /// The kind of item that it lacks.
         what: &'static str,
-        /// What is wrong with it.
+        /// The defect, in the words of the parser.
         why: String,
     },
     /// A file has nothing of the kind that it has to have.
@@ -30,7 +30,7 @@ pub enum SecurityError {
     Nothing {
         /// The file.
         path: PathBuf,
-        /// What it has to have.
+        /// The kind of item that it lacks.
         what: &'static str,
     },
     /// The private key is of a kind that the cryptography does not have.
@@ -60,7 +60,7 @@ pub enum SecurityError {
     Authorities {
         /// The file.
         path: PathBuf,
-        /// What is wrong with them.
+        /// The defect, in the words of the parser.
         why: String,
     },
     /// A secret file has another length.
@@ -71,7 +71,7 @@ pub enum SecurityError {
     SecretLength {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// The length of the file.
         bytes: usize,
     },
     /// The bytes of a secret are text or repeat themselves.

@@ -30,7 +30,7 @@ impl Drop for Folder {
     }
 }
 
-/// What came of a handshake at one end.
+/// The outcome of a handshake at one end.
 type End = Result<AuthenticatedAs, TlsError>;
 
 /// Two ends and what they have received.
@@ -110,7 +110,7 @@ fn secret(seed: u8) -> Credentials {
     Security::shared_secret(secret).open().unwrap()
 }
 
-/// What the two ends say of a certificate that the acceptor does not take from the dialer.
+/// The errors of both ends for a certificate that the acceptor does not take from the dialer.
 fn refused(dialer: Security, acceptor: Security) -> (AuthenticationError, AuthenticationError) {
     match meet(&dialer.open().unwrap(), &acceptor.open().unwrap()) {
         (Err(TlsError::Refused(dialer)), Err(TlsError::Refused(acceptor))) => {

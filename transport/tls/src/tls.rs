@@ -1,4 +1,4 @@
-//! One TLS connection.
+//! A TLS connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
 use crate::identity_slot::IdentitySlot;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 
-/// One end of a TLS connection: sealed bytes come in by [`receive`](Self::receive) or
+/// An end of a TLS connection: sealed bytes come in by [`receive`](Self::receive) or
 /// [`room`](Self::room), plaintext by [`seal`](Self::seal), and what is to be sent is
 /// [`outgoing`](Self::outgoing).
 pub struct Tls {
@@ -25,7 +25,7 @@ pub struct Tls {
     is_handshaking: bool,
     /// The peer has said that nothing follows.
     is_ended: bool,
-    /// What has ended it.
+    /// Set once an error has ended it.
     failed: Option<TlsError>,
 }
 
@@ -301,7 +301,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The same call of both kinds of connection.
+/// The call that both kinds of connection have.
 trait Records {
     type Data;
 
@@ -467,7 +467,7 @@ impl Outgoing {
     }
 }
 
-/// How much room was missing, or that nothing helps.
+/// The room that was missing, or none where no room helps.
 struct Short(Option<usize>);
 
 impl From<EncodeError> for Short {

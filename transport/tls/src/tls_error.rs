@@ -1,4 +1,4 @@
-//! What ends a TLS connection before its time.
+//! The errors that end a TLS connection.
 
 use crate::AuthenticationError;
 
@@ -6,7 +6,7 @@ use crate::AuthenticationError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// One end refuses the other.
+    /// A refusal of one end by the other.
     #[error(transparent)]
     Refused(#[from] AuthenticationError),
     /// The two ends have no cipher, key exchange or version in common.
