@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibex_harness::authority::{Authority, NodeFiles, Request};
+use rustls::crypto::CryptoProvider;
+use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls13CipherSuite};
 
 use super::*;
 
@@ -426,4 +429,57 @@ fn a_handshake_without_end_is_given_up() {
         outcome = acceptor.receive(&[1; 4096], &mut |_| {});
     }
     assert!(matches!(outcome, Err(TlsError::Broken(_))), "{outcome:?}");
+}
+
+/// A provider whose keys are good for so many records.
+fn limited(records: u64) -> Arc<CryptoProvider> {
+    let mut provider = rustls_graviola::default_provider();
+    for suite in &mut provider.cipher_suites {
+        if let SupportedCipherSuite::Tls13(tls13) = *suite {
+            let common = CipherSuiteCommon {
+                confidentiality_limit: records,
+                ..copy_of(&tls13.common)
+            };
+            *suite = SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common,
+                hkdf_provider: tls13.hkdf_provider,
+                aead_alg: tls13.aead_alg,
+                quic: None,
+            })));
+        }
+    }
+    Arc::new(provider)
+}
+
+fn copy_of(common: &CipherSuiteCommon) -> CipherSuiteCommon {
+    CipherSuiteCommon {
+        suite: common.suite,
+        hash_provider: common.hash_provider,
+        confidentiality_limit: common.confidentiality_limit,
+    }
+}
+
+#[test]
+fn keys_are_updated_before_their_limit_both_ways() {
+    let bytes = std::array::from_fn(|at| (at * 37 + 7) as u8);
+    let security = Security::shared_secret(SharedSecret::from_bytes(bytes).unwrap());
+    let credentials = security.provider(limited(1 << 10)).open().unwrap();
+    let mut meeting = Meeting::new(&credentials, &credentials);
+    meeting.run();
+    let mut sealed = [0; 2];
+    for number in 0..5000_u32 {
+        for end in [DIALER, ACCEPTOR] {
+            meeting.ends[end].seal(&number.to_le_bytes()).unwrap();
+            sealed[end] += meeting.ends[end].outgoing().len();
+        }
+        meeting.run();
+    }
+    for end in [DIALER, ACCEPTOR] {
+        assert_eq!(meeting.errors[end], None);
+        let (numbers, rest) = meeting.received[end].as_chunks::<4>();
+        assert!(rest.is_empty());
+        assert!(numbers.iter().copied().map(u32::from_le_bytes).eq(0..5000));
+        // Four updates at least, beside records of 4 bytes, each with 22 around it.
+        assert!(sealed[end] >= 5000 * 26 + 4 * 27, "{sealed:?}");
+    }
 }
