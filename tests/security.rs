@@ -225,7 +225,7 @@ fn whoever_does_not_belong_is_told_why() {
     let HandshakeError::Authentication(why) = &refused else {
         panic!("{refused}");
     };
-    assert_eq!(why.by, RefusedBy::Peer);
+    assert_eq!(why.by, RefusedBy::OtherNode);
     assert_eq!(why.cause, AuthenticationCause::NotAuthorized);
 }
 

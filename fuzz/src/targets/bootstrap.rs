@@ -406,6 +406,7 @@ struct OneSession;
 impl ResumableSessions for OneSession {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         let session = Resumable {
+            authenticated_as: None,
             secret: SECRET,
             epoch: EPOCH - 1,
             fabrics: FabricKind::FASTEST_FIRST.to_vec(),

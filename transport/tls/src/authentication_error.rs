@@ -28,7 +28,7 @@ pub enum RefusedBy {
     /// The refusal is this node's.
     ThisNode,
     /// The refusal is the peer's.
-    Peer,
+    OtherNode,
 }
 
 /// The reason of a refusal.
@@ -69,7 +69,7 @@ impl AuthenticationError {
     fn whose(&self) -> String {
         let whose = match self.by {
             RefusedBy::ThisNode => "the peer's",
-            RefusedBy::Peer => "this node's",
+            RefusedBy::OtherNode => "this node's",
         };
         match &self.name {
             Some(name) => format!("{whose} certificate ({name})"),
@@ -80,7 +80,7 @@ impl AuthenticationError {
     fn verdict(&self) -> &'static str {
         match self.by {
             RefusedBy::ThisNode => "",
-            RefusedBy::Peer => ", as the peer says",
+            RefusedBy::OtherNode => ", as the peer says",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! TLS 1.3 for ibex, as pure state: bytes come in, bytes and plaintext go out. Nothing here has a
-//! socket; [`Security`] alone reads files, when it is made and when certificates are reloaded.
+//! socket; `Security` alone reads files, when it is made and when certificates are reloaded.
 //!
-//! - [`Security`]: how a node shows who it is, and whom it takes for a peer; a builder.
+//! - `Security`: how a node shows who it is, and whom it takes for a peer; a builder.
 //! - [`Credentials`]: what a node makes of that, and each connection of it a [`Tls`].
 //! - [`Tls`]: one connection. The bootstrap drives it through its handshake, the transport seals
 //!   frames with it.

@@ -117,7 +117,7 @@ fn secret(seed: u8) -> Credentials {
 fn refused(dialer: Security, acceptor: Security) -> (AuthenticationError, AuthenticationError) {
     match meet(&dialer.open().unwrap(), &acceptor.open().unwrap()) {
         (Err(TlsError::Refused(dialer)), Err(TlsError::Refused(acceptor))) => {
-            assert_eq!(dialer.by, RefusedBy::Peer, "{dialer}");
+            assert_eq!(dialer.by, RefusedBy::OtherNode, "{dialer}");
             assert_eq!(acceptor.by, RefusedBy::ThisNode, "{acceptor}");
             (dialer, acceptor)
         }
@@ -138,7 +138,10 @@ fn the_same_secret_lets_in() {
 #[test]
 fn another_secret_is_named_at_both_ends() {
     let (dialer, acceptor) = meet(&secret(1), &secret(2));
-    for (end, by) in [(dialer, RefusedBy::ThisNode), (acceptor, RefusedBy::Peer)] {
+    for (end, by) in [
+        (dialer, RefusedBy::ThisNode),
+        (acceptor, RefusedBy::OtherNode),
+    ] {
         let Err(TlsError::Refused(refusal)) = end else {
             panic!("not refused: {end:?}");
         };

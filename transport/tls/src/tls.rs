@@ -253,7 +253,7 @@ impl Tls {
                 cause,
             })
         };
-        let by_peer = |cause| refused(RefusedBy::Peer, cause);
+        let by_peer = |cause| refused(RefusedBy::OtherNode, cause);
         match error {
             Error::InvalidCertificate(error) => {
                 refused(RefusedBy::ThisNode, Cause::Unusable(error.to_string()))
