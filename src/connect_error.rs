@@ -38,6 +38,8 @@ pub enum ConnectErrorKind {
     /// The peer has another version of the protocol, another kind of security, or no fabric in
     /// common with this node.
     Incompatible,
+    /// One of the two nodes did not accept who the other says that it is.
+    Unauthenticated,
     /// The peer, or a limit of either node, refused the session.
     Refused,
     /// The peer fell silent, closed the connection or broke the protocol during the handshake.
@@ -124,6 +126,7 @@ fn kind_of_dial(error: &DialError) -> ConnectErrorKind {
 fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
     match error {
         HandshakeError::NotIbex { .. } => ConnectErrorKind::Foreign,
+        HandshakeError::Authentication(_) => ConnectErrorKind::Unauthenticated,
         HandshakeError::Version { .. }
         | HandshakeError::Security { .. }
         | HandshakeError::Fabric(_) => ConnectErrorKind::Incompatible,

@@ -24,8 +24,8 @@ pub enum ListenError {
     /// The address is reachable from other hosts, and nothing protects it.
     #[error(
         "{address} is reachable from other hosts, and whoever connects may open channels: \
-         listen on a loopback address, or call .insecure_network() on the builder if the \
-         network itself keeps strangers out"
+         authenticate peers with .security(..) on the builder (the feature `tls`), listen on a \
+         loopback address, or call .insecure_network() if the network itself keeps strangers out"
     )]
     InsecureAddress {
         /// The address that was asked for.
@@ -51,6 +51,10 @@ pub enum ListenError {
     /// A variable of the environment has a value that it cannot have.
     #[error(transparent)]
     Variable(#[from] VariableError),
+    /// The certificates or the secret cannot be used.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Security(#[from] crate::SecurityError),
     /// A fabric is required that this build does not have.
     #[error(
         "{fabric} is required, and {fabric} is not compiled in: enable the feature `{fabric}` of \

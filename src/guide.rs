@@ -55,6 +55,9 @@ pub mod updating {}
 #[doc = include_str!("guide/restarting.md")]
 pub mod restarting {}
 
+#[doc = include_str!("guide/security.md")]
+pub mod security {}
+
 #[doc = include_str!("guide/request_and_reply.md")]
 pub mod request_and_reply {}
 

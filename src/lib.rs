@@ -203,6 +203,9 @@ pub use ibex_protocol::format::{
     message_version::MessageVersion,
 };
 pub use ibex_ring::memory::{MemoryError, MemoryUse};
+pub use ibex_tls::AuthenticatedAs;
+#[cfg(feature = "tls")]
+pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     channel::{
         LossReason, MessageTooLong, NoMessage, NotOpened, RecvError, SchemaMismatch, SendError,

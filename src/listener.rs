@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem};
+use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, Problem};
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
     node::log_limit::{Held, LogLimit},
@@ -149,6 +149,7 @@ pub(crate) fn admission(
     let Established {
         stream,
         leftover,
+        tls,
         unix,
         verbs,
         peer: info,
@@ -162,6 +163,7 @@ pub(crate) fn admission(
     Admission {
         stream,
         leftover,
+        tls,
         unix: unix.map(|unix| UnixWires::new(unix.control.into_fd(), unix.bells.into_fd())),
         rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
@@ -175,7 +177,11 @@ pub(crate) fn admission(
             began,
             pid: info.pid,
             fabric: peer::as_carried(fabric),
-            reason,
+            reason: match (&info.authenticated_as, fabric) {
+                (Some(_), FabricKind::Verbs) => format!("{reason}; authenticated, not encrypted"),
+                _ => reason,
+            },
+            authenticated_as: info.authenticated_as,
             known_to: resuming.name.clone(),
         },
     }

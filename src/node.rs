@@ -187,8 +187,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ListenError::InsecureAddress`] if other hosts can reach the address: nothing
-    /// authenticates them, so that has to be allowed on the [`builder`](Self::builder).
+    /// [`ListenError::InsecureAddress`] if other hosts can reach the address: the
+    /// [`builder`](Self::builder) authenticates them, or allows it without.
     /// [`ListenError::Address`] if it cannot be resolved or bound, and
     /// [`ListenError::Environment`].
     pub fn listen(address: impl ToAddress) -> Result<Self, ListenError> {
@@ -219,6 +219,7 @@ impl Node {
         local.verbs = settings.verbs;
         local.absent = absent_fabrics();
         local.integrity = settings.integrity;
+        local.credentials.clone_from(&settings.credentials);
         #[cfg(feature = "verbs")]
         let devices = Arc::new(NodeDevices::new(settings.rdma.clone()));
         #[cfg(feature = "verbs")]
@@ -485,6 +486,22 @@ impl Node {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.settings.name.as_deref()
+    }
+
+    /// Reads the node's certificates and revocation lists once more from their files. Sessions
+    /// that begin or are resumed from now on use them, and none that runs is broken. Where a file
+    /// is wrong, nothing changes.
+    ///
+    /// Nobody else does it: call it when the files were replaced, or from time to time. It has
+    /// no effect on a node without [`security`](NodeBuilder::security).
+    ///
+    /// # Errors
+    ///
+    /// [`SecurityError`](crate::SecurityError), with the file that is wrong.
+    #[cfg(feature = "tls")]
+    pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
+        let credentials = self.local.credentials.as_ref();
+        credentials.map_or(Ok(()), |credentials| credentials.reload())
     }
 
     /// Who this node is to its peers.

@@ -82,6 +82,8 @@ pub struct NodeBuilder {
     settings: NodeSettings,
     listen: Option<Listen>,
     insecure_network: bool,
+    #[cfg(feature = "tls")]
+    security: Option<crate::Security>,
     /// The first setting that was out of its range.
     error: Option<SettingError>,
     /// The first fabric that is required and not compiled in.
@@ -96,6 +98,8 @@ impl NodeBuilder {
             settings: NodeSettings::default(),
             listen: None,
             insecure_network: false,
+            #[cfg(feature = "tls")]
+            security: None,
             error: None,
             absent: None,
             variables: None,
@@ -104,9 +108,8 @@ impl NodeBuilder {
 
     /// Listens on `address` (`host:port`; port 0 lets the system choose). Default: no.
     ///
-    /// An address that other hosts can reach needs
-    /// [`insecure_network`](Self::insecure_network), since nothing authenticates peers
-    /// yet.
+    /// An address that other hosts can reach needs `security`, with the feature `tls`, or
+    /// [`insecure_network`](Self::insecure_network).
     pub fn listen(mut self, address: impl ToAddress) -> Self {
         self.listen = Some(Listen::At(address::text_of(&address)));
         self
@@ -123,7 +126,7 @@ impl NodeBuilder {
     /// [gone](crate::EndCause::PeerGone).
     ///
     /// The socket is set to non-blocking mode, which holds for all processes that share it.
-    /// An address that other hosts can reach needs
+    /// An address that other hosts can reach needs `security` or
     /// [`insecure_network`](Self::insecure_network), as with `listen`.
     ///
     /// ```
@@ -137,6 +140,19 @@ impl NodeBuilder {
     /// ```
     pub fn listen_on(mut self, listener: TcpListener) -> Self {
         self.listen = Some(Listen::On(Arc::new(listener)));
+        self
+    }
+
+    /// Authenticates peers, and encrypts what goes over TCP. Default: neither.
+    ///
+    /// Both nodes of a session need it, in the same way: a node with security has no session with
+    /// a node without, and both ends get
+    /// [`HandshakeError::Security`](crate::bootstrap::HandshakeError::Security), which names the
+    /// mode of each. No variable of the environment changes that.
+    /// [`Security`](crate::Security) says how peers are authenticated.
+    #[cfg(feature = "tls")]
+    pub fn security(mut self, security: crate::Security) -> Self {
+        self.security = Some(security);
         self
     }
 
@@ -524,6 +540,21 @@ impl NodeBuilder {
         self.error = self.error.or(checked.err());
     }
 
+    /// Reads the certificates or derives the keys.
+    #[cfg(feature = "tls")]
+    fn open_security(&mut self) -> Result<(), ListenError> {
+        let Some(security) = self.security.take() else {
+            return Ok(());
+        };
+        let credentials = security.open()?;
+        #[cfg(feature = "verbs")]
+        if credentials.trusts_authenticated() {
+            self.settings.rdma = self.settings.rdma.clone().trust_peers(true);
+        }
+        self.settings.credentials = Some(Arc::new(credentials));
+        Ok(())
+    }
+
     /// Makes the node.
     ///
     /// # Errors
@@ -555,12 +586,18 @@ impl NodeBuilder {
             return Err(ListenError::NotCompiledIn { fabric });
         }
         self.settings.check_relations()?;
+        #[cfg(feature = "tls")]
+        self.open_security()?;
         let listening = self.listen.as_ref().map(Listen::resolve).transpose()?;
         if let Some(Listening { address, .. }) = listening
             && !address.ip().is_loopback()
             && !self.insecure_network
+            && self.settings.credentials.is_none()
         {
             return Err(ListenError::InsecureAddress { address });
+        }
+        if self.insecure_network && self.settings.credentials.is_none() {
+            tracing::info!("a node authenticates nobody, as insecure_network() allows");
         }
         Node::start(self.settings, site.environment, listening)
     }

@@ -5,6 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 use ibex_bootstrap::{Integrity, Policy};
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_ring::memory::process_memory_limit;
+use ibex_tls::Credentials;
 use ibex_transport::{engine::Wait, runtime::Driver};
 
 #[cfg(feature = "verbs")]
@@ -24,6 +25,7 @@ pub(crate) struct NodeSettings {
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
     pub(crate) integrity: Integrity,
+    pub(crate) credentials: Option<Arc<Credentials>>,
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,
     pub(crate) connect_timeout: Duration,
@@ -55,6 +57,7 @@ impl Default for NodeSettings {
             tcp: Policy::Auto,
             verbs: Policy::Auto,
             integrity: Integrity::Auto,
+            credentials: None,
             #[cfg(feature = "verbs")]
             rdma: RdmaSettings::new(),
             connect_timeout: Duration::from_secs(10),

@@ -5,7 +5,10 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 use ibex_protocol::format::control::Role;
 use ibex_transport::session::{self, PeerDescription, SessionShared, SessionStats};
 
-use crate::{ChannelBuilder, Fabric, channel_defaults::ChannelDefaults, template::ChannelTemplate};
+use crate::{
+    AuthenticatedAs, ChannelBuilder, Fabric, channel_defaults::ChannelDefaults,
+    template::ChannelTemplate,
+};
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 
@@ -211,6 +214,21 @@ impl Peer {
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         fabric_of(self.session.fabric())
+    }
+
+    /// Returns whom the peer has proven to be; `None` where this node authenticates nobody. It is
+    /// proven again each time that the session goes on over another connection.
+    #[must_use]
+    pub fn authenticated_as(&self) -> Option<&AuthenticatedAs> {
+        self.session.peer().authenticated_as.as_ref()
+    }
+
+    /// Tells whether what the session carries now is encrypted: over tcp, where peers are
+    /// authenticated. Shared memory stays on this host, and what verbs carries can be read by
+    /// whoever can read its network.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.authenticated_as().is_some() && self.fabric() == Fabric::Tcp
     }
 
     /// Tells whether payloads of this session have a checksum where tcp carries them, as both nodes

@@ -96,6 +96,7 @@ impl Resuming {
                     secret: session.secret.clone(),
                     peer: peer.identity,
                     incarnation: peer.incarnation,
+                    authenticated_as: peer.authenticated_as.clone(),
                     epoch: 0,
                     fabric: established.fabric,
                 },
@@ -143,6 +144,7 @@ impl Resuming {
         };
         let session = Resumable {
             secret: Secret::new(established.resume_secret),
+            authenticated_as: established.peer.authenticated_as.clone(),
             epoch: 0,
             fabrics,
             reason: reason.unwrap_or_else(|| format!("the session began over {began}")),
@@ -197,6 +199,7 @@ fn reconnection(connection: ResumedConnection) -> NewWire {
         epoch: connection.epoch,
         stream: connection.stream,
         leftover: connection.leftover,
+        tls: connection.tls,
         rdma: connection.verbs.and_then(prepared_pair),
     }
 }

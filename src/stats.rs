@@ -218,11 +218,12 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 35] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 36] {
     let &SessionStats {
         frames_sent,
         frames_received,
         bytes_sent,
+        bytes_sealed,
         bytes_received,
         control_bytes_sent,
         control_bytes_received,
@@ -261,6 +262,7 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 35] {
         ("frames_sent", frames_sent),
         ("frames_received", frames_received),
         ("bytes_sent", bytes_sent),
+        ("bytes_sealed", bytes_sealed),
         ("bytes_received", bytes_received),
         ("control_bytes_sent", control_bytes_sent),
         ("control_bytes_received", control_bytes_received),

@@ -1,13 +1,7 @@
 //! Programs that sleep on a node's descriptor, in a loop of their own or in a reactor.
 #![forbid(unsafe_code)]
 
-use std::{
-    future::Future,
-    io::{Read, Write as _},
-    net::TcpStream,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, io::Read, net::TcpStream, sync::Arc, time::Duration};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Pod, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -50,6 +44,8 @@ fn a_time_that_runs_out_makes_the_descriptor_readable() {
 #[cfg(feature = "fake-device")]
 #[test]
 fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
+    use std::io::Write as _;
+
     use ibex::{io, rdma::RdmaSettings};
     use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 

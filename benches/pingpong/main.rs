@@ -226,6 +226,7 @@ impl BenchRow {
         cores: Cores,
     ) -> Result<(Figures, Costs), Error> {
         let setup = Setup {
+            protection: None,
             driver,
             fabric: Some(self.fabric),
             trusts: true,

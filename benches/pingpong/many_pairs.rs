@@ -25,6 +25,7 @@ pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), E
         let sockets = at_once(cores, |cores| Limit::BlockingTcp.measure(cores, JOB))?;
         let ibex = at_once(cores, |cores| {
             let setup = Setup {
+                protection: None,
                 driver: DriverName::Threads,
                 fabric: Some(FabricName::Tcp),
                 trusts: true,

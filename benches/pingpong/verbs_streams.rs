@@ -189,6 +189,7 @@ impl StreamRow {
     /// Messages per second, and what they cost.
     fn by_ibex(&self, way: &Way, cores: Cores) -> Result<(f64, Costs), Error> {
         let setup = Setup {
+            protection: None,
             driver: DriverName::Caller,
             fabric: Some(FabricName::Verbs),
             trusts: way.trusts,

@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ibex_tls::{AuthenticationError, TlsError};
 use rustix::io::Errno;
 
 use crate::handshake::{CHECKSUM, Step};
@@ -53,6 +54,24 @@ pub enum HandshakeError {
         /// The peer's.
         theirs: SecurityMode,
     },
+    /// One of the two ends is not taken for whom it has to be.
+    #[error("{0}; the connection was given up")]
+    Authentication(#[from] AuthenticationError),
+    /// TLS could not go on.
+    #[error("{problem}, before {step}; the connection was given up")]
+    Tls {
+        /// What was waited for.
+        step: Step,
+        /// What ended it.
+        problem: TlsError,
+    },
+    /// The other end is this node itself. Among authenticated nodes, somebody may have passed a
+    /// node's connection back to it.
+    #[error(
+        "the node there is this node itself; an authenticated node has no session with itself: \
+         check the address, and use a channel of the standard library within one process"
+    )]
+    Oneself,
     /// The peer is connected and says nothing.
     #[error(
         "the peer fell silent: waited {:?} in all, the last wait for {step}; \
@@ -185,6 +204,9 @@ pub enum Garbling {
         /// its Hello.
         computed: u32,
     },
+    /// The peer's view of the two Hellos, which it sent over TLS.
+    #[error("a Hello was changed on its way: the two ends saw different ones")]
+    Hellos,
     /// The peer did, and says so.
     #[error("the peer did not receive what this node sent (it says: {0})")]
     AtPeer(Text),
@@ -196,6 +218,10 @@ impl HandshakeError {
     pub(crate) fn may_be_garbling(&self) -> bool {
         match self {
             HandshakeError::Garbled { .. }
+            | HandshakeError::Tls {
+                problem: TlsError::Broken(_) | TlsError::BrokenAtPeer(_) | TlsError::Truncated,
+                ..
+            }
             | HandshakeError::Closed { .. }
             | HandshakeError::Silent { .. } => true,
             HandshakeError::Malformed { step, problem } => {

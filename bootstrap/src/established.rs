@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
+use ibex_tls::{AuthenticatedAs, Tls};
+
 use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Prologue};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
@@ -24,6 +26,9 @@ pub struct Established {
     /// What the peer sent behind its *Ready* and was read along with it: the
     /// first bytes of the session, to be taken before any from `stream`.
     pub leftover: Vec<u8>,
+    /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
+    /// sealed.
+    pub tls: Option<Box<Tls>>,
     /// For shm: sockets to the same peer, over which descriptors can be passed, and each end
     /// be woken. The token was presented at both and accepted, and the kernel vouches that
     /// both ends run as one user.
@@ -88,12 +93,15 @@ pub struct PeerInfo {
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,
+    /// Whom it has proven to be, where nodes are authenticated.
+    pub authenticated_as: Option<AuthenticatedAs>,
 }
 
 /// The sockets of a finished handshake, and its queue pair.
 pub(crate) struct Sockets {
     pub(crate) stream: TcpStream,
     pub(crate) leftover: Vec<u8>,
+    pub(crate) tls: Option<Box<Tls>>,
     pub(crate) address: SocketAddr,
     pub(crate) began: Instant,
     pub(crate) unix: Option<(UnixSockets, Option<u32>)>,
@@ -116,6 +124,7 @@ impl Established {
         Established {
             stream: sockets.stream,
             leftover: sockets.leftover,
+            tls: sockets.tls,
             unix,
             verbs,
             peer: PeerInfo {
@@ -127,6 +136,7 @@ impl Established {
                 host: agreement.peer.host,
                 limits: agreement.peer.limits,
                 version: agreement.version,
+                authenticated_as: agreement.authenticated_as,
             },
             began: sockets.began,
             is_dialer,

@@ -6,8 +6,8 @@
 //!
 //! 1. *Hello*, both ways, the only cleartext: magic, version range, feature
 //!    bits, security mode, nonce. Both ends compute the same highest version.
-//! 2. (Room for an authenticating handshake, bound to both Hellos exactly as
-//!    they were sent: [`handshake::Prologue`].)
+//! 2. TLS 1.3, where nodes are authenticated ([`Local::credentials`]): everything from here on
+//!    is inside, and *Binding*, both ways, shows that no Hello was changed.
 //! 3. *Offer*, both ways: identity, host, limits, fabrics with their policies.
 //! 4. *Choice*, by the dialer, with the reason in words.
 //! 5. *Endpoint*, by the acceptor, for the chosen fabric only; over verbs, where a queue
@@ -51,6 +51,10 @@ pub use error::{
 };
 pub use established::{Established, PeerInfo};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+pub use ibex_tls::{
+    AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, Credentials, RefusedBy,
+    TlsError,
+};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
 pub use io::{Acceptor, Meanwhile, dial, dial_once, resume};

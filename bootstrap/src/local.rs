@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ibex_tls::{Credentials, Encryption};
+
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
@@ -60,9 +62,9 @@ pub struct Local {
     /// Optional parts of the protocol that it knows, one bit each. Default: 0, as there are
     /// none; anything else is for testing how versions meet.
     pub features: u64,
-    /// How the connection is protected; both ends must say the same.
-    /// Default: [`SecurityMode::None`].
-    pub security: SecurityMode,
+    /// Keys and trusted authorities of this node, where its sessions are authenticated; both ends
+    /// must do it in the same way. Default: none, and then nothing is authenticated.
+    pub credentials: Option<Arc<Credentials>>,
 
     // How long it waits and for how many.
     /// Longest time for one handshake, from the connected socket to *Ready*.
@@ -71,7 +73,7 @@ pub struct Local {
     pub handshake_timeout: Duration,
     /// Most handshakes that a listener keeps unfinished at a time; above it the
     /// oldest that has said nothing is dropped. Default: 256, range from 1;
-    /// each takes one descriptor and at most 16 KiB.
+    /// each takes one descriptor and at most 16 KiB, or 96 KiB where they are authenticated.
     pub max_pending: usize,
 }
 
@@ -93,7 +95,7 @@ impl Local {
             resumable: None,
             versions: VersionRange::SUPPORTED,
             features: 0,
-            security: SecurityMode::None,
+            credentials: None,
             handshake_timeout: Duration::from_secs(5),
             max_pending: 256,
         }
@@ -101,15 +103,22 @@ impl Local {
 
     /// Where to ask for an RDMA device, if one could serve.
     pub(crate) fn usable_site(&self) -> Option<&Arc<dyn VerbsSite>> {
-        let usable = self.verbs != Policy::Forbid && !self.absent.contains(&FabricKind::Verbs);
+        let usable = self.verbs != Policy::Forbid
+            && !self.absent.contains(&FabricKind::Verbs)
+            && !self.requires_encryption();
         self.verbs_site.as_ref().filter(|_| usable)
+    }
+
+    fn requires_encryption(&self) -> bool {
+        let credentials = self.credentials.as_ref();
+        credentials.is_some_and(|with| with.encryption() == Encryption::Required)
     }
 
     pub(crate) fn hello(&self, nonce: [u8; 16]) -> Hello {
         Hello {
             versions: self.versions,
             features: self.features,
-            security: self.security,
+            security: SecurityMode::of(self.credentials.as_deref()),
             nonce,
         }
     }
@@ -128,6 +137,7 @@ impl Local {
             limits: self.limits,
             integrity: self.integrity,
             fabrics,
+            requires_encryption: self.requires_encryption(),
         }
     }
 }

@@ -126,11 +126,12 @@ pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option
 }
 
 /// Tells whether payloads have a checksum where tcp carries them, as [`Integrity`] says; symmetric.
-pub fn payload_checksums(a: &Offer, b: &Offer) -> bool {
+/// Sealed connections need none.
+pub fn payload_checksums(a: &Offer, b: &Offer, is_sealed: bool) -> bool {
     match (a.integrity, b.integrity) {
         (Integrity::On, _) | (_, Integrity::On) => true,
         (Integrity::Off, _) | (_, Integrity::Off) => false,
-        (Integrity::Auto, Integrity::Auto) => !a.host.same_network(&b.host),
+        (Integrity::Auto, Integrity::Auto) => !is_sealed && !a.host.same_network(&b.host),
     }
 }
 
@@ -267,8 +268,13 @@ impl Meeting<'_> {
                 "{fabric} is not compiled into the {end} (feature `{fabric}`)"
             ));
         }
-        let end = self.wishes(fabric, Policy::Forbid)?;
-        Some(format!("the {end}'s policy forbids {fabric}"))
+        if let Some(end) = self.wishes(fabric, Policy::Forbid) {
+            return Some(format!("the {end}'s policy forbids {fabric}"));
+        }
+        let mut ends = self.ends().into_iter();
+        let (end, _) = ends.find(|(_, offer)| offer.requires_encryption)?;
+        (fabric == FabricKind::Verbs)
+            .then(|| format!("the {end} requires encryption, and {fabric} has none"))
     }
 
     /// What keeps the two from using `fabric`, if anything does.

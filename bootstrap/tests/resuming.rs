@@ -29,6 +29,7 @@ impl Sessions {
     fn add(&self, session: &Established) {
         let secret = Secret::new(session.resume_secret);
         let resumable = Resumable {
+            authenticated_as: None,
             secret,
             epoch: 0,
             fabrics: vec![session.fabric],
@@ -85,6 +86,7 @@ impl Pair {
     fn ticket(&self, epoch: u64) -> Ticket {
         let session = &self.ends[0];
         Ticket {
+            authenticated_as: None,
             session_id: session.session_id,
             secret: Secret::new(session.resume_secret),
             peer: session.peer.identity,
@@ -154,6 +156,7 @@ fn a_session_goes_on_as_often_as_its_wires_break() {
 fn a_refusal_says_which_and_leaves_the_session_as_it_was() {
     let pair = Pair::connected();
     let guessed = Ticket {
+        authenticated_as: None,
         secret: Secret::new([9; 32]),
         ..pair.ticket(1)
     };
@@ -278,6 +281,7 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
         .map(|_| TcpStream::connect(&listening.address).unwrap())
         .collect();
     let ticket = Ticket {
+        authenticated_as: None,
         session_id: here.session_id,
         secret: Secret::new(here.resume_secret),
         peer: here.peer.identity,

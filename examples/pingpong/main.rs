@@ -8,6 +8,7 @@ mod measurement;
 mod options;
 mod other_host;
 mod progress;
+mod protected;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -25,7 +26,10 @@ use ibex_harness::{
 };
 
 use crate::{
-    measurement::session::{self, FEWEST_ITERS, FabricName, Order, Setup},
+    measurement::{
+        protection::Protection,
+        session::{self, FEWEST_ITERS, FabricName, Order, Setup},
+    },
     options::{Options, Plan},
     progress::Progress,
 };
@@ -34,7 +38,19 @@ fn main() -> ExitCode {
     if let Some(code) = pair::run_if_peer(session::answer_here) {
         return code;
     }
-    match run(&Options::parse()) {
+    let options = Options::parse();
+    let protection = match options.protection() {
+        Ok(protection) => protection,
+        Err(error) => {
+            eprintln!("pingpong: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = run(&options, protection);
+    if let Some(protection) = protection {
+        protected::remove(protection);
+    }
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -45,7 +61,7 @@ fn main() -> ExitCode {
 }
 
 /// Does what was asked for; whether all of it could be measured, and came as it was sent.
-fn run(options: &Options) -> Result<bool, Error> {
+fn run(options: &Options, protection: Option<Protection>) -> Result<bool, Error> {
     let cores = cores::choose(options.cores)?;
     if let Some(address) = &options.listen {
         let setup = Setup {
@@ -53,6 +69,7 @@ fn run(options: &Options) -> Result<bool, Error> {
             fabric: options.required_fabric(),
             trusts: true,
             sleeps: false,
+            protection,
         };
         return other_host::serve(address, cores[1], setup).map(|()| true);
     }
@@ -85,6 +102,7 @@ fn run(options: &Options) -> Result<bool, Error> {
             fabric,
             trusts: true,
             sleeps: false,
+            protection,
         };
         for &(mode, size) in &shapes {
             let row = match &options.connect {

@@ -1,14 +1,21 @@
 //! What the command line asks for, and the rows that follow from it.
 
+use std::path::PathBuf;
+
 use clap::{Parser, ValueEnum};
 use ibex_harness::{
+    Error,
     cores::Cores,
     job::{Job, Mode},
 };
 
-use crate::measurement::{
-    channels::CodecName,
-    session::{DriverName, FabricName, usual_iters},
+use crate::{
+    measurement::{
+        channels::CodecName,
+        protection::Protection,
+        session::{DriverName, FabricName, usual_iters},
+    },
+    protected,
 };
 
 /// Measures ibex between two processes, beside the raw limit of this machine.
@@ -59,6 +66,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ADDR", value_parser = |text: &str| parse_address(text, 1))]
     pub(crate) connect: Option<String>,
 
+    /// Authenticate both nodes by certificates that are made for the run, and encrypt tcp.
+    #[arg(long, conflicts_with_all = ["secret", "listen", "connect"])]
+    tls: bool,
+
+    /// The same by the shared secret in FILE: 32 random bytes, also between hosts.
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
+
     /// One JSON object per row on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
@@ -92,6 +107,15 @@ pub(crate) struct Plan {
 }
 
 impl Options {
+    /// How nodes authenticate each other.
+    pub(crate) fn protection(&self) -> Result<Option<Protection>, Error> {
+        match &self.secret {
+            Some(file) => protected::by_secret(file).map(Some),
+            None if self.tls => protected::by_certificates().map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// The rows that the options ask for.
     pub(crate) fn plan(&self) -> Plan {
         let (shm, tcp) = (Some(FabricName::Shm), Some(FabricName::Tcp));

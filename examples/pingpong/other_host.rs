@@ -21,7 +21,7 @@ pub(crate) fn measure(
 ) -> Result<(Figures, Fabric), Error> {
     // A thread that the node starts may run on either core; the measurement pins us later.
     cores::keep_to(&cores)?;
-    let node = setup.builder().build().map_err(Error::subject)?;
+    let node = setup.builder()?.build().map_err(Error::subject)?;
     let refused = |error| Error::subject(format!("--connect: {error}"));
     let peer = node.connect(address).map_err(refused)?;
     let figures = session::measure(&peer, cores[0], order)?;
@@ -30,7 +30,7 @@ pub(crate) fn measure(
 
 /// Serves orders from other hosts, one after the other, for ever.
 pub(crate) fn serve(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
-    let mut builder = setup.builder().listen(address);
+    let mut builder = setup.builder()?.listen(address);
     let reachable = address.to_socket_addrs().map_err(|error| {
         Error::subject(format!(
             "--listen {address}: {error}; name an address of this host, or 0.0.0.0 for all"
@@ -39,6 +39,7 @@ pub(crate) fn serve(address: &str, core: usize, setup: Setup) -> Result<(), Erro
     if reachable
         .into_iter()
         .any(|address| !address.ip().is_loopback())
+        && setup.protection.is_none()
     {
         eprintln!("note: whoever can reach {address} can use this listener; nothing is encrypted");
         builder = builder.insecure_network();

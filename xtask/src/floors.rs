@@ -16,14 +16,21 @@ mod tests {
         ("transport/base", &[]),
         ("transport/protocol", &[]),
         ("transport/ring", &["ibex-base", "ibex-protocol"]),
+        ("transport/tls", &[]),
         ("transport/verbs", &["ibex-base"]),
         (
             "transport",
-            &["ibex-base", "ibex-protocol", "ibex-ring", "ibex-verbs"],
+            &[
+                "ibex-base",
+                "ibex-protocol",
+                "ibex-ring",
+                "ibex-tls",
+                "ibex-verbs",
+            ],
         ),
         ("codec/derive", &[]),
         ("codec", &["ibex-derive"]),
-        ("bootstrap", &[]),
+        ("bootstrap", &["ibex-tls"]),
         (
             "",
             &[
@@ -32,6 +39,7 @@ mod tests {
                 "ibex-codec",
                 "ibex-protocol",
                 "ibex-ring",
+                "ibex-tls",
                 "ibex-transport",
                 "ibex-verbs",
             ],

@@ -366,6 +366,9 @@ const FEATURES: &[&str] = &[
     " --features bytes",
     " --features tokio",
     " --features tower",
+    " --features tls",
+    " --features tls-graviola",
+    " --features tls-ring",
     " --features verbs",
 ];
 

@@ -89,6 +89,7 @@ pub enum AcceptorEvent {
 
 enum State {
     AwaitHello,
+    AwaitBinding(Version),
     AwaitDevice(Version),
     AwaitOffer(Version),
     AwaitChoice(Course),
@@ -159,7 +160,7 @@ impl Handshake<AcceptorPart> {
     ) -> Handshake<AcceptorPart> {
         let hello = local.hello(entropy.nonce);
         Handshake {
-            conversation: Conversation::new(End::Acceptor, hello, now, deadline),
+            conversation: Conversation::new(End::Acceptor, hello, local, now, deadline),
             part: AcceptorPart {
                 ours: local.offer(host),
                 places: local.places.clone(),
@@ -306,6 +307,7 @@ impl Part for AcceptorPart {
     fn step(&self) -> Step {
         match &self.state {
             State::AwaitHello => Step::Hello,
+            State::AwaitBinding(_) => Step::Binding,
             State::AwaitDevice(_) => Step::Device,
             State::AwaitOffer(_) => Step::Offer,
             State::AwaitChoice(_) => Step::Choice,
@@ -341,13 +343,22 @@ impl Part for AcceptorPart {
                 // dialer needs for its own diagnosis.
                 conversation.send_hello();
                 match conversation.settle(&theirs) {
-                    Ok(version) if self.seeks_device => {
-                        self.errands.push_back(AcceptorEvent::FindDevice);
-                        self.state = State::AwaitDevice(version);
+                    Ok(version) if conversation.secure() => {
+                        self.state = State::AwaitBinding(version);
                     }
-                    Ok(version) => self.offer(conversation, version),
+                    Ok(version) => self.go_on(conversation, version),
                     Err(error) => conversation.fail(error),
                 }
+            }
+            (State::AwaitBinding(version), Message::Binding(binding)) => {
+                if conversation.is_bound(step, &binding) {
+                    self.go_on(conversation, version);
+                }
+            }
+            (State::AwaitOffer(_), Message::Offer(theirs))
+                if conversation.is_sealed() && self.ours.is_of_run(&theirs) =>
+            {
+                conversation.fail(HandshakeError::Oneself);
             }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 // The dialer computes the same; with this, both ends fail with
@@ -442,6 +453,16 @@ impl Part for AcceptorPart {
 }
 
 impl AcceptorPart {
+    /// Begins to offer, now that the peer may hear of it.
+    fn go_on(&mut self, conversation: &mut Conversation, version: Version) {
+        if self.seeks_device {
+            self.errands.push_back(AcceptorEvent::FindDevice);
+            self.state = State::AwaitDevice(version);
+        } else {
+            self.offer(conversation, version);
+        }
+    }
+
     fn offer(&mut self, conversation: &mut Conversation, version: Version) {
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
@@ -480,6 +501,9 @@ impl AcceptorPart {
         };
         if !claim.is_proven(End::Dialer, &session.secret, &resume.proof) {
             return Err(refused(ResumeRefusal::WrongProof));
+        }
+        if conversation.authenticated_as() != session.authenticated_as {
+            return Err(refused(ResumeRefusal::OtherIdentity));
         }
         if resume.epoch <= session.epoch {
             return Err(refused(ResumeRefusal::OldEpoch));
@@ -564,7 +588,11 @@ impl AcceptorPart {
         let agreement = Agreement {
             stated_pid: self.ours.host.pid_of(&course.theirs.host),
             no_tcp: negotiate::exclusion(&course.theirs, &self.ours, FabricKind::Tcp),
-            payload_checksums: negotiate::payload_checksums(&self.ours, &course.theirs),
+            payload_checksums: negotiate::payload_checksums(
+                &self.ours,
+                &course.theirs,
+                conversation.is_sealed(),
+            ),
             peer: course.theirs,
             version: course.version,
             session_id: self.entropy.session_id,
@@ -572,6 +600,7 @@ impl AcceptorPart {
             fabric: choice.fabric,
             reason: format!("{}{lack}", choice.reason),
             prologue,
+            authenticated_as: conversation.authenticated_as(),
             place: course.place,
         };
         conversation.succeed(AcceptorEvent::Agreed(Box::new(agreement)));

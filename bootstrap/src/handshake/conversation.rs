@@ -1,12 +1,17 @@
 //! What both ends of a handshake do alike: bytes in and out, the deadline, the
 //! Hello, the end.
 
+use std::sync::Arc;
 use std::time::Instant;
+
+use ibex_tls::{AuthenticatedAs, Credentials, Tls, TlsError};
+use sha2::{Digest, Sha256};
 
 use super::inbox::{Inbox, Received, Unreadable};
 use super::{Prologue, Step};
 use crate::error::{Garbling, HandshakeError};
-use crate::message::{ALONE, Hello, MAGIC, Message, Refusal, RefusalCause, Text, Version};
+use crate::local::Local;
+use crate::message::{ALONE, Binding, Hello, MAGIC, Message, Refusal, RefusalCause, Text, Version};
 use crate::negotiate::{self, End as Side};
 
 /// One end's view of the exchange, whichever end it is, and whichever event tells of its good
@@ -14,7 +19,16 @@ use crate::negotiate::{self, End as Side};
 pub struct Conversation<E> {
     // The wire.
     inbox: Inbox,
+    /// Bytes to be sent as they are.
     outbox: Vec<u8>,
+
+    // TLS, behind the Hellos.
+    credentials: Option<Arc<Credentials>>,
+    tls: Option<Box<Tls>>,
+    /// Messages to be sealed as soon as the peer is authenticated.
+    unsealed: Vec<u8>,
+    /// What ended TLS, until the messages before it are read.
+    broken_tls: Option<TlsError>,
 
     // The clock.
     started: Instant,
@@ -52,6 +66,7 @@ impl<E> Conversation<E> {
     pub(super) fn new(
         side: Side,
         hello: Hello,
+        local: &Local,
         now: Instant,
         deadline: Instant,
     ) -> Conversation<E> {
@@ -60,6 +75,10 @@ impl<E> Conversation<E> {
         Conversation {
             inbox: Inbox::default(),
             outbox: Vec::new(),
+            credentials: local.credentials.clone(),
+            tls: None,
+            unsealed: Vec::new(),
+            broken_tls: None,
             started: now,
             deadline,
             side,
@@ -77,8 +96,16 @@ impl<E> Conversation<E> {
     // The wire.
 
     pub(super) fn receive(&mut self, bytes: &[u8]) {
-        if !matches!(self.end, End::Failed(_)) {
-            self.inbox.push(bytes);
+        if matches!(self.end, End::Failed(_)) {
+            return;
+        }
+        match &mut self.tls {
+            None => self.inbox.push(bytes),
+            Some(tls) => {
+                let inbox = &mut self.inbox;
+                let received = tls.receive(bytes, &mut |plain| inbox.push(plain));
+                self.broken_tls = received.err();
+            }
         }
     }
 
@@ -151,11 +178,25 @@ impl<E> Conversation<E> {
             false => in_order(self.side, &self.hello_sent, &self.hello_received),
             true => ALONE,
         };
-        message.write_checked(before, &mut self.outbox);
+        let outbox = match self.tls {
+            None => &mut self.outbox,
+            Some(_) => &mut self.unsealed,
+        };
+        message.write_checked(before, outbox);
         self.has_vouched = true;
     }
 
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        if let Some(tls) = &mut self.tls {
+            if !tls.is_handshaking() && !self.unsealed.is_empty() {
+                // TLS that is broken has told the peer so.
+                let _ = tls.seal(&self.unsealed);
+                self.unsealed.clear();
+            }
+            let sealed = tls.outgoing();
+            self.outbox.extend_from_slice(sealed);
+            tls.sent(sealed.len());
+        }
         (!self.outbox.is_empty()).then(|| std::mem::take(&mut self.outbox))
     }
 
@@ -166,6 +207,71 @@ impl<E> Conversation<E> {
 
     pub(super) fn into_leftover(self) -> Vec<u8> {
         self.inbox.into_rest()
+    }
+
+    // TLS.
+
+    /// Begins TLS, where this node authenticates its peers. Returns whether it did; the next
+    /// message is *Binding* then, at both ends.
+    pub(super) fn secure(&mut self) -> bool {
+        let Some(credentials) = &self.credentials else {
+            return false;
+        };
+        let tls = match self.side {
+            Side::Dialer => credentials.dialer(),
+            Side::Acceptor => credentials.acceptor(),
+        };
+        match tls {
+            Ok(tls) => self.tls = Some(Box::new(tls)),
+            Err(error) => {
+                self.broken_tls = Some(error);
+                return true;
+            }
+        }
+        let hellos = self.hash_of_hellos();
+        self.send(&Message::Binding(Binding { hellos }));
+        // What came behind the Hello is sealed already. The dialer's first flight goes out.
+        let rest = self.inbox.take_rest();
+        self.receive(&rest);
+        true
+    }
+
+    /// Ends the conversation where TLS has, once the messages before that are read.
+    pub(super) fn end_broken_tls(&mut self, step: Step) {
+        match self.broken_tls.take() {
+            None => {}
+            Some(TlsError::Refused(refusal)) => self.fail(refusal.into()),
+            Some(problem) => self.fail(HandshakeError::Tls { step, problem }),
+        }
+    }
+
+    /// Returns whether the peer saw the same Hellos. If not, that is the end.
+    pub(super) fn is_bound(&mut self, step: Step, binding: &Binding) -> bool {
+        let is_bound = binding.hellos == self.hash_of_hellos();
+        if !is_bound {
+            let how = Garbling::Hellos;
+            self.fail(HandshakeError::Garbled { step, how });
+        }
+        is_bound
+    }
+
+    fn hash_of_hellos(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        self.hellos().iter().for_each(|hello| hash.update(hello));
+        hash.finalize().into()
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    pub(super) fn authenticated_as(&self) -> Option<AuthenticatedAs> {
+        self.tls.as_ref()?.authenticated_as()
+    }
+
+    pub(super) fn take_tls(&mut self) -> Option<Box<Tls>> {
+        debug_assert!(self.unsealed.is_empty(), "everything is transmitted");
+        self.tls.take()
     }
 
     // The Hellos.

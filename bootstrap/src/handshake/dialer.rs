@@ -62,6 +62,7 @@ pub enum DialerEvent {
 
 enum State {
     AwaitHello,
+    AwaitBinding(Version),
     AwaitDevice(Version),
     AwaitOffer(Version),
     /// Awaits nothing more, since the two Hellos do not go together.
@@ -98,7 +99,7 @@ impl Handshake<DialerPart> {
         deadline: Instant,
     ) -> Handshake<DialerPart> {
         let hello = local.hello(nonce);
-        let mut conversation = Conversation::new(End::Dialer, hello, now, deadline);
+        let mut conversation = Conversation::new(End::Dialer, hello, local, now, deadline);
         conversation.send_hello();
         let part = DialerPart {
             ours: local.offer(host),
@@ -181,6 +182,7 @@ impl Part for DialerPart {
     fn step(&self) -> Step {
         match &self.state {
             State::AwaitHello => Step::Hello,
+            State::AwaitBinding(_) => Step::Binding,
             State::AwaitDevice(_) => Step::Device,
             State::AwaitOffer(_) | State::AwaitEnd => Step::Offer,
             State::AwaitEndpoint(_) => Step::Endpoint,
@@ -207,16 +209,23 @@ impl Part for DialerPart {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => match conversation.settle(&theirs) {
-                Ok(version) if self.seeks_device => {
-                    self.errands.push_back(DialerEvent::FindDevice);
-                    self.state = State::AwaitDevice(version);
-                }
-                Ok(version) => self.offer(conversation, version),
+                Ok(version) if conversation.secure() => self.state = State::AwaitBinding(version),
+                Ok(version) => self.go_on(conversation, version),
                 Err(conflict) => {
                     conversation.suspect(conflict);
                     self.state = State::AwaitEnd;
                 }
             },
+            (State::AwaitBinding(version), Message::Binding(binding)) => {
+                if conversation.is_bound(step, &binding) {
+                    self.go_on(conversation, version);
+                }
+            }
+            (State::AwaitOffer(_), Message::Offer(theirs))
+                if conversation.is_sealed() && self.ours.is_of_run(&theirs) =>
+            {
+                conversation.fail(HandshakeError::Oneself);
+            }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 match self.places.take(theirs.identity, theirs.incarnation) {
                     Ok(place) => self.choose(conversation, version, theirs, place, Vec::new()),
@@ -260,6 +269,16 @@ impl Part for DialerPart {
 }
 
 impl DialerPart {
+    /// Begins to offer, now that the peer may hear of it.
+    fn go_on(&mut self, conversation: &mut Conversation, version: Version) {
+        if self.seeks_device {
+            self.errands.push_back(DialerEvent::FindDevice);
+            self.state = State::AwaitDevice(version);
+        } else {
+            self.offer(conversation, version);
+        }
+    }
+
     fn offer(&mut self, conversation: &mut Conversation, version: Version) {
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
@@ -344,7 +363,11 @@ impl DialerPart {
         let agreement = Agreement {
             stated_pid: self.ours.host.pid_of(&course.theirs.host),
             no_tcp: negotiate::exclusion(&self.ours, &course.theirs, FabricKind::Tcp),
-            payload_checksums: negotiate::payload_checksums(&self.ours, &course.theirs),
+            payload_checksums: negotiate::payload_checksums(
+                &self.ours,
+                &course.theirs,
+                conversation.is_sealed(),
+            ),
             peer: course.theirs,
             version: course.version,
             session_id: session.id,
@@ -352,6 +375,7 @@ impl DialerPart {
             fabric: course.chosen.fabric,
             reason: course.chosen.reason,
             prologue,
+            authenticated_as: conversation.authenticated_as(),
             place: course.place,
         };
         conversation.succeed(DialerEvent::Agreed(Box::new(agreement)));

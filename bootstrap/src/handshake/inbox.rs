@@ -88,6 +88,11 @@ impl Inbox {
         !self.bytes.is_empty()
     }
 
+    /// Takes what came behind the last message taken.
+    pub(super) fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
     /// What came behind the last message taken.
     pub(super) fn into_rest(self) -> Vec<u8> {
         self.bytes

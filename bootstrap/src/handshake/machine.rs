@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use ibex_tls::Tls;
+
 use super::Step;
 use super::conversation::Conversation;
 use crate::error::HandshakeError;
@@ -45,6 +47,8 @@ impl<P: Part> Handshake<P> {
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.conversation.receive(bytes);
         self.read_messages();
+        let step = self.step();
+        self.conversation.end_broken_tls(step);
     }
 
     /// The stream ended, or failed with what `detail` says.
@@ -89,10 +93,20 @@ impl<P: Part> Handshake<P> {
         self.part.step()
     }
 
+    /// Tells whether TLS has begun.
+    pub fn is_sealed(&self) -> bool {
+        self.conversation.is_sealed()
+    }
+
     /// Whether the peer has said what only an ibex node says. A driver short of
     /// room drops those that have not first.
     pub fn has_hello(&self) -> bool {
         self.conversation.has_hello()
+    }
+
+    /// The TLS of a connection that goes on as a session's, once everything is transmitted.
+    pub fn take_tls(&mut self) -> Option<Box<Tls>> {
+        self.conversation.take_tls()
     }
 
     /// What the peer sent behind its last message: the session's first bytes.

@@ -73,6 +73,8 @@ mod resumer;
 
 use std::fmt;
 
+use ibex_tls::AuthenticatedAs;
+
 pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart};
 pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
 pub(crate) use inbox::CHECKSUM;
@@ -90,6 +92,8 @@ use crate::places::Place;
 pub enum Step {
     /// The peer's *Hello*.
     Hello,
+    /// The peer's *Binding*, behind the handshake of TLS.
+    Binding,
     /// The peer's *Offer*.
     Offer,
     /// The dialer's *Choice*.
@@ -140,6 +144,8 @@ pub struct Agreement {
     pub payload_checksums: bool,
     /// Both Hellos.
     pub prologue: Prologue,
+    /// Whom the peer has proven to be, where nodes are authenticated.
+    pub authenticated_as: Option<AuthenticatedAs>,
     /// This end's place for the session, to be held as long as that lasts.
     pub place: Place,
 }
@@ -170,6 +176,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Step::Hello => "its Hello",
+            Step::Binding => "its proof of who it is",
             Step::Offer => "its Offer",
             Step::Choice => "its Choice",
             Step::Endpoint => "its Endpoint",
@@ -189,6 +196,8 @@ mod golden;
 mod resume_tests;
 #[cfg(test)]
 mod resume_verbs_tests;
+#[cfg(test)]
+mod security_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

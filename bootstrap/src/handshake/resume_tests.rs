@@ -90,6 +90,7 @@ fn node_in(identity: u8, epoch: u64) -> Local {
     let secret = ENTROPY.resume_secret;
     let mut node = local(identity);
     node.resumable = Some(Arc::new(OneSession(Resumable {
+        authenticated_as: None,
         secret,
         epoch,
         fabrics: FabricKind::FASTEST_FIRST.to_vec(),
@@ -101,6 +102,7 @@ fn node_in(identity: u8, epoch: u64) -> Local {
 /// With node 0x22.
 pub(super) fn ticket(epoch: u64) -> Ticket {
     Ticket {
+        authenticated_as: None,
         session_id: ENTROPY.session_id,
         secret: ENTROPY.resume_secret,
         peer: NodeIdentity([0x22; 16]),
@@ -305,6 +307,7 @@ pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
 /// A Resume with the proof that `by` would give in that conversation.
 pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
     let Ticket {
+        authenticated_as: _,
         session_id,
         secret,
         epoch,
@@ -329,6 +332,7 @@ pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
 fn a_session_goes_on_with_its_next_epoch() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         let ticket = Ticket {
+            authenticated_as: None,
             fabric,
             ..ticket(EPOCH)
         };
@@ -389,6 +393,7 @@ fn what_comes_behind_the_last_message_is_the_sessions() {
 #[test]
 fn a_session_that_is_not_there_is_refused() {
     let other = Ticket {
+        authenticated_as: None,
         session_id: [9; 16],
         ..ticket(EPOCH)
     };
@@ -400,6 +405,7 @@ fn a_session_that_is_not_there_is_refused() {
 fn whoever_has_another_secret_is_refused_and_hears_nothing_of_epochs() {
     for epoch in [1, EPOCH] {
         let guessed = Ticket {
+            authenticated_as: None,
             secret: Secret::new([9; 32]),
             ..ticket(epoch)
         };
@@ -422,6 +428,7 @@ fn an_old_epoch_is_refused_and_none_begins_twice() {
 fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
     let mut choosy = node(0x22);
     let session = Resumable {
+        authenticated_as: None,
         secret: ENTROPY.resume_secret,
         epoch: EPOCH - 1,
         fabrics: vec![FabricKind::Verbs],
@@ -436,6 +443,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
     assert_eq!(dialer.unwrap_err().to_string(), said);
     // Whoever has not its secret is told nothing of it.
     let guessed = Ticket {
+        authenticated_as: None,
         secret: Secret::new([9; 32]),
         ..ticket(EPOCH)
     };

@@ -48,6 +48,7 @@ pub enum ResumerEvent {
 
 enum State {
     AwaitHello,
+    AwaitBinding,
     AwaitOffer,
     /// Awaits nothing more, since the two Hellos do not go together.
     AwaitEnd,
@@ -75,7 +76,7 @@ impl Handshake<ResumerPart> {
         deadline: Instant,
     ) -> Handshake<ResumerPart> {
         let hello = local.hello(nonce);
-        let mut conversation = Conversation::new(End::Dialer, hello, now, deadline);
+        let mut conversation = Conversation::new(End::Dialer, hello, local, now, deadline);
         conversation.send_hello();
         let state = State::AwaitHello;
         let errands = VecDeque::new();
@@ -122,6 +123,7 @@ impl Part for ResumerPart {
     fn step(&self) -> Step {
         match self.state {
             State::AwaitHello => Step::Hello,
+            State::AwaitBinding => Step::Binding,
             State::AwaitOffer | State::AwaitEnd => Step::Offer,
             State::AwaitPrepared | State::AwaitConnected => Step::QueuePair,
             State::AwaitResumed(_) => Step::Resumed,
@@ -147,12 +149,18 @@ impl Part for ResumerPart {
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
                 self.state = match conversation.settle(&theirs) {
+                    Ok(_) if conversation.secure() => State::AwaitBinding,
                     Ok(_) => State::AwaitOffer,
                     Err(conflict) => {
                         conversation.suspect(conflict);
                         State::AwaitEnd
                     }
                 };
+            }
+            (State::AwaitBinding, Message::Binding(binding)) => {
+                if conversation.is_bound(step, &binding) {
+                    self.state = State::AwaitOffer;
+                }
             }
             (State::AwaitOffer, Message::Offer(theirs)) => {
                 self.meet(conversation, &theirs);
@@ -193,6 +201,9 @@ impl ResumerPart {
                 identity,
                 incarnation,
             });
+        } else if conversation.authenticated_as() != self.ticket.authenticated_as {
+            let refusal = ResumeRefusal::OtherIdentity;
+            conversation.fail(HandshakeError::NotResumed { refusal });
         } else if self.ticket.fabric != FabricKind::Verbs {
             self.ask(conversation, None);
         } else {

@@ -37,8 +37,10 @@ pub(super) struct Meeting {
     pub(super) cut_after: usize,
     /// The message behind so many has another last byte when it arrives.
     garbles: Option<usize>,
+    /// Behind the Hellos there are records of TLS, which are not told apart.
+    is_sealed: bool,
     /// Whether the dialer's or the acceptor's stream has a bit changed: which byte, which bit.
-    flips: Option<(bool, usize, u8)>,
+    pub(super) flips: Option<(bool, usize, u8)>,
     // The record.
     pub(super) from_dialer: Vec<u8>,
     pub(super) from_acceptor: Vec<u8>,
@@ -118,6 +120,7 @@ impl Meeting {
             can_listen: true,
             cut_after: usize::MAX,
             garbles: None,
+            is_sealed: dialer.credentials.is_some() && acceptor.credentials.is_some(),
             flips: None,
             from_dialer: Vec::new(),
             from_acceptor: Vec::new(),
@@ -261,7 +264,11 @@ impl Meeting {
                 0
             };
             let length = usize::from(u16::from_le_bytes([rest[start], rest[start + 1]]));
-            let (message, behind) = rest.split_at(start + 2 + length);
+            let length = match self.is_sealed && start == 0 {
+                true => rest.len(),
+                false => start + 2 + length,
+            };
+            let (message, behind) = rest.split_at(length);
             arriving.extend(message);
             if self.garbles == Some(self.delivered) {
                 let before_checksum = arriving.len() - 5;
@@ -568,9 +575,9 @@ fn other_versions_fail_at_both_ends_with_both_ranges() {
 #[test]
 fn another_security_mode_fails_at_both_ends() {
     let mut dialer = local(1);
-    dialer.security = SecurityMode::Unknown(3);
+    dialer.credentials = Some(security_tests::secret(1));
     let (strict, plain) = failed(Meeting::new(&dialer, &local(2)));
-    let (ours, theirs) = (SecurityMode::Unknown(3), SecurityMode::None);
+    let (ours, theirs) = (SecurityMode::SharedSecret, SecurityMode::None);
     assert_eq!(strict, HandshakeError::Security { ours, theirs });
     assert_eq!(
         plain,
@@ -579,6 +586,8 @@ fn another_security_mode_fails_at_both_ends() {
             theirs: ours
         }
     );
+    let text = "the peer's security mode is none, this node's is a shared secret";
+    assert!(strict.to_string().contains(text), "{strict}");
 }
 
 #[test]

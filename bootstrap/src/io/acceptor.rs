@@ -305,7 +305,15 @@ impl Acceptor {
                     self.resumed.push_back(pending.resume(session, watch));
                 }
             }
-            Progress::Failed(error) => self.give_up(key, error.into()),
+            Progress::Failed(error) => {
+                if pending.begin_farewell(now, watch) {
+                    let address = pending.address();
+                    self.report(Some(address), error.into());
+                } else {
+                    self.give_up(key, error.into());
+                }
+            }
+            Progress::Gone => drop(self.take_out(key)),
         }
     }
 
@@ -377,8 +385,13 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Drops the oldest that has not said Hello, else the oldest.
+    /// Drops the oldest that is over, else the oldest that has not said Hello, else the oldest.
     fn displace_one(&mut self) {
+        let mut over = self.pending.iter().filter(|(_, pending)| pending.is_over());
+        if let Some((&key, _)) = over.next() {
+            drop(self.take_out(key));
+            return;
+        }
         let silent = self
             .pending
             .iter()
@@ -391,13 +404,18 @@ impl Acceptor {
     }
 
     fn give_up(&mut self, key: u64, problem: Problem) {
-        if let Some(mut pending) = self.pending.remove(&key) {
-            pending.unwatch(Watch {
-                epoll: self.epoll.as_fd(),
-                key,
-            });
+        if let Some(pending) = self.take_out(key) {
             self.report(Some(pending.address()), problem);
         }
+    }
+
+    fn take_out(&mut self, key: u64) -> Option<Pending> {
+        let mut pending = self.pending.remove(&key)?;
+        pending.unwatch(Watch {
+            epoll: self.epoll.as_fd(),
+            key,
+        });
+        Some(pending)
     }
 
     fn report(&mut self, address: Option<SocketAddr>, problem: Problem) {

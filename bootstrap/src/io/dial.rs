@@ -395,7 +395,7 @@ impl<'a> Conversation<'a> {
                     DialerEvent::ClosePair => self.pair.close(),
                     DialerEvent::Agreed(agreement) => return Ok(Ok(self.finish(*agreement))),
                     DialerEvent::Failed(error) => {
-                        self.line.transmit();
+                        self.line.part();
                         return Ok(Err(error));
                     }
                 }
@@ -432,9 +432,10 @@ impl<'a> Conversation<'a> {
             .map(|unix| &unix.control)
     }
 
-    fn finish(self, agreement: Agreement) -> Established {
+    fn finish(mut self, agreement: Agreement) -> Established {
         let sockets = Sockets {
             stream: self.line.stream,
+            tls: self.line.machine.take_tls(),
             leftover: self.line.machine.into_leftover(),
             address: self.address,
             began: self.began,

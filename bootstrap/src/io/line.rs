@@ -1,8 +1,9 @@
 //! The connection of an end that dialed, and its side of the handshake on it.
 #![forbid(unsafe_code)]
 
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
@@ -61,6 +62,25 @@ impl<'a, P: Part> Line<'a, P> {
             .wait_out(&[(self.stream.as_fd(), PollFlags::IN)]);
     }
 
+    /// Tells the peer of a failed handshake why, and hears it out where TLS has said it: to close
+    /// the connection with bytes unread would take that from the peer.
+    pub(super) fn part(&mut self) {
+        self.transmit();
+        if !self.machine.is_sealed() || !self.has_transmitted() {
+            return;
+        }
+        // A connection that is broken already needs no end.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let deadline = Instant::now() + FAREWELL;
+        self.patience.deadline = self.patience.deadline.min(deadline);
+        let mut buffer = [0; READ_BYTES];
+        while Instant::now() < self.patience.deadline && self.wait(None).is_ok() {
+            if let Incoming::Closed(_) = tcp::read(&self.stream, &mut buffer) {
+                return;
+            }
+        }
+    }
+
     /// Takes in what one read brings.
     pub(super) fn receive(&mut self) {
         let mut buffer = [0; READ_BYTES];
@@ -71,6 +91,9 @@ impl<'a, P: Part> Line<'a, P> {
         }
     }
 }
+
+/// The longest that a refused peer is heard out. It closes as soon as it has read the reason.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// One read: more than the acceptor's half of any handshake.
 const READ_BYTES: usize = 4096;

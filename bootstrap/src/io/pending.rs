@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -51,6 +51,18 @@ pub(super) struct Pending {
     pair: Option<Box<dyn VerbsPair>>,
     /// To be done off the turn; the results come to [`Pending::handle_outcome`].
     errands: Vec<Errand>,
+
+    /// Set once the handshake has failed and the peer is to hear why.
+    farewell: Option<Farewell>,
+}
+
+/// The end of a connection whose peer may still be sending. To close it with bytes unread would
+/// have the kernel send a reset, which takes from the peer what was said last (RFC 1122,
+/// section 4.2.2.13).
+struct Farewell {
+    until: Instant,
+    /// Bytes that are still heard out.
+    left: usize,
 }
 
 /// How far a handshake has come.
@@ -59,6 +71,8 @@ pub(super) enum Progress {
     Agreed(Box<Agreement>),
     Resumed(ResumedSession),
     Failed(HandshakeError),
+    /// The peer of a failed handshake has heard why, or will not.
+    Gone,
 }
 
 /// The acceptor's epoll set as one handshake sees it.
@@ -93,11 +107,15 @@ impl Pending {
             own_address,
             pair: None,
             errands: Vec::new(),
+            farewell: None,
         })
     }
 
     /// Does everything that can be done without waiting.
     pub(super) fn advance(&mut self, now: Instant, watch: Watch<'_>) -> Progress {
+        if self.farewell.is_some() {
+            return self.hear_out(now);
+        }
         self.read();
         self.hear_visitors(watch);
         self.machine.handle_timeout(now);
@@ -145,7 +163,47 @@ impl Pending {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.machine.deadline()
+        match &self.farewell {
+            Some(farewell) => Some(farewell.until),
+            None => self.machine.deadline(),
+        }
+    }
+
+    /// Begins to hear the peer out, where TLS has told it something that it must not lose.
+    /// Returns whether it does.
+    pub(super) fn begin_farewell(&mut self, now: Instant, watch: Watch<'_>) -> bool {
+        if !self.machine.is_sealed() || !self.outbox.is_empty() {
+            return false;
+        }
+        self.close_unix(watch);
+        self.pair = None;
+        self.farewell = Some(Farewell {
+            until: now + FAREWELL,
+            left: FAREWELL_BYTES,
+        });
+        self.stream.shutdown(Shutdown::Write).is_ok()
+    }
+
+    /// Tells whether its handshake is over and nothing more comes of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.farewell.is_some()
+    }
+
+    fn hear_out(&mut self, now: Instant) -> Progress {
+        let Some(farewell) = &mut self.farewell else {
+            return Progress::Gone;
+        };
+        let mut buffer = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
+            match tcp::read(&self.stream, &mut buffer) {
+                Incoming::Bytes(bytes) if bytes.len() < farewell.left => {
+                    farewell.left -= bytes.len();
+                }
+                Incoming::Nothing if now < farewell.until => return Progress::Waiting,
+                _ => return Progress::Gone,
+            }
+        }
+        Progress::Waiting
     }
 
     /// The agreed session, its sockets out of the epoll set.
@@ -160,9 +218,10 @@ impl Pending {
         ResumedConnection::new(session, self.into_sockets(), false)
     }
 
-    fn into_sockets(self) -> Sockets {
+    fn into_sockets(mut self) -> Sockets {
         Sockets {
             stream: self.stream,
+            tls: self.machine.take_tls(),
             leftover: self.machine.into_leftover(),
             address: self.address,
             began: self.began,
@@ -351,6 +410,11 @@ const READ_BYTES: usize = 4096;
 
 /// Then the next connection has its turn; the rest is still there afterwards.
 const READS_PER_TURN: usize = 4;
+
+/// How long a peer is heard out that was told why it is refused, and how many bytes of its: it
+/// closes as soon as it has read the reason.
+const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_BYTES: usize = 64 << 10;
 
 /// Connections of this user's at the Unix socket without a token, at a time.
 const MAX_VISITORS: usize = 4;

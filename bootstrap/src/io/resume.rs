@@ -136,7 +136,7 @@ impl Reunion<'_> {
                         return Ok(self.finish(session));
                     }
                     ResumerEvent::Failed(error) => {
-                        self.line.transmit();
+                        self.line.part();
                         return Ok(Err(error));
                     }
                 }
@@ -151,12 +151,13 @@ impl Reunion<'_> {
     }
 
     /// The last word has to be on its way before the stream changes hands.
-    fn finish(self, session: ResumedSession) -> Result<ResumedConnection, HandshakeError> {
+    fn finish(mut self, session: ResumedSession) -> Result<ResumedConnection, HandshakeError> {
         if !self.line.has_transmitted() {
             return Err(HandshakeError::takes_no_more());
         }
         let sockets = Sockets {
             stream: self.line.stream,
+            tls: self.line.machine.take_tls(),
             leftover: self.line.machine.into_leftover(),
             address: self.address,
             began: self.began,

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use ibex_tls::{Credentials, Method};
+
 use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
 
@@ -56,12 +58,16 @@ impl VersionRange {
     };
 }
 
-/// How a connection is protected after the Hellos.
+/// The protection of a connection after the Hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SecurityMode {
-    /// Not at all: neither authenticated nor encrypted.
+    /// No protection: nothing is authenticated or encrypted.
     None,
+    /// TLS 1.3, in which both ends present certificates.
+    Certificates,
+    /// TLS 1.3, in which both ends present keys that follow from a secret of both.
+    SharedSecret,
     /// A mode that this version does not know, by its number on the wire.
     Unknown(u8),
 }
@@ -97,9 +103,19 @@ impl Hello {
 }
 
 impl SecurityMode {
+    pub(crate) fn of(credentials: Option<&Credentials>) -> SecurityMode {
+        match credentials.map(Credentials::method) {
+            None => SecurityMode::None,
+            Some(Method::Certificates) => SecurityMode::Certificates,
+            Some(Method::SharedSecret) => SecurityMode::SharedSecret,
+        }
+    }
+
     fn to_wire(self) -> u8 {
         match self {
             SecurityMode::None => 0,
+            SecurityMode::Certificates => 1,
+            SecurityMode::SharedSecret => 2,
             SecurityMode::Unknown(mode) => mode,
         }
     }
@@ -107,6 +123,8 @@ impl SecurityMode {
     fn from_wire(byte: u8) -> SecurityMode {
         match byte {
             0 => SecurityMode::None,
+            1 => SecurityMode::Certificates,
+            2 => SecurityMode::SharedSecret,
             mode => SecurityMode::Unknown(mode),
         }
     }
@@ -132,6 +150,8 @@ impl fmt::Display for SecurityMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SecurityMode::None => f.write_str("none"),
+            SecurityMode::Certificates => f.write_str("certificates"),
+            SecurityMode::SharedSecret => f.write_str("a shared secret"),
             SecurityMode::Unknown(mode) => write!(f, "unknown mode {mode}"),
         }
     }

@@ -18,6 +18,7 @@
 //! version adds fields; parsing allocates no more than the message is long.
 #![forbid(unsafe_code)]
 
+mod binding;
 mod checksum;
 mod choice;
 mod endpoint;
@@ -31,6 +32,7 @@ mod text;
 
 use std::fmt;
 
+pub use binding::Binding;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{Choice, Unavailable};
 pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
@@ -74,6 +76,8 @@ pub enum Message {
     Resume(Resume),
     /// It does.
     Resumed(Resumed),
+    /// The first of each end behind TLS.
+    Binding(Binding),
 }
 
 /// The kind of a message.
@@ -98,6 +102,8 @@ pub enum MessageKind {
     Resume = 8,
     /// [`Message::Resumed`]
     Resumed = 9,
+    /// [`Message::Binding`]
+    Binding = 10,
 }
 
 /// Why bytes are not a message. The sender is at fault: it broke the protocol.
@@ -174,6 +180,7 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
         MessageKind::Refusal => Message::Refusal(Refusal::parse(fields)?),
         MessageKind::Resume => Message::Resume(Resume::parse(fields)?),
         MessageKind::Resumed => Message::Resumed(Resumed::parse(fields)?),
+        MessageKind::Binding => Message::Binding(Binding::parse(fields)?),
     })
 }
 
@@ -190,6 +197,7 @@ impl Message {
             Message::Refusal(_) => MessageKind::Refusal,
             Message::Resume(_) => MessageKind::Resume,
             Message::Resumed(_) => MessageKind::Resumed,
+            Message::Binding(_) => MessageKind::Binding,
         }
     }
 
@@ -223,6 +231,7 @@ impl Message {
             Message::Refusal(refusal) => refusal.write(&mut fields),
             Message::Resume(resume) => resume.write(&mut fields),
             Message::Resumed(resumed) => resumed.write(&mut fields),
+            Message::Binding(binding) => binding.write(&mut fields),
         }
         let length = out.len() - prefix - 2 + behind;
         debug_assert!(
@@ -245,6 +254,7 @@ impl MessageKind {
             7 => Some(MessageKind::Refusal),
             8 => Some(MessageKind::Resume),
             9 => Some(MessageKind::Resumed),
+            10 => Some(MessageKind::Binding),
             _ => None,
         }
     }

@@ -23,6 +23,8 @@ pub struct Offer {
     pub integrity: Integrity,
     /// Its fabrics, each kind at most once.
     pub fabrics: Vec<FabricOffer>,
+    /// Set if its sessions go over no fabric that another host can read.
+    pub requires_encryption: bool,
 }
 
 impl Offer {
@@ -35,6 +37,11 @@ impl Offer {
     /// The entry for `kind`, if the node has the fabric at all.
     pub fn fabric(&self, kind: FabricKind) -> Option<&FabricOffer> {
         self.fabrics.iter().find(|offer| offer.kind == kind)
+    }
+
+    /// Tells whether both offers are of one run of one node.
+    pub(crate) fn is_of_run(&self, other: &Offer) -> bool {
+        (self.identity, self.incarnation) == (other.identity, other.incarnation)
     }
 
     /// Adds what was found out about this node's own device.
@@ -66,6 +73,7 @@ impl Offer {
             },
             integrity: parse_integrity(&mut fields)?,
             fabrics: Vec::new(),
+            requires_encryption: false,
         };
         let count = usize::from(fields.u8("fabric count")?);
         if count > Offer::MAX_FABRICS {
@@ -85,6 +93,8 @@ impl Offer {
             }
             offer.fabrics.push(fabric);
         }
+        // A node that does not say so says nothing.
+        offer.requires_encryption = fields.u8("encryption").is_ok_and(|byte| byte != 0);
         Ok(offer)
     }
 
@@ -104,6 +114,9 @@ impl Offer {
         fields.u8(self.fabrics.len() as u8);
         for fabric in &self.fabrics {
             write_fabric(fabric, fields);
+        }
+        if self.requires_encryption {
+            fields.u8(1);
         }
     }
 }

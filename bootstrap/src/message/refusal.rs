@@ -41,6 +41,9 @@ pub enum ResumeRefusal {
     WrongProof,
     /// It has begun that epoch or a later one.
     OldEpoch,
+    /// The end that asks, or the one that answers, is authenticated as another than it was when
+    /// the session began.
+    OtherIdentity,
 }
 
 impl Refusal {
@@ -61,6 +64,7 @@ impl Refusal {
             NO_SUCH_SESSION => Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
             WRONG_PROOF => Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
             OLD_EPOCH => Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
+            OTHER_IDENTITY => Some(RefusalCause::Resume(ResumeRefusal::OtherIdentity)),
             NOT_OVER_FABRIC => Some(RefusalCause::NotOverFabric),
             CLOSING => Some(RefusalCause::Closing),
             GARBLED => Some(RefusalCause::Garbled),
@@ -111,6 +115,7 @@ impl ResumeRefusal {
             ResumeRefusal::NoSuchSession => NO_SUCH_SESSION,
             ResumeRefusal::WrongProof => WRONG_PROOF,
             ResumeRefusal::OldEpoch => OLD_EPOCH,
+            ResumeRefusal::OtherIdentity => OTHER_IDENTITY,
         }
     }
 }
@@ -121,6 +126,9 @@ impl fmt::Display for ResumeRefusal {
             ResumeRefusal::NoSuchSession => "there is no such session, or it has ended",
             ResumeRefusal::WrongProof => "the proof of the session's secret is wrong",
             ResumeRefusal::OldEpoch => "that epoch of it has begun before",
+            ResumeRefusal::OtherIdentity => {
+                "an end is authenticated as another than the one that began the session"
+            }
         })
     }
 }
@@ -134,5 +142,6 @@ const OLD_EPOCH: u8 = 5;
 const NOT_OVER_FABRIC: u8 = 6;
 const CLOSING: u8 = 7;
 const GARBLED: u8 = 8;
+const OTHER_IDENTITY: u8 = 9;
 const DIALER: u8 = 0;
 const ACCEPTOR: u8 = 1;

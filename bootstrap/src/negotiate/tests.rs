@@ -19,6 +19,7 @@ fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
         ..FabricOffer::new(kind, policy)
     };
     Offer {
+        requires_encryption: false,
         identity: NodeIdentity([1; 16]),
         incarnation: 1,
         host: HostHint {
@@ -429,9 +430,17 @@ fn payload_checksums_follow_both_wishes_and_the_place_of_the_peer() {
     for (one, other, (boot, network), expected) in cases {
         let (one, other) = (with(one, 1, 9), with(other, boot, network));
         let context = format!("{:?} and {:?}", one.integrity, other.integrity);
-        assert_eq!(payload_checksums(&one, &other), expected, "{context}");
-        assert_eq!(payload_checksums(&other, &one), expected, "{context}");
+        assert_eq!(
+            payload_checksums(&one, &other, false),
+            expected,
+            "{context}"
+        );
+        assert_eq!(
+            payload_checksums(&other, &one, false),
+            expected,
+            "{context}"
+        );
     }
     let untold = with(Auto, 1, 0);
-    assert!(payload_checksums(&untold, &untold));
+    assert!(payload_checksums(&untold, &untold, false));
 }

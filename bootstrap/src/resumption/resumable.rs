@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use ibex_tls::AuthenticatedAs;
+
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
 
@@ -20,6 +22,8 @@ pub trait ResumableSessions: fmt::Debug + Send + Sync {
 pub struct Resumable {
     /// Its secret.
     pub secret: Secret,
+    /// Whom its peer proved to be when it began. Nobody else goes on with it.
+    pub authenticated_as: Option<AuthenticatedAs>,
     /// The newest epoch that it has begun; 0 until it is resumed for the first time.
     pub epoch: u64,
     /// What it may go on over now.

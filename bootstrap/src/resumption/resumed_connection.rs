@@ -4,6 +4,8 @@
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 
+use ibex_tls::Tls;
+
 use crate::established::Sockets;
 use crate::fabric::FabricKind;
 use crate::handshake::ResumedSession;
@@ -21,6 +23,9 @@ pub struct ResumedConnection {
     /// What the peer sent behind the handshake and was read along with it, to be taken before
     /// any from `stream`.
     pub leftover: Vec<u8>,
+    /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
+    /// sealed.
+    pub tls: Option<Box<Tls>>,
     /// Which session.
     pub session_id: [u8; 16],
     /// The epoch that begins.
@@ -44,6 +49,7 @@ impl ResumedConnection {
         ResumedConnection {
             stream: sockets.stream,
             leftover: sockets.leftover,
+            tls: sockets.tls,
             session_id: session.session_id,
             epoch: session.epoch,
             fabric: session.fabric,

@@ -1,6 +1,8 @@
 //! What a dialer brings along to go on with a session.
 #![forbid(unsafe_code)]
 
+use ibex_tls::AuthenticatedAs;
+
 use crate::fabric::FabricKind;
 use crate::identity::{Incarnation, NodeIdentity, Secret};
 
@@ -18,6 +20,8 @@ pub struct Ticket {
     pub peer: NodeIdentity,
     /// The run of it.
     pub incarnation: Incarnation,
+    /// Whom it proved to be when the session began; it has to prove the same again.
+    pub authenticated_as: Option<AuthenticatedAs>,
 
     // What is asked for.
     /// The epoch to begin: 1 or more, and one more at each attempt, as the acceptor may have

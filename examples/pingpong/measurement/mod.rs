@@ -5,4 +5,5 @@
 
 pub(crate) mod channels;
 pub(crate) mod costs;
+pub(crate) mod protection;
 pub(crate) mod session;

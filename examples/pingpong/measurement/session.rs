@@ -27,6 +27,7 @@ use serde_json::Value;
 use super::{
     channels::{Care, CodecName, EntryChannels, MarkedChannels, RawChannels, Side},
     costs::Costs,
+    protection::Protection,
 };
 
 /// How a node is made; the same on both sides of a local pair.
@@ -41,6 +42,8 @@ pub(crate) struct Setup {
     /// Whether the measuring end of a caller waits as a node does by default, which is to
     /// sleep after a while.
     pub(crate) sleeps: bool,
+    /// How nodes authenticate each other, if they do.
+    pub(crate) protection: Option<Protection>,
 }
 
 /// Who runs the engine.
@@ -153,7 +156,7 @@ pub(crate) fn with_peer<R>(
     let task = serde_json::to_value(theirs).map_err(Error::subject)?;
     let mut pair = Pair::start(cores, Task::Subject(task))?;
     let address: SocketAddr = pair.receive("the address of its node")?;
-    let node = setup.builder().build().map_err(Error::subject)?;
+    let node = setup.builder()?.build().map_err(Error::subject)?;
     let peer = node.connect(address).map_err(Error::subject)?;
     let result = work(&peer)?;
     pair.finish()?;
@@ -210,7 +213,7 @@ pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     let address = SocketAddr::new(setup.local_address()?, 0);
     // A stranger who connects, where that is no loopback address, finds one session and
     // one measurement, and is refused both.
-    let builder = setup.builder().listen(address).insecure_network();
+    let builder = setup.builder()?.listen(address).insecure_network();
     let node = builder.build().map_err(Error::subject)?;
     pair::tell(&node.local_addr())?;
     let peer = node.accept().map_err(Error::subject)?;
@@ -250,7 +253,7 @@ impl Setup {
     }
 
     /// A node, as far as both sides want it alike.
-    pub(crate) fn builder(self) -> NodeBuilder {
+    pub(crate) fn builder(self) -> Result<NodeBuilder, Error> {
         let builder = match self.driver {
             DriverName::Caller if self.sleeps => Node::builder().driver(Driver::Caller),
             DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
@@ -266,10 +269,14 @@ impl Setup {
             let settings = ibex::rdma::RdmaSettings::new().shared_receives(false);
             builder.rdma(settings.trust_peers(self.trusts))
         };
-        match self.fabric {
+        let builder = match self.protection {
+            Some(protection) => builder.security(protection.security()?),
+            None => builder,
+        };
+        Ok(match self.fabric {
             Some(fabric) => builder.fabric(fabric.into(), Policy::Require),
             None => builder,
-        }
+        })
     }
 }
 

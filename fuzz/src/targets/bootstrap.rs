@@ -385,6 +385,7 @@ fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
 fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
     let (now, deadline) = clock();
     let ticket = Ticket {
+        authenticated_as: None,
         session_id: SESSION,
         secret: SECRET,
         peer: NodeIdentity([2; 16]),
@@ -405,6 +406,7 @@ struct OneSession;
 impl ResumableSessions for OneSession {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         let session = Resumable {
+            authenticated_as: None,
             secret: SECRET,
             epoch: EPOCH - 1,
             fabrics: FabricKind::FASTEST_FIRST.to_vec(),

@@ -9,6 +9,8 @@
 //! A program that measures calls [`pair::run_if_peer`] first in its `main`: the
 //! harness starts the same program again as the second process of a pair.
 
+#[cfg(feature = "tls")]
+pub mod authority;
 pub mod check;
 pub mod clock;
 pub mod cores;

@@ -232,6 +232,7 @@ impl Met {
     pub(super) fn ticket(&self) -> Option<Ticket> {
         let (peer, incarnation) = self.peer?;
         Some(Ticket {
+            authenticated_as: None,
             session_id: self.session,
             secret: self.secret.clone()?,
             peer,

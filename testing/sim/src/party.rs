@@ -112,6 +112,7 @@ impl Party {
     /// A session has begun.
     pub(super) fn enter(&mut self, id: [u8; 16], secret: Secret) {
         let session = Resumable {
+            authenticated_as: None,
             secret,
             epoch: 0,
             fabrics: self.fabrics.clone(),

@@ -40,7 +40,7 @@ mod stalls;
 mod stats;
 mod turn;
 
-use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     credit::{broker::CreditAction, session::CreditReport},
@@ -54,6 +54,7 @@ use ibex_ring::{
     Released,
     memory::{LargeLease, RingLease},
 };
+use ibex_tls::Tls;
 
 pub(crate) use self::core::Core;
 pub(crate) use context::Context;
@@ -70,7 +71,10 @@ use crate::{
     rdma::PreparedPair,
     session::{EndCause, PeerDescription, SessionShared},
     shared_memory::UnixWires,
-    wire::{AnyWire, Tools, Wire, WireSocket, WireStart, stream::say_last_word},
+    wire::{
+        AnyWire, Tools, Wire, WireSocket, WireStart,
+        stream::{Layer, say_last_word},
+    },
 };
 use reconnect::Reconnect;
 use shared_memory::LocalWires;
@@ -101,6 +105,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) tcp: TcpStream,
     /// Bytes that came behind the handshake.
     pub(crate) leftover: &'a [u8],
+    /// The connection's TLS, where nodes are authenticated.
+    pub(crate) tls: Option<Box<Tls>>,
     /// Sockets that pass descriptors and ring (shm).
     pub(crate) unix: Option<UnixWires>,
     /// The queue pair (verbs), connected.
@@ -123,6 +129,7 @@ impl Connection {
         let Handover {
             tcp,
             leftover,
+            tls,
             unix,
             pair,
             max_channels,
@@ -132,13 +139,8 @@ impl Connection {
         let resumes = reconnect.is_some();
         let is_stream = pair.is_none();
         let dialed = pair.as_ref().is_some_and(PreparedPair::dialed);
-        let refuse = |socket: &TcpStream| {
-            if is_stream && resumes {
-                // The peer has the session, and would wait for this end to come back.
-                say_last_word(socket, 0);
-            }
-        };
-        let prepare = |pair| -> io::Result<_> {
+        let mut layer = Layer::new(tls);
+        let prepare = |pair, layer: &mut Layer| -> io::Result<_> {
             let add = |unix| {
                 let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
                 LocalWires::new(unix, shared.id, peer, asymmetry, &tools.epoll)
@@ -153,6 +155,7 @@ impl Connection {
                 tools.compact_blocks.provide().map_err(io::Error::other)?;
             }
             let start = WireStart {
+                layer: mem::take(layer),
                 leftover,
                 pair,
                 carries_data,
@@ -161,7 +164,13 @@ impl Connection {
             let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
             Ok((local, wire, terms))
         };
-        let (local, wire, terms) = prepare(pair).inspect_err(|_| refuse(&tcp))?;
+        let prepared = prepare(pair, &mut layer).inspect_err(|_| {
+            if is_stream && resumes {
+                // The peer has the session, and would wait for this end to come back.
+                say_last_word(&tcp, &mut layer, 0);
+            }
+        });
+        let (local, wire, terms) = prepared?;
         let session = SessionConfig {
             carriage: terms.carriage,
             dialed,

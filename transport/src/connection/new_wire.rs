@@ -2,6 +2,8 @@
 
 use std::net::TcpStream;
 
+use ibex_tls::Tls;
+
 use crate::rdma::PreparedPair;
 
 /// New wires of a session.
@@ -15,6 +17,8 @@ pub struct NewWire {
     pub stream: TcpStream,
     /// Bytes that came behind the handshake.
     pub leftover: Vec<u8>,
+    /// The connection's TLS, where nodes are authenticated.
+    pub tls: Option<Box<Tls>>,
     /// The queue pair, if it goes on over verbs; connected to the peer's.
     pub rdma: Option<PreparedPair>,
 }

@@ -17,7 +17,10 @@ use super::{
 use crate::{
     clock,
     session::EndCause,
-    wire::{AnyWire, Shut, Tools, Wire, WireSocket, WireStart, stream::unanswered_for},
+    wire::{
+        AnyWire, Shut, Tools, Wire, WireSocket, WireStart,
+        stream::{Layer, unanswered_for},
+    },
 };
 
 impl Connection {
@@ -206,6 +209,7 @@ impl Connection {
             epoch,
             stream,
             leftover,
+            tls,
             rdma,
             ..
         } = new;
@@ -216,6 +220,7 @@ impl Connection {
             None => core.common.shared.carrier.take_stream(goes_back),
         }
         let start = WireStart {
+            layer: Layer::new(tls),
             leftover: &leftover,
             pair: rdma,
             carries_data: core.local.is_none(),

@@ -3,9 +3,14 @@
 
 use std::{any::Any, net::TcpStream};
 
+use ibex_tls::Tls;
+
 use crate::{
-    connection::ReconnectTerms, rdma::PreparedPair, session::PeerDescription,
-    shared_memory::UnixWires, wire::stream::say_last_word,
+    connection::ReconnectTerms,
+    rdma::PreparedPair,
+    session::PeerDescription,
+    shared_memory::UnixWires,
+    wire::stream::{Layer, say_last_word},
 };
 
 /// A finished handshake, ready to become a session.
@@ -15,6 +20,8 @@ pub struct Admission {
     pub stream: TcpStream,
     /// Bytes that came behind the handshake.
     pub leftover: Vec<u8>,
+    /// The connection's TLS, where nodes are authenticated.
+    pub tls: Option<Box<Tls>>,
     /// The Unix sockets to the peer, where the fabric is shared memory.
     pub unix: Option<UnixWires>,
     /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
@@ -38,7 +45,7 @@ impl Admission {
     /// where frames go over the connection.
     pub fn abandon(self) {
         if self.reconnect.is_some() && self.rdma.is_none() {
-            say_last_word(&self.stream, 0);
+            say_last_word(&self.stream, &mut Layer::new(self.tls), 0);
         }
     }
 }

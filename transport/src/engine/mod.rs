@@ -681,6 +681,7 @@ impl Engine {
         let handover = Handover {
             tcp: admission.stream,
             leftover: &admission.leftover,
+            tls: admission.tls,
             unix: admission.unix,
             pair: admission.rdma,
             max_channels: admission.max_channels,

@@ -234,6 +234,7 @@ mod tests {
 
     fn peer() -> PeerDescription {
         PeerDescription {
+            authenticated_as: None,
             address: SocketAddr::from(([127, 0, 0, 1], 7000)),
             identity: [1; 16],
             incarnation: 2,

@@ -3,6 +3,8 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};
 
+use ibex_tls::AuthenticatedAs;
+
 use crate::session::Fabric;
 
 /// Who the peer is and how it is reached.
@@ -23,6 +25,8 @@ pub struct PeerDescription {
     pub fabric: Fabric,
     /// Why this fabric.
     pub reason: String,
+    /// Whom it has proven to be, where nodes are authenticated.
+    pub authenticated_as: Option<AuthenticatedAs>,
     /// The name of the node here whose peer it is, for the log, if the program gave it one.
     pub known_to: Option<Arc<str>>,
 }

@@ -18,6 +18,10 @@ pub struct SessionStats {
     pub bytes_sent: u64,
     /// All bytes that came that way.
     pub bytes_received: u64,
+    /// Bytes of frames that were encrypted before they were sent, control included. Over shared
+    /// memory that is control alone, and over verbs nothing.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub bytes_sealed: u64,
     /// Bytes sent over the connection beside shared memory, where no message goes.
     pub control_bytes_sent: u64,
     /// Bytes that came there.

@@ -11,7 +11,8 @@ use ibex_ring::memory::{BlockPool, MemoryError};
 use super::pipe::{CARRIES_TCP, PipeWire};
 use super::{
     Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket,
-    queue_pair::QueuePairWire, stream::StreamWire,
+    queue_pair::QueuePairWire,
+    stream::{Layer, StreamWire},
 };
 use crate::{
     rdma::PreparedPair,
@@ -39,6 +40,8 @@ pub(crate) enum AnyWire {
 pub(crate) struct WireStart<'a> {
     /// Bytes that came behind the handshake.
     pub(crate) leftover: &'a [u8],
+    /// The record layer of the connection.
+    pub(crate) layer: Layer,
     /// The queue pair, connected, where there is one.
     pub(crate) pair: Option<PreparedPair>,
     /// Data goes over the wire, and not control alone.
@@ -55,6 +58,7 @@ impl AnyWire {
     ) -> io::Result<(Self, WireTerms)> {
         let WireStart {
             leftover,
+            layer,
             pair,
             carries_data,
             payload_checksums,
@@ -65,7 +69,8 @@ impl AnyWire {
                 Ok((AnyWire::Pipe(PipeWire::new(leftover)), WireTerms::STREAM))
             }
             None => {
-                let stream = StreamWire::new(leftover, carries_data, payload_checksums, blocks)?;
+                let stream =
+                    StreamWire::new(layer, leftover, carries_data, payload_checksums, blocks)?;
                 Ok((AnyWire::Stream(stream), WireTerms::STREAM))
             }
             Some(_) if !leftover.is_empty() => Err(io::Error::other(

@@ -3,18 +3,20 @@
 //!
 //! Ring memory goes to the socket as scatter entries and nothing is staged; arrivals are
 //! read into blocks where the receiver reads them in place. What stands between frames
-//! and socket is the [`RecordLayer`], so that an encrypting one can take its place.
+//! and socket is the [`RecordLayer`], plain or inside TLS.
 
 mod cut_frame;
 pub(crate) mod inbound;
+mod layer;
 pub(crate) mod outbound;
 mod receive;
 mod record_layer;
+mod sealed;
 mod transmit;
 mod unanswered;
 
 use std::{
-    io::{self, Write},
+    io::{self, IoSlice},
     net::TcpStream,
 };
 
@@ -30,7 +32,9 @@ use cut_frame::{CutFrame, Finding};
 use inbound::Inbound;
 use outbound::Outbound;
 
+pub(crate) use layer::Layer;
 pub(crate) use record_layer::{Plain, RecordLayer};
+pub(crate) use sealed::Sealed;
 pub(crate) use unanswered::unanswered_for;
 
 /// The number of every frame in flight: a batch goes as a whole.
@@ -38,7 +42,7 @@ const WHOLE_BATCH: u64 = 1;
 
 /// The session's connection as a wire.
 pub(crate) struct StreamWire {
-    layer: Plain,
+    layer: Layer,
     inbound: Inbound,
     outbound: Outbound,
     /// Data goes over it, and not control alone.
@@ -57,9 +61,11 @@ pub(crate) struct StreamWire {
 }
 
 impl StreamWire {
-    /// Begins behind the handshake, of which `leftover` was read too much. Data goes over it or
+    /// Begins behind the handshake, of which `leftover` was read too much; what comes next goes
+    /// through `layer`. Data goes over it or
     /// control alone, and the checks of frames cover `payloads` or not.
     pub(super) fn new(
+        layer: Layer,
         leftover: &[u8],
         carries_data: bool,
         payloads: bool,
@@ -72,7 +78,7 @@ impl StreamWire {
             inbound.arrived(leftover.len());
         }
         Ok(Self {
-            layer: Plain,
+            layer,
             inbound,
             outbound: Outbound::default(),
             carries_data,
@@ -82,6 +88,14 @@ impl StreamWire {
             cut_frame: CutFrame::default(),
             silence: None,
         })
+    }
+}
+
+impl StreamWire {
+    /// Returns whether the socket has everything that it was to get.
+    #[inline]
+    fn is_written(&self) -> bool {
+        self.outbound.is_empty() && !self.layer.has_backlog()
     }
 }
 
@@ -96,10 +110,10 @@ impl Wire for StreamWire {
         counters: &SessionCounters,
         tools: &mut Tools,
     ) -> Result<bool, EndCause> {
-        let outbound = &mut self.outbound;
-        if !outbound.is_empty() {
+        if !self.is_written() {
             return Ok(false);
         }
+        let outbound = &mut self.outbound;
         let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
             return Ok(false);
         };
@@ -134,23 +148,23 @@ impl Wire for StreamWire {
     }
 
     fn in_flight(&self) -> Option<u64> {
-        (!self.outbound.is_empty()).then_some(WHOLE_BATCH)
+        (!self.is_written()).then_some(WHOLE_BATCH)
     }
 
     fn done(&self) -> u64 {
-        match self.outbound.is_empty() {
+        match self.is_written() {
             true => u64::MAX,
             false => WHOLE_BATCH - 1,
         }
     }
 
     fn is_blocked(&self) -> bool {
-        self.waits_for_credit || !self.outbound.is_empty()
+        self.waits_for_credit || !self.is_written()
     }
 
     #[inline]
     fn has_backlog(&self) -> bool {
-        !self.outbound.is_empty()
+        !self.is_written()
     }
 
     #[inline]
@@ -164,8 +178,8 @@ impl Wire for StreamWire {
     }
 
     fn say_last_word(&mut self, socket: &WireSocket) {
-        if self.outbound.is_empty() {
-            say_last_word(socket.stream(), self.outbound.frames());
+        if self.is_written() {
+            say_last_word(socket.stream(), &mut self.layer, self.outbound.frames());
         }
     }
 
@@ -178,6 +192,7 @@ impl Wire for StreamWire {
             return true;
         }
         self.inbound.rest();
+        self.layer.rest();
         false
     }
 
@@ -193,10 +208,10 @@ impl Wire for StreamWire {
 }
 
 /// Tells the peer of a session, behind so many frames, that this end does not come back.
-pub(crate) fn say_last_word(mut stream: &TcpStream, frames: u64) {
+pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) {
     let mut frame = vec![0; CHECK_BYTES];
     frame.append(&mut Session::last_word());
     write_checks(frames, &mut frame, None, Coverage::Whole);
     // A word that does not arrive is found out later, by a time-out.
-    let _ = stream.write(&frame);
+    let _ = layer.write(stream, &[IoSlice::new(&frame)]);
 }

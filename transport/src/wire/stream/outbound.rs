@@ -227,6 +227,12 @@ impl Outbound {
         socket: &TcpStream,
     ) -> io::Result<(usize, u64)> {
         let (mut total, mut calls) = (0, 0);
+        if layer.has_backlog() {
+            calls += 1;
+            if !layer.flush(socket)? {
+                return Ok((total, calls));
+            }
+        }
         while self.bytes > 0 {
             calls += 1;
             // To clear a long list costs as much as to build a short frame.

@@ -62,7 +62,8 @@ impl StreamWire {
                         if frames.is_over() {
                             return Ok(Received::Something);
                         }
-                        if bytes < SHORT_READ && self.inbound.chunk.is_none() {
+                        let is_short = bytes < SHORT_READ && self.inbound.chunk.is_none();
+                        if is_short && !self.layer.has_unread() {
                             // The socket was drained: asking again would cost a system call
                             // before the application sees what came.
                             socket.readable = false;

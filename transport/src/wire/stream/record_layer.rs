@@ -18,6 +18,25 @@ pub(crate) trait RecordLayer {
 
     /// Reads what is there; 0 is the end of the stream.
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+
+    /// Gives the socket what `write` has taken and the socket has not. Returns whether nothing of
+    /// that is left.
+    fn flush(&mut self, _socket: &TcpStream) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Tells whether `write` has taken what the socket has not.
+    fn has_backlog(&self) -> bool {
+        false
+    }
+
+    /// Tells whether bytes are to be read that the socket does not tell of.
+    fn has_unread(&self) -> bool {
+        false
+    }
+
+    /// Gives memory back that is not in use.
+    fn rest(&mut self) {}
 }
 
 /// The bytes as they are: from ring memory to the socket, from the socket into arrival

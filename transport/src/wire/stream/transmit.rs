@@ -22,9 +22,9 @@ impl StreamWire {
     ) -> Result<bool, EndCause> {
         let mut progress = false;
         loop {
-            if !self.outbound.is_empty() {
+            if !self.is_written() {
                 progress |= self.write(socket, frames)?;
-                if !self.outbound.is_empty() {
+                if !self.is_written() {
                     return Ok(progress);
                 }
                 frames.gone(WHOLE_BATCH);
@@ -49,6 +49,9 @@ impl StreamWire {
             false => counters.control_bytes_sent.add(bytes as u64),
         }
         counters.writes.add(calls);
+        if self.layer.is_sealed() {
+            counters.bytes_sealed.add(bytes as u64);
+        }
         Ok(bytes > 0)
     }
 

@@ -75,6 +75,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
     let admission = Admission {
         reconnect: None,
         peer: PeerDescription {
+            authenticated_as: None,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -86,6 +87,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
         },
         stream,
         leftover: Vec::new(),
+        tls: None,
         unix,
         rdma: None,
         payload_checksums: false,

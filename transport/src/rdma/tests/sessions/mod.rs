@@ -108,6 +108,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
         reconnect: None,
         peer: PeerDescription {
+            authenticated_as: None,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -119,6 +120,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         },
         stream,
         leftover: Vec::new(),
+        tls: None,
         unix: None,
         rdma: Some(pair),
         max_channels: 64,

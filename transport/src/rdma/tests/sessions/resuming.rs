@@ -47,6 +47,7 @@ fn reconnections(epoch: u64, pairs: Option<[PreparedPair; 2]>) -> [NewWire; 2] {
         epoch,
         stream,
         leftover: Vec::new(),
+        tls: None,
         rdma: pairs.next(),
     })
 }

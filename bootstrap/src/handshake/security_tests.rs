@@ -1,0 +1,188 @@
+//! Authenticated handshakes: both state machines over TLS, and what is done to it on the way.
+
+use std::sync::Arc;
+
+use ibex_tls::{Credentials, Encryption, Security, SharedSecret};
+
+use super::tests::{Meeting, host, local};
+use super::*;
+use crate::error::HandshakeError;
+use crate::fabric::Policy;
+use crate::local::Local;
+
+/// The credentials of a cluster with a secret of its own.
+pub(super) fn secret(cluster: u8) -> Arc<Credentials> {
+    Arc::new(with_secret(cluster).open().unwrap())
+}
+
+fn with_secret(cluster: u8) -> Security {
+    let bytes = std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(cluster));
+    Security::shared_secret(SharedSecret::from_bytes(bytes).unwrap())
+}
+
+fn secured(identity: u8, cluster: u8) -> Local {
+    let mut local = local(identity);
+    local.credentials = Some(secret(cluster));
+    local
+}
+
+#[test]
+fn two_nodes_of_a_cluster_agree_and_know_it() {
+    let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 1));
+    meeting.run();
+    let ends = [meeting.dialer_end.take(), meeting.acceptor_end.take()];
+    for end in ends {
+        let agreement = end.unwrap().unwrap();
+        assert_eq!(
+            agreement.authenticated_as,
+            Some(ibex_tls::AuthenticatedAs::Member)
+        );
+    }
+    for tls in [meeting.dialer.take_tls(), meeting.acceptor.take_tls()] {
+        assert!(!tls.unwrap().is_handshaking());
+    }
+}
+
+#[test]
+fn nothing_but_records_follows_the_hellos() {
+    let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 1));
+    meeting.run();
+    for (sent, planted) in [
+        (&meeting.from_dialer, [1; 16]),
+        (&meeting.from_acceptor, [2; 16]),
+    ] {
+        let hello = 8 + 2 + usize::from(u16::from_le_bytes([sent[8], sent[9]]));
+        let mut records = &sent[hello..];
+        let mut count = 0;
+        while !records.is_empty() {
+            // Handshake, change of ciphers, alert or data: RFC 8446, section 5.1.
+            assert!((20..=23).contains(&records[0]), "{records:?}");
+            let length = usize::from(u16::from_be_bytes([records[3], records[4]]));
+            records = &records[5 + length..];
+            count += 1;
+        }
+        assert!(count > 2);
+        // The identity is in the Offer, the secrets are the acceptor's.
+        for planted in [planted, [0xa1; 16], [0xa2; 16], [0xa3; 16], [0xa4; 16]] {
+            assert!(!sent.windows(16).any(|window| window == planted));
+        }
+    }
+}
+
+#[test]
+fn another_secret_is_refused_before_anything_is_offered() {
+    let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 2));
+    meeting.run();
+    for end in [meeting.dialer_end.take(), meeting.acceptor_end.take()] {
+        let error = end.unwrap().unwrap_err();
+        assert!(
+            matches!(error, HandshakeError::Authentication(_)),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(text.contains("another shared secret"), "{text}");
+    }
+    assert_eq!(meeting.dialer.step(), Step::Binding);
+    assert_eq!(meeting.acceptor.step(), Step::Binding);
+}
+
+#[test]
+fn a_node_has_no_authenticated_session_with_itself() {
+    let mut meeting = Meeting::new(&secured(1, 1), &secured(1, 1));
+    meeting.run();
+    let acceptor = meeting.acceptor_end.take().unwrap().unwrap_err();
+    let dialer = meeting.dialer_end.take().unwrap().unwrap_err();
+    // Whichever finds it first tells the other.
+    let is_told = |error: &HandshakeError| {
+        matches!(
+            error,
+            HandshakeError::Oneself | HandshakeError::Refused { .. }
+        )
+    };
+    assert!(
+        is_told(&dialer) && is_told(&acceptor),
+        "{dialer} {acceptor}"
+    );
+    assert!([&dialer, &acceptor].contains(&&HandshakeError::Oneself));
+}
+
+#[test]
+fn one_changed_bit_of_a_hello_ends_it() {
+    let mut whole = Meeting::new(&secured(1, 1), &secured(2, 1));
+    whole.run();
+    let hello = |sent: &[u8]| 8 + 2 + usize::from(u16::from_le_bytes([sent[8], sent[9]]));
+    for (is_dialer, length) in [
+        (true, hello(&whole.from_dialer)),
+        (false, hello(&whole.from_acceptor)),
+    ] {
+        for at in 0..length {
+            let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 1));
+            meeting.flips = Some((is_dialer, at, (at % 8) as u8));
+            meeting.run();
+            meeting.dialer.handle_closed(None);
+            meeting.acceptor.handle_closed(None);
+            meeting.run();
+            for end in [&meeting.dialer_end, &meeting.acceptor_end] {
+                let end = end.as_ref().expect("it has ended");
+                assert!(end.is_err(), "byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_changed_nonce_is_found_by_the_binding() {
+    let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 1));
+    // The last byte of the dialer's Hello belongs to its nonce, which TLS does not know.
+    let hello = {
+        let mut whole = Meeting::new(&secured(1, 1), &secured(2, 1));
+        whole.run();
+        8 + 2
+            + usize::from(u16::from_le_bytes([
+                whole.from_dialer[8],
+                whole.from_dialer[9],
+            ]))
+    };
+    meeting.flips = Some((true, hello - 1, 0));
+    meeting.run();
+    let error = meeting.acceptor_end.take().unwrap().unwrap_err();
+    assert!(matches!(error, HandshakeError::Garbled { .. }), "{error}");
+}
+
+#[test]
+fn where_encryption_is_required_verbs_is_not_used() {
+    let mut strict = local(2);
+    let security = with_secret(1).encryption(Encryption::Required);
+    strict.credentials = Some(Arc::new(security.open().unwrap()));
+    let mut meeting = Meeting::on_hosts(&secured(1, 1), host(1), &strict, host(2));
+    meeting.run();
+    let agreement = meeting.dialer_end.take().unwrap().unwrap();
+    assert_eq!(agreement.fabric, FabricKind::Tcp);
+    let reason = &agreement.reason;
+    assert!(
+        reason.contains("listening node requires encryption, and verbs has none"),
+        "{reason}"
+    );
+    let mut insisting = secured(1, 1);
+    insisting.verbs = Policy::Require;
+    let mut meeting = Meeting::on_hosts(&insisting, host(1), &strict, host(2));
+    meeting.run();
+    let error = meeting.dialer_end.take().unwrap().unwrap_err();
+    assert!(matches!(error, HandshakeError::Fabric(_)), "{error}");
+}
+
+#[test]
+fn sealed_payloads_need_no_checksum() {
+    let far = |dialer: &Local, acceptor: &Local| {
+        let mut meeting = Meeting::on_hosts(dialer, host(1), acceptor, host(2));
+        meeting.run();
+        meeting
+            .dialer_end
+            .take()
+            .unwrap()
+            .unwrap()
+            .payload_checksums
+    };
+    assert!(far(&local(1), &local(2)));
+    assert!(!far(&secured(1, 1), &secured(2, 1)));
+}

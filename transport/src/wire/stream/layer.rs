@@ -1,0 +1,88 @@
+//! The record layer of a connection, whichever it is.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::TcpStream,
+};
+
+use ibex_tls::Tls;
+
+use super::{Plain, RecordLayer, Sealed};
+
+/// A connection's record layer. In a build without TLS it can only be plain, and the compiler
+/// knows.
+#[derive(Debug)]
+pub(crate) enum Layer {
+    /// Frames go as they are.
+    Plain(Plain),
+    /// Frames go inside TLS.
+    Sealed(Box<Sealed>),
+}
+
+impl Default for Layer {
+    fn default() -> Self {
+        Self::Plain(Plain)
+    }
+}
+
+impl Layer {
+    /// The layer that a handshake led to.
+    pub(crate) fn new(tls: Option<Box<Tls>>) -> Self {
+        match tls {
+            None => Self::Plain(Plain),
+            Some(tls) => Self::Sealed(Box::new(Sealed::new(tls))),
+        }
+    }
+
+    /// Tells whether frames go inside TLS.
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self, Self::Sealed(_))
+    }
+}
+
+impl RecordLayer for Layer {
+    #[inline]
+    fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(plain) => plain.write(socket, frames),
+            Self::Sealed(sealed) => sealed.write(socket, frames),
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(plain) => plain.read(socket, into),
+            Self::Sealed(sealed) => sealed.read(socket, into),
+        }
+    }
+
+    fn flush(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        match self {
+            Self::Plain(plain) => plain.flush(socket),
+            Self::Sealed(sealed) => sealed.flush(socket),
+        }
+    }
+
+    #[inline]
+    fn has_backlog(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Sealed(sealed) => sealed.has_backlog(),
+        }
+    }
+
+    #[inline]
+    fn has_unread(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Sealed(sealed) => sealed.has_unread(),
+        }
+    }
+
+    fn rest(&mut self) {
+        if let Self::Sealed(sealed) = self {
+            sealed.rest();
+        }
+    }
+}

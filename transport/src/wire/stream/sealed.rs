@@ -1,0 +1,222 @@
+//! Frames inside TLS: gathered into records, sealed and opened in memory of their own.
+//!
+//! Rules:
+//!
+//! 1. `write` says how much it has taken, not what the socket has: sealed bytes that the socket
+//!    did not take are a backlog, and while there is one, nothing more is sealed.
+//! 2. A record that is opened may be longer than what the reader has room for. The rest is kept,
+//!    and epoll does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
+//! 3. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
+//!    The end of the stream is one only if the peer's TLS has announced it.
+
+use std::{
+    io::{self, ErrorKind, IoSlice, IoSliceMut},
+    net::TcpStream,
+    os::fd::AsFd,
+};
+
+use ibex_tls::Tls;
+use rustix::{
+    io::retry_on_intr,
+    net::{RecvFlags, SendFlags, recv, send},
+};
+
+use super::RecordLayer;
+
+/// A TLS connection whose peer is authenticated.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    tls: Box<Tls>,
+    /// Pieces of frames that are shorter than a record, gathered to one.
+    scratch: Vec<u8>,
+    /// Plaintext for which the reader had no room (rule 2), from `unread_from` on.
+    unread: Vec<u8>,
+    unread_from: usize,
+}
+
+impl Sealed {
+    /// Goes on with a connection behind its handshake.
+    #[must_use]
+    pub(crate) fn new(tls: Box<Tls>) -> Self {
+        Self {
+            tls,
+            scratch: Vec::new(),
+            unread: Vec::new(),
+            unread_from: 0,
+        }
+    }
+
+    /// Seals some of `frames`, and returns how much.
+    fn seal(&mut self, frames: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut taken = 0;
+        for frame in frames {
+            let mut rest: &[u8] = frame;
+            while !rest.is_empty() {
+                let room = RECORD_BYTES - self.scratch.len();
+                if self.scratch.is_empty() && rest.len() >= RECORD_BYTES {
+                    let (record, behind) = rest.split_at(RECORD_BYTES);
+                    self.tls.seal(record).map_err(io::Error::other)?;
+                    (taken, rest) = (taken + record.len(), behind);
+                } else {
+                    let (piece, behind) = rest.split_at(rest.len().min(room));
+                    self.scratch.extend_from_slice(piece);
+                    (taken, rest) = (taken + piece.len(), behind);
+                    if self.scratch.len() == RECORD_BYTES {
+                        self.seal_scratch()?;
+                    }
+                }
+                if taken >= WRITE_BYTES {
+                    self.seal_scratch()?;
+                    return Ok(taken);
+                }
+            }
+        }
+        self.seal_scratch()?;
+        Ok(taken)
+    }
+
+    fn seal_scratch(&mut self) -> io::Result<()> {
+        if self.scratch.is_empty() {
+            return Ok(());
+        }
+        let sealed = self.tls.seal(&self.scratch);
+        self.scratch.clear();
+        sealed.map_err(io::Error::other)
+    }
+
+    /// Hands out what is kept of a record.
+    fn take_unread(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
+        let mut space = Space::new(into);
+        let unread = &self.unread[self.unread_from..];
+        let taken = unread.len() - space.take(unread).len();
+        self.unread_from += taken;
+        if self.unread_from == self.unread.len() {
+            self.unread.clear();
+            self.unread_from = 0;
+        }
+        taken
+    }
+
+    /// Opens what has arrived, into `into` as far as that goes. Returns the bytes that are there.
+    fn open(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut space = Space::new(into);
+        let unread = &mut self.unread;
+        let opened = self.tls.process(&mut |plain| {
+            let rest = space.take(plain);
+            unread.extend_from_slice(rest);
+        });
+        let filled = space.filled;
+        match opened {
+            // What came before what is wrong was right, and the error comes again.
+            Ok(()) => Ok(filled),
+            Err(_) if filled > 0 => Ok(filled),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+impl RecordLayer for Sealed {
+    fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.flush(socket)? {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let taken = self.seal(frames)?;
+        self.flush(socket)?;
+        Ok(taken)
+    }
+
+    fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.has_unread() {
+            return Ok(self.take_unread(into));
+        }
+        for _ in 0..READS {
+            let room = self.tls.room(READ_BYTES);
+            let read = retry_on_intr(|| recv(socket.as_fd(), &mut *room, RecvFlags::DONTWAIT));
+            let (_, arrived) = read?;
+            if arrived == 0 {
+                // Told from a cut by what came before.
+                return match self.tls.is_ended() {
+                    true => Ok(0),
+                    false => Err(truncated()),
+                };
+            }
+            self.tls.arrived(arrived);
+            let opened = self.open(into)?;
+            if opened > 0 {
+                return Ok(opened);
+            }
+            if self.tls.is_ended() {
+                return Ok(0);
+            }
+        }
+        // It is still readable, and epoll says so again.
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    fn flush(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        while self.has_backlog() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match retry_on_intr(|| send(socket.as_fd(), self.tls.outgoing(), flags)) {
+                Ok(sent) => self.tls.sent(sent),
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn has_backlog(&self) -> bool {
+        !self.tls.outgoing().is_empty()
+    }
+
+    fn has_unread(&self) -> bool {
+        self.unread_from < self.unread.len()
+    }
+
+    fn rest(&mut self) {
+        self.tls.rest();
+        self.scratch = Vec::new();
+        if !self.has_unread() {
+            self.unread = Vec::new();
+        }
+    }
+}
+
+fn truncated() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, ibex_tls::TlsError::Truncated)
+}
+
+/// Room for plaintext, in pieces.
+struct Space<'a, 'b> {
+    pieces: &'a mut [IoSliceMut<'b>],
+    filled: usize,
+}
+
+impl<'a, 'b> Space<'a, 'b> {
+    fn new(pieces: &'a mut [IoSliceMut<'b>]) -> Self {
+        Self { pieces, filled: 0 }
+    }
+
+    /// Copies what fits behind what is there, and returns the rest.
+    fn take<'c>(&mut self, mut bytes: &'c [u8]) -> &'c [u8] {
+        let mut skip = self.filled;
+        for piece in &mut *self.pieces {
+            let free = piece.get_mut(skip..).unwrap_or_default();
+            let copied = free.len().min(bytes.len());
+            free[..copied].copy_from_slice(&bytes[..copied]);
+            bytes = &bytes[copied..];
+            self.filled += copied;
+            skip = skip.saturating_sub(piece.len());
+        }
+        bytes
+    }
+}
+
+/// Plaintext of one record: RFC 8446, section 5.1.
+const RECORD_BYTES: usize = 16 << 10;
+/// Plaintext that one call seals at most, which bounds the backlog.
+const WRITE_BYTES: usize = 64 << 10;
+/// Sealed bytes that are asked of the socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Reads of one call, where none brings plaintext.
+const READS: usize = 8;

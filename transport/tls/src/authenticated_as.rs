@@ -1,0 +1,48 @@
+//! The identity that a node has proven.
+
+use std::fmt;
+
+/// The identity that a peer has proven.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AuthenticatedAs {
+    /// The holder of a certificate for these names, of which there is one at least.
+    Certificate {
+        /// The URI among the names, as SPIFFE identities are: at most one.
+        uri: Option<String>,
+        /// The DNS names among the certificate's names.
+        dns_names: Vec<String>,
+    },
+    /// A holder of the shared secret. All holders are alike: any may pose as any.
+    Member,
+}
+
+impl AuthenticatedAs {
+    /// Returns the URI of the peer's certificate.
+    #[must_use]
+    pub fn uri(&self) -> Option<&str> {
+        match self {
+            AuthenticatedAs::Certificate { uri, .. } => uri.as_deref(),
+            AuthenticatedAs::Member => None,
+        }
+    }
+
+    /// Returns the DNS names of the peer's certificate.
+    #[must_use]
+    pub fn dns_names(&self) -> &[String] {
+        match self {
+            AuthenticatedAs::Certificate { dns_names, .. } => dns_names,
+            AuthenticatedAs::Member => &[],
+        }
+    }
+}
+
+/// Shows the URI or else the first DNS name; `member` for a holder of the shared secret.
+impl fmt::Display for AuthenticatedAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self
+            .uri()
+            .or_else(|| self.dns_names().first().map(String::as_str));
+        f.write_str(name.unwrap_or("member"))
+    }
+}

@@ -1,0 +1,152 @@
+//! The refusal of one end by the other.
+
+use std::fmt;
+
+use crate::Method;
+use crate::utc::Utc;
+
+/// A refusal of one end by the other, as either of them knows it.
+///
+/// The end that refuses knows the certificate and the reason. The other hears of the kind of
+/// reason alone, by an alert of TLS (RFC 8446, section 6.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuthenticationError {
+    /// The end that refuses the other.
+    pub by: RefusedBy,
+    /// How the two ends authenticate each other.
+    pub method: Method,
+    /// The name in the refused certificate, where this end knows one.
+    pub name: Option<String>,
+    /// The reason of the refusal.
+    pub cause: Cause,
+}
+
+/// The end that refuses the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// The refusal is this node's.
+    ThisNode,
+    /// The refusal is the peer's.
+    OtherNode,
+}
+
+/// The reason of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The two ends have different secrets.
+    WrongSecret,
+    /// The certificate is of an authority that the other end does not trust.
+    UnknownIssuer,
+    /// The certificate is past its time. The end that is refused cannot tell this from
+    /// [`NotYetValid`](Self::NotYetValid).
+    Expired {
+        /// When it expired, in seconds since 1970, where this end knows it.
+        since: Option<u64>,
+    },
+    /// The certificate's time has not come.
+    NotYetValid {
+        /// When it begins, in seconds since 1970.
+        from: u64,
+    },
+    /// The certificate is on a revocation list.
+    Revoked,
+    /// No revocation list covers the certificate's authority.
+    UnknownRevocation,
+    /// The certificate is good, and the program does not want its holder.
+    NotAuthorized,
+    /// The certificate names nobody, or several URIs.
+    Nameless {
+        /// The number of URIs.
+        uris: usize,
+    },
+    /// The certificate cannot be used, in the words of TLS.
+    Unusable(String),
+}
+
+impl AuthenticationError {
+    fn whose(&self) -> String {
+        let whose = match self.by {
+            RefusedBy::ThisNode => "the peer's",
+            RefusedBy::OtherNode => "this node's",
+        };
+        match &self.name {
+            Some(name) => format!("{whose} certificate ({name})"),
+            None => format!("{whose} certificate"),
+        }
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.by {
+            RefusedBy::ThisNode => "",
+            RefusedBy::OtherNode => ", as the peer says",
+        }
+    }
+}
+
+impl fmt::Display for AuthenticationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whose, says) = (self.whose(), self.verdict());
+        match &self.cause {
+            Cause::WrongSecret => write!(
+                f,
+                "the peer has another shared secret than this node{says}; give both the same \
+                 secret file"
+            ),
+            Cause::UnknownIssuer => write!(
+                f,
+                "{whose} is of an authority that the other end does not trust{says}; have it \
+                 issued by a trusted one, or add its authority's certificate to the other end's \
+                 trusted ones"
+            ),
+            Cause::Expired { since: Some(since) } => write!(
+                f,
+                "{whose} expired at {}; renew it, or check the clock of this host{says}",
+                Utc(*since)
+            ),
+            Cause::Expired { since: None } => write!(
+                f,
+                "{whose} has expired or is not valid yet{says}; renew it, or check the clocks of \
+                 both hosts"
+            ),
+            Cause::NotYetValid { from } => write!(
+                f,
+                "{whose} is not valid before {}; check the clock of this host and of the \
+                 authority's",
+                Utc(*from)
+            ),
+            Cause::Revoked => write!(
+                f,
+                "{whose} has been revoked{says}; have another one issued, if its holder is still \
+                 to be let in"
+            ),
+            Cause::UnknownRevocation => write!(
+                f,
+                "{whose} is of an authority that no revocation list covers; add that authority's \
+                 list"
+            ),
+            Cause::NotAuthorized => write!(
+                f,
+                "{whose} is valid, and the other end does not authorize that name{says}; check \
+                 what `authorize` allows there"
+            ),
+            Cause::Nameless { uris: 0 } => write!(
+                f,
+                "{whose} has neither a URI nor a DNS name among its subject alternative names; \
+                 have it issued with one"
+            ),
+            Cause::Nameless { uris } => write!(
+                f,
+                "{whose} has {uris} URIs among its subject alternative names, and may have one"
+            ),
+            Cause::Unusable(why) => write!(
+                f,
+                "{whose} cannot be used{says}: {why}; issue it for both client and server \
+                 authentication, with a key that TLS 1.3 can use"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AuthenticationError {}

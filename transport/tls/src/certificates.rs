@@ -1,0 +1,355 @@
+//! Certificates: what a node reads from its files, and the verifier of its peers'.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
+use webpki::EndEntityCert;
+use zeroize::Zeroizing;
+
+use crate::identity_slot::IdentitySlot;
+use crate::own_key::OwnKey;
+use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, SecurityError};
+
+/// The files of a node's certificates.
+#[derive(Clone, Debug)]
+pub(crate) struct CertificateFiles {
+    pub(crate) chain: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) authorities: PathBuf,
+}
+
+/// The program's own decision over a peer whose certificate is good.
+pub(crate) type Authorize = Arc<dyn Fn(&AuthenticatedAs) -> bool + Send + Sync>;
+
+/// The content of the files when they were read last.
+pub(crate) struct Certificates {
+    pub(crate) own: OwnKey,
+    dialed: Arc<WebPkiServerVerifier>,
+    dialers: Arc<dyn ClientCertVerifier>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates(***)")
+    }
+}
+
+impl CertificateFiles {
+    /// Tells whether each has what it has to have, as far as that is known without cryptography.
+    pub(crate) fn check(&self) -> Result<(), SecurityError> {
+        all_of::<CertificateDer<'static>>(&self.chain, "certificate")?;
+        self.private_key()?;
+        all_of::<CertificateDer<'static>>(&self.authorities, "certificate")?;
+        Ok(())
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, SecurityError> {
+        let bytes = Zeroizing::new(read(&self.key)?);
+        PrivateKeyDer::from_pem_slice(&bytes)
+            .map_err(|error| not_pem(&self.key, "private key", &error))
+    }
+
+    /// Reads all of them, and these revocation lists.
+    pub(crate) fn read(
+        &self,
+        revocation_lists: &[PathBuf],
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Certificates, SecurityError> {
+        let chain: Vec<CertificateDer<'static>> = all_of(&self.chain, "certificate")?;
+        let key = provider.key_provider.load_private_key(self.private_key()?);
+        let key = key.map_err(|r#source| SecurityError::Key {
+            path: self.key.clone(),
+            r#source,
+        })?;
+        let own = CertifiedKey::new(chain, key);
+        match own.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
+            Err(_) => {
+                return Err(SecurityError::KeyOfAnother {
+                    chain: self.chain.clone(),
+                    key: self.key.clone(),
+                });
+            }
+        }
+        let unusable = |why: &dyn fmt::Display| SecurityError::Authorities {
+            path: self.authorities.clone(),
+            why: why.to_string(),
+        };
+        let mut roots = RootCertStore::empty();
+        for authority in all_of::<CertificateDer<'static>>(&self.authorities, "certificate")? {
+            roots.add(authority).map_err(|error| unusable(&error))?;
+        }
+        let roots = Arc::new(roots);
+        let mut lists: Vec<CertificateRevocationListDer<'static>> = Vec::new();
+        for path in revocation_lists {
+            lists.extend(all_of(path, "revocation list")?);
+        }
+        let dialed = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+            .with_crls(lists.clone())
+            .only_check_end_entity_revocation()
+            .build()
+            .map_err(|error| unusable(&error))?;
+        let dialers = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+            .with_crls(lists)
+            .only_check_end_entity_revocation()
+            .build()
+            .map_err(|error| unusable(&error))?;
+        let key = Arc::new(own);
+        let is_raw = false;
+        Ok(Certificates {
+            own: OwnKey { key, is_raw },
+            dialed,
+            dialers,
+        })
+    }
+}
+
+impl Certificates {
+    /// A verifier for one connection.
+    pub(crate) fn verifier(
+        &self,
+        authorize: Option<Authorize>,
+        slot: Arc<IdentitySlot>,
+    ) -> CertificateVerifier {
+        CertificateVerifier {
+            dialed: self.dialed.clone(),
+            dialers: self.dialers.clone(),
+            authorize,
+            slot,
+        }
+    }
+}
+
+/// Judges a peer by its certificate, at either end.
+///
+/// Authorities, times, purposes and revocation are rustls' affair. A peer is not found by its
+/// host name but by whom it proves to be, so the dialer lets any name pass there, and the
+/// program's `authorize` decides at both ends.
+pub(crate) struct CertificateVerifier {
+    dialed: Arc<WebPkiServerVerifier>,
+    dialers: Arc<dyn ClientCertVerifier>,
+    authorize: Option<Authorize>,
+    slot: Arc<IdentitySlot>,
+}
+
+impl fmt::Debug for CertificateVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CertificateVerifier")
+    }
+}
+
+impl CertificateVerifier {
+    /// Decides over a certificate that rustls found good, or not and why.
+    fn decide(
+        &self,
+        certificate: &CertificateDer<'_>,
+        found: Result<(), Error>,
+    ) -> Result<(), Error> {
+        let names = names_of(certificate);
+        let name = names.as_ref().ok().map(ToString::to_string);
+        let judged = match (found, names) {
+            (Err(error), _) => Err((cause_of(&error), error)),
+            (Ok(()), Ok(peer)) => match &self.authorize {
+                Some(authorize) if !authorize(&peer) => Err((Cause::NotAuthorized, refused())),
+                _ => Ok(peer),
+            },
+            (Ok(()), Err(cause)) => Err((cause, refused())),
+        };
+        let (outcome, answer) = match judged {
+            Ok(peer) => (Ok(peer), Ok(())),
+            Err((cause, error)) => {
+                let refusal = AuthenticationError {
+                    by: RefusedBy::ThisNode,
+                    method: Method::Certificates,
+                    name,
+                    cause,
+                };
+                (Err(refusal), Err(error))
+            }
+        };
+        self.slot.set(outcome);
+        answer
+    }
+}
+
+impl ServerCertVerifier for CertificateVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let found = self.dialed.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        let found = match found {
+            // The name is what rustls looks at last.
+            Ok(_)
+            | Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(()),
+            Err(error) => Err(error),
+        };
+        self.decide(end_entity, found)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.dialed
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.dialed
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.dialed.supported_verify_schemes()
+    }
+}
+
+impl ClientCertVerifier for CertificateVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let found = self
+            .dialers
+            .verify_client_cert(end_entity, intermediates, now);
+        self.decide(end_entity, found.map(|_| ()))
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.dialers
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.dialers
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.dialers.supported_verify_schemes()
+    }
+}
+
+/// The names in a certificate: at most one URI, as SPIFFE has it (X509-SVID, section 2), and
+/// one name at least.
+fn names_of(certificate: &CertificateDer<'_>) -> Result<AuthenticatedAs, Cause> {
+    let certificate =
+        EndEntityCert::try_from(certificate).map_err(|error| Cause::Unusable(error.to_string()))?;
+    let mut uris: Vec<String> = certificate.valid_uri_names().map(str::to_owned).collect();
+    let dns_names: Vec<String> = certificate.valid_dns_names().map(str::to_owned).collect();
+    match (uris.len(), dns_names.is_empty()) {
+        (0, true) | (2.., _) => Err(Cause::Nameless { uris: uris.len() }),
+        _ => Ok(AuthenticatedAs::Certificate {
+            uri: uris.pop(),
+            dns_names,
+        }),
+    }
+}
+
+fn refused() -> Error {
+    CertificateError::ApplicationVerificationFailure.into()
+}
+
+fn cause_of(error: &Error) -> Cause {
+    let Error::InvalidCertificate(error) = error else {
+        return Cause::Unusable(error.to_string());
+    };
+    match error {
+        CertificateError::UnknownIssuer => Cause::UnknownIssuer,
+        CertificateError::ExpiredContext { not_after, .. } => Cause::Expired {
+            since: Some(not_after.as_secs()),
+        },
+        CertificateError::NotValidYetContext { not_before, .. } => Cause::NotYetValid {
+            from: not_before.as_secs(),
+        },
+        CertificateError::Revoked => Cause::Revoked,
+        CertificateError::UnknownRevocationStatus => Cause::UnknownRevocation,
+        error => Cause::Unusable(error.to_string()),
+    }
+}
+
+fn all_of<T: PemObject>(path: &Path, what: &'static str) -> Result<Vec<T>, SecurityError> {
+    let bytes = read(path)?;
+    let items: Result<Vec<T>, _> = T::pem_slice_iter(&bytes).collect();
+    let items = items.map_err(|error| not_pem(path, what, &error))?;
+    match items.is_empty() {
+        true => Err(SecurityError::Nothing {
+            path: path.to_owned(),
+            what,
+        }),
+        false => Ok(items),
+    }
+}
+
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SecurityError> {
+    fs::read(path).map_err(|r#source| SecurityError::Read {
+        path: path.to_owned(),
+        r#source,
+    })
+}
+
+fn not_pem(
+    path: &Path,
+    what: &'static str,
+    error: &rustls::pki_types::pem::Error,
+) -> SecurityError {
+    SecurityError::Pem {
+        path: path.to_owned(),
+        what,
+        why: error.to_string(),
+    }
+}

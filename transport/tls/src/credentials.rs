@@ -1,0 +1,192 @@
+//! The keys and authorities that a node's connections are made from.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, DnsName, ServerName};
+use rustls::server::NoServerSessionStorage;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::certificates::Certificates;
+use crate::identity_slot::IdentitySlot;
+use crate::own_key::OwnKey;
+use crate::pinned::Pinned;
+use crate::security::{Security, Source};
+use crate::shared_secret::RoleKeys;
+use crate::{Encryption, Method, SecurityError, Tls, TlsError, provider};
+
+/// A node's keys, certificates and trusted authorities, ready for connections.
+///
+/// Each connection has a configuration of its own, so that its verifier can say whom it saw.
+/// Nothing is kept for later connections: there are no tickets, and a certificate is looked at
+/// each time.
+#[derive(Debug)]
+pub struct Credentials {
+    security: Security,
+    provider: Arc<CryptoProvider>,
+    /// Used by connections that begin from now on.
+    material: Mutex<Arc<Material>>,
+}
+
+#[derive(Debug)]
+enum Material {
+    Certificates(Certificates),
+    Secret(RoleKeys),
+}
+
+impl Credentials {
+    pub(crate) fn new(security: Security) -> Result<Credentials, SecurityError> {
+        let provider = match &security.provider {
+            Some(given) => given.clone(),
+            None => provider::of_features()?,
+        };
+        let material = Mutex::new(Arc::new(Material::of(&security, &provider)?));
+        let credentials = Credentials {
+            security,
+            provider,
+            material,
+        };
+        // Whatever a provider lacks is told now, and not to the first peer.
+        credentials.dialer().map_err(provider_error)?;
+        credentials.acceptor().map_err(provider_error)?;
+        Ok(credentials)
+    }
+
+    /// Returns how nodes with these authenticate each other.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        match self.security.source {
+            Source::Files(_) => Method::Certificates,
+            Source::Secret(_) => Method::SharedSecret,
+        }
+    }
+
+    /// Returns the wish for encryption.
+    #[must_use]
+    pub fn encryption(&self) -> Encryption {
+        self.security.encryption
+    }
+
+    /// Tells whether an authenticated peer may write into this node's memory.
+    #[must_use]
+    pub fn trusts_authenticated(&self) -> bool {
+        self.security.trusts_authenticated
+    }
+
+    /// Reads the certificates once more, for the connections that begin from now on. Those that
+    /// there are stay as they are. Where something is wrong, nothing changes.
+    ///
+    /// # Errors
+    /// [`SecurityError`], with the file that is wrong.
+    pub fn reload(&self) -> Result<(), SecurityError> {
+        let material = Material::of(&self.security, &self.provider)?;
+        *self.lock() = Arc::new(material);
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Material>> {
+        self.material.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a connection at the end that dialed.
+    ///
+    /// # Errors
+    /// [`TlsError::Incompatible`]: TLS 1.3 cannot be had with the provider.
+    pub fn dialer(&self) -> Result<Tls, TlsError> {
+        let slot = Arc::<IdentitySlot>::default();
+        let material = self.lock().clone();
+        let builder = ClientConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(incompatible)?
+            .dangerous();
+        let mut config = match &*material {
+            Material::Certificates(certificates) => {
+                let verifier = certificates.verifier(self.security.authorize.clone(), slot.clone());
+                builder
+                    .with_custom_certificate_verifier(Arc::new(verifier))
+                    .with_client_cert_resolver(Arc::new(certificates.own.clone()))
+            }
+            Material::Secret(keys) => builder
+                .with_custom_certificate_verifier(Arc::new(self.pinned(&keys.acceptor, &slot)))
+                .with_client_cert_resolver(Arc::new(keys.dialer.clone())),
+        };
+        config.resumption = Resumption::disabled();
+        config.enable_sni = false;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        Tls::dialer(Arc::new(config), server_name(), self.method(), slot)
+    }
+
+    /// Begins a connection at the end that listened.
+    ///
+    /// # Errors
+    /// As [`dialer`](Self::dialer).
+    pub fn acceptor(&self) -> Result<Tls, TlsError> {
+        let slot = Arc::<IdentitySlot>::default();
+        let material = self.lock().clone();
+        let builder = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(incompatible)?;
+        let mut config = match &*material {
+            Material::Certificates(certificates) => {
+                let verifier = certificates.verifier(self.security.authorize.clone(), slot.clone());
+                builder
+                    .with_client_cert_verifier(Arc::new(verifier))
+                    .with_cert_resolver(Arc::new(certificates.own.clone()))
+            }
+            Material::Secret(keys) => builder
+                .with_client_cert_verifier(Arc::new(self.pinned(&keys.dialer, &slot)))
+                .with_cert_resolver(Arc::new(keys.acceptor.clone())),
+        };
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        Tls::acceptor(Arc::new(config), self.method(), slot)
+    }
+
+    fn pinned(&self, of_peer: &OwnKey, slot: &Arc<IdentitySlot>) -> Pinned {
+        let key: CertificateDer<'static> = of_peer.key.cert[0].clone();
+        Pinned {
+            key,
+            algorithms: self.provider.signature_verification_algorithms,
+            slot: slot.clone(),
+        }
+    }
+}
+
+impl Material {
+    fn of(security: &Security, provider: &Arc<CryptoProvider>) -> Result<Material, SecurityError> {
+        match &security.source {
+            Source::Files(files) => files
+                .read(&security.revocation_lists, provider)
+                .map(Material::Certificates),
+            Source::Secret(secret) => {
+                let setting = match (&security.authorize, security.revocation_lists.is_empty()) {
+                    (Some(_), _) => "`authorize`",
+                    (None, false) => "`revocation_list`",
+                    (None, true) => return secret.keys(provider).map(Material::Secret),
+                };
+                Err(SecurityError::NeedsCertificates { setting })
+            }
+        }
+    }
+}
+
+/// A name that is no node's: rustls asks for one, and it is neither sent nor compared.
+fn server_name() -> ServerName<'static> {
+    let name = DnsName::try_from("ibex.invalid").expect("a DNS name");
+    ServerName::DnsName(name)
+}
+
+fn incompatible(error: rustls::Error) -> TlsError {
+    TlsError::Incompatible(error.to_string())
+}
+
+fn provider_error(error: TlsError) -> SecurityError {
+    SecurityError::Provider(error.to_string())
+}
+
+/// The protocol inside (RFC 7301), so that a certificate that other services share is of no use
+/// for passing their connections off as ours.
+const PROTOCOL: &[u8] = b"ibex/1";

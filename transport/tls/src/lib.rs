@@ -1,0 +1,59 @@
+//! TLS 1.3 for ibex, as pure state: bytes come in, bytes and plaintext go out. Nothing here has a
+//! socket; `Security` alone reads files, when it is made and when certificates are reloaded.
+//!
+//! - `Security`: how a node shows who it is, and whom it takes for a peer; a builder.
+//! - [`Credentials`]: what a node makes of that, and each connection of it a [`Tls`].
+//! - [`Tls`]: one connection. The bootstrap drives it through its handshake, the transport seals
+//!   frames with it.
+//! - [`AuthenticatedAs`], [`AuthenticationError`]: what is known of a peer, or why not.
+//!
+//! The cryptography is that of rustls and its providers, and all of it is behind the feature
+//! `rustls`. Without that, [`Credentials`] and [`Tls`] are types without values, so that other
+//! crates need no conditions.
+#![forbid(unsafe_code)]
+
+mod authenticated_as;
+mod authentication_error;
+mod method;
+mod tls_error;
+mod utc;
+
+pub use authenticated_as::AuthenticatedAs;
+pub use authentication_error::{AuthenticationError, Cause, RefusedBy};
+pub use method::{Encryption, Method};
+pub use tls_error::TlsError;
+
+#[cfg(feature = "rustls")]
+mod certificates;
+#[cfg(feature = "rustls")]
+mod credentials;
+#[cfg(feature = "rustls")]
+mod identity_slot;
+#[cfg(feature = "rustls")]
+mod own_key;
+#[cfg(feature = "rustls")]
+mod pinned;
+#[cfg(feature = "rustls")]
+mod provider;
+#[cfg(feature = "rustls")]
+mod security;
+#[cfg(feature = "rustls")]
+mod security_error;
+#[cfg(feature = "rustls")]
+mod shared_secret;
+#[cfg(feature = "rustls")]
+mod tls;
+
+#[cfg(feature = "rustls")]
+pub use {
+    credentials::Credentials, rustls, security::Security, security_error::SecurityError,
+    shared_secret::SharedSecret, tls::Tls,
+};
+
+#[cfg(not(feature = "rustls"))]
+mod absent;
+#[cfg(not(feature = "rustls"))]
+pub use absent::{Credentials, Tls};
+
+#[cfg(all(test, feature = "graviola"))]
+mod tests;

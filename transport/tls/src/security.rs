@@ -1,0 +1,139 @@
+//! A node's security settings.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
+use crate::certificates::{Authorize, CertificateFiles};
+use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecret};
+
+/// How a node shows who it is, and whom it takes for a peer.
+///
+/// A node with security speaks to nobody without, and to nobody who cannot show the same: both
+/// ends of a session are authenticated, by TLS 1.3, before anything else is said, and each time
+/// the session is resumed. Everything over TCP is encrypted; [`Encryption`] says what is not.
+#[derive(Clone)]
+#[must_use = "settings do nothing until a node is made with them"]
+pub struct Security {
+    pub(crate) source: Source,
+    pub(crate) revocation_lists: Vec<PathBuf>,
+    pub(crate) provider: Option<Arc<CryptoProvider>>,
+    pub(crate) authorize: Option<Authorize>,
+    pub(crate) encryption: Encryption,
+    pub(crate) trusts_authenticated: bool,
+}
+
+/// The source of a node's keys.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Files(CertificateFiles),
+    Secret(SharedSecret),
+}
+
+impl Security {
+    /// Authenticates by X.509 certificates: `chain` is this node's, `key` the private key of the
+    /// first in it, `authorities` those that peers' certificates have to come from, all in PEM.
+    ///
+    /// A node both dials and listens, so its certificate has to be valid for both client and
+    /// server authentication, and it has to name the node by a URI or DNS name. Everyone with a
+    /// certificate of these authorities is a peer, unless [`authorize`](Self::authorize) says
+    /// otherwise; host names are not compared with the address that was dialed.
+    ///
+    /// The files are read again when the node is made, and whenever the program asks for it.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has not in PEM what it has to have.
+    pub fn certificates(
+        chain: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+        authorities: impl AsRef<Path>,
+    ) -> Result<Security, SecurityError> {
+        let files = CertificateFiles {
+            chain: chain.as_ref().to_owned(),
+            key: key.as_ref().to_owned(),
+            authorities: authorities.as_ref().to_owned(),
+        };
+        files.check()?;
+        Ok(Security::new(Source::Files(files)))
+    }
+
+    /// Authenticates by a secret that all nodes have. It shows that a peer belongs to them, and
+    /// not which of them it is.
+    pub fn shared_secret(secret: SharedSecret) -> Security {
+        Security::new(Source::Secret(secret))
+    }
+
+    fn new(source: Source) -> Security {
+        Security {
+            source,
+            revocation_lists: Vec::new(),
+            provider: None,
+            authorize: None,
+            encryption: Encryption::default(),
+            trusts_authenticated: false,
+        }
+    }
+
+    /// Has the program decide over each peer whose certificate is good. Default: all are let in.
+    ///
+    /// It is asked in the middle of a handshake, on the thread that turns the node's engine, and
+    /// must not block. A peer that it refuses is told so.
+    pub fn authorize(
+        mut self,
+        authorize: impl Fn(&AuthenticatedAs) -> bool + Send + Sync + 'static,
+    ) -> Security {
+        self.authorize = Some(Arc::new(authorize));
+        self
+    }
+
+    /// Adds a file of certificate revocation lists in PEM. Default: none, so nothing is known of
+    /// revoked certificates. With one, a certificate of an authority that no list covers is
+    /// refused.
+    pub fn revocation_list(mut self, path: impl AsRef<Path>) -> Security {
+        self.revocation_lists.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Says whether sessions may go over a fabric that does not encrypt.
+    /// Default: [`Encryption::WherePossible`].
+    pub fn encryption(mut self, encryption: Encryption) -> Security {
+        self.encryption = encryption;
+        self
+    }
+
+    /// Lets peers write into this node's memory over verbs, as the RDMA setting `trust_peers`
+    /// does, since all of them are authenticated. Default: no.
+    pub fn trust_authenticated(mut self) -> Security {
+        self.trusts_authenticated = true;
+        self
+    }
+
+    /// Takes the cryptography from this rustls provider. Default: that of the cargo feature
+    /// `tls-graviola` or `tls-ring`, the first of them that is on.
+    pub fn provider(mut self, provider: Arc<CryptoProvider>) -> Security {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Reads the files and derives the keys.
+    ///
+    /// # Errors
+    /// [`SecurityError`], with the file that is wrong.
+    pub fn open(self) -> Result<Credentials, SecurityError> {
+        Credentials::new(self)
+    }
+}
+
+/// Without secrets.
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Security")
+            .field("source", &self.source)
+            .field("authorize", &self.authorize.is_some())
+            .field("encryption", &self.encryption)
+            .field("trusts_authenticated", &self.trusts_authenticated)
+            .finish_non_exhaustive()
+    }
+}

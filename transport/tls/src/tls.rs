@@ -1,0 +1,501 @@
+//! A TLS connection.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
+
+use crate::identity_slot::IdentitySlot;
+use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
+
+/// An end of a TLS connection: sealed bytes come in by [`receive`](Self::receive) or
+/// [`room`](Self::room), plaintext by [`seal`](Self::seal), and what is to be sent is
+/// [`outgoing`](Self::outgoing).
+pub struct Tls {
+    connection: Connection,
+    method: Method,
+    slot: Arc<IdentitySlot>,
+    /// Bytes from the peer that are not processed yet: of one record in part, at rest.
+    incoming: Incoming,
+    outgoing: Outgoing,
+    is_handshaking: bool,
+    /// The peer has said that nothing follows.
+    is_ended: bool,
+    /// Set once an error has ended it.
+    failed: Option<TlsError>,
+}
+
+enum Connection {
+    Dialer(Box<UnbufferedClientConnection>),
+    Acceptor(Box<UnbufferedServerConnection>),
+}
+
+/// Received bytes, in a buffer that is kept.
+#[derive(Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// Sealed bytes on their way to the peer, in a buffer that is kept.
+#[derive(Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Tls {
+    pub(crate) fn dialer(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        method: Method,
+        slot: Arc<IdentitySlot>,
+    ) -> Result<Tls, TlsError> {
+        let connection = UnbufferedClientConnection::new(config, name);
+        let connection = connection.map_err(|error| TlsError::Incompatible(error.to_string()))?;
+        Ok(Tls::new(
+            Connection::Dialer(Box::new(connection)),
+            method,
+            slot,
+        ))
+    }
+
+    pub(crate) fn acceptor(
+        config: Arc<ServerConfig>,
+        method: Method,
+        slot: Arc<IdentitySlot>,
+    ) -> Result<Tls, TlsError> {
+        let connection = UnbufferedServerConnection::new(config);
+        let connection = connection.map_err(|error| TlsError::Incompatible(error.to_string()))?;
+        Ok(Tls::new(
+            Connection::Acceptor(Box::new(connection)),
+            method,
+            slot,
+        ))
+    }
+
+    fn new(connection: Connection, method: Method, slot: Arc<IdentitySlot>) -> Tls {
+        Tls {
+            connection,
+            method,
+            slot,
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
+            is_handshaking: true,
+            is_ended: false,
+            failed: None,
+        }
+    }
+
+    /// Tells whether the peer is still to be authenticated, so that nothing can be sealed yet.
+    #[must_use]
+    pub fn is_handshaking(&self) -> bool {
+        self.is_handshaking
+    }
+
+    /// Returns whom the peer has proven to be; `None` during the handshake.
+    #[must_use]
+    pub fn authenticated_as(&self) -> Option<AuthenticatedAs> {
+        match self.is_handshaking {
+            true => None,
+            false => self.slot.get().and_then(Result::ok),
+        }
+    }
+
+    // From the peer.
+
+    /// Takes `bytes` in, and gives to `sink` the plaintext of the records that are whole.
+    ///
+    /// # Errors
+    /// What has ended the connection. [`outgoing`](Self::outgoing) may have an alert that tells
+    /// the peer.
+    pub fn receive(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
+        if self.is_handshaking && self.incoming.len() + bytes.len() > MAX_HANDSHAKE_BYTES {
+            return Err(self.fail(TlsError::Broken("an endless handshake".to_owned())));
+        }
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.arrived(bytes.len());
+        self.process(sink)
+    }
+
+    /// Returns where bytes from the peer are to be put: room for `least` of them or more.
+    pub fn room(&mut self, least: usize) -> &mut [u8] {
+        self.incoming.room(least)
+    }
+
+    /// Notes that `bytes` more are in [`room`](Self::room).
+    pub fn arrived(&mut self, bytes: usize) {
+        self.incoming.end += bytes;
+        debug_assert!(self.incoming.end <= self.incoming.bytes.len());
+    }
+
+    /// Opens all records that are here whole, and gives their plaintext to `sink`.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn process(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
+        self.advance(sink, None)
+    }
+
+    /// Tells whether bytes are here that belong to a record whose end is missing.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        self.incoming.len() > 0
+    }
+
+    /// Tells whether the peer has announced the end of its stream.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    // To the peer.
+
+    /// Seals `plaintext` behind what is in [`outgoing`](Self::outgoing), as records of up to
+    /// 16 KiB. Keys are updated before their limit.
+    ///
+    /// # Errors
+    /// What has ended the connection.
+    pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
+        debug_assert!(!self.is_handshaking);
+        for record in plaintext.chunks(MAX_RECORD_BYTES) {
+            self.advance(&mut |_| debug_assert!(false, "all was read"), Some(record))?;
+        }
+        Ok(())
+    }
+
+    /// Seals the announcement that nothing follows.
+    ///
+    /// # Errors
+    /// What has ended the connection.
+    pub fn end(&mut self) -> Result<(), TlsError> {
+        self.advance(&mut |_| {}, Some(&[]))
+    }
+
+    /// Returns the sealed bytes that are to be sent.
+    #[must_use]
+    pub fn outgoing(&self) -> &[u8] {
+        &self.outgoing.bytes[self.outgoing.start..self.outgoing.end]
+    }
+
+    /// Notes that `bytes` of [`outgoing`](Self::outgoing) were sent.
+    pub fn sent(&mut self, bytes: usize) {
+        let outgoing = &mut self.outgoing;
+        outgoing.start += bytes;
+        debug_assert!(outgoing.start <= outgoing.end);
+        if outgoing.start == outgoing.end {
+            (outgoing.start, outgoing.end) = (0, 0);
+        }
+    }
+
+    /// Gives back what buffers are empty.
+    pub fn rest(&mut self) {
+        if self.incoming.len() == 0 {
+            self.incoming = Incoming::default();
+        }
+        if self.outgoing().is_empty() {
+            self.outgoing = Outgoing::default();
+        }
+    }
+
+    /// Goes on until rustls wants more bytes; seals `record` then, or the end if that is empty.
+    fn advance(
+        &mut self,
+        sink: &mut dyn FnMut(&[u8]),
+        record: Option<&[u8]>,
+    ) -> Result<(), TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let pump = Pump {
+            incoming: &mut self.incoming,
+            outgoing: &mut self.outgoing,
+            is_ended: &mut self.is_ended,
+            sink,
+            record,
+        };
+        let outcome = match &mut self.connection {
+            Connection::Dialer(connection) => pump.run(&mut **connection),
+            Connection::Acceptor(connection) => pump.run(&mut **connection),
+        };
+        match outcome {
+            Ok(may_send) => {
+                self.is_handshaking &= !may_send;
+                Ok(())
+            }
+            Err(error) => {
+                let error = self.diagnose(error);
+                Err(self.fail(error))
+            }
+        }
+    }
+
+    fn fail(&mut self, error: TlsError) -> TlsError {
+        self.failed.get_or_insert(error).clone()
+    }
+
+    /// Says whose fault an error of rustls is.
+    fn diagnose(&self, error: Error) -> TlsError {
+        if let (Error::InvalidCertificate(_), Some(Err(refusal))) = (&error, self.slot.get()) {
+            return refusal.into();
+        }
+        let refused = |by, cause| {
+            TlsError::Refused(AuthenticationError {
+                by,
+                method: self.method,
+                name: None,
+                cause,
+            })
+        };
+        let by_peer = |cause| refused(RefusedBy::OtherNode, cause);
+        match error {
+            Error::InvalidCertificate(error) => {
+                refused(RefusedBy::ThisNode, Cause::Unusable(error.to_string()))
+            }
+            Error::NoCertificatesPresented => refused(
+                RefusedBy::ThisNode,
+                Cause::Unusable("it presented none".to_owned()),
+            ),
+            Error::PeerIncompatible(_) => TlsError::Incompatible(error.to_string()),
+            Error::AlertReceived(alert) => match alert {
+                AlertDescription::AccessDenied => by_peer(match self.method {
+                    Method::SharedSecret => Cause::WrongSecret,
+                    Method::Certificates => Cause::NotAuthorized,
+                }),
+                AlertDescription::UnknownCA => by_peer(Cause::UnknownIssuer),
+                AlertDescription::CertificateExpired => by_peer(Cause::Expired { since: None }),
+                AlertDescription::CertificateRevoked => by_peer(Cause::Revoked),
+                AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::CertificateRequired => {
+                    by_peer(Cause::Unusable(format!("alert {alert:?}")))
+                }
+                AlertDescription::HandshakeFailure
+                | AlertDescription::ProtocolVersion
+                | AlertDescription::InsufficientSecurity
+                | AlertDescription::NoApplicationProtocol => {
+                    TlsError::Incompatible(format!("alert {alert:?} of the peer"))
+                }
+                alert => TlsError::BrokenAtPeer(format!("alert {alert:?}")),
+            },
+            error => TlsError::Broken(error.to_string()),
+        }
+    }
+}
+
+/// Without anything that is inside.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("method", &self.method)
+            .field("is_handshaking", &self.is_handshaking)
+            .field("is_ended", &self.is_ended)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The call that both kinds of connection have.
+trait Records {
+    type Data;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+}
+
+impl Records for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
+        self.process_tls_records(incoming)
+    }
+}
+
+impl Records for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
+        self.process_tls_records(incoming)
+    }
+}
+
+/// Everything that one run of rustls' state machine reads and writes.
+struct Pump<'a> {
+    incoming: &'a mut Incoming,
+    outgoing: &'a mut Outgoing,
+    is_ended: &'a mut bool,
+    sink: &'a mut dyn FnMut(&[u8]),
+    record: Option<&'a [u8]>,
+}
+
+impl Pump<'_> {
+    /// Returns whether the handshake is over.
+    fn run<R: Records>(mut self, records: &mut R) -> Result<bool, Error> {
+        loop {
+            let UnbufferedStatus { discard, state } = records.process(self.incoming.filled());
+            let is_done = match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(record) = traffic.next_record() {
+                        (self.sink)(record?.payload);
+                    }
+                    None
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    self.outgoing.append(|into| data.encode(into))?;
+                    None
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => {
+                    data.done();
+                    None
+                }
+                Ok(ConnectionState::PeerClosed) => {
+                    *self.is_ended = true;
+                    None
+                }
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => match self.record.take() {
+                    Some([]) => {
+                        self.outgoing
+                            .append(|into| traffic.queue_close_notify(into))?;
+                        Some(true)
+                    }
+                    // Once more behind it, for an update of the keys that it may have led to.
+                    Some(record) => {
+                        self.outgoing.append(|into| traffic.encrypt(record, into))?;
+                        None
+                    }
+                    None => Some(true),
+                },
+                Ok(ConnectionState::Closed) => Some(true),
+                Ok(ConnectionState::BlockedHandshake) => Some(false),
+                Ok(state) => {
+                    return Err(Error::General(format!("unexpected state {state:?}")));
+                }
+                Err(error) => {
+                    self.collect_alert(records);
+                    return Err(error);
+                }
+            };
+            self.incoming.discard(discard);
+            if let Some(is_over) = is_done {
+                return Ok(is_over);
+            }
+        }
+    }
+
+    /// Lets rustls say to the peer why it gave up: with the same bytes, it gives what is queued
+    /// first, and its alert last. Asked once more, it would meet the same bytes again.
+    fn collect_alert<R: Records>(&mut self, records: &mut R) {
+        loop {
+            match records.process(self.incoming.filled()).state {
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    let before = self.outgoing.end;
+                    let appended = self.outgoing.append(|into| data.encode(into));
+                    let length = self.outgoing.end - before;
+                    if appended.is_err() || ALERT_BYTES.contains(&length) {
+                        return;
+                    }
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Incoming {
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn filled(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
+    fn discard(&mut self, bytes: usize) {
+        self.start += bytes;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    fn room(&mut self, least: usize) -> &mut [u8] {
+        if self.bytes.len() - self.end < least && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.len());
+        }
+        if self.bytes.len() - self.end < least {
+            self.bytes.resize(self.end + least, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+}
+
+impl Outgoing {
+    /// Appends what `write` puts into free space, of which it says how much it needs.
+    fn append<E: Into<Short>>(
+        &mut self,
+        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), Error> {
+        let required = match write(&mut self.bytes[self.end..]) {
+            Ok(written) => {
+                self.end += written;
+                return Ok(());
+            }
+            Err(error) => match error.into() {
+                Short(Some(required)) => required,
+                Short(None) => return Err(Error::EncryptError),
+            },
+        };
+        self.bytes.resize(self.end + required, 0);
+        let written = write(&mut self.bytes[self.end..]);
+        self.end += written.map_err(|_| Error::EncryptError)?;
+        Ok(())
+    }
+}
+
+/// The room that was missing, or none where no room helps.
+struct Short(Option<usize>);
+
+impl From<EncodeError> for Short {
+    fn from(error: EncodeError) -> Short {
+        match error {
+            EncodeError::InsufficientSize(size) => Short(Some(size.required_size)),
+            EncodeError::AlreadyEncoded => Short(None),
+        }
+    }
+}
+
+impl From<EncryptError> for Short {
+    fn from(error: EncryptError) -> Short {
+        match error {
+            EncryptError::InsufficientSize(size) => Short(Some(size.required_size)),
+            EncryptError::EncryptExhausted => Short(None),
+        }
+    }
+}
+
+/// Plaintext of one record: RFC 8446, section 5.1.
+const MAX_RECORD_BYTES: usize = 16 << 10;
+
+/// Bytes of a handshake that may wait for more: the longest record, and those that come with
+/// its end.
+const MAX_HANDSHAKE_BYTES: usize = 48 << 10;
+
+/// Lengths of an alert's record, in clear and sealed: a header of 5 bytes, 2 of the alert, and
+/// where it is sealed the type and a tag of 16 bytes (RFC 8446, sections 5.2 and 6). No handshake
+/// message is as short.
+const ALERT_BYTES: [usize; 2] = [7, 24];
