@@ -3,10 +3,10 @@
 //! From the top floor down: [`channel`] has the handles, [`runtime`] the threads and tasks that
 //! turn the engine and wait for it, [`engine`] all sessions of a node and their turn,
 //! [`connection`] one of them, [`endpoint`] the ends of channels, which handles and engine share,
-//! [`node`] what a node tells of itself. A session's bytes go over a [`stream`], through
-//! [`shared_memory`] or over the queue pairs of [`rdma`]. [`session`] is what all of these know of
-//! a session. Below are the pure protocol ([`ibex_protocol`]), the rings ([`ibex_ring`]) and the
-//! objects of RDMA ([`ibex_verbs`]).
+//! [`node`] what a node tells of itself. A [`wire`] carries a session's frames, over a stream or
+//! the queue pairs of [`rdma`]; data also goes through [`shared_memory`]. [`session`] is what all
+//! of these know of a session. Below are the pure protocol ([`ibex_protocol`]), the rings
+//! ([`ibex_ring`]) and the objects of RDMA ([`ibex_verbs`]).
 
 pub mod channel;
 mod clock;

@@ -1,11 +1,11 @@
-//! One session in the engine: a [`Core`] and the wire that carries its frames.
+//! One session in the engine: a `Core` and the wire that carries its frames.
 //!
-//! The core joins the pure [`Session`] of the protocol with the ends of channels. `requests` says
+//! The core joins the pure `Session` of the protocol with the ends of channels. `requests` says
 //! what handles want of it, `protocol_events` what it does about the session's events, `ending`
 //! how it ends; `senders` and `receivers` are the ends. The [wire](crate::wire) moves frames and
-//! knows the core by what a wire may ask of it (`frames`). Both are fields of a [`Connection`],
+//! knows the core by what a wire may ask of it (`frames`). Both are fields of a `Connection`,
 //! whose turn lets one work on the other. Whatever the core does on behalf of a handle is
-//! followed by [`Connection::settle`], which lets the consequences out.
+//! followed by `Connection::settle`, which lets the consequences out.
 
 mod alarms;
 pub(crate) mod compaction;

@@ -1,10 +1,10 @@
 //! The wire of a session: the seam between its frames and whatever carries them.
 //!
-//! The session decides which frame goes next and what an arrived one means; a [`Wire`] only moves
+//! The session decides which frame goes next and what an arrived one means; a `Wire` only moves
 //! frames. Wires differ in where the bytes of a frame wait until they are gone, and in what tells
-//! that they are. [`stream`] writes frames to the session's connection, [`queue_pair`] sends them
-//! with an RDMA device. Whoever adds a fabric implements [`Wire`] in a folder here, and gives
-//! [`AnyWire`] a variant for it.
+//! that they are. `stream` writes frames to the session's connection, `queue_pair` sends them
+//! with an RDMA device. Whoever adds a fabric implements `Wire` in a folder here, and gives
+//! `AnyWire` a variant for it.
 
 mod any;
 mod arrival;

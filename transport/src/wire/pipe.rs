@@ -1,6 +1,6 @@
 //! A wire through memory: frames go through a pipe between two nodes of one process.
 //!
-//! It is for tests, and the shortest example of a [`Wire`]. Over the connection of the bootstrap
+//! It is for tests, and the shortest example of a `Wire`. Over the connection of the bootstrap
 //! each end tells the number of its pipe, and by one byte each time that there are frames.
 
 use std::{
