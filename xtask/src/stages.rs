@@ -256,7 +256,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --test calls --test compile --test environment --test fingerprints --test group \
          --test keeping_connected --test log --test memory_bound \
          --test owned_messages --test polls --test readme \
-         --test refusals --test send_sync --test shared_credit \
+         --test refusals --test security --test send_sync --test shared_credit \
          --test streams --test unopened",
         "cargo test -p ibex --doc",
     ];
