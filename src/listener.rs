@@ -170,6 +170,7 @@ pub(crate) fn admission(
         max_channels: our_channels.min(info.limits.channels) as usize,
         payload_checksums,
         rewiring: Some(rewiring),
+        engine: None,
         place: Box::new((place, registered)),
         peer: PeerDescription {
             address: info.address,

@@ -156,7 +156,7 @@ impl Link {
         if self.phase == Phase::Up {
             let peer = self.shared.peer_in_log();
             warn_of!(
-                context.runtime.warnings,
+                context.node().warnings,
                 Warning::SessionEnded(mem::discriminant(&cause)),
                 format_args!("{peer}: {cause}"),
                 %peer, why = %cause, "session ended"

@@ -23,7 +23,7 @@ use crate::{
 impl Link {
     /// The session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
-        if context.runtime.is_draining() {
+        if context.node().is_draining() {
             self.session.say_draining(false);
         }
         let peer = self.shared.peer();
@@ -40,7 +40,7 @@ impl Link {
         if let What::Gone { cause } = &what {
             self.shared.ended(cause, &mut context.wakers);
         }
-        let events = &context.runtime.events;
+        let events = &context.node().events;
         events.tell(self.shared.peer(), what, &mut context.wakers);
     }
 

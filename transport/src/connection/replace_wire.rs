@@ -135,7 +135,7 @@ impl Link {
                 Duration::ZERO
             }
         };
-        if looked_for >= context.runtime.notice_timeout() {
+        if looked_for >= context.node().notice_timeout() {
             let why = format!("its host has not answered for {unanswered:?}");
             self.wires_broke(EndCause::lost(why), tools, context);
         }
@@ -183,7 +183,7 @@ impl Link {
             let process = PeerProcess::find(rewiring.terms.process);
             let has_ended = matches!(process, PeerProcess::Ended);
             let runs_anew = rewiring.peer_runs_anew;
-            let timeout = context.runtime.session_timeout();
+            let timeout = context.node().session_timeout();
             let mut outage = Outage::new(now, cause, process, progress);
             let past = rewiring.past.take();
             if past.is_some_and(|past| outage.continue_from(&past, timeout)) {
@@ -306,7 +306,7 @@ impl Link {
 
     /// The peer did not come back in time.
     pub(super) fn give_up(&mut self, context: &mut Context<'_>) {
-        let timeout = context.runtime.session_timeout();
+        let timeout = context.node().session_timeout();
         let Some(outage) = self.outage() else {
             return;
         };

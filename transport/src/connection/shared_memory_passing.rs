@@ -170,7 +170,7 @@ impl Link {
                     if !mem::replace(&mut local.lacks_descriptor, true) {
                         let peer = self.shared.peer_in_log();
                         warn_of!(
-                            context.runtime.warnings,
+                            context.node().warnings,
                             Warning::NoDescriptor,
                             peer,
                             %peer,

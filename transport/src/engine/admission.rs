@@ -6,7 +6,7 @@ use std::{any::Any, net::TcpStream};
 use crate::{
     connection::{ReconnectTerms, say_last_word},
     rdma::PreparedPair,
-    session::PeerDescription,
+    session::{EngineId, PeerDescription},
     shared_memory::UnixWires,
 };
 
@@ -31,6 +31,9 @@ pub struct Admission {
     /// How the session gets another connection when this one breaks, where both ends can go
     /// on over it.
     pub rewiring: Option<ReconnectTerms>,
+    /// The engine that turns it; none lets the node choose. One over a queue pair is turned by
+    /// the engine that has the device port.
+    pub engine: Option<EngineId>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
 }

@@ -1,4 +1,4 @@
-//! The runtime of a node: the engine behind its lock, and the threads that wait for it.
+//! An engine with what it has for itself: its lock, bell, epoll set, marks, mail and thread.
 //!
 //! Rules:
 //!
@@ -8,80 +8,46 @@
 //!    threads come to lead is `waiting` and `keeper`.
 //! 3. Before it sleeps the leader arms every ring and looks once more.
 //! 4. Wakers collected in a turn are called after the lock is released.
+//! 5. Nobody holds the locks of two engines. An engine that has something for another leaves it
+//!    as mail and rings that one's bell.
 
 use std::{
     fmt, io, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::Waker,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ibex_base::{fork, sync::lock};
-use ibex_protocol::format::control::CloseReason;
-use ibex_ring::{
-    memory::{
-        DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
-        longest_of_class, orphans,
-    },
-    parking::{Bell, BellLease, Drive, Leadership, TimedOut, WaitSlot, Wakers, thread_waker},
-};
+use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
 use super::{
-    Driver, Driving,
-    control_thread::ControlThread,
-    gathering::{Gatherings, Told, push_live},
-    keeper,
-    task::Flushing,
-    waiting::Looks,
+    Driver, Driving, NodeState, Runtime, gathering::Gatherings, keeper, task::Flushing,
     yielding::Yielding,
 };
 use crate::{
     clock,
-    connection::{Context, Link, LinkStats, MemoryWanted, RedialError, Redialing},
-    engine::{self, Admission, ControlSource, Engine, Mark, Ready, Wait},
-    node::{CloseReport, EventQueue, Warnings},
+    connection::{Context, Link, MemoryWanted, RedialError, Redialing},
+    engine::{self, Engine, Mail, Mark, Ready},
     rdma::Site,
-    runtime::{Draining, ServiceNames},
-    session::state::SessionShared,
-    shared_memory::ControlSegments,
+    session::{EngineId, SessionShared},
 };
 
-/// What a runtime is made of.
-#[derive(Clone, Debug)]
-pub struct RuntimeConfig {
-    /// Who turns the engine.
-    pub driver: Driver,
-    /// How blocking calls wait on a shared-memory channel.
-    pub wait: Wait,
-    /// The same where the engine moves the bytes.
-    pub wait_engine: Wait,
-    /// Cores to run the I/O thread on; empty lets the scheduler choose.
-    pub cores: Vec<usize>,
-    /// The most that a tcp session lets its peer keep in flight.
-    pub session_credit_bytes: u64,
-    /// The most that all of them do together.
-    pub node_credit_bytes: u64,
-    /// The most bytes that peers may make all nodes of the process hold for this one to take in
-    /// more of their large messages.
-    pub memory_limit: u64,
-    /// How long a peer's kernel may leave bytes unacknowledged before the connection counts as
-    /// broken.
-    pub notice_timeout: Duration,
-    /// How long a session without a connection waits for another.
-    pub session_timeout: Duration,
-}
-
-/// A node's runtime.
-pub struct Runtime {
-    pub(crate) config: RuntimeConfig,
-    pub(crate) driving: Driving,
-    pub(crate) engine: Leadership<Engine>,
+/// An engine of a node, and whoever runs it.
+///
+/// It begins on a cache line of its own: engines run side by side.
+#[repr(align(128))]
+pub struct EventLoop {
+    id: EngineId,
     me: Weak<Self>,
+    runtime: Weak<Runtime>,
+    pub(crate) node: Arc<NodeState>,
+    pub(crate) engine: Leadership<Engine>,
     pub(crate) bell: BellLease,
     pub(crate) epoll: Arc<OwnedFd>,
     /// Changes while a thread that waits looks.
@@ -92,55 +58,38 @@ pub struct Runtime {
     pub(crate) yielding: Yielding,
     /// Wakes the I/O thread, once there is one.
     pub(crate) keeper: OnceLock<Waker>,
-    /// What handles left for the engine; then the leadership is marked.
-    marks: Mutex<Vec<Mark>>,
+    /// News for the engine; while there is some, the leadership is marked.
+    news: Mutex<News>,
     /// A guard rang since a turn last answered guards (`Driver::Caller`).
     guard_rang: AtomicBool,
-    accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
-    accept_waiters: WaitSlot,
-    /// Set before those who wait in `accept_waiters` are woken, so they find it.
-    accepts_no_more: AtomicBool,
-    pub(crate) draining: Draining,
-    pub(crate) service_names: ServiceNames,
-    gatherings: Gatherings,
-    pub(crate) events: EventQueue,
-    pub(crate) warnings: Arc<Warnings>,
-    closed: AtomicBool,
+    /// Those who are told of the engine's sessions.
+    pub(super) gatherings: Gatherings,
     /// A program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
     /// The task that sends what others have left (`Driver::Tasks`).
     pub(crate) flushing: Flushing,
-    /// The driving task was dropped before the node was closed.
-    pub(crate) lost_driver: AtomicBool,
-    /// Somebody has begun to finish the close.
-    close_ends: AtomicBool,
-    /// Of the first `close`, for whoever closes again.
-    pub(crate) close_report: Mutex<Option<CloseReport>>,
-    close_reported: Condvar,
-    pub(crate) close_waiters: WaitSlot,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
-    control_thread: ControlThread,
-    pub(crate) ring_arena: RingArena,
-    pub(crate) control_segments: ControlSegments,
-    pub(crate) large_pool: LargePool,
-    /// The same for large messages that peers write themselves: nothing else is ever in it,
-    /// since they keep the keys.
-    pub(crate) granted_pool: LargePool,
-    /// Budget that large messages of peers are charged to.
-    pub(crate) memory: MemoryBudget,
 }
 
-impl Runtime {
-    /// A runtime with its I/O thread, if the driver has one.
-    pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
-        fork::claim().map_err(io::Error::other)?;
-        orphans::sweep();
-        let bell = Bell::lease()?;
-        let warnings = Arc::<Warnings>::default();
-        let engine = Engine::new(bell.bell(), &config, warnings.clone())?;
-        let memory = MemoryBudget::of_process(config.memory_limit);
-        let runtime = Arc::new_cyclic(|me| Self {
+/// News that handles and other engines leave for an engine.
+#[derive(Default)]
+struct News {
+    marks: Vec<Mark>,
+    mail: Vec<Mail>,
+}
+
+impl EventLoop {
+    /// A loop that nobody runs yet.
+    pub(super) fn new(
+        (id, engine, bell): (EngineId, Engine, BellLease),
+        runtime: Weak<Runtime>,
+        node: Arc<NodeState>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            id,
             me: me.clone(),
+            runtime,
+            node,
             epoll: engine.epoll(),
             engine: Leadership::new(engine),
             bell,
@@ -148,62 +97,60 @@ impl Runtime {
             shares_cores: AtomicBool::new(false),
             yielding: Yielding::default(),
             keeper: OnceLock::new(),
-            marks: Mutex::new(Vec::new()),
+            news: Mutex::default(),
             guard_rang: AtomicBool::new(false),
-            accepted: Mutex::default(),
-            accept_waiters: WaitSlot::new(),
             gatherings: Gatherings::default(),
-            events: EventQueue::default(),
-            warnings: warnings.clone(),
-            accepts_no_more: AtomicBool::new(false),
-            draining: Draining::default(),
-            service_names: ServiceNames::default(),
-            closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
-            lost_driver: AtomicBool::new(false),
-            close_ends: AtomicBool::new(false),
-            close_report: Mutex::new(None),
-            close_reported: Condvar::new(),
-            close_waiters: WaitSlot::new(),
             io_thread: Mutex::new(None),
-            control_thread: ControlThread::default(),
-            ring_arena: RingArena::new(),
-            control_segments: ControlSegments::default(),
-            large_pool: LargePool::within(memory, DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES),
-            granted_pool: LargePool::within(memory, KEPT_GRANTS, DEFAULT_KEPT_BYTES),
-            memory,
-            driving: Driving::of(&config),
-            config,
-        });
-        if runtime.driving != Driving::Thread {
+        })
+    }
+
+    /// Starts the I/O thread, if the driver has one.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let driving = self.node.driving;
+        if driving != Driving::Thread {
             let caller: Weak<dyn Drive + Send + Sync> =
-                Arc::downgrade(&(runtime.clone() as Arc<dyn Drive + Send + Sync>));
-            runtime.bell.set_caller(caller);
+                Arc::downgrade(&(self.clone() as Arc<dyn Drive + Send + Sync>));
+            self.bell.set_caller(caller);
         }
-        if runtime.driving.has_thread() {
-            let weak = Arc::downgrade(&runtime);
-            let cores = runtime.config.cores.clone();
+        if driving.has_thread() {
+            let weak = Arc::downgrade(self);
+            let core = self.node.config.core_of(self.id);
+            let name = match self.node.config.engines {
+                1 => "ibex-io".to_owned(),
+                _ => format!("ibex-io-{}", self.id),
+            };
             let thread = thread::Builder::new()
-                .name("ibex-io".to_owned())
-                .spawn(move || keeper::run(&weak, &cores))?;
-            *lock(&runtime.io_thread) = Some(thread);
+                .name(name)
+                .spawn(move || keeper::run(&weak, core))?;
+            *lock(&self.io_thread) = Some(thread);
         }
-        Ok(runtime)
+        Ok(())
     }
 
-    /// Who turns the engine.
+    /// Waits for the end of the I/O thread, if there is one and it is not the one that calls.
+    pub(super) fn join(&self) {
+        self.summon_keeper();
+        if let Some(thread) = lock(&self.io_thread).take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+
+    /// Returns the number of the engine in its node.
     #[must_use]
-    pub fn driver(&self) -> Driver {
-        self.config.driver
+    pub fn id(&self) -> EngineId {
+        self.id
     }
 
-    #[inline]
-    pub(crate) fn spins(&self) -> bool {
-        self.config.wait != Wait::Event
+    /// Returns the runtime that it is part of, unless that is gone.
+    pub(crate) fn runtime(&self) -> Option<Arc<Runtime>> {
+        self.runtime.upgrade()
     }
 
-    /// The node's bell: rings wake whoever sleeps for it.
+    /// The engine's bell: rings wake whoever sleeps for it.
     pub(crate) fn bell(&self) -> &'static Bell {
         self.bell.bell()
     }
@@ -229,7 +176,7 @@ impl Runtime {
             return self.as_fd();
         }
         let is_watched = self.watched.swap(true, Ordering::Relaxed);
-        if !is_watched && self.driver() == Driver::Caller {
+        if !is_watched && self.node.driver() == Driver::Caller {
             // Whoever polled before asking has armed nothing, and has to poll once more.
             self.bell.wake();
         }
@@ -237,112 +184,19 @@ impl Runtime {
     }
 
     pub(crate) fn is_watched(&self) -> bool {
-        self.driver() == Driver::Caller && self.watched.load(Ordering::Relaxed)
+        self.node.driver() == Driver::Caller && self.watched.load(Ordering::Relaxed)
     }
 
     /// Returns whether a program or an executor sleeps on the epoll set, which then has to
     /// tell of everything.
     pub(crate) fn sleeps_elsewhere(&self) -> bool {
-        self.driving == Driving::Tasks || self.is_watched()
-    }
-
-    // ---- Sessions and channels -------------------------------------------------------
-
-    /// Puts the source of incoming sessions into the engine's care.
-    pub fn set_control_source(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
-        self.with_engine(|engine, _| engine.set_control_source(source))
-    }
-
-    /// Takes an open device port into care before it has a session: what its device says is
-    /// heard from now on, and it is closed if the device is removed.
-    ///
-    /// # Errors
-    /// Another node has it, or it is lost.
-    pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
-        let cared = self.with_engine(|engine, _| engine.care_for(site));
-        // Whoever sleeps has another time to wake up.
-        self.bell.wake();
-        cared
-    }
-
-    /// Takes a finished handshake over as a session.
-    pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
-        let session =
-            self.with_engine(|engine, context| engine.admit(self, admission, None, context));
-        // Bytes that came behind the handshake are in no socket any more: epoll is silent
-        // about them, so the leader takes them in a turn of its own.
-        self.bell.wake();
-        session
-    }
-
-    /// Turns so far, and what the sessions counted, those that have not been forgotten.
-    #[must_use]
-    pub fn stats(&self) -> (u64, Vec<LinkStats>) {
-        if fork::is_child() {
-            return (0, Vec::new());
-        }
-        self.with_engine(|engine, _| engine.stats())
-    }
-
-    /// The next session that a peer dialed.
-    pub fn accept(
-        &self,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Arc<SessionShared>>, TimedOut> {
-        self.wait(&self.accept_waiters, deadline, Looks::Socket, || {
-            if let Some(session) = lock(&self.accepted).pop_front() {
-                return Some(Some(session));
-            }
-            self.accepts_no_more().then_some(None)
-        })
-    }
-
-    /// Refuses who dials from now on, or leaves them to others who share the socket. Sessions
-    /// that are there go on, and who waits for another hears that none comes.
-    pub fn stop_accepting(&self) {
-        self.accepts_no_more.store(true, Ordering::Release);
-        self.with_engine(|engine, context| {
-            engine.stop_accepting();
-            self.accept_waiters.take(&mut context.wakers);
-        });
-        self.bell.wake();
-    }
-
-    /// Returns true once the node begins no session any more with those who dial.
-    #[must_use]
-    pub fn accepts_no_more(&self) -> bool {
-        self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
-    }
-
-    /// The next session that a peer dialed, if one is there.
-    pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
-        // Only epoll knows of peers at the door.
-        self.turn_in_passing(Self::poll_ready);
-        lock(&self.accepted).pop_front()
-    }
-
-    /// Where those wait who accept.
-    pub(crate) fn accept_waiters(&self) -> &WaitSlot {
-        &self.accept_waiters
-    }
-
-    /// `told` hears of all sessions, those first that are there.
-    pub(crate) fn gather(&self, told: &Arc<Told>) {
-        if fork::is_child() {
-            return;
-        }
-        self.with_engine(|engine, _| self.gatherings.add(told, engine.sessions()));
+        self.node.driving == Driving::Tasks || self.is_watched()
     }
 
     /// A session has come, by whoever's wish.
     pub(crate) fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
         self.gatherings
             .for_each(|told| told.session_came(session.clone(), wakers));
-    }
-
-    pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
-        push_live(&mut lock(&self.accepted), session);
-        self.accept_waiters.take(wakers);
     }
 
     // ---- Turns -----------------------------------------------------------------------
@@ -360,7 +214,7 @@ impl Runtime {
             let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
             self.turn(engine, &ready) || !is_told
         });
-        if self.driving == Driving::Tasks {
+        if self.node.driving == Driving::Tasks {
             if self.engine.has_sleeper() {
                 self.settle();
             }
@@ -393,7 +247,7 @@ impl Runtime {
     /// may be for other ends than the call's: a program that sleeps on the epoll set next is
     /// told to poll once more.
     pub(crate) fn turn_in_passing(&self, turn: impl FnOnce(&Self) -> bool) {
-        match self.driving {
+        match self.node.driving {
             Driving::Callers | Driving::Tasks => {
                 let moved = turn(self);
                 self.settle_turn(moved);
@@ -405,7 +259,7 @@ impl Runtime {
     /// Has the leader that sleeps, the task that is parked, or the program that sleeps on the epoll
     /// set told of what comes behind a turn that it did not run.
     pub(crate) fn settle_turn(&self, moved: bool) {
-        match self.driving {
+        match self.node.driving {
             Driving::Callers if moved => self.tell_watcher(),
             Driving::Waiters | Driving::Tasks if self.engine.has_sleeper() => self.settle(),
             _ => {}
@@ -475,37 +329,12 @@ impl Runtime {
         self.wake(context);
         if is_finished {
             // Who closes may sleep for this, without a waker.
-            match self.driving {
+            match self.node.driving {
                 Driving::Tasks => self.bell.wake(),
                 _ => self.rouse_leader(),
             }
         }
         progress
-    }
-
-    /// Begins to close every session, and does not wait for the end.
-    #[cfg(test)]
-    pub(crate) fn begin_close(&self) {
-        self.with_engine(|engine, context| engine.begin_close(None, context));
-    }
-
-    /// Receive buffers of an RDMA device that a session's peer may fill, and those that
-    /// nobody may.
-    #[cfg(test)]
-    pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
-        self.with_engine(|engine, _| engine.lent_and_free(session))
-    }
-
-    /// New wires of a session have come.
-    #[cfg(test)]
-    pub(crate) fn resume(&self, wires: crate::connection::NewWire) {
-        self.with_engine(|engine, context| engine.resume(wires, context));
-    }
-
-    /// Sessions that every turn looks at.
-    #[cfg(test)]
-    pub(crate) fn hot_sessions(&self) -> usize {
-        self.with_engine(|engine, _| engine.hot_sessions())
     }
 
     /// Does something to the engine, and lets what follows from it out at once.
@@ -567,15 +396,17 @@ impl Runtime {
     /// Gets memory for what arrives: on the caller's thread, or on the control thread
     /// where there is an I/O thread to keep going.
     fn provide(&self, wanted: MemoryWanted) {
-        match self.driver() {
+        match self.node.driver() {
             Driver::Caller => wanted.provide(),
-            Driver::Threads | Driver::Tasks => self.control_thread.run(move || wanted.provide()),
+            Driver::Threads | Driver::Tasks => {
+                self.node.control_thread.run(move || wanted.provide());
+            }
         }
     }
 
     /// Dials a session's peer again, on a thread that may block.
     fn redial(&self, redialing: Redialing) {
-        let Some(runtime) = self.arc() else {
+        let Some(event_loop) = self.arc() else {
             return;
         };
         let Redialing {
@@ -585,9 +416,9 @@ impl Runtime {
         } = redialing;
         let dialer = redial.clone();
         let begun = redial.run(Box::new(move || {
-            let is_over = || runtime.with_engine(|engine, _| engine.is_over(session));
+            let is_over = || event_loop.with_engine(|engine, _| engine.is_over(session));
             let outcome = dialer.redial(attempt, &is_over);
-            runtime.with_engine(|engine, context| match outcome {
+            event_loop.with_engine(|engine, context| match outcome {
                 Ok(wires) => engine.resume_session(session, wires, context),
                 Err(error) => {
                     engine.on_link(session, context, |link, context| match error {
@@ -597,7 +428,7 @@ impl Runtime {
                 }
             });
             // Whoever sleeps has other wires, or another time to wake up.
-            runtime.bell.wake();
+            event_loop.bell.wake();
         }));
         if let Err(error) = begun {
             self.on_link(session, |link, _| {
@@ -606,48 +437,25 @@ impl Runtime {
         }
     }
 
-    /// Charges `bytes` more to a claim; what pools keep goes before there is no room.
-    pub(crate) fn charge(&self, claim: &mut MemoryClaim, bytes: u64) -> bool {
-        if claim.charge(bytes) {
-            return true;
-        }
-        let has_trimmed = self.large_pool.trim() | self.granted_pool.trim();
-        has_trimmed && claim.charge(bytes)
-    }
-
-    /// The longest message that there can ever be memory for.
-    #[must_use]
-    pub fn longest_message(&self) -> u64 {
-        longest_of_class(self.memory.limit())
-    }
-
-    pub(crate) fn notice_timeout(&self) -> Duration {
-        self.config.notice_timeout
-    }
-
-    pub(crate) fn session_timeout(&self) -> Duration {
-        self.config.session_timeout
-    }
-
     /// Looks whether a site's device is still there, on such a thread.
     pub(crate) fn look_for_device(&self, site: Arc<Site>) {
-        let Some(runtime) = self.arc() else {
+        let Some(event_loop) = self.arc() else {
             return;
         };
         let look = move || {
             if !site.is_listed() {
-                runtime.with_engine(|engine, _| engine.device_was_removed(&site));
+                event_loop.with_engine(|engine, _| engine.device_was_removed(&site));
                 // Whoever leads turns the sessions, which end.
-                runtime.bell.wake();
+                event_loop.bell.wake();
             }
         };
-        match self.driver() {
+        match self.node.driver() {
             Driver::Caller => look(),
-            Driver::Threads | Driver::Tasks => self.control_thread.run(look),
+            Driver::Threads | Driver::Tasks => self.node.control_thread.run(look),
         }
     }
 
-    pub(crate) fn arc(&self) -> Option<Arc<Self>> {
+    fn arc(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
 
@@ -660,20 +468,28 @@ impl Runtime {
 
     /// Leaves word for the engine; wakes it unless it can wait for another reason.
     pub(crate) fn mark_quietly(&self, mark: Mark, quiet: bool) {
-        let mut marks = lock(&self.marks);
+        let mut news = lock(&self.news);
         // Twice would say no more, and without this the list had no bound.
-        if !marks.contains(&mark) {
-            marks.push(mark);
+        if !news.marks.contains(&mark) {
+            news.marks.push(mark);
         }
-        drop(marks);
+        drop(news);
         self.engine.mark();
         if quiet {
             return;
         }
-        match self.driving {
+        match self.node.driving {
             Driving::Waiters => self.attend(),
             Driving::Callers | Driving::Tasks | Driving::Thread => self.rouse_leader(),
         }
+    }
+
+    /// Leaves mail for the engine and wakes whoever sleeps for it. The caller may have another
+    /// engine's lock: no waker is called.
+    pub(crate) fn post(&self, mail: Mail) {
+        lock(&self.news).mail.push(mail);
+        self.engine.mark();
+        self.engine.rouse(|| self.bell.wake());
     }
 
     #[inline]
@@ -681,10 +497,14 @@ impl Runtime {
         self.engine.is_marked()
     }
 
-    pub(crate) fn take_marks(&self, into: &mut Vec<Mark>) {
-        if self.engine.take_mark() {
-            into.append(&mut lock(&self.marks));
+    /// Takes the marks that were left, and the mail.
+    pub(crate) fn take_news(&self, marks: &mut Vec<Mark>) -> Vec<Mail> {
+        if !self.engine.take_mark() {
+            return Vec::new();
         }
+        let mut news = lock(&self.news);
+        marks.append(&mut news.marks);
+        mem::take(&mut news.mail)
     }
 
     /// Whether a guard rang since this was last asked (`Driver::Caller`; else the bell says
@@ -708,121 +528,9 @@ impl Runtime {
             self.bell.drain();
         }
     }
-
-    // ---- The end ---------------------------------------------------------------------
-
-    /// Whether the node was closed.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// The program gives up what it was doing: channels that it has not closed do not end in
-    /// order, but with this reason.
-    pub fn break_off(&self, reason: CloseReason) {
-        self.with_engine(|engine, _| engine.break_off(reason));
-    }
-
-    /// Closes every channel and session in order: delivers what was sent, for up to
-    /// `timeout`, and says what was not. Blocked calls of other threads return.
-    ///
-    /// Closing again gives the same report, at once or as soon as the first call has it;
-    /// if it is still under way, the earlier of the two deadlines counts for both.
-    pub fn close(&self, timeout: Duration) -> CloseReport {
-        if fork::is_child() {
-            return CloseReport::default();
-        }
-        // Where a task drives the node, it may be gone, or wait for this very thread.
-        if !self.start_close(timeout) && self.driving != Driving::Tasks {
-            return self.await_close_report();
-        }
-        let until = || self.with_engine(|engine, _| engine.closing_ends(clock::now()));
-        while let Some(deadline) = until() {
-            if !self.driving.has_thread() {
-                match self.engine.try_lead() {
-                    Some(_lead) => self.lead(&thread_waker().1, deadline),
-                    None => thread::yield_now(),
-                }
-            } else {
-                let soon = clock::now() + CLOSE_POLL;
-                let soon = deadline.map_or(soon, |deadline| deadline.min(soon));
-                let _ = self.wait(&self.accept_waiters, Some(soon), Looks::Socket, || {
-                    until().is_none().then_some(())
-                });
-            }
-        }
-        self.end_close()
-    }
-
-    /// Closes the node, and leaves that to its driving task where it has one ([`Driver::Tasks`]),
-    /// so that the thread of an executor does not wait for it.
-    pub fn close_in_passing(&self, timeout: Duration) {
-        if self.driving == Driving::Tasks && !self.lost_driver.load(Ordering::Relaxed) {
-            self.start_close(timeout);
-        } else {
-            let _ = self.close(timeout);
-        }
-    }
-
-    /// Begins to close every channel and session, and does not wait for the end. Returns
-    /// whether nobody has before.
-    pub(crate) fn start_close(&self, timeout: Duration) -> bool {
-        let is_first = !self.closed.swap(true, Ordering::AcqRel);
-        // A time that the clock cannot express is for ever.
-        let deadline = clock::now().checked_add(timeout);
-        self.with_engine(|engine, context| {
-            engine.begin_close(deadline, context);
-            self.accept_waiters.take(&mut context.wakers);
-            self.draining.take_waiters(&mut context.wakers);
-            self.gatherings
-                .for_each(|told| told.node_closes(&mut context.wakers));
-        });
-        // Let the I/O thread take up the new deadline, or drive it ourselves.
-        self.bell.wake();
-        is_first
-    }
-
-    /// Ends what is left of a node whose close has taken its time, and reports it.
-    pub(crate) fn end_close(&self) -> CloseReport {
-        if self.close_ends.swap(true, Ordering::AcqRel) {
-            return self.await_close_report();
-        }
-        let report = self.with_engine(Engine::finish_close);
-        // Before the I/O thread is waited for: it may be who closes again, in a waker.
-        *lock(&self.close_report) = Some(report.clone());
-        self.close_reported.notify_all();
-        self.close_waiters.wake_all();
-        self.bell.wake();
-        self.summon_keeper();
-        if let Some(thread) = lock(&self.io_thread).take()
-            && thread.thread().id() != thread::current().id()
-        {
-            let _ = thread.join();
-        }
-        self.control_thread.stop();
-        // Nobody accepts them any more, and each holds this.
-        let unaccepted = mem::take(&mut *lock(&self.accepted));
-        drop(unaccepted);
-        orphans::sweep();
-        report
-    }
-
-    /// What the first [`close`](Self::close) says, once it has.
-    fn await_close_report(&self) -> CloseReport {
-        let mut report = lock(&self.close_report);
-        loop {
-            if let Some(report) = &*report {
-                return report.clone();
-            }
-            report = self
-                .close_reported
-                .wait(report)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }
 
-impl Drive for Runtime {
+impl Drive for EventLoop {
     fn drive(&self) {
         self.guard_rang.store(true, Ordering::Release);
         let turn = |engine: MutexGuard<'_, Engine>| {
@@ -840,18 +548,10 @@ impl Drive for Runtime {
     }
 }
 
-impl fmt::Debug for Runtime {
+impl fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime")
-            .field("config", &self.config)
+        f.debug_struct("EventLoop")
+            .field("id", &self.id)
             .finish_non_exhaustive()
     }
 }
-
-/// Free buffers for large messages that peers write which are kept: registering one takes
-/// longer than what it is for, and a stream of messages has several in use, which come back
-/// together.
-const KEPT_GRANTS: usize = 32;
-
-/// How long closing sleeps before it looks again whether all is delivered.
-const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -1,0 +1,345 @@
+//! The runtime of a node: its engines, and what they share.
+
+use std::{
+    fmt, io,
+    ops::Deref,
+    os::fd::BorrowedFd,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use ibex_base::{fork, sync::LentLimit};
+use ibex_ring::{
+    memory::orphans,
+    parking::{Bell, BellLease, Condition, TimedOut, WaitSlot},
+};
+
+use super::{Driver, EventLoop, NodeState, gathering::Told, placement::Sessions, waiting::Looks};
+use crate::{
+    connection::{Context, Link, LinkStats},
+    engine::{Admission, ControlSource, Engine, Wait, lendable_credit},
+    node::Warnings,
+    rdma::Site,
+    session::{EngineId, SessionShared},
+};
+
+/// Settings of a runtime.
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    /// Who turns the engines.
+    pub driver: Driver,
+    /// How many engines there are: one under [`Driver::Caller`], elsewhere up to
+    /// [`MOST_ENGINES`](crate::session::MOST_ENGINES).
+    pub engines: usize,
+    /// How blocking calls wait on a shared-memory channel.
+    pub wait: Wait,
+    /// The same where the engine moves the bytes.
+    pub wait_engine: Wait,
+    /// Cores to run the I/O threads on, one each and from the first again when there are fewer;
+    /// empty lets the scheduler choose.
+    pub cores: Vec<usize>,
+    /// The most that a tcp session lets its peer keep in flight.
+    pub session_credit_bytes: u64,
+    /// The most that all of them do together.
+    pub node_credit_bytes: u64,
+    /// The most bytes that peers may make all nodes of the process hold for this one to take in
+    /// more of their large messages.
+    pub memory_limit: u64,
+    /// How long a peer's kernel may leave bytes unacknowledged before the connection counts as
+    /// broken.
+    pub notice_timeout: Duration,
+    /// How long a session without a connection waits for another.
+    pub session_timeout: Duration,
+}
+
+impl RuntimeConfig {
+    /// Returns the core of an engine's I/O thread, if there is one for it.
+    pub(super) fn core_of(&self, engine: EngineId) -> Option<usize> {
+        let cores = self.cores.len().max(1);
+        self.cores.get(engine.index() % cores).copied()
+    }
+}
+
+/// A node's runtime: its engines. What they share is the [`NodeState`] that it dereferences to.
+pub struct Runtime {
+    node: Arc<NodeState>,
+    event_loops: Box<[Arc<EventLoop>]>,
+}
+
+impl Deref for Runtime {
+    type Target = NodeState;
+
+    fn deref(&self) -> &NodeState {
+        &self.node
+    }
+}
+
+impl Runtime {
+    /// A runtime with its I/O threads, if the driver has some.
+    pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
+        fork::claim().map_err(io::Error::other)?;
+        orphans::sweep();
+        let bells = (0..config.engines).map(|_| Bell::lease());
+        let bells = bells.collect::<io::Result<Vec<_>>>()?;
+        let sessions = Sessions::new(bells.iter().map(BellLease::bell).collect());
+        let warnings = Arc::<Warnings>::default();
+        let credit = Arc::new(LentLimit::new(lendable_credit(&config)));
+        let mut parts = Vec::new();
+        for (index, bell) in bells.into_iter().enumerate() {
+            let id = EngineId::new(index);
+            let shared = (sessions.clone(), credit.clone(), warnings.clone());
+            parts.push((id, Engine::new(id, bell.bell(), &config, shared)?, bell));
+        }
+        let node = Arc::new(NodeState::new(config, warnings, sessions));
+        let runtime = Arc::new_cyclic(|me| {
+            let parts = parts.into_iter();
+            let event_loops = parts.map(|part| EventLoop::new(part, me.clone(), node.clone()));
+            Self {
+                event_loops: event_loops.collect(),
+                node,
+            }
+        });
+        for event_loop in &runtime.event_loops {
+            if let Err(error) = event_loop.start() {
+                // The threads that there are end.
+                let _ = runtime.close(Duration::ZERO);
+                return Err(error);
+            }
+        }
+        Ok(runtime)
+    }
+
+    /// Returns the engines, each with whoever runs it.
+    #[must_use]
+    pub fn event_loops(&self) -> &[Arc<EventLoop>] {
+        &self.event_loops
+    }
+
+    /// Returns the engine of this number.
+    pub(crate) fn event_loop(&self, engine: EngineId) -> &Arc<EventLoop> {
+        &self.event_loops[engine.index()]
+    }
+
+    /// Returns the first engine: it has the listener, and calls that wait for no session in
+    /// particular turn it where calls turn engines.
+    pub(crate) fn first(&self) -> &Arc<EventLoop> {
+        &self.event_loops[0]
+    }
+
+    /// Wakes whoever sleeps for an engine.
+    pub(crate) fn wake_engines(&self) {
+        self.sessions.wake_engines();
+    }
+
+    /// The first engine's epoll set: readable when a turn has something to do.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.first().as_fd()
+    }
+
+    /// The same, for a program that sleeps on it between turns: see [`EventLoop::watch`].
+    #[must_use]
+    pub fn watch(&self) -> BorrowedFd<'_> {
+        self.first().watch()
+    }
+
+    // ---- Sessions and channels -------------------------------------------------------
+
+    /// Puts the source of incoming sessions into the first engine's care.
+    pub fn set_control_source(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
+        self.first()
+            .with_engine(|engine, _| engine.set_control_source(source))
+    }
+
+    /// Takes an open device port into care before it has a session: what its device says is
+    /// heard from now on, and it is closed if the device is removed.
+    ///
+    /// # Errors
+    /// Another node has it, or it is lost.
+    pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
+        let event_loop = self.event_loop(self.sessions.engine_of_rdma());
+        let cared = event_loop.with_engine(|engine, _| engine.care_for(site));
+        // Whoever sleeps has another time to wake up.
+        event_loop.bell.wake();
+        cared
+    }
+
+    /// Takes a finished handshake over as a session.
+    pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
+        let (engine, admission) = self.place(admission);
+        let event_loop = self.event_loop(engine);
+        let session =
+            event_loop.with_engine(|engine, context| engine.admit(self, admission, None, context));
+        // Bytes that came behind the handshake are in no socket any more: epoll is silent
+        // about them, so the leader takes them in a turn of its own.
+        event_loop.bell.wake();
+        session
+    }
+
+    /// Places a session that begins on an engine: the one that the program wants, or that has the
+    /// device port of its queue pair, or the least loaded one.
+    pub(crate) fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
+        let wanted = match &admission.rdma {
+            Some(_) => Some(self.sessions.engine_of_rdma()),
+            None => admission.engine,
+        };
+        let place = self.sessions.place(wanted);
+        let engine = place.engine();
+        admission.place = Box::new((admission.place, place));
+        (engine, admission)
+    }
+
+    /// What each engine counted, and its sessions but for those that have been forgotten.
+    #[must_use]
+    pub fn stats(&self) -> Vec<EngineStats> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        let stats = |event_loop: &Arc<EventLoop>| {
+            let (turns, links) = event_loop.with_engine(|engine, _| engine.stats());
+            EngineStats {
+                engine: event_loop.id(),
+                turns,
+                links,
+            }
+        };
+        self.event_loops.iter().map(stats).collect()
+    }
+
+    /// The next session that a peer dialed.
+    pub fn accept(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Arc<SessionShared>>, TimedOut> {
+        self.wait(&self.accept_waiters, deadline, Looks::Socket, || {
+            if let Some(session) = self.take_accepted() {
+                return Some(Some(session));
+            }
+            self.accepts_no_more().then_some(None)
+        })
+    }
+
+    /// Refuses who dials from now on, or leaves them to others who share the socket. Sessions
+    /// that are there go on, and who waits for another hears that none comes.
+    pub fn stop_accepting(&self) {
+        self.accepts_no_more.store(true, Ordering::Release);
+        self.first().with_engine(|engine, context| {
+            engine.stop_accepting();
+            self.accept_waiters.take(&mut context.wakers);
+        });
+        self.first().bell.wake();
+    }
+
+    /// The next session that a peer dialed, if one is there.
+    pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
+        // Only epoll knows of peers at the door.
+        self.look_around();
+        self.take_accepted()
+    }
+
+    /// `told` hears of all sessions, those first that are there.
+    pub(crate) fn gather(&self, told: &Arc<Told>) {
+        if fork::is_child() {
+            return;
+        }
+        for event_loop in &self.event_loops {
+            event_loop.with_engine(|engine, _| event_loop.gatherings.add(told, engine.sessions()));
+        }
+    }
+
+    /// Does something to one session; `None` if it is not there any more.
+    pub(crate) fn on_link<T>(
+        &self,
+        session: u64,
+        act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let engine = EngineId::of_session(session);
+        self.event_loop(engine).on_link(session, act)
+    }
+
+    // ---- Turns and waits -------------------------------------------------------------
+
+    /// Asks epoll and runs a turn of each engine, unless someone is running one now. Returns
+    /// whether there was anything to do: when it says no, the epoll set tells of whatever comes.
+    pub fn poll_ready(&self) -> bool {
+        let event_loops = self.event_loops.iter();
+        event_loops.fold(false, |moved, event_loop| event_loop.poll_ready() | moved)
+    }
+
+    /// Runs a turn of each engine for a call that does not wait, where callers turn engines.
+    pub(crate) fn poll_in_passing(&self) {
+        let event_loops = self.event_loops.iter();
+        event_loops.for_each(|event_loop| event_loop.poll_in_passing());
+    }
+
+    /// The same, which asks epoll too.
+    pub(crate) fn look_around(&self) {
+        let event_loops = self.event_loops.iter();
+        event_loops.for_each(|event_loop| event_loop.look_around());
+    }
+
+    /// Waits until `condition` holds, whichever engines make it so. Where calls turn engines, it
+    /// turns the first; whoever turns another wakes the thread.
+    pub(crate) fn wait<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        looks: Looks,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.first().wait(slot, deadline, looks, condition)
+    }
+}
+
+/// What an engine counted, and its sessions.
+#[derive(Debug)]
+pub struct EngineStats {
+    /// The engine.
+    pub engine: EngineId,
+    /// Its turns so far.
+    pub turns: u64,
+    /// Its sessions, the oldest first.
+    pub links: Vec<LinkStats>,
+}
+
+/// Steps by which tests drive a node that has one engine.
+#[cfg(test)]
+impl Runtime {
+    /// Begins to close every session, and does not wait for the end.
+    pub(crate) fn begin_close(&self) {
+        self.sessions.begin_close();
+        self.first()
+            .with_engine(|engine, context| engine.begin_close(None, context));
+    }
+
+    /// Receive buffers of an RDMA device that a session's peer may fill, and those that
+    /// nobody may.
+    pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
+        self.first()
+            .with_engine(|engine, _| engine.lent_and_free(session))
+    }
+
+    /// New wires of a session have come.
+    pub(crate) fn resume(&self, wires: crate::connection::NewWire) {
+        self.first()
+            .with_engine(|engine, context| engine.resume(wires, context));
+    }
+
+    /// Sessions that every turn looks at.
+    pub(crate) fn hot_sessions(&self) -> usize {
+        self.first().with_engine(|engine, _| engine.hot_sessions())
+    }
+
+    /// Looks whether a site's device is still there.
+    pub(crate) fn look_for_device(&self, site: Arc<Site>) {
+        self.first().look_for_device(site);
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
