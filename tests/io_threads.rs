@@ -221,7 +221,8 @@ fn a_node_of_several_engines_connects_to_itself_and_closes() {
         let (mut sender, mut receiver) = channel(&there, &here, "loop");
         sender.send(&7).expect("sent");
         assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 7);
-        assert!(node.close(LONG).undelivered.is_empty());
+        let report = node.close(LONG);
+        assert!(report.undelivered.is_empty(), "{fabric:?}: {report}");
         assert!(here.is_gone() && there.is_gone());
     }
 }

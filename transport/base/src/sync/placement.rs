@@ -15,7 +15,7 @@
 //!
 //! Nothing here is per message.
 
-use super::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use super::{AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
 
 /// Numbers of sessions by engine, and whether the node closes.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Placement {
         let least = || (0..loads.len()).min_by_key(|&engine| loads[engine]);
         let engine = wanted.or_else(least).expect("a node has an engine");
         loads[engine] += 1;
-        self.placed.fetch_add(1, Ordering::SeqCst);
+        self.placed.fetch_add(1, Ordering::AcqRel);
         engine
     }
 
@@ -57,22 +57,24 @@ impl Placement {
     #[must_use]
     pub fn leave(&self, engine: usize) -> bool {
         lock(&self.loads)[engine] -= 1;
-        // LAST, pairs with `is_over`.
-        let was_last = self.placed.fetch_sub(1, Ordering::SeqCst) == 1;
-        was_last && self.is_closing.load(Ordering::SeqCst)
+        let was_last = self.placed.fetch_sub(1, Ordering::AcqRel) == 1;
+        // LAST, pairs with `begin_close`.
+        fence(Ordering::SeqCst);
+        was_last && self.is_closing.load(Ordering::Acquire)
     }
 
     /// Notes that the node closes: its engines stop when the last session is over. Wake them
     /// afterwards.
     pub fn begin_close(&self) {
-        self.is_closing.store(true, Ordering::SeqCst);
+        self.is_closing.store(true, Ordering::Release);
+        // LAST, pairs with `leave`: whoever looks behind this finds no session, or is woken.
+        fence(Ordering::SeqCst);
     }
 
     /// Returns whether the node closes and no session is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        // LAST, pairs with `leave`.
-        self.is_closing.load(Ordering::SeqCst) && self.placed.load(Ordering::SeqCst) == 0
+        self.is_closing.load(Ordering::Acquire) && self.placed.load(Ordering::Acquire) == 0
     }
 
     /// Returns how many sessions each engine has.
