@@ -2,12 +2,17 @@
 //! engine has news.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, reason = "sessions are cut here and nothing else")]
+#[path = "resuming/cable.rs"]
+mod cable;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     thread,
     time::Duration,
 };
 
+use cable::Cable;
 use ibex::{
     Driver, Fabric, FanInEvent, ListenError, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
     Select, Sender,
@@ -221,9 +226,96 @@ fn a_node_of_several_engines_connects_to_itself_and_closes() {
         let (mut sender, mut receiver) = channel(&there, &here, "loop");
         sender.send(&7).expect("sent");
         assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 7);
+        sender.close().expect("delivered");
         let report = node.close(LONG);
         assert!(report.undelivered.is_empty(), "{fabric:?}: {report}");
         assert!(here.is_gone() && there.is_gone());
+    }
+}
+
+#[test]
+fn a_session_goes_on_over_another_connection_on_the_engine_that_it_has() {
+    let server = builder(Fabric::Tcp, 2).listen("127.0.0.1:0");
+    let server = server.build().expect("a node");
+    let client = builder(Fabric::Tcp, 2).build().expect("a node");
+    let cable = Cable::to(server.local_addr().expect("it listens"));
+    let dialed = [(); 2].map(|()| client.connect(cable.address).expect("a session"));
+    let accepted = [(); 2].map(|()| server.accept_timeout(LONG).expect("a session"));
+    let mut senders: Vec<Sender<u64, Pod>> = Vec::new();
+    for (at, peer) in dialed.iter().enumerate() {
+        let name = format!("at{at}");
+        senders.push(peer.channel(&name).codec::<Pod>().sender().unwrap());
+    }
+    let mut receivers = BTreeMap::new();
+    for peer in &accepted {
+        let name = incoming(peer);
+        let receiver: Receiver<u64, Pod> = peer.channel(&name).codec::<Pod>().receiver().unwrap();
+        receivers.insert(name, receiver);
+    }
+    let engines = |peers: &[Peer]| peers.iter().map(Peer::engine).collect::<Vec<_>>();
+    let before = (engines(&dialed), engines(&accepted));
+    assert_eq!(before.1.iter().sum::<usize>(), 1, "one on each");
+    for round in 0..3 {
+        for (sender, receiver) in senders.iter_mut().zip(receivers.values_mut()) {
+            sender.send(&round).expect("sent");
+            assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), round);
+        }
+        cable.cut();
+    }
+    for (sender, receiver) in senders.iter_mut().zip(receivers.values_mut()) {
+        sender.send(&9).expect("sent");
+        assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 9);
+    }
+    for peer in accepted.iter().chain(&dialed) {
+        assert!(peer.stats().resumes > 0 && !peer.is_gone());
+    }
+    assert_eq!((engines(&dialed), engines(&accepted)), before);
+}
+
+/// The last engines of a node close with their sessions, whichever end first.
+#[test]
+fn a_node_closes_with_sessions_on_every_engine() {
+    for fabric in FABRICS {
+        for first in [0, 1] {
+            let (nodes, [accepted, dialed]) = sessions(fabric, 4, 8);
+            assert!(nodes[first].close(LONG).undelivered.is_empty());
+            assert!(nodes[1 - first].close(LONG).undelivered.is_empty());
+            assert!(accepted.iter().chain(&dialed).all(Peer::is_gone));
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_drive_each_engine() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    for fabric in FABRICS {
+        runtime.block_on(async {
+            let tasks = || builder(fabric, 2).driver(Driver::Tasks);
+            let server = tasks().listen("127.0.0.1:0").build().expect("a node");
+            let client = tasks().build().expect("a node");
+            let address = server.local_addr().expect("it listens");
+            let mut ends = Vec::new();
+            for at in 0..4 {
+                let there = client.connect_async(address).await.expect("a session");
+                let here = server.accept_async().await.expect("a session");
+                ends.push(channel(&there, &here, &format!("at{at}")));
+            }
+            assert_eq!(server.stats().engines.len(), 2);
+            for number in 0..MESSAGES {
+                for (sender, receiver) in &mut ends {
+                    sender.send_async(&number).await.expect("sent");
+                    assert_eq!(*receiver.recv_async().await.expect("it comes"), number);
+                }
+            }
+            for (sender, _) in ends {
+                sender.close().expect("delivered");
+            }
+            let _ = client.close_async(LONG).await;
+            let _ = server.close_async(LONG).await;
+        });
     }
 }
 
