@@ -182,7 +182,7 @@ pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
 pub use sender::{Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
-pub use stats::{NodeSession, NodeStats, SessionState};
+pub use stats::{EngineStats, NodeSession, NodeStats, SessionState};
 pub use versions::{
     VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
 };

@@ -169,6 +169,7 @@ pub(crate) fn admission(
         max_channels: our_channels.min(info.limits.channels) as usize,
         payload_checksums,
         reconnect: Some(reconnect),
+        engine: None,
         place: Box::new((place, registered)),
         peer: PeerDescription {
             address: info.address,

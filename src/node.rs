@@ -257,6 +257,7 @@ impl Node {
         let (wait, wait_engine) = settings.waits();
         let runtime = Runtime::start(RuntimeConfig {
             driver: settings.driver,
+            engines: settings.io_threads,
             wait,
             wait_engine,
             cores: settings.cores.clone(),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_bootstrap::{Integrity, Policy};
-use ibex_transport::{engine::Wait, runtime::Driver};
+use ibex_transport::{engine::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
     Fabric, ListenError, Node, SettingError, ToAddress, address,
@@ -201,13 +201,39 @@ impl NodeBuilder {
         self
     }
 
-    /// Cores for the node's I/O thread; the first is used, and nobody else should be put
-    /// there. Default: none. Range: those that the process may run on; one that cannot be
+    /// Engines of the node, each with an I/O thread of its own. Default: 1. Range: 1 to 64.
+    ///
+    /// An engine has its own epoll set, arrival memory and sessions. A session that begins is
+    /// placed on the engine that has the fewest, and stays there; [`Peer::engine`](crate::Peer::engine)
+    /// tells which. All sessions over verbs are on one engine, which has the device port. Fan-ins,
+    /// groups and calls span engines.
+    ///
+    /// More than one is for nodes whose sessions keep a core busy: with one, threads that wait in
+    /// calls turn the engine themselves; with more, the I/O threads alone do, and a message passes
+    /// a wake-up more at each end. Each takes some 20 KiB and a core while messages flow; put
+    /// them on [cores](Self::cores) that nobody else uses.
+    ///
+    /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
+    /// blocks turns one engine, so the executor needs threads of its own for the others. Under
+    /// [`Driver::Caller`] there is one engine, and [`build`](Self::build) refuses more.
+    pub fn io_threads(mut self, io_threads: usize) -> Self {
+        let range = 1..=MOST_ENGINES as u64;
+        self.note(SettingError::check_count(
+            "io_threads",
+            io_threads as u64,
+            range,
+        ));
+        self.settings.io_threads = io_threads;
+        self
+    }
+
+    /// Cores for the node's I/O threads, one each, and from the first again where there are
+    /// fewer; nobody else should be put there. Default: none. Range: those that the process may run on; one that cannot be
     /// had is a warning.
     ///
-    /// Without cores, threads that wait in a call turn the engine themselves, and the I/O
-    /// thread does while none waits: a message goes through no thread but its sender's and
-    /// its receiver's. With cores the I/O thread alone turns the engine, beside whatever
+    /// Without cores and with one engine, threads that wait in a call turn it themselves, and the
+    /// I/O thread does while none waits: a message goes through no thread but its sender's and
+    /// its receiver's. With cores each I/O thread alone turns its engine, beside whatever
     /// the program computes, and wakes who waits. Under [`Driver::Caller`] and [`Driver::Tasks`]
     /// there is no such thread, and [`build`](Self::build) refuses cores.
     pub fn cores(mut self, cores: &[usize]) -> Self {

@@ -20,6 +20,7 @@ pub(crate) struct NodeSettings {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) driver: Driver,
     pub(crate) wait: Option<Wait>,
+    pub(crate) io_threads: usize,
     pub(crate) cores: Vec<usize>,
     pub(crate) shm: Policy,
     pub(crate) tcp: Policy,
@@ -52,6 +53,7 @@ impl Default for NodeSettings {
             name: None,
             driver: Driver::default(),
             wait: None,
+            io_threads: 1,
             cores: Vec::new(),
             shm: Policy::Auto,
             tcp: Policy::Auto,
@@ -98,9 +100,37 @@ impl NodeSettings {
         ];
         wishes.retain(|(fabric, _)| is_compiled_in(*fabric));
         check_fabrics(&wishes)?;
+        self.check_io_threads()?;
         self.check_cores()?;
         #[cfg(feature = "verbs")]
         self.rdma.check_relations()?;
+        Ok(())
+    }
+
+    /// Checks that callers turn one engine alone, and that each has some credit of its own.
+    fn check_io_threads(&self) -> Result<(), SettingConflict> {
+        if self.driver == Driver::Caller && self.io_threads > 1 {
+            return Err(SettingConflict {
+                settings: ["driver", "io_threads"],
+                values: [format!("{:?}", self.driver), self.io_threads.to_string()],
+                rule: "callers turn one engine; leave io_threads out, or make several nodes"
+                    .to_owned(),
+            });
+        }
+        let least = self.io_threads as u64 * LEAST_CREDIT;
+        if self.io_threads > 1 && self.node_credit_bytes < least {
+            return Err(SettingConflict {
+                settings: ["io_threads", "node_credit_bytes"],
+                values: [
+                    self.io_threads.to_string(),
+                    self.node_credit_bytes.to_string(),
+                ],
+                rule: format!(
+                    "each engine has {LEAST_CREDIT} bytes of node_credit_bytes at least; give the \
+                     node {least} or fewer I/O threads"
+                ),
+            });
+        }
         Ok(())
     }
 
@@ -142,7 +172,9 @@ impl NodeSettings {
         match self.driver {
             _ if cpus == 1 => (Wait::Event, Wait::Event),
             // Who spins for the I/O thread would keep a core from it.
-            Driver::Threads if cpus < 4 && !self.cores.is_empty() => (spin, Wait::Event),
+            Driver::Threads if cpus < 4 && (!self.cores.is_empty() || self.io_threads > 1) => {
+                (spin, Wait::Event)
+            }
             _ => (spin, spin),
         }
     }
@@ -172,6 +204,8 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     Ok(())
 }
 
+/// The least credit that is of use to an engine: a session over tcp may hold so much.
+const LEAST_CREDIT: u64 = 1 << 20;
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
 /// Bytes for peers where nobody says what the process may have.

@@ -246,6 +246,13 @@ impl Peer {
         &self.session.peer().reason
     }
 
+    /// Returns the number of the engine that turns the session, from 0 on. It stays the same
+    /// for as long as the session lasts; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+    #[must_use]
+    pub fn engine(&self) -> usize {
+        self.session.engine().index()
+    }
+
     /// Who the peer is.
     #[must_use]
     pub fn id(&self) -> PeerId {

@@ -3,7 +3,11 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
-use ibex_transport::{connection::LinkStats, runtime::Driver, session::SessionStats};
+use ibex_transport::{
+    connection::LinkStats,
+    runtime::{Driver, EngineStats as EngineCounts},
+    session::SessionStats,
+};
 
 use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
 
@@ -26,10 +30,31 @@ pub struct NodeStats {
     /// Whether who sleeps pays for doorbells by `membarrier`; else everyone does by a fence,
     /// because the kernel refuses that call.
     pub has_membarrier: bool,
-    /// Turns of the engine.
+    /// Turns of its engines.
     pub turns: u64,
-    /// Its sessions, the oldest first, but for those that are over and forgotten.
+    /// What each of its engines counted.
+    pub engines: Vec<EngineStats>,
+    /// Its sessions by engine, the oldest first, but for those that are over and forgotten.
     pub sessions: Vec<NodeSession>,
+}
+
+/// An engine in a [`NodeStats`]: see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// Its turns.
+    pub turns: u64,
+    /// Sessions that it has.
+    pub sessions: usize,
+    /// Messages that their channels sent.
+    pub sent: u64,
+    /// Messages that their channels received.
+    pub received: u64,
+    /// Bytes that their wires carried out.
+    pub bytes_sent: u64,
+    /// Bytes that their wires carried in.
+    pub bytes_received: u64,
 }
 
 /// A session in a [`NodeStats`].
@@ -39,6 +64,8 @@ pub struct NodeStats {
 pub struct NodeSession {
     /// Who the peer is.
     pub peer: PeerId,
+    /// The engine that turns it: its place in [`NodeStats::engines`].
+    pub engine: usize,
     /// Its address.
     pub address: SocketAddr,
     /// What the session's data goes over.
@@ -74,16 +101,38 @@ impl NodeStats {
         address: Option<SocketAddr>,
         driver: Driver,
         has_membarrier: bool,
-        (turns, links): (u64, Vec<LinkStats>),
+        counts: Vec<EngineCounts>,
     ) -> Self {
+        let (mut engines, mut sessions) = (Vec::new(), Vec::new());
+        for EngineCounts { turns, links, .. } in counts {
+            let of_engine: Vec<_> = links.into_iter().map(NodeSession::new).collect();
+            engines.push(EngineStats::of(turns, &of_engine));
+            sessions.extend(of_engine);
+        }
         Self {
             name,
             id,
             address,
             driver,
             has_membarrier,
+            turns: engines.iter().map(|engine| engine.turns).sum(),
+            engines,
+            sessions,
+        }
+    }
+}
+
+impl EngineStats {
+    fn of(turns: u64, sessions: &[NodeSession]) -> Self {
+        let channels = || sessions.iter().flat_map(|session| &session.channels);
+        let counters = || sessions.iter().map(|session| &session.counters);
+        Self {
             turns,
-            sessions: links.into_iter().map(NodeSession::new).collect(),
+            sessions: sessions.len(),
+            sent: channels().map(|channel| channel.sent).sum(),
+            received: channels().map(|channel| channel.received).sum(),
+            bytes_sent: counters().map(|counted| counted.bytes_sent).sum(),
+            bytes_received: counters().map(|counted| counted.bytes_received).sum(),
         }
     }
 }
@@ -93,6 +142,7 @@ impl NodeSession {
         let peer = link.session.peer();
         Self {
             peer: PeerId::of(peer),
+            engine: link.session.engine().index(),
             address: peer.address,
             fabric: fabric_of(link.session.fabric()),
             completion_polling: link.session.completion_polling(),
@@ -132,9 +182,32 @@ impl fmt::Display for NodeStats {
             self.sessions.len(),
             self.turns
         )?;
+        if self.engines.len() > 1 {
+            for (number, engine) in self.engines.iter().enumerate() {
+                writeln!(f, "  engine {number}: {engine}")?;
+            }
+        }
         self.sessions
             .iter()
             .try_for_each(|session| write!(f, "{session}"))
+    }
+}
+
+impl fmt::Display for EngineStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            turns,
+            sessions,
+            sent,
+            received,
+            bytes_sent,
+            bytes_received,
+        } = self;
+        write!(
+            f,
+            "{sessions} sessions, {turns} turns, sent {sent}, received {received}, bytes_sent \
+             {bytes_sent}, bytes_received {bytes_received}"
+        )
     }
 }
 
@@ -142,6 +215,7 @@ impl fmt::Display for NodeSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             peer,
+            engine: _,
             address,
             fabric,
             completion_polling,

@@ -1,4 +1,4 @@
-//! The two tasks that drive a node under [`Driver::Tasks`](crate::Driver::Tasks).
+//! The tasks that drive a node under [`Driver::Tasks`](crate::Driver::Tasks): two for each of its engines.
 
 use std::{
     future::poll_fn,
@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use ibex_transport::runtime::{Runtime, Step};
+use ibex_transport::runtime::{EventLoop, Runtime, Step};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::Handle,
     task::AbortHandle,
 };
 
-/// Starts the tasks in the runtime of `handle`, whose reactor watches the node's epoll set.
+/// Starts the tasks in the runtime of `handle`, whose reactor watches the engines' epoll sets.
 ///
 /// A node that loses them, because their runtime is shut down, is closed, waiting for up to
 /// `linger`.
@@ -25,18 +25,31 @@ use tokio::{
 ///
 /// Those of the reactor's `epoll_ctl`.
 pub(crate) fn spawn(runtime: &Arc<Runtime>, handle: &Handle, linger: Duration) -> io::Result<()> {
+    for event_loop in runtime.event_loops() {
+        spawn_for(event_loop, runtime, handle, linger)?;
+    }
+    Ok(())
+}
+
+fn spawn_for(
+    event_loop: &Arc<EventLoop>,
+    runtime: &Arc<Runtime>,
+    handle: &Handle,
+    linger: Duration,
+) -> io::Result<()> {
     let _context = handle.enter();
-    let set = EpollSet(runtime.epoll());
+    let set = EpollSet(event_loop.epoll());
     // SAFETY: the descriptor is open, and the same, for as long as `set` lives, and `AsyncFd` keeps
     // that until it has deregistered it.
     let descriptor = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;
     let flushing = {
-        let runtime = runtime.clone();
+        let event_loop = event_loop.clone();
         handle.spawn(poll_fn(move |context| {
-            runtime.poll_flushing(context.waker())
+            event_loop.poll_flushing(context.waker())
         }))
     };
     let driving = Driving {
+        event_loop: event_loop.clone(),
         runtime: runtime.clone(),
         descriptor,
         linger,
@@ -46,8 +59,9 @@ pub(crate) fn spawn(runtime: &Arc<Runtime>, handle: &Handle, linger: Duration) -
     Ok(())
 }
 
-/// The task that turns the engine when the reactor has news.
+/// The task that turns an engine when the reactor has news.
 struct Driving {
+    event_loop: Arc<EventLoop>,
     runtime: Arc<Runtime>,
     descriptor: AsyncFd<EpollSet>,
     linger: Duration,
@@ -67,7 +81,7 @@ impl Driving {
             }
         }
         for _ in 0..STEPS {
-            match self.runtime.step() {
+            match self.event_loop.step() {
                 Step::Moved => {}
                 Step::Parked => return Poll::Pending,
                 Step::Over => return Poll::Ready(()),
@@ -90,7 +104,7 @@ impl Drop for Driving {
 /// a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
 
-/// A node's epoll set, which the reactor watches.
+/// An engine's epoll set, which the reactor watches.
 struct EpollSet(Arc<OwnedFd>);
 
 impl AsRawFd for EpollSet {

@@ -103,6 +103,30 @@ const FINDERS: &[Finder] = &[
         ],
     },
     Finder {
+        package: "ibex-base",
+        tool: Tool::Loom,
+        test: "loom_placed_apart",
+        mutants: &["placed_twice"],
+    },
+    Finder {
+        package: "ibex-base",
+        tool: Tool::Loom,
+        test: "loom_the_last_session_is_noticed",
+        mutants: &["last_unnoticed"],
+    },
+    Finder {
+        package: "ibex-base",
+        tool: Tool::Loom,
+        test: "loom_lent_once",
+        mutants: &["lent_twice"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Proptest,
+        test: "a_session_is_of_the_engine_that_numbered_it",
+        mutants: &["wrong_engine"],
+    },
+    Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_registered_or_seen",

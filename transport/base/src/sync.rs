@@ -12,10 +12,13 @@ use std::sync::PoisonError;
 mod armed_queue;
 mod barrier;
 mod biased_lock;
+mod lent_limit;
+mod placement;
 
 pub use armed_queue::{ArmedQueue, EventQueue, Slept};
 pub use barrier::Asymmetry;
 pub use biased_lock::BiasedLock;
+pub use lent_limit::LentLimit;
 #[cfg(loom)]
 pub use loom::{
     cell::UnsafeCell,
@@ -26,6 +29,7 @@ pub use loom::{
     },
     thread,
 };
+pub use placement::Placement;
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,

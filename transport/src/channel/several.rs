@@ -16,7 +16,7 @@ use ibex_protocol::format::control::Ask;
 use ibex_ring::parking::{Condition, Patience, TimedOut, WaitSlot};
 
 use super::{ReceiveHandle, SendHandle, TaskWait};
-use crate::runtime::{Driver, Gathering, Looks, Runtime};
+use crate::runtime::{Driver, EventLoop, Gathering, Looks};
 
 /// Where callers turn the engine, one end that has something all the time keeps nothing from
 /// the others that a turn brings: one in so many calls that find something runs one.
@@ -57,11 +57,11 @@ pub trait OfAnyPeer: fmt::Debug {
 }
 
 impl Awaited<'_> {
-    fn runtime(&self) -> &Arc<Runtime> {
+    fn event_loop(&self) -> &Arc<EventLoop> {
         match self {
-            Self::Message(handle) => handle.session().runtime(),
-            Self::Acknowledgement(handle, _) => handle.session().runtime(),
-            Self::OfAnyPeer(peers) => peers.gathering().runtime(),
+            Self::Message(handle) => &handle.session().event_loop,
+            Self::Acknowledgement(handle, _) => &handle.session().event_loop,
+            Self::OfAnyPeer(peers) => peers.gathering().runtime().first(),
         }
     }
 
@@ -186,16 +186,17 @@ impl Several {
         if let Some(found) = self.look(ends, false) {
             self.found = self.found.wrapping_add(1);
             if self.found.is_multiple_of(FOUND_PER_TURN) {
-                ends.end(found).runtime().look_around();
+                ends.end(found).event_loop().look_around();
             }
             return Ok(found);
         }
         let first = ends.end(0);
-        let (runtime, mut looks) = (first.runtime().clone(), first.looks());
+        let (event_loop, mut looks) = (first.event_loop().clone(), first.looks());
         for number in 1..count {
             let end = ends.end(number);
             assert!(
-                runtime.driver() != Driver::Caller || Arc::ptr_eq(end.runtime(), &runtime),
+                event_loop.node.driver() != Driver::Caller
+                    || Arc::ptr_eq(end.event_loop(), &event_loop),
                 "ends of several nodes, whose engines are turned by callers"
             );
             looks = looks.max(end.looks());
@@ -209,14 +210,14 @@ impl Several {
             for number in 0..count {
                 ends.end(number).ask_in_passing();
             }
-            runtime.poll_in_passing();
+            event_loop.poll_in_passing();
             return self.look(ends, false).ok_or(TimedOut);
         };
         self.waits.resize_with(count, TaskWait::default);
         // No use in looking before engines elsewhere have heard of it.
         self.ask(ends, false);
         let place = self.place.clone();
-        runtime.wait(
+        event_loop.wait(
             &place.slot,
             deadline,
             looks,

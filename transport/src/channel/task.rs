@@ -513,7 +513,7 @@ impl Runtime {
         if found.is_ready() {
             return found;
         }
-        self.accept_waiters().renew(&mut wait.ticket, waker);
+        self.accept_waiters.renew(&mut wait.ticket, waker);
         let found = look();
         if found.is_ready() {
             self.leave_accept(wait);
@@ -527,7 +527,7 @@ impl Runtime {
             // Nobody will use it.
             return *wait = TaskWait::default();
         }
-        self.accept_waiters().leave(&mut wait.ticket);
+        self.accept_waiters.leave(&mut wait.ticket);
     }
 }
 
@@ -553,7 +553,7 @@ impl Gathering {
         if may_look && first && in_memory && wait.promptness.is_worth_a_look() {
             let looks = Self::looks(in_memory);
             let look = promptness::LOOK;
-            if let Some(found) = self.runtime().look_for(look, looks, &mut condition) {
+            if let Some(found) = self.runtime().first().look_for(look, looks, &mut condition) {
                 wait.promptness.came();
                 return Poll::Ready(found);
             }

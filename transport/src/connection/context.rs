@@ -7,12 +7,12 @@ use ibex_ring::parking::Wakers;
 use crate::{
     connection::{MemoryWanted, Redialing},
     rdma::Site,
-    runtime::Runtime,
+    runtime::{EventLoop, NodeState},
 };
 
 /// What a turn collects for after the lock.
 pub(crate) struct Context<'a> {
-    pub(crate) runtime: &'a Runtime,
+    pub(crate) event_loop: &'a EventLoop,
     pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<MemoryWanted>,
     /// Sites whose devices may be gone; to ask takes long.
@@ -24,9 +24,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(runtime: &'a Runtime) -> Self {
+    pub(crate) fn new(event_loop: &'a EventLoop) -> Self {
         Self {
-            runtime,
+            event_loop,
             wakers: Wakers::new(),
             wanted: Vec::new(),
             unsure_sites: Vec::new(),
@@ -35,10 +35,15 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Returns what the engine shares with the node's others.
+    pub(crate) fn node(&self) -> &'a NodeState {
+        &self.event_loop.node
+    }
+
     /// Whether nothing is to be done after the lock: whoever has found nothing else may keep it.
     pub(crate) fn is_empty(&self) -> bool {
         let Self {
-            runtime: _,
+            event_loop: _,
             wakers,
             wanted,
             unsure_sites,

@@ -158,7 +158,7 @@ impl Core {
         if self.phase == Phase::Up {
             let peer = self.common.shared.peer_in_log();
             warn_of!(
-                context.runtime.warnings,
+                context.node().warnings,
                 Warning::SessionEnded(mem::discriminant(&cause)),
                 format_args!("{peer}: {cause}"),
                 %peer, why = %cause, "session ended"

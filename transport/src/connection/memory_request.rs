@@ -36,13 +36,13 @@ impl MemoryWanted {
             end,
             purpose,
         } = self;
-        if session.runtime.on_link(session.id, |_, _| ()).is_none() {
+        if session.event_loop.on_link(session.id, |_, _| ()).is_none() {
             return;
         }
         match purpose {
             Purpose::Large { sequence, length } => {
                 let memory = session.lease_for_arrival(length as usize);
-                session.runtime.on_link(session.id, |link, context| {
+                session.event_loop.on_link(session.id, |link, context| {
                     link.core.large_memory(end, sequence, memory, context);
                 });
             }
@@ -54,13 +54,13 @@ impl MemoryWanted {
             } => {
                 let (from, end_at) = (from as usize, to as usize);
                 let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
-                session.runtime.on_link(session.id, |link, _| {
+                session.event_loop.on_link(session.id, |link, _| {
                     link.core.large_memory_grew(end, sequence, to, populated);
                 });
             }
             Purpose::Landings => {
                 let blocks = session.lease_landings();
-                session.runtime.on_link(session.id, |link, _| {
+                session.event_loop.on_link(session.id, |link, _| {
                     link.core.grant_landings(end, blocks);
                 });
             }

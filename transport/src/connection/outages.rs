@@ -104,7 +104,7 @@ impl Core {
         let process = PeerProcess::find(reconnect.terms.process);
         let has_ended = matches!(process, PeerProcess::Ended);
         let runs_anew = reconnect.peer_runs_anew;
-        let timeout = context.runtime.session_timeout();
+        let timeout = context.node().session_timeout();
         let mut outage = Outage::new(now, cause, process, progress);
         let past = reconnect.past.take();
         if past.is_some_and(|past| outage.continue_from(&past, timeout)) {
@@ -225,7 +225,7 @@ impl Core {
 
     /// The peer did not come back in time.
     pub(super) fn give_up(&mut self, context: &mut Context<'_>) {
-        let timeout = context.runtime.session_timeout();
+        let timeout = context.node().session_timeout();
         let Some(outage) = self.outage() else {
             return;
         };

@@ -23,7 +23,7 @@ use crate::{
 impl Core {
     /// The session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
-        if context.runtime.is_draining() {
+        if context.node().is_draining() {
             self.common.session.say_draining(false);
         }
         let peer = self.common.shared.peer();
@@ -40,7 +40,7 @@ impl Core {
         if let What::Gone { cause } = &what {
             self.common.shared.ended(cause, &mut context.wakers);
         }
-        let events = &context.runtime.events;
+        let events = &context.node().events;
         events.tell(self.common.shared.peer(), what, &mut context.wakers);
     }
 

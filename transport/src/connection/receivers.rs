@@ -244,7 +244,7 @@ impl Core {
     /// Gets memory for what was announced, as far as the channel may have it, and not more of
     /// the session have memory and do not come: at once if some is kept, else off the turn.
     pub(super) fn want_large(&mut self, end: u32, context: &mut Context<'_>) {
-        if !context.runtime.memory.has_room() {
+        if !context.node().memory.has_room() {
             let again = clock::now() + LOOK_FOR_ROOM;
             self.common.timers.set_sooner(Timer::Memory, again);
             self.lacks_room(end);
@@ -372,7 +372,7 @@ impl Core {
         until: u64,
         context: &mut Context<'_>,
     ) {
-        let budget = context.runtime.memory;
+        let budget = context.node().memory;
         let Some(large) = self.large_in(end, sequence) else {
             return;
         };
@@ -414,7 +414,7 @@ impl Core {
         let is_charged = large.lacks == Lack::Memory
             || memory
                 .claim_mut()
-                .is_some_and(|claim| context.runtime.charge(claim, to - from));
+                .is_some_and(|claim| context.node().charge(claim, to - from));
         if !is_charged {
             large.lacks = Lack::Room;
             let again = clock::now() + LOOK_FOR_ROOM;

@@ -70,7 +70,7 @@ impl Connection {
                 Duration::ZERO
             }
         };
-        if looked_for >= context.runtime.notice_timeout() {
+        if looked_for >= context.node().notice_timeout() {
             let why = format!("its host has not answered for {unanswered:?}");
             self.wire_broke(EndCause::lost(why), tools, context);
         }

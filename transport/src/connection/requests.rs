@@ -80,7 +80,7 @@ impl Core {
         context: &mut Context<'_>,
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell())
+        let cells = CellBlock::lease(spec.window.messages as usize, context.event_loop.bell())
             .map_err(refused)?;
         let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
         let id = self
@@ -105,7 +105,7 @@ impl Core {
         if self.phase != Phase::Up {
             return Err(CannotOpen::SessionOver);
         }
-        let segments = &context.runtime.control_segments;
+        let segments = &context.node().control_segments;
         let local = self.local.as_mut();
         local
             .map(|local| local.lease_block(segments))

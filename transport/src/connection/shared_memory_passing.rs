@@ -173,7 +173,7 @@ impl Core {
                     if !mem::replace(&mut local.lacks_descriptor, true) {
                         let peer = self.common.shared.peer_in_log();
                         warn_of!(
-                            context.runtime.warnings,
+                            context.node().warnings,
                             Warning::NoDescriptor,
                             peer,
                             %peer,

@@ -8,7 +8,7 @@ use ibex_tls::Tls;
 use crate::{
     connection::ReconnectTerms,
     rdma::PreparedPair,
-    session::PeerDescription,
+    session::{EngineId, PeerDescription},
     shared_memory::UnixWires,
     wire::stream::{Layer, say_last_word},
 };
@@ -36,6 +36,9 @@ pub struct Admission {
     /// How the session gets another connection when this one breaks, where both ends can go
     /// on over it.
     pub reconnect: Option<ReconnectTerms>,
+    /// The engine that turns it; none lets the node choose. One over a queue pair is turned by
+    /// the engine that has the device port.
+    pub engine: Option<EngineId>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
 }

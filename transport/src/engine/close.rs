@@ -10,7 +10,7 @@ use ibex_protocol::format::control::CloseReason;
 use super::Engine;
 use crate::{
     connection::{Connection, Context},
-    node::{CloseReport, Undelivered},
+    node::Undelivered,
 };
 
 /// Whether the node is being closed.
@@ -96,27 +96,29 @@ impl Engine {
         (!is_over).then_some(deadline)
     }
 
-    /// Whether the I/O thread has nothing more to do.
+    /// Returns whether the I/O thread has nothing more to do: no engine of the node has a session
+    /// any more, which might come back here.
     pub(crate) fn is_finished(&self) -> bool {
-        self.closing != Closing::No && self.links.is_empty()
+        self.closing != Closing::No && self.links.is_empty() && self.sessions.are_over()
     }
 
-    /// Ends what is left, and says what was not delivered.
-    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
-        let mut report = CloseReport {
-            undelivered: mem::take(&mut self.undelivered),
-        };
+    /// Ends what is left. Returns the channels whose messages were not delivered.
+    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> Vec<Undelivered> {
+        // Sessions that have not begun do not, and their peers are told.
+        let mail = context.event_loop.take_news(&mut Vec::new());
+        self.take_mail(mail, context);
+        let mut undelivered = mem::take(&mut self.undelivered);
         for mut link in mem::take(&mut self.links).into_values() {
-            report.undelivered.extend(link.core.undelivered());
+            undelivered.extend(link.core.undelivered());
             let why = "this node was closed before the peer answered";
             link.fail_at_once(why, &mut self.tools, context);
             link.unregister(&self.tools.epoll);
         }
-        self.stop_listening_if_over();
+        self.control = None;
+        self.control_deadline = None;
         self.hot.clear();
         self.timed.clear();
         self.close_sites();
-        context.runtime.events.close(&mut context.wakers);
-        report
+        undelivered
     }
 }

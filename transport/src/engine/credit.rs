@@ -1,5 +1,14 @@
 //! Shares of a node's arrival memory: what the brokers are told of sessions, and how their
 //! decisions are carried out.
+//!
+//! The limit is the node's. A lone engine has all of it. Of several engines each has an equal part
+//! of one half for good, so that none can be starved, and borrows of the other half in steps: when
+//! a session wants and the engine's broker has less left than a session may hold. It gives a step
+//! back when it has two free, as sessions end.
+
+use std::sync::Arc;
+
+use ibex_base::sync::LentLimit;
 
 use ibex_protocol::{
     credit::{
@@ -16,16 +25,17 @@ impl Engine {
     /// Does what the brokers decide.
     #[inline]
     pub(super) fn share_credit(&mut self, context: &mut Context<'_>) {
-        if brokers(&mut self.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
+        if brokers(&mut self.credit.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
             self.share_wanted_credit(context);
         }
     }
 
     fn share_wanted_credit(&mut self, context: &mut Context<'_>) {
+        self.credit.borrow();
         loop {
             let links = &self.links;
             let used = |session| links.get(session).map_or(0, |link| link.credit_used());
-            let action = brokers(&mut self.broker, &mut self.sites)
+            let action = brokers(&mut self.credit.broker, &mut self.sites)
                 .find_map(|broker| broker.poll_action(used));
             let Some(action) = action else {
                 return;
@@ -38,7 +48,7 @@ impl Engine {
             link.handle_credit(action);
             link.settle(&mut self.tools, context);
             let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
+            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             if link.is_finished() {
                 self.remove(session);
             }
@@ -68,10 +78,72 @@ fn brokers<'a>(
     [broker].into_iter().chain(of_sites)
 }
 
-/// What a node can take in over tcp.
-pub(super) fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
+/// The credit of an engine's sessions over tcp.
+pub(super) struct Credit {
+    pub(super) broker: CreditBroker,
+    /// What no engine of the node has.
+    limit: Arc<LentLimit>,
+    /// So much is borrowed at a time.
+    step: u64,
+    borrowed: u64,
+    /// The most that a session may hold.
+    most: u64,
+}
+
+impl Credit {
+    pub(super) fn new(config: &RuntimeConfig, limit: Arc<LentLimit>) -> Self {
+        let settings = arrival_bytes(config);
+        Self {
+            broker: CreditBroker::new(settings),
+            limit,
+            step: settings
+                .most
+                .max(config.node_credit_bytes / (4 * config.engines as u64)),
+            borrowed: 0,
+            most: settings.most,
+        }
+    }
+
+    /// Borrows a step of the node's limit, if sessions want more than there is here.
+    fn borrow(&mut self) {
+        if self.broker.is_wanted() && self.broker.free() < self.most {
+            let lent = self.limit.borrow_up_to(self.step);
+            self.borrowed += lent;
+            self.broker.grow(lent);
+        }
+    }
+
+    /// Gives a step back that sessions which ended have left.
+    pub(super) fn give_back(&mut self) {
+        if self.borrowed > 0 && !self.broker.is_wanted() && self.broker.free() >= 2 * self.step {
+            let lent = self.step.min(self.borrowed);
+            self.broker.shrink(lent);
+            self.borrowed -= lent;
+            self.limit.give_back(lent);
+        }
+    }
+}
+
+/// Returns what engines may borrow of the node's credit.
+pub(crate) fn lendable_credit(config: &RuntimeConfig) -> u64 {
+    let own = own_bytes(config).saturating_mul(config.engines as u64);
+    config.node_credit_bytes.saturating_sub(own)
+}
+
+/// Returns the part of the node's credit that is each engine's own.
+fn own_bytes(config: &RuntimeConfig) -> u64 {
+    match config.engines as u64 {
+        1 => config.node_credit_bytes,
+        engines => Carriage::Stream
+            .grain()
+            .max(config.node_credit_bytes / (2 * engines)),
+    }
+}
+
+/// Returns what an engine can take in over tcp before it borrows.
+fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
     BrokerSettings {
-        capacity: config.node_credit_bytes + MAX_SESSIONS * CONTROL_RESERVE_BYTES,
+        capacity: own_bytes(config) + MAX_SESSIONS * CONTROL_RESERVE_BYTES,
         reserve: CONTROL_RESERVE_BYTES,
         max_sessions: MAX_SESSIONS,
         grain: Carriage::Stream.grain(),

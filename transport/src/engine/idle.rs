@@ -102,7 +102,7 @@ impl Engine {
             let goes_on = self.links.get_mut(session).is_some_and(|link| {
                 link.is_watched = link.look_for_silence(&mut self.tools, context);
                 let report = link.take_credit_report();
-                report_credit(&mut self.broker, &mut self.sites, session, report);
+                report_credit(&mut self.credit.broker, &mut self.sites, session, report);
                 // The peer may have been found not to answer.
                 note_deadline(link, &mut self.timed);
                 if link.core.is_broken_off() || link.is_finished() {
@@ -124,8 +124,8 @@ impl Engine {
     fn rest_pools(&mut self, context: &mut Context<'_>) -> bool {
         // The rings that this turn takes go back to them behind it.
         let will_keep = !context.leftovers.is_empty();
-        let rings = &context.runtime.ring_arena;
-        let large = [&context.runtime.large_pool, &context.runtime.granted_pool];
+        let rings = &context.node().ring_arena;
+        let large = [&context.node().large_pool, &context.node().granted_pool];
         let surplus = (rings.take_surplus(), large.map(LargePool::take_surplus));
         if !surplus.0.is_empty() || surplus.1.iter().any(|buffers| !buffers.is_empty()) {
             context.leftovers.push(Box::new(surplus));

@@ -1,4 +1,4 @@
-//! The engine: all sessions of a node, and the turn that moves them.
+//! The engine: the sessions that a node has placed on it, and the turn that moves them.
 //!
 //! A turn reads the sockets that were hot lately directly and asks epoll only now and
 //! then; before the leader sleeps every ring is armed, looked at once more, and the
@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_base::sync::Asymmetry;
-use ibex_protocol::{credit::broker::CreditBroker, id_map::IdMap};
+use ibex_base::sync::{Asymmetry, LentLimit};
+use ibex_protocol::id_map::IdMap;
 use ibex_ring::{memory::BlockPool, parking::Bell};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -23,13 +23,16 @@ mod close;
 mod credit;
 mod idle;
 mod listener;
+mod mail;
 mod poll;
 mod rdma_ports;
 mod resume;
 mod wait;
 
 pub use admission::Admission;
+pub(crate) use credit::lendable_credit;
 pub use listener::{ControlSource, Incoming};
+pub(crate) use mail::Mail;
 pub(crate) use poll::{Ready, sleep};
 pub use wait::Wait;
 
@@ -38,30 +41,36 @@ use crate::{
     connection::{Connection, Context, Handover, LinkStats, compaction::compact_pool},
     node::{Undelivered, Warning, Warnings, warn_of},
     rdma::PreparedPair,
-    runtime::{Driving, Runtime, RuntimeConfig, waiting::Errands},
-    session::state::{Over, PeerInLog, SessionShared},
+    runtime::{Driving, Runtime, RuntimeConfig, Sessions, waiting::Errands},
+    session::{
+        EngineId,
+        state::{Over, PeerInLog, SessionShared},
+    },
     wire::{EpollToken, Tools, stream::outbound::Lists},
 };
 use alarm::Alarm;
 use close::Closing;
-use credit::report_credit;
+use credit::{Credit, report_credit};
 use idle::Watch;
 use poll::{Readiness, SITE_WIRE, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL};
 use rdma_ports::{PortLooks, PortPoller};
 
-/// All sessions of a node.
+/// Sessions of a node, and what they use while they are turned.
 pub(crate) struct Engine {
+    id: EngineId,
     tools: Tools,
 
     // Sessions.
     links: IdMap<Box<Connection>, u64>,
     next_session: u64,
+    /// Those of all engines.
+    sessions: Sessions,
     /// Sessions whose socket is read every turn.
     hot: Vec<u64>,
     /// Sessions with a deadline.
     timed: Vec<u64>,
     /// Who of those whose data comes over tcp may have how much of it in flight.
-    broker: CreditBroker,
+    credit: Credit,
 
     /// Sessions that may be silent.
     watch: Watch,
@@ -116,10 +125,12 @@ const TURNS_PER_EPOLL: u64 = 64;
 const HOT_TURNS: u32 = 256;
 
 impl Engine {
+    /// An engine without sessions, of a node whose engines share `sessions`, credit and warnings.
     pub(crate) fn new(
+        id: EngineId,
         bell: &'static Bell,
         config: &RuntimeConfig,
-        warnings: Arc<Warnings>,
+        (sessions, credit, warnings): (Sessions, Arc<LentLimit>, Arc<Warnings>),
     ) -> io::Result<Self> {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
         epoll::add(
@@ -142,6 +153,7 @@ impl Engine {
             )?;
         }
         Ok(Self {
+            id,
             tools: Tools {
                 blocks: BlockPool::default(),
                 compact_blocks: compact_pool(),
@@ -150,7 +162,8 @@ impl Engine {
                 share_is_spent: false,
             },
             links: IdMap::new(),
-            next_session: 1,
+            next_session: id.first_session(),
+            sessions,
             hot: Vec::new(),
             timed: Vec::new(),
             watch: Watch::default(),
@@ -160,7 +173,7 @@ impl Engine {
             sleeps_until: None,
             alarm,
             errands: Errands::default(),
-            broker: CreditBroker::new(credit::arrival_bytes(config)),
+            credit: Credit::new(config, credit),
             control: None,
             control_deadline: None,
             turns: 0,
@@ -236,14 +249,14 @@ impl Engine {
     /// What handles left since the last turn.
     #[inline]
     fn take_marks(&mut self, context: &mut Context<'_>) -> bool {
-        context.runtime.is_marked() && self.take_left_marks(context)
+        context.event_loop.is_marked() && self.take_left_marks(context)
     }
 
     #[inline(never)]
     fn take_left_marks(&mut self, context: &mut Context<'_>) -> bool {
         let mut marks = mem::take(&mut self.marks);
-        context.runtime.take_marks(&mut marks);
-        let any = !marks.is_empty();
+        let mail = context.event_loop.take_news(&mut marks);
+        let any = !marks.is_empty() || !mail.is_empty();
         for mark in marks.drain(..) {
             let (session, end) = match mark {
                 Mark::Ready { session, end } | Mark::Released { session, end } => (session, end),
@@ -257,6 +270,7 @@ impl Engine {
             }
         }
         self.marks = marks;
+        self.take_mail(mail, context);
         any
     }
 
@@ -290,7 +304,7 @@ impl Engine {
     fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
         match readiness.token {
             TOKEN_BELL => {
-                context.runtime.drain_bell(self);
+                context.event_loop.drain_bell(self);
                 self.answer_guards(context);
             }
             TOKEN_ALARM => {
@@ -313,7 +327,7 @@ impl Engine {
                         link.core.bell_rang(&self.tools, context);
                         note_deadline(link, &mut self.timed);
                         self.watch.take_in(link);
-                        if context.runtime.is_watched() {
+                        if context.event_loop.is_watched() {
                             // Whoever runs this turn looks for messages after it.
                             link.core.arm_receivers();
                         }
@@ -340,7 +354,7 @@ impl Engine {
 
     #[inline]
     fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
-        if context.runtime.guard_rang() {
+        if context.event_loop.guard_rang() {
             self.answer_guards(context);
         }
         let mut progress = false;
@@ -353,7 +367,7 @@ impl Engine {
             };
             let has_moved = link.turn(&mut self.tools, context);
             // Who sleeps on the epoll set itself is told of everything by it.
-            if !context.runtime.sleeps_elsewhere() {
+            if !context.event_loop.sleeps_elsewhere() {
                 link.stay_awake(&self.tools.epoll);
             }
             if has_moved {
@@ -361,7 +375,7 @@ impl Engine {
                 link.heat = HOT_TURNS;
                 self.watch.take_in(link);
                 let report = link.take_credit_report();
-                report_credit(&mut self.broker, &mut self.sites, session, report);
+                report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             } else {
                 link.heat = link.heat.saturating_sub(1);
                 if link.heat > 0
@@ -422,32 +436,9 @@ impl Engine {
         self.control_deadline = control.next_deadline();
         let any = !incoming.is_empty();
         for incoming in incoming {
-            let admission = match incoming {
-                Incoming::Session(admission) => *admission,
-                Incoming::Wires(wires) => {
-                    self.resume(*wires, context);
-                    continue;
-                }
-            };
-            let Some(runtime) = context.runtime.arc() else {
-                continue;
-            };
-            let accepted_on = admission.stream.local_addr().ok();
-            let peer = admission.peer.clone();
-            match self.admit(&runtime, admission, accepted_on, context) {
-                Ok(session) => context.runtime.push_accepted(session, &mut context.wakers),
-                Err(error) => {
-                    let peer = PeerInLog {
-                        peer: &peer,
-                        accepted_on,
-                    };
-                    warn_of!(
-                        self.warnings,
-                        Warning::NotSetUp,
-                        format_args!("{peer}: {error}"),
-                        %peer, %error, "a session could not be set up"
-                    );
-                }
+            match incoming {
+                Incoming::Session(admission) => self.place_session(*admission, context),
+                Incoming::Wires(wires) => self.resume(*wires, context),
             }
         }
         any
@@ -471,7 +462,7 @@ impl Engine {
             };
             link.expire(now, &mut self.tools, context);
             let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
+            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             if link.has_left_site {
                 self.left_site(session, context);
                 at += 1;
@@ -497,7 +488,7 @@ impl Engine {
     fn remove(&mut self, session: u64) {
         self.leaves_site(session);
         if let Some(mut link) = self.links.remove(session) {
-            self.broker.leave(session);
+            self.credit.broker.leave(session);
             link.unregister(&self.tools.epoll);
             link.shared().end();
             if self.closing != Closing::No {
@@ -506,6 +497,7 @@ impl Engine {
         }
         self.hot.retain(|&hot| hot != session);
         self.timed.retain(|&timed| timed != session);
+        self.credit.give_back();
         self.watch.forget(session);
         self.stop_listening_if_over();
     }
@@ -690,7 +682,7 @@ impl Engine {
         };
         let link = Connection::new(shared.clone(), handover, &mut self.tools)?;
         if link.needs_credit() {
-            self.broker.join(id).map_err(io::Error::other)?;
+            self.credit.broker.join(id).map_err(io::Error::other)?;
         }
         self.links.insert(id, Box::new(link));
         // A deadline that comes while messages flow shall not meet the allocator.
@@ -698,12 +690,15 @@ impl Engine {
         self.watch.make_room(self.links.len());
         self.joins_site(id, ticket, context)?;
         self.runs_anew(shared.peer(), context);
+        self.tell_of_run(runtime, shared.peer());
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |link, context| {
             link.core.tell_of_connection(context);
         });
-        context.runtime.session_came(&shared, &mut context.wakers);
+        context
+            .event_loop
+            .session_came(&shared, &mut context.wakers);
         Ok(shared)
     }
 
@@ -723,7 +718,7 @@ impl Engine {
         let result = act(link, context);
         link.settle(&mut self.tools, context);
         let report = link.take_credit_report();
-        report_credit(&mut self.broker, &mut self.sites, session, report);
+        report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         note_deadline(link, &mut self.timed);
         self.watch.take_in(link);
         if link.has_left_site {

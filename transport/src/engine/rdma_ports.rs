@@ -305,7 +305,7 @@ impl Engine {
                 link.handle_completion(&completion, shared, &mut self.tools, context);
             }
             let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
+            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         }
         self.refill_site(at, context);
         Ok(())
@@ -410,7 +410,7 @@ impl Engine {
             // It may have said that a ring is not needed any more.
             self.watch.take_in(link);
             let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
+            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         }
         follows
     }
@@ -427,7 +427,7 @@ impl Engine {
                 link.turn(&mut self.tools, context);
                 note_deadline(link, &mut self.timed);
                 let report = link.take_credit_report();
-                report_credit(&mut self.broker, &mut self.sites, session, report);
+                report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             }
         }
     }
@@ -538,7 +538,7 @@ impl Engine {
         if index % 2 == COMPLETIONS {
             // The leader armed the queue for itself, and nobody else arms it again: who
             // turns the engine meanwhile leaves it its event.
-            if !context.runtime.may_drain(self) {
+            if !context.event_loop.may_drain(self) {
                 return;
             }
             let care = &mut self.sites[at];

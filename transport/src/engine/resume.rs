@@ -16,8 +16,9 @@ impl Engine {
     pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
         let is_meant = |link: &Connection| link.core.is_named(&wires.session) && !link.core.dials();
         let named = self.links.values().find(|link| is_meant(link));
-        if let Some(session) = named.map(|link| link.id()) {
-            self.resume_session(session, wires, context);
+        match named.map(|link| link.id()) {
+            Some(session) => self.resume_session(session, wires, context),
+            None => self.pass_on(wires, context),
         }
     }
 
@@ -66,9 +67,9 @@ impl Engine {
         if !link.take_wire(wires, &mut self.tools, context)? {
             return Ok(());
         }
-        self.broker.leave(session);
+        self.credit.broker.leave(session);
         if link.needs_credit() {
-            return self.broker.join(session).map_err(io::Error::other);
+            return self.credit.broker.join(session).map_err(io::Error::other);
         }
         self.joins_site(session, ticket, context)
     }

@@ -1,6 +1,6 @@
 //! Draining: calls that were begun here end, and no other begins.
 //!
-//! What serves calls registers, and looks at [`Runtime::is_draining`] behind counting each call
+//! What serves calls registers, and looks at [`NodeState::is_draining`] behind counting each call
 //! that comes; whoever drains sets that before it reads the counts. Both in one order with all
 //! others, so that a call is refused by the one or counted by the other.
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 
 use crate::{
     node::Undelivered,
-    runtime::{Runtime, waiting::Looks},
+    runtime::{EventLoop, NodeState, Runtime, waiting::Looks},
     session::SessionShared,
 };
 
@@ -106,7 +106,7 @@ impl SessionShared {
     }
 }
 
-impl Runtime {
+impl NodeState {
     /// Returns whether no call is begun here any more.
     #[inline]
     #[must_use]
@@ -123,20 +123,6 @@ impl Runtime {
         if self.is_draining() {
             service.refuse_waiting();
         }
-    }
-
-    /// Begins no call any more, tells peers so, and refuses what waits.
-    pub fn begin_drain(&self) {
-        if fork::is_child() {
-            return;
-        }
-        self.stop_accepting();
-        self.draining.is_draining.store(true, Ordering::SeqCst);
-        self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link, _| link.core.say_draining());
-        });
-        self.bell.wake();
-        self.for_services(|service| service.refuse_waiting());
     }
 
     /// Calls that have begun here and not ended.
@@ -171,13 +157,46 @@ impl Runtime {
         self.for_services(|service| service.say_drained());
     }
 
+    /// Has who drains look again: a call has ended, words about calls have gone out, or a caller is
+    /// gone. Costs a load while nobody drains.
+    pub fn wake_drain(&self) {
+        self.draining.waiters.wake_all();
+    }
+
+    fn for_services(&self, mut act: impl FnMut(&dyn Serves)) {
+        // A service that answers may drop what registers another.
+        let services = lock(&self.draining.services).clone();
+        let services = services.iter().filter_map(Weak::upgrade);
+        services.for_each(|service| act(&*service));
+    }
+}
+
+impl Runtime {
+    /// Begins no call any more, tells peers so, and refuses what waits.
+    pub fn begin_drain(&self) {
+        if fork::is_child() {
+            return;
+        }
+        self.stop_accepting();
+        self.draining.is_draining.store(true, Ordering::SeqCst);
+        for event_loop in self.event_loops() {
+            event_loop.with_engine(|engine, context| {
+                engine.on_every_link(context, |link, _| link.core.say_draining());
+            });
+        }
+        self.wake_engines();
+        self.for_services(|service| service.refuse_waiting());
+    }
+
     /// Tells peers the same of all their calls. What is said so is not behind the answers, so it
     /// is said to those alone to whom everything was delivered.
     pub fn say_delivered(&self, undelivered: &[Undelivered]) {
-        self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link, _| link.core.say_drained(undelivered));
-        });
-        self.bell.wake();
+        for event_loop in self.event_loops() {
+            event_loop.with_engine(|engine, context| {
+                engine.on_every_link(context, |link, _| link.core.say_drained(undelivered));
+            });
+        }
+        self.wake_engines();
     }
 
     /// Channels with messages that their peers are not known to have, who are asked.
@@ -186,13 +205,16 @@ impl Runtime {
         if fork::is_child() {
             return Vec::new();
         }
-        self.with_engine(|engine, context| {
-            let undelivered = engine.undelivered();
-            if !undelivered.is_empty() {
-                engine.on_every_link(context, |link, _| link.core.ask_for_all());
-            }
-            undelivered
-        })
+        let of_engine = |event_loop: &Arc<EventLoop>| {
+            event_loop.with_engine(|engine, context| {
+                let undelivered = engine.undelivered();
+                if !undelivered.is_empty() {
+                    engine.on_every_link(context, |link, _| link.core.ask_for_all());
+                }
+                undelivered
+            })
+        };
+        self.event_loops().iter().flat_map(of_engine).collect()
     }
 
     /// Waits until `is_done` answers so, the node is closed, or it is `deadline`. It is asked again
@@ -202,23 +224,10 @@ impl Runtime {
         let _ = self.wait(&self.draining.waiters, deadline, Looks::Socket, look);
     }
 
-    /// Has who drains look again: a call has ended, words about calls have gone out, or a caller is
-    /// gone. Costs a load while nobody drains.
-    pub fn wake_drain(&self) {
-        self.draining.waiters.wake_all();
-    }
-
     /// Goes on until `until`, or until the node is closed.
     pub fn go_on_until(&self, until: Instant) {
         let look = || self.is_closed().then_some(());
         let _ = self.wait(&self.draining.waiters, Some(until), Looks::Socket, look);
-    }
-
-    fn for_services(&self, mut act: impl FnMut(&dyn Serves)) {
-        // A service that answers may drop what registers another.
-        let services = lock(&self.draining.services).clone();
-        let services = services.iter().filter_map(Weak::upgrade);
-        services.for_each(|service| act(&*service));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The I/O thread of a node: it leads while no thread that waits does.
+//! The I/O thread of an engine: it leads while no thread that waits does.
 //!
 //! ```text
 //!              vacant, and nobody waited for some leases
@@ -25,11 +25,11 @@ use std::{
 
 use ibex_ring::parking::{Parker, Wakers, thread_waker};
 
-use super::runtime::Runtime;
+use super::EventLoop;
 
 /// Runs until the node is closed or gone.
-pub(crate) fn run(runtime: &Weak<Runtime>, cores: &[usize]) {
-    if let Some(&core) = cores.first()
+pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
+    if let Some(core) = core
         && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
     {
         tracing::warn!(
@@ -42,28 +42,28 @@ pub(crate) fn run(runtime: &Weak<Runtime>, cores: &[usize]) {
     Wakers::prepare();
     let (waker, parker) = thread_waker();
     let mut naps = Naps::default();
-    while let Some(runtime) = runtime.upgrade() {
+    while let Some(event_loop) = event_loop.upgrade() {
         // First, so that who makes the node end finds whom to wake.
-        runtime.keeper.get_or_init(|| waker.clone());
-        if runtime.is_over() {
+        event_loop.keeper.get_or_init(|| waker.clone());
+        if event_loop.is_over() {
             return;
         }
-        match naps.next(runtime.seen()) {
+        match naps.next(event_loop.seen()) {
             Rest::None => {
-                if let Some(_lead) = runtime.engine.try_keep() {
-                    runtime.keep(&parker);
+                if let Some(_lead) = event_loop.engine.try_keep() {
+                    event_loop.keep(&parker);
                     naps.begin();
                 }
             }
             Rest::For(lease) => {
                 if parker.park(Instant::now().checked_add(lease)) {
                     naps.end();
-                } else if naps.have_seen(runtime.seen()) {
-                    runtime.turn_if_vacant();
+                } else if naps.have_seen(event_loop.seen()) {
+                    event_loop.turn_if_vacant();
                 }
             }
             Rest::UntilTheLeaderLeaves => {
-                runtime.engine.stand_by(&waker, || {
+                event_loop.engine.stand_by(&waker, || {
                     parker.park(None);
                 });
                 naps.begin();
@@ -72,9 +72,9 @@ pub(crate) fn run(runtime: &Weak<Runtime>, cores: &[usize]) {
     }
 }
 
-impl Runtime {
+impl EventLoop {
     fn is_over(&self) -> bool {
-        self.is_closed() && self.engine.lock().is_finished()
+        self.node.is_closed() && self.engine.lock().is_finished()
     }
 
     fn seen(&self) -> Seen {

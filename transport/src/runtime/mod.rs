@@ -1,18 +1,22 @@
-//! The runtime: who runs the engine, and where threads wait for it.
+//! The runtime: who runs the engines, and where threads wait for them.
 //!
-//! An engine is a value behind one lock; nothing in it belongs to a thread. Whoever waits
-//! turns it: the threads that wait in calls and, under [`Driver::Threads`], the I/O thread
+//! A node has one engine or several. An engine is a value behind one lock; nothing in it belongs
+//! to a thread. Whoever waits turns it: the threads that wait in calls and, under [`Driver::Threads`], the I/O thread
 //! while there are none. There is one place to sleep: the epoll set, by one thread at a
 //! time (the *leader*); all others park on a futex of their own and are woken by whoever
 //! made their wish come true.
 
 use ibex_base::sync::Asymmetry;
 
+mod closing;
 mod control_thread;
 mod draining;
+mod event_loop;
 mod gathering;
 mod keeper;
 mod next_event;
+mod node_state;
+mod placement;
 mod reminder;
 #[expect(
     clippy::module_inception,
@@ -26,8 +30,11 @@ mod yielding;
 
 pub use draining::Serves;
 pub(crate) use draining::{Draining, PeerDraining};
+pub use event_loop::EventLoop;
 pub use gathering::Gathering;
-pub use runtime::{Runtime, RuntimeConfig};
+pub use node_state::NodeState;
+pub(crate) use placement::Sessions;
+pub use runtime::{EngineStats, Runtime, RuntimeConfig};
 pub use service_names::ServiceName;
 pub(crate) use service_names::ServiceNames;
 pub use task::{CloseWait, Step};
@@ -88,7 +95,7 @@ pub(crate) enum Driving {
     Waiters,
     /// Tasks of an executor, and the node's calls.
     Tasks,
-    /// The I/O thread alone, which has cores of its own.
+    /// An I/O thread for each engine alone: they have cores of their own, or there are several.
     Thread,
 }
 
@@ -97,7 +104,7 @@ impl Driving {
         match config.driver {
             Driver::Caller => Driving::Callers,
             Driver::Tasks => Driving::Tasks,
-            Driver::Threads if config.cores.is_empty() => Driving::Waiters,
+            Driver::Threads if config.cores.is_empty() && config.engines == 1 => Driving::Waiters,
             Driver::Threads => Driving::Thread,
         }
     }

@@ -21,7 +21,7 @@ impl Runtime {
         }
         let deadline = match patience {
             Patience::None | Patience::Glance => {
-                self.turn_in_passing(Self::poll_ready);
+                self.look_around();
                 return self.events.look().flatten();
             }
             Patience::Until(deadline) => deadline,
@@ -55,15 +55,15 @@ impl SessionShared {
 
     /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
     pub(crate) fn watch(&self, set: impl FnOnce(&mut Connection) -> bool) {
-        if self.runtime.on_link(self.id, |link, _| set(link)) == Some(true) {
+        if self.event_loop.on_link(self.id, |link, _| set(link)) == Some(true) {
             // Whoever sleeps in the epoll set has another deadline.
-            self.runtime.bell().wake();
+            self.event_loop.bell().wake();
         }
     }
 
     /// Tells of something that a handle has noticed, unless the session is over.
     pub(crate) fn tell(&self, what: What) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, context| link.core.tell(what, context));
     }
 }

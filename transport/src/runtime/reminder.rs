@@ -41,7 +41,7 @@ impl Runtime {
     /// Wakes who waits at `slot`, and a program that sleeps on the epoll set.
     pub fn wake_at(&self, slot: &WaitSlot) {
         slot.wake_all();
-        self.tell_watcher();
+        self.first().tell_watcher();
     }
 
     /// Runs a turn for a call that does not wait, where callers drive the node.

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 
-use crate::runtime::Runtime;
+use crate::runtime::NodeState;
 
 /// The names that services have.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub struct ServiceName {
     names: Arc<Mutex<BTreeMap<String, Holders>>>,
 }
 
-impl Runtime {
+impl NodeState {
     /// Takes a name for a service for all peers. Returns `None` if a service has it.
     #[must_use]
     pub fn take_service_name(&self, name: &str) -> Option<ServiceName> {

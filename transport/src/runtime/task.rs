@@ -27,7 +27,7 @@ use std::{
 use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::Ticket;
 
-use super::{Driving, runtime::Runtime};
+use super::{Driving, EventLoop, Runtime};
 use crate::{
     clock,
     engine::{self, Ready},
@@ -93,17 +93,16 @@ impl Flushing {
     }
 }
 
-impl Runtime {
+impl EventLoop {
     /// Runs one step of the task that drives the node. Before it, the task forgets what its
     /// reactor has said so far: whatever becomes ready later has to be told anew.
     pub fn step(&self) -> Step {
         self.engine.unpark();
-        if self.is_closed()
-            && self
-                .with_engine(|engine, _| engine.closing_ends(clock::now()))
-                .is_none()
+        if self.node.is_closed()
+            && let Some(runtime) = self.runtime()
+            && runtime.closing_ends(clock::now()).is_none()
         {
-            let _ = self.end_close();
+            let _ = runtime.end_close();
             return Step::Over;
         }
         let mut engine = self.engine.lock();
@@ -132,12 +131,26 @@ impl Runtime {
             let moved = self.turn(self.engine.lock(), &Ready::NOTHING);
             self.settle_turn(moved);
         }
-        match self.is_closed() {
+        match self.node.is_closed() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
     }
 
+    /// Rings for the leader that sleeps, or has the flushing task run for the driving task that
+    /// is parked. If the flushing task was asked before and has not run, the bell wakes the
+    /// driving task itself.
+    pub(crate) fn ring_sleeper(&self) {
+        let is_asked = self.node.driving == Driving::Tasks
+            && !self.engine.has_sleeping_leader()
+            && self.flushing.ask();
+        if !is_asked {
+            self.bell.wake();
+        }
+    }
+}
+
+impl Runtime {
     /// The report of the close that was begun, for a task; pending until there is one.
     pub fn poll_closed(&self, wait: &mut CloseWait, waker: &Waker) -> Poll<CloseReport> {
         self.close_waiters.renew(&mut wait.0, waker);
@@ -166,23 +179,6 @@ impl Runtime {
         }
         let _ = self.close(linger);
     }
-
-    /// Returns whether the node was closed because its driving task was dropped.
-    pub(crate) fn has_lost_driver(&self) -> bool {
-        self.lost_driver.load(Ordering::Relaxed)
-    }
-
-    /// Rings for the leader that sleeps, or has the flushing task run for the driving task that
-    /// is parked. If the flushing task was asked before and has not run, the bell wakes the
-    /// driving task itself.
-    pub(crate) fn ring_sleeper(&self) {
-        let is_asked = self.driving == Driving::Tasks
-            && !self.engine.has_sleeping_leader()
-            && self.flushing.ask();
-        if !is_asked {
-            self.bell.wake();
-        }
-    }
 }
 
 #[cfg(test)]
@@ -196,6 +192,7 @@ mod tests {
     fn runtime() -> Arc<Runtime> {
         Runtime::start(RuntimeConfig {
             driver: Driver::Tasks,
+            engines: 1,
             wait: Wait::Event,
             wait_engine: Wait::Event,
             cores: Vec::new(),
@@ -213,6 +210,7 @@ mod tests {
     #[test]
     fn a_turn_that_nobody_runs_stays_owed() {
         let runtime = runtime();
+        let runtime = runtime.first();
         let engine = runtime.engine.lock();
         assert!(runtime.flushing.ask());
         runtime.poll_in_passing();

@@ -3,7 +3,7 @@
 //! Where the threads that wait turn the engine themselves, one that found what it waited
 //! for goes away in the middle of things. What it leaves behind is looked after: by a
 //! thread that sleeps for the engine, for which everything is armed then
-//! ([`settle`](Runtime::settle)), or by the keeper, a lease later.
+//! ([`settle`](EventLoop::settle)), or by the keeper, a lease later.
 
 use std::{
     hint,
@@ -16,7 +16,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Parker, TimedOut, WaitSlot, Wakers, thread_waker};
 
-use super::{Driving, runtime::Runtime, yielding::KEPT};
+use super::{Driving, EventLoop, yielding::KEPT};
 use crate::{
     connection::Context,
     engine::{self, Engine, Ready, Wait},
@@ -34,7 +34,7 @@ pub(crate) enum Looks {
     Socket,
 }
 
-impl Runtime {
+impl EventLoop {
     /// Waits until `condition` holds, spinning first as configured.
     pub(crate) fn wait<C: Condition>(
         &self,
@@ -48,11 +48,11 @@ impl Runtime {
             return condition.look().ok_or(TimedOut);
         }
         let wait = if looks == Looks::Memory {
-            self.config.wait
+            self.node.config.wait
         } else {
-            self.config.wait_engine
+            self.node.config.wait_engine
         };
-        if self.driving == Driving::Waiters {
+        if self.node.driving == Driving::Waiters {
             self.engine.claim(|| self.bell.wake());
         }
         let spun = self.spin(wait, deadline, looks, &mut condition);
@@ -76,8 +76,8 @@ impl Runtime {
         condition: &mut C,
     ) -> Option<C::Output> {
         let wait = match looks {
-            Looks::Memory => self.config.wait,
-            Looks::Queue | Looks::Socket => self.config.wait_engine,
+            Looks::Memory => self.node.config.wait,
+            Looks::Queue | Looks::Socket => self.node.config.wait_engine,
         };
         let wait = match wait {
             Wait::Event => return None,
@@ -86,7 +86,7 @@ impl Runtime {
                 spin: spin.min(moment),
             },
         };
-        if self.driving != Driving::Tasks || self.yielding.is_dear() {
+        if self.node.driving != Driving::Tasks || self.yielding.is_dear() {
             return None;
         }
         let found = self.spin(wait, None, looks, condition);
@@ -108,7 +108,7 @@ impl Runtime {
     ) -> Result<Option<C::Output>, TimedOut> {
         // From the first look at the clock, which is not worth its time before.
         let mut begun: Option<(Instant, Instant)> = None;
-        let turns_engine = self.driving != Driving::Thread;
+        let turns_engine = self.node.driving != Driving::Thread;
         let mut round = 0u32;
         // Powers of two, so that no look comes with a division.
         let (rounds_per_clock, pauses) = match looks {
@@ -231,13 +231,13 @@ impl Runtime {
         let park = || {
             parker.park(deadline);
         };
-        if self.driving == Driving::Thread {
+        if self.node.driving == Driving::Thread {
             park();
         } else if let Some(_lead) = self.engine.try_lead() {
             self.lead_until_woken(parker, deadline);
         } else {
             // What was turned by us has to be armed for who leads.
-            if self.driving.has_standing_sleeper() {
+            if self.node.driving.has_standing_sleeper() {
                 self.settle();
             }
             self.engine.follow(waker, || self.bell.wake(), park);
@@ -320,7 +320,7 @@ impl Runtime {
     /// and so that the next message published rings. The leader is woken if it has to sleep
     /// less long, or there is something to do.
     pub(crate) fn settle(&self) {
-        let engine = match self.driving {
+        let engine = match self.node.driving {
             // Not everybody who may have it settles.
             Driving::Tasks => Some(self.engine.lock()),
             _ => self.engine.try_lock(),

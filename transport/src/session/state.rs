@@ -29,12 +29,12 @@ use ibex_ring::{
     parking::{Condition, TimedOut, WaitSlot},
 };
 
-use super::{Ending, PeerDescription, SessionCounters, SessionStats, route::Route};
+use super::{Ending, EngineId, PeerDescription, SessionCounters, SessionStats, route::Route};
 use crate::{
     endpoint::{receive_end::ReceiveEnd, send_end::SendEnd},
     engine::Mark,
     rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
-    runtime::{Driver, PeerDraining, Runtime, waiting::Looks},
+    runtime::{Driver, EventLoop, PeerDraining, Runtime, waiting::Looks},
     session::{Fabric, Interface},
     shared_memory::Bells,
 };
@@ -42,6 +42,8 @@ use crate::{
 /// One session as its handles see it.
 pub struct SessionShared {
     pub(crate) runtime: Arc<Runtime>,
+    /// Its engine, from its beginning to its end.
+    pub(crate) event_loop: Arc<EventLoop>,
     pub(crate) id: u64,
     peer: PeerDescription,
     /// The address of ours that the peer connected to, if it did.
@@ -108,6 +110,7 @@ impl SessionShared {
         };
         let fences = runtime.driving.asymmetry() == Asymmetry::Fence;
         Self {
+            event_loop: runtime.event_loop(EngineId::of_session(id)).clone(),
             runtime,
             id,
             carrier: Route::new(peer.fabric, pair),
@@ -149,6 +152,12 @@ impl SessionShared {
         &self.runtime
     }
 
+    /// Returns the engine of the node that turns the session, which stays the same.
+    #[must_use]
+    pub fn engine(&self) -> EngineId {
+        self.event_loop.id()
+    }
+
     /// Who the peer is and how it is reached.
     #[must_use]
     pub fn peer(&self) -> &PeerDescription {
@@ -188,7 +197,7 @@ impl SessionShared {
     /// Names of channels that the peer opened and we did not.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, Role)> {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.incoming())
             .unwrap_or_default()
     }
@@ -196,7 +205,7 @@ impl SessionShared {
     /// The interface by which this node uses the end of this name and role, if it has one.
     #[must_use]
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.interface_of(name, role))
             .flatten()
     }
@@ -204,7 +213,7 @@ impl SessionShared {
     /// Whether the session has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.is_over())
             .unwrap_or(true)
     }
@@ -212,7 +221,7 @@ impl SessionShared {
     /// Whether the session has lost its connection and waits for another.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.is_broken_off())
             .unwrap_or(false)
     }
@@ -397,7 +406,7 @@ impl SessionShared {
     pub(crate) fn ring_for(&self, end: &SendEnd, generation: u32) {
         match end.ours.get() {
             Some(ours) => ours.rung.ring(generation, || self.ring_peer()),
-            None => self.runtime.mark(Mark::Ready {
+            None => self.event_loop.mark(Mark::Ready {
                 session: self.id,
                 end: end.id,
             }),
@@ -406,7 +415,7 @@ impl SessionShared {
 
     /// The prefix of a receiving end moved; `urgent` if the sender must hear of it.
     pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
-        self.runtime.mark_quietly(
+        self.event_loop.mark_quietly(
             Mark::Released {
                 session: self.id,
                 end,
@@ -428,18 +437,18 @@ impl SessionShared {
     /// Enough is queued for a turn (`Driver::Caller`).
     #[cold]
     pub(crate) fn transmit(&self) {
-        self.runtime.poll_in_passing();
+        self.event_loop.poll_in_passing();
     }
 
     /// Runs a turn where callers do.
     pub(crate) fn poll(&self) {
-        self.runtime.poll_in_passing();
+        self.event_loop.poll_in_passing();
     }
 
     /// Lets out what was sent, where callers turn the engine and a device carries it.
     pub(crate) fn let_out(&self) {
         if self.runtime.driver() != Driver::Threads {
-            self.runtime.let_out(self.id);
+            self.event_loop.let_out(self.id);
         }
     }
 
@@ -455,7 +464,8 @@ impl SessionShared {
         deadline: Option<Instant>,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        self.runtime.wait(slot, deadline, self.looks(), condition)
+        self.event_loop
+            .wait(slot, deadline, self.looks(), condition)
     }
 
     /// Looks for at most `moment` whether `condition` holds, where tasks drive the node and its
@@ -466,7 +476,7 @@ impl SessionShared {
         mut condition: C,
     ) -> Option<C::Output> {
         let looks = self.looks();
-        self.runtime.look_for(moment, looks, &mut condition)
+        self.event_loop.look_for(moment, looks, &mut condition)
     }
 
     /// What calls look at that wait for this session.
@@ -496,13 +506,13 @@ impl SessionShared {
         layout: Layout,
         from: Released,
     ) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.attach_ring(end, ring, layout, from));
     }
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
-        self.runtime.on_link(self.id, |link, _| {
-            link.core.pass_ring(end, capacity as u64, fd);
+        self.event_loop.on_link(self.id, |link, _| {
+            link.core.pass_ring(end, capacity as u64, fd)
         });
     }
 
@@ -513,7 +523,7 @@ impl SessionShared {
         length: usize,
         memory: LargeLease,
     ) -> Option<LandingId> {
-        let landing = self.runtime.on_link(self.id, |link, _| {
+        let landing = self.event_loop.on_link(self.id, |link, _| {
             link.send_large(end, sequence, length, memory)
         });
         landing.flatten()
@@ -529,42 +539,42 @@ impl SessionShared {
         fd: Option<OwnedFd>,
     ) {
         let (length, capacity) = (length as u64, capacity as u64);
-        self.runtime.on_link(self.id, |link, _| {
+        self.event_loop.on_link(self.id, |link, _| {
             link.core
                 .pass_large(end, sequence, slot, length, capacity, fd);
         });
     }
 
     pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.pass_forget(end, slots));
     }
 
     pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.ask(end, ask));
     }
 
     /// Asks for an acknowledgement that was perhaps asked for before.
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.ask_once(end, sequence));
     }
 
     /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
     pub fn free_name(&self, end: u32) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.free_name(end));
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.close_sender(end, last, reason));
     }
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
         let counters = end.counters();
-        self.runtime.on_link(self.id, |link, _| {
+        self.event_loop.on_link(self.id, |link, _| {
             link.core.close_receiver(end.id, &counters, reason);
         });
     }
@@ -572,7 +582,7 @@ impl SessionShared {
     /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
     #[cold]
     pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, _| link.core.receiver_retries(end, retry_at));
     }
 
@@ -580,7 +590,7 @@ impl SessionShared {
     #[cold]
     pub(crate) fn misbehaved(&self, what: &str) {
         let why = format!("it broke the protocol: {what}");
-        self.runtime
+        self.event_loop
             .on_link(self.id, |link, context| link.core.fail(&why, context));
     }
 }

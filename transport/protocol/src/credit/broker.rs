@@ -236,6 +236,32 @@ impl CreditBroker {
         self.holdings.free().checked_add(self.holdings.held()) == Some(self.lendable)
     }
 
+    /// Lends more than before.
+    pub fn grow(&mut self, credit: u64) {
+        self.lendable += credit;
+        self.holdings.grow(credit);
+        self.level.set_lendable(self.lendable);
+        self.set_level();
+    }
+
+    /// Lends less than before.
+    ///
+    /// # Panics
+    ///
+    /// If less than that is [free](Self::free), or no grain would be left to lend.
+    pub fn shrink(&mut self, credit: u64) {
+        assert!(
+            credit <= self.free() && self.lendable - credit >= self.settings.grain,
+            "{credit} of {} of which {} is free",
+            self.lendable,
+            self.free()
+        );
+        self.lendable -= credit;
+        self.holdings.shrink(credit);
+        self.level.set_lendable(self.lendable);
+        self.set_level();
+    }
+
     /// Returns the credit lent to a session.
     #[must_use]
     pub fn held(&self, session: SessionId) -> u64 {

@@ -49,6 +49,7 @@ fn empty_frame(number: u64) -> Vec<u8> {
 fn runtime(driver: Driver) -> Arc<Runtime> {
     Runtime::start(RuntimeConfig {
         driver,
+        engines: 1,
         wait: Wait::Event,
         wait_engine: Wait::Event,
         cores: Vec::new(),
@@ -92,6 +93,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
         rdma: None,
         payload_checksums: false,
         max_channels: 64,
+        engine: None,
         place: Box::new(()),
     };
     runtime.admit(admission).unwrap()
@@ -154,7 +156,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
     settle([&node, &other]);
     // Nobody looks at the quiet one any more before epoll tells of it.
     for _ in 0..1000 {
-        node.poll();
+        node.first().poll();
     }
     assert_eq!(node.hot_sessions(), 0);
 
@@ -180,7 +182,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
     let (mut turns, before) = (0, taken());
     loop {
         let reads = flooding.stats().reads;
-        assert!(node.poll(), "more has arrived, so nobody may sleep");
+        assert!(node.first().poll(), "more has arrived, so nobody may sleep");
         turns += 1;
         assert!(taken() - before <= turns * FRAMES_PER_TURN);
         assert_eq!(

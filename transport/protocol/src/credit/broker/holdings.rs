@@ -46,6 +46,16 @@ impl Holdings {
         }
     }
 
+    /// So much more is free.
+    pub(super) fn grow(&mut self, credit: u64) {
+        self.free += credit;
+    }
+
+    /// So much is free no more.
+    pub(super) fn shrink(&mut self, credit: u64) {
+        self.free -= credit;
+    }
+
     pub(super) fn join(&mut self, session: SessionId) {
         self.sessions.entry(session).or_default();
     }

@@ -18,6 +18,12 @@ impl Level {
         Self { lendable, now }
     }
 
+    /// There is more or less to share than before. Say next among how many.
+    pub(super) fn set_lendable(&mut self, lendable: u64) {
+        self.lendable = lendable;
+        self.now = self.now.min(lendable);
+    }
+
     pub(super) fn get(&self) -> u64 {
         self.now
     }

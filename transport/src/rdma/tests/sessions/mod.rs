@@ -77,6 +77,7 @@ fn open_site(fake: &FakeProvider, settings: SiteSettings) -> Arc<Site> {
 fn runtime(driver: Driver) -> Arc<Runtime> {
     Runtime::start(RuntimeConfig {
         driver,
+        engines: 1,
         wait: Wait::Event,
         wait_engine: Wait::Event,
         cores: Vec::new(),
@@ -125,6 +126,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         rdma: Some(pair),
         max_channels: 64,
         payload_checksums: false,
+        engine: None,
         place: Box::new(()),
     }
 }

@@ -1,0 +1,132 @@
+//! Mail: what an engine of a node has for another.
+//!
+//! The first engine has the listener, so a session that a peer dials comes to its engine by mail,
+//! and so does a new connection of one. An engine also tells the others of a peer's run that it
+//! has met. Rule: an engine posts under its own lock and never takes another's.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use super::{Admission, Engine};
+use crate::{
+    connection::{Context, NewWire},
+    node::{Warning, warn_of},
+    runtime::Runtime,
+    session::{EngineId, PeerDescription, state::PeerInLog},
+};
+
+/// What an engine of a node has for another.
+pub(crate) enum Mail {
+    /// A session that was placed there.
+    Session {
+        admission: Box<Admission>,
+        accepted_on: Option<SocketAddr>,
+    },
+    /// Another connection for a session that no engine before had.
+    Wires(Box<NewWire>),
+    /// A run of a peer that this engine has a session with.
+    Run {
+        peer: Box<PeerDescription>,
+        met_by: EngineId,
+    },
+}
+
+impl Engine {
+    /// Does what other engines have left.
+    pub(super) fn take_mail(&mut self, mail: Vec<Mail>, context: &mut Context<'_>) {
+        for mail in mail {
+            match mail {
+                Mail::Session {
+                    admission,
+                    accepted_on,
+                } => self.begin_session(*admission, accepted_on, context),
+                Mail::Wires(wires) => self.resume(*wires, context),
+                Mail::Run { peer, met_by } => self.hear_of_run(&peer, met_by, context),
+            }
+        }
+    }
+
+    /// A peer has dialed: its session begins here, or on the engine where it is placed.
+    pub(super) fn place_session(&mut self, admission: Admission, context: &mut Context<'_>) {
+        let Some(runtime) = context.event_loop.runtime() else {
+            return;
+        };
+        let accepted_on = admission.stream.local_addr().ok();
+        let (engine, admission) = runtime.place(admission);
+        if engine == self.id {
+            return self.begin_session(admission, accepted_on, context);
+        }
+        runtime.event_loop(engine).post(Mail::Session {
+            admission: Box::new(admission),
+            accepted_on,
+        });
+    }
+
+    fn begin_session(
+        &mut self,
+        admission: Admission,
+        accepted_on: Option<SocketAddr>,
+        context: &mut Context<'_>,
+    ) {
+        let Some(runtime) = context.event_loop.runtime() else {
+            return;
+        };
+        let peer = admission.peer.clone();
+        match self.admit(&runtime, admission, accepted_on, context) {
+            Ok(session) => context.node().push_accepted(session, &mut context.wakers),
+            Err(error) => {
+                let peer = PeerInLog {
+                    peer: &peer,
+                    accepted_on,
+                };
+                warn_of!(
+                    self.warnings,
+                    Warning::NotSetUp,
+                    format_args!("{peer}: {error}"),
+                    %peer, %error, "a session could not be set up"
+                );
+            }
+        }
+    }
+
+    /// Passes the new connection of a session on that is not this engine's. Behind the last
+    /// engine nobody has the session.
+    pub(super) fn pass_on(&self, wires: NewWire, context: &Context<'_>) {
+        let Some(runtime) = context.event_loop.runtime() else {
+            return;
+        };
+        if let Some(next) = runtime.event_loops().get(self.id.index() + 1) {
+            next.post(Mail::Wires(Box::new(wires)));
+        }
+    }
+
+    /// Tells the other engines of a peer's run.
+    pub(super) fn tell_of_run(&self, runtime: &Arc<Runtime>, peer: &PeerDescription) {
+        let others = runtime.event_loops().iter();
+        for other in others.filter(|other| other.id() != self.id) {
+            other.post(self.run(peer));
+        }
+    }
+
+    /// Another engine has met a run of a peer: sessions here with older runs are over, and so are
+    /// those there if a newer run is known here.
+    fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
+        self.runs_anew(peer, context);
+        let peers = self.links.values().map(|link| link.peer());
+        let others = peers.filter(|other| {
+            other.identity == peer.identity && other.incarnation != peer.incarnation
+        });
+        let newest = others.max_by_key(|other| other.began);
+        if let Some(newest) = newest.filter(|newest| newest.began > peer.began)
+            && let Some(runtime) = context.event_loop.runtime()
+        {
+            runtime.event_loop(met_by).post(self.run(newest));
+        }
+    }
+
+    fn run(&self, peer: &PeerDescription) -> Mail {
+        Mail::Run {
+            peer: Box::new(peer.clone()),
+            met_by: self.id,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The close of a node, over all of its engines.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex_base::{fork, sync::lock};
+use ibex_protocol::format::control::CloseReason;
+use ibex_ring::{
+    memory::orphans,
+    parking::{Wakers, thread_waker},
+};
+
+use super::{Driving, EventLoop, Looks, Runtime};
+use crate::{clock, engine::Engine, node::CloseReport};
+
+impl Runtime {
+    /// The program gives up what it was doing: channels that it has not closed do not end in
+    /// order, but with this reason.
+    pub fn break_off(&self, reason: CloseReason) {
+        for event_loop in self.event_loops() {
+            event_loop.with_engine(|engine, _| engine.break_off(reason));
+        }
+    }
+
+    /// Closes every channel and session in order: delivers what was sent, for up to
+    /// `timeout`, and says what was not. Blocked calls of other threads return.
+    ///
+    /// Closing again gives the same report, at once or as soon as the first call has it;
+    /// if it is still under way, the earlier of the two deadlines counts for both.
+    pub fn close(&self, timeout: Duration) -> CloseReport {
+        if fork::is_child() {
+            return CloseReport::default();
+        }
+        // Where a task drives the node, it may be gone, or wait for this very thread.
+        if !self.start_close(timeout) && self.driving != Driving::Tasks {
+            return self.await_close_report();
+        }
+        let until = || self.closing_ends(clock::now());
+        while let Some(deadline) = until() {
+            if !self.driving.has_thread() {
+                self.lead_each(deadline);
+            } else {
+                let soon = soon(deadline);
+                let _ = self.wait(&self.accept_waiters, Some(soon), Looks::Socket, || {
+                    until().is_none().then_some(())
+                });
+            }
+        }
+        self.end_close()
+    }
+
+    /// Leads each engine for a round; one that is led by another thread is left to it.
+    fn lead_each(&self, deadline: Option<Instant>) {
+        let deadline = match self.event_loops() {
+            [_] => deadline,
+            // The others are to be turned too.
+            _ => Some(soon(deadline)),
+        };
+        for event_loop in self.event_loops() {
+            match event_loop.engine.try_lead() {
+                Some(_lead) => event_loop.lead(&thread_waker().1, deadline),
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    /// Closes the node, and leaves that to its driving tasks where it has some
+    /// ([`Driver::Tasks`](super::Driver::Tasks)), so that the thread of an executor does not wait
+    /// for it.
+    pub fn close_in_passing(&self, timeout: Duration) {
+        if self.driving == Driving::Tasks && !self.lost_driver.load(Ordering::Relaxed) {
+            self.start_close(timeout);
+        } else {
+            let _ = self.close(timeout);
+        }
+    }
+
+    /// Begins to close every channel and session, and does not wait for the end. Returns
+    /// whether nobody has before.
+    pub(crate) fn start_close(&self, timeout: Duration) -> bool {
+        let is_first = !self.closed.swap(true, Ordering::AcqRel);
+        self.sessions.begin_close();
+        // A time that the clock cannot express is for ever.
+        let deadline = clock::now().checked_add(timeout);
+        for event_loop in self.event_loops() {
+            event_loop.with_engine(|engine, context| {
+                engine.begin_close(deadline, context);
+                self.accept_waiters.take(&mut context.wakers);
+                self.draining.take_waiters(&mut context.wakers);
+                event_loop
+                    .gatherings
+                    .for_each(|told| told.node_closes(&mut context.wakers));
+            });
+        }
+        // Let the I/O threads take up the new deadline, or drive it ourselves.
+        self.wake_engines();
+        is_first
+    }
+
+    /// Returns until when closing may take, or `None` when every engine is over with it.
+    pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
+        let ends = |event_loop: &Arc<EventLoop>| {
+            event_loop.with_engine(|engine, _| engine.closing_ends(now))
+        };
+        self.event_loops().iter().find_map(ends)
+    }
+
+    /// Ends what is left of a node whose close has taken its time, and reports it.
+    pub(crate) fn end_close(&self) -> CloseReport {
+        if self.close_ends.swap(true, Ordering::AcqRel) {
+            return self.await_close_report();
+        }
+        let mut report = CloseReport::default();
+        for event_loop in self.event_loops() {
+            let of_engine = event_loop.with_engine(Engine::finish_close);
+            report.undelivered.extend(of_engine);
+        }
+        let mut wakers = Wakers::new();
+        self.events.close(&mut wakers);
+        wakers.wake();
+        // Before the I/O threads are waited for: one may be who closes again, in a waker.
+        *lock(&self.close_report) = Some(report.clone());
+        self.close_reported.notify_all();
+        self.close_waiters.wake_all();
+        self.wake_engines();
+        self.event_loops().iter().for_each(|it| it.join());
+        self.control_thread.stop();
+        // Nobody accepts them any more, and each holds this.
+        self.forget_accepted();
+        orphans::sweep();
+        report
+    }
+}
+
+/// Returns when closing looks again whether all is delivered.
+fn soon(deadline: Option<Instant>) -> Instant {
+    let soon = clock::now() + CLOSE_POLL;
+    deadline.map_or(soon, |deadline| deadline.min(soon))
+}
+
+/// How long closing sleeps before it looks again whether all is delivered.
+const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -1,0 +1,209 @@
+//! State of a node that its engines share.
+//!
+//! Rule: nothing here is written for a message that fits a ring. Sessions that come and go, events,
+//! warnings and the memory of long messages are the node's; what a message touches is its
+//! engine's ([`EventLoop`](super::EventLoop)) or its session's.
+
+use std::{
+    collections::VecDeque,
+    fmt, mem,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use ibex_base::sync::lock;
+use ibex_ring::{
+    memory::{
+        DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
+        longest_of_class,
+    },
+    parking::{WaitSlot, Wakers},
+};
+
+use super::{
+    Driver, Driving, RuntimeConfig, control_thread::ControlThread, gathering::push_live,
+    placement::Sessions,
+};
+use crate::{
+    engine::Wait,
+    node::{CloseReport, EventQueue, Warnings},
+    runtime::{Draining, ServiceNames},
+    session::SessionShared,
+    shared_memory::ControlSegments,
+};
+
+/// State of a node that its engines share.
+pub struct NodeState {
+    pub(crate) config: RuntimeConfig,
+    pub(crate) driving: Driving,
+    pub(crate) sessions: Sessions,
+
+    // Sessions that peers dialed.
+    accepted: Mutex<VecDeque<Arc<SessionShared>>>,
+    pub(crate) accept_waiters: WaitSlot,
+    /// Set before those who wait in `accept_waiters` are woken, so they find it.
+    pub(crate) accepts_no_more: AtomicBool,
+
+    // Calls.
+    pub(crate) draining: Draining,
+    pub(crate) service_names: ServiceNames,
+
+    // News.
+    pub(crate) events: EventQueue,
+    pub(crate) warnings: Arc<Warnings>,
+
+    // The end.
+    pub(super) closed: AtomicBool,
+    /// The driving task was dropped before the node was closed.
+    pub(crate) lost_driver: AtomicBool,
+    /// Somebody has begun to finish the close.
+    pub(super) close_ends: AtomicBool,
+    /// Of the first `close`, for whoever closes again.
+    pub(crate) close_report: Mutex<Option<CloseReport>>,
+    pub(super) close_reported: Condvar,
+    pub(crate) close_waiters: WaitSlot,
+
+    // Memory, and the thread that gets it.
+    pub(super) control_thread: ControlThread,
+    pub(crate) ring_arena: RingArena,
+    pub(crate) control_segments: ControlSegments,
+    pub(crate) large_pool: LargePool,
+    /// The same for large messages that peers write themselves: nothing else is ever in it,
+    /// since they keep the keys.
+    pub(crate) granted_pool: LargePool,
+    /// Budget that large messages of peers are charged to.
+    pub(crate) memory: MemoryBudget,
+}
+
+impl NodeState {
+    /// State of a node whose engines, as many as there are bells, have no session yet.
+    pub(super) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
+        let memory = MemoryBudget::of_process(config.memory_limit);
+        Self {
+            driving: Driving::of(&config),
+            sessions,
+            accepted: Mutex::default(),
+            accept_waiters: WaitSlot::new(),
+            accepts_no_more: AtomicBool::new(false),
+            draining: Draining::default(),
+            service_names: ServiceNames::default(),
+            events: EventQueue::default(),
+            warnings,
+            closed: AtomicBool::new(false),
+            lost_driver: AtomicBool::new(false),
+            close_ends: AtomicBool::new(false),
+            close_report: Mutex::new(None),
+            close_reported: Condvar::new(),
+            close_waiters: WaitSlot::new(),
+            control_thread: ControlThread::default(),
+            ring_arena: RingArena::new(),
+            control_segments: ControlSegments::default(),
+            large_pool: LargePool::within(memory, DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES),
+            granted_pool: LargePool::within(memory, KEPT_GRANTS, DEFAULT_KEPT_BYTES),
+            memory,
+            config,
+        }
+    }
+
+    /// Who turns the engines.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        self.config.driver
+    }
+
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        self.config.wait != Wait::Event
+    }
+
+    pub(crate) fn notice_timeout(&self) -> Duration {
+        self.config.notice_timeout
+    }
+
+    pub(crate) fn session_timeout(&self) -> Duration {
+        self.config.session_timeout
+    }
+
+    // ---- Sessions --------------------------------------------------------------------
+
+    pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
+        push_live(&mut lock(&self.accepted), session);
+        self.accept_waiters.take(wakers);
+    }
+
+    pub(super) fn take_accepted(&self) -> Option<Arc<SessionShared>> {
+        lock(&self.accepted).pop_front()
+    }
+
+    /// Drops the sessions that nobody accepts any more, each of which holds its runtime.
+    pub(super) fn forget_accepted(&self) {
+        let unaccepted = mem::take(&mut *lock(&self.accepted));
+        drop(unaccepted);
+    }
+
+    /// Returns true once the node begins no session any more with those who dial.
+    #[must_use]
+    pub fn accepts_no_more(&self) -> bool {
+        self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
+    }
+
+    // ---- Memory ----------------------------------------------------------------------
+
+    /// Charges `bytes` more to a claim; what pools keep goes before there is no room.
+    pub(crate) fn charge(&self, claim: &mut MemoryClaim, bytes: u64) -> bool {
+        if claim.charge(bytes) {
+            return true;
+        }
+        let has_trimmed = self.large_pool.trim() | self.granted_pool.trim();
+        has_trimmed && claim.charge(bytes)
+    }
+
+    /// The longest message that there can ever be memory for.
+    #[must_use]
+    pub fn longest_message(&self) -> u64 {
+        longest_of_class(self.memory.limit())
+    }
+
+    // ---- The end ---------------------------------------------------------------------
+
+    /// Whether the node was closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the node was closed because its driving task was dropped.
+    pub(crate) fn has_lost_driver(&self) -> bool {
+        self.lost_driver.load(Ordering::Relaxed)
+    }
+
+    /// What the first close says, once it has.
+    pub(super) fn await_close_report(&self) -> CloseReport {
+        let mut report = lock(&self.close_report);
+        loop {
+            if let Some(report) = &*report {
+                return report.clone();
+            }
+            report = self
+                .close_reported
+                .wait(report)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl fmt::Debug for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeState")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Free buffers for large messages that peers write which are kept: registering one takes
+/// longer than what it is for, and a stream of messages has several in use, which come back
+/// together.
+const KEPT_GRANTS: usize = 32;

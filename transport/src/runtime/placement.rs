@@ -1,0 +1,84 @@
+//! The sessions of a node by engine: where each begins, and when the last is over.
+
+use std::sync::{Arc, OnceLock};
+
+use ibex_base::sync::Placement;
+use ibex_ring::parking::Bell;
+
+use crate::session::EngineId;
+
+/// The sessions of a node by engine, and the bells of the engines.
+#[derive(Clone)]
+pub(crate) struct Sessions(Arc<Inner>);
+
+struct Inner {
+    placement: Placement,
+    bells: Box<[&'static Bell]>,
+    /// The engine that has all RDMA ports of the node, once it has one.
+    of_rdma: OnceLock<EngineId>,
+}
+
+impl Sessions {
+    /// No sessions, on as many engines as there are bells.
+    pub(super) fn new(bells: Box<[&'static Bell]>) -> Self {
+        Self(Arc::new(Inner {
+            placement: Placement::new(bells.len()),
+            bells,
+            of_rdma: OnceLock::new(),
+        }))
+    }
+
+    /// Places a session that begins on an engine.
+    pub(crate) fn place(&self, wanted: Option<EngineId>) -> SessionPlace {
+        let wanted = wanted.map(EngineId::index);
+        SessionPlace {
+            engine: EngineId::new(self.0.placement.place(wanted)),
+            sessions: self.clone(),
+        }
+    }
+
+    /// Returns the engine that has the RDMA ports: when it is first asked for, the least loaded.
+    pub(crate) fn engine_of_rdma(&self) -> EngineId {
+        let least = || {
+            let loads = self.0.placement.loads();
+            let least = (0..loads.len()).min_by_key(|&engine| loads[engine]);
+            EngineId::new(least.unwrap_or(0))
+        };
+        *self.0.of_rdma.get_or_init(least)
+    }
+
+    /// Notes that the node closes. Wake the engines afterwards.
+    pub(crate) fn begin_close(&self) {
+        self.0.placement.begin_close();
+    }
+
+    /// Returns whether the node closes and its last session is over.
+    pub(crate) fn are_over(&self) -> bool {
+        self.0.placement.is_over()
+    }
+
+    /// Wakes whoever sleeps for an engine.
+    pub(crate) fn wake_engines(&self) {
+        self.0.bells.iter().for_each(|bell| bell.wake());
+    }
+}
+
+/// A session's place on an engine, until this is dropped.
+pub(crate) struct SessionPlace {
+    engine: EngineId,
+    sessions: Sessions,
+}
+
+impl SessionPlace {
+    pub(crate) fn engine(&self) -> EngineId {
+        self.engine
+    }
+}
+
+impl Drop for SessionPlace {
+    fn drop(&mut self) {
+        if self.sessions.0.placement.leave(self.engine.index()) {
+            self.sessions.wake_engines();
+        }
+    }
+}

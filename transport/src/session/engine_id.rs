@@ -1,0 +1,71 @@
+//! The number of an engine in its node. The id of each session carries it.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// The number of an engine in its node, from 0 on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EngineId(u8);
+
+impl EngineId {
+    /// Returns the number of the engine at `index`, which is below [`MOST_ENGINES`].
+    ///
+    /// # Panics
+    /// If it is not.
+    #[must_use]
+    pub fn new(index: usize) -> Self {
+        assert!(index < MOST_ENGINES, "engine {index} of {MOST_ENGINES}");
+        Self(index as u8)
+    }
+
+    /// Returns the engine's place among those of its node.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// Returns the engine of a session.
+    #[inline]
+    pub(crate) fn of_session(id: u64) -> Self {
+        Self((id >> SESSION_BITS) as u8)
+    }
+
+    /// Returns the id of the engine's first session; the next ones count up from it.
+    pub(crate) fn first_session(self) -> u64 {
+        u64::from(self.0) << SESSION_BITS | 1
+    }
+}
+
+impl fmt::Display for EngineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The most engines of a node.
+pub const MOST_ENGINES: usize = 64;
+
+/// Bits of a session's id below the number of its engine: more sessions than any engine begins.
+/// Those above, with the two that an epoll token adds, have room for that number.
+const SESSION_BITS: u32 = 48;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_session_is_of_the_engine_that_numbered_it(
+            index in 0..MOST_ENGINES,
+            earlier in 0..(1u64 << SESSION_BITS) - 1,
+        ) {
+            let engine = EngineId::new(index);
+            let session = engine.first_session() + earlier;
+            prop_assert_eq!(EngineId::of_session(session), engine);
+            // An epoll token has two bits more.
+            prop_assert_eq!(session << 2 >> 2, session);
+        }
+    }
+}
