@@ -13,7 +13,7 @@ use crate::{
     check::Tally,
     cores::{Cores, keep_to},
     job::{Figures, Job},
-    link::{self, Connection},
+    link::{self, Link},
     mapping::Mapping,
     pair::{Pair, Task},
     raw_shm::RawShm,
@@ -89,12 +89,7 @@ impl Limit {
     }
 }
 
-fn measure(
-    cores: Cores,
-    job: Job,
-    pair: Pair,
-    mut link: impl Connection,
-) -> Result<Figures, Error> {
+fn measure(cores: Cores, job: Job, pair: Pair, mut link: impl Link) -> Result<Figures, Error> {
     keep_to(&cores[..1])?;
     let mut tally = Tally::default();
     let stopped = link::measure(&job, &mut link, &mut tally)?;

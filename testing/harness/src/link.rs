@@ -1,5 +1,5 @@
 //! The loop of a measurement, the same for a raw limit and for what is compared
-//! to it: a [`Connection`] moves single messages, [`measure`] and [`answer`] are the
+//! to it: a [`Link`] moves single messages, [`measure`] and [`answer`] are the
 //! two ends of the conversation, and who is whose limit makes no difference.
 
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// One end of a two-way path between the two processes.
-pub trait Connection {
+pub trait Link {
     /// Sends message `sequence`, filled by [`Job::fill`].
     fn send(&mut self, sequence: u64) -> Result<(), Error>;
 
@@ -24,7 +24,7 @@ pub trait Connection {
 }
 
 /// The measuring end: pings, or receives and counts.
-pub fn measure(job: &Job, link: &mut impl Connection, tally: &mut Tally) -> Result<Stopped, Error> {
+pub fn measure(job: &Job, link: &mut impl Link, tally: &mut Tally) -> Result<Stopped, Error> {
     let mut laps = Laps::new(*job);
     let (warmup, timed) = job.split();
     match job.mode {
@@ -59,7 +59,7 @@ pub fn measure(job: &Job, link: &mut impl Connection, tally: &mut Tally) -> Resu
 }
 
 /// The other end: answers each ping, or sends as fast as it may.
-pub fn answer(job: &Job, link: &mut impl Connection) -> Result<Tally, Error> {
+pub fn answer(job: &Job, link: &mut impl Link) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     for sequence in job.sequences() {
         if job.mode == Mode::Latency {

@@ -44,11 +44,11 @@ pub struct Network {
     pub far_device: Option<String>,
     /// and at the end of those that connect.
     pub near_device: Option<String>,
-    link: Result<Connection, String>,
+    link: Result<Link, String>,
 }
 
 /// A link with two ends.
-struct Connection {
+struct Link {
     ends: [End; 2],
     has_netem: bool,
     /// Lives for as long as the far namespace has to.
@@ -134,7 +134,7 @@ impl Network {
             far_namespace: namespace,
             far_device: Some("rxe1".to_owned()),
             near_device: Some("rxe0".to_owned()),
-            link: Ok(Connection::new(ends, None)),
+            link: Ok(Link::new(ends, None)),
         })
     }
 
@@ -195,7 +195,7 @@ impl Network {
     }
 }
 
-impl Connection {
+impl Link {
     fn new(ends: [End; 2], holder: Option<Holder>) -> Self {
         let begin = "tc qdisc replace dev {} root netem limit 100000";
         let has_netem = ends.iter().all(|end| end.run(begin).is_ok());
@@ -242,7 +242,7 @@ pub fn enter(namespace: &Path) -> io::Result<()> {
 }
 
 /// A pair of ends, the far one in another namespace.
-fn veth() -> io::Result<(Connection, PathBuf)> {
+fn veth() -> io::Result<(Link, PathBuf)> {
     if env::var_os(MOVED).is_none() {
         return Err(io::Error::other(
             "there is no namespace for one, which takes root's rights",
@@ -279,7 +279,7 @@ fn veth() -> io::Result<(Connection, PathBuf)> {
         end.run("ip link set dev {} up")?;
     }
     ends[1].run("ip link set dev lo up")?;
-    Ok((Connection::new(ends, Some(holder)), namespace))
+    Ok((Link::new(ends, Some(holder)), namespace))
 }
 
 fn run(there: &[String], command: &str) -> io::Result<()> {

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering::Release;
 
-use crate::{Error, check::Tally, job::Job, job::Mode, link::Connection, mapping::Mapping};
+use crate::{Error, check::Tally, job::Job, job::Mode, link::Link, mapping::Mapping};
 
 /// One end of either.
 pub(crate) struct RawShm {
@@ -59,7 +59,7 @@ impl RawShm {
     }
 }
 
-impl Connection for RawShm {
+impl Link for RawShm {
     #[inline(always)]
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         let slot = self.rings[0] + (sequence & (self.messages - 1)) as usize * self.stride;

@@ -17,7 +17,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::{net::TcpStream, ops::Range};
 
-use crate::{Error, check::Tally, job::Job, job::Mode, link::Connection};
+use crate::{Error, check::Tally, job::Job, job::Mode, link::Link};
 
 /// One end of the connection.
 pub(crate) struct RawTcp {
@@ -59,7 +59,7 @@ impl RawTcp {
     }
 }
 
-impl Connection for RawTcp {
+impl Link for RawTcp {
     #[inline(always)]
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         let payload = &mut self.frame[self.queued..][..self.job.size];

@@ -17,7 +17,7 @@ use crate::{
     Error,
     check::Tally,
     job::{Job, Mode},
-    link::Connection,
+    link::Link,
     queue_pair::{BATCH, FRAME, QueuePair, RECEIVES},
 };
 
@@ -93,7 +93,7 @@ impl RawVerbs {
     }
 }
 
-impl Connection for RawVerbs {
+impl Link for RawVerbs {
     #[inline(always)]
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         for part in self.job.parts(FRAME) {
