@@ -11,6 +11,7 @@
 pub mod channel;
 mod clock;
 pub mod connection;
+mod counter;
 pub mod endpoint;
 pub mod engine;
 pub mod node;

@@ -23,8 +23,9 @@ use ibex_ring::{
 
 use super::{channel_end::ChannelEnd, error::RecvError};
 use crate::{
+    counter::Counter,
     rdma::LandingBlock,
-    session::{Counter, Counts},
+    session::Counts,
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
     wire::FrameMemory,
 };

@@ -36,7 +36,7 @@ use super::{
     send_producer::SendProducer,
     stall::Stall,
 };
-use crate::session::{Counter, Counts};
+use crate::{counter::Counter, session::Counts};
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{clock, session::Counter};
+use crate::{clock, counter::Counter};
 
 /// A sending end's waits.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Counters of a site, for all of its sessions together.
 #![forbid(unsafe_code)]
 
-use crate::session::Counter;
+use crate::counter::Counter;
 
 /// What a site counts. Written by who has the engine, read by anyone.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::SessionStats;
-use crate::{rdma::SiteCounts, session::coarse_time::CoarseTime};
+use crate::{counter::Counter, rdma::SiteCounts, session::coarse_time::CoarseTime};
 
 /// What a session counts. Written by who has the engine, read by anyone; `bells` by
 /// everyone.
@@ -118,29 +118,5 @@ impl SessionCounters {
             resumes: self.resumes.get(),
             replayed: self.replayed.get(),
         }
-    }
-}
-
-/// A number that one thread at a time adds to: no locked instruction is spent on it.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, more: u64) {
-        let sum = self.get() + more;
-        self.0.store(sum, Ordering::Relaxed);
-    }
-
-    /// Takes over a sum that only grows. Whether it has grown.
-    pub(crate) fn raise(&self, sum: u64) -> bool {
-        let has_grown = sum > self.get();
-        if has_grown {
-            self.0.store(sum, Ordering::Relaxed);
-        }
-        has_grown
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 }

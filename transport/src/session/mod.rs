@@ -14,7 +14,7 @@ pub(crate) mod route;
 pub(crate) mod state;
 mod stats;
 
-pub(crate) use counters::{Counter, SessionCounters};
+pub(crate) use counters::SessionCounters;
 pub use disconnected::{Counts, Disconnected, EndCause};
 pub(crate) use ending::Ending;
 pub use engine_id::{EngineId, MOST_ENGINES};

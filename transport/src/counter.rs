@@ -1,0 +1,28 @@
+//! A counter that one thread writes at a time and any thread reads.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that one thread at a time adds to: no locked instruction is spent on it.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        let sum = self.get() + more;
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// Takes over a sum that only grows. Returns whether it has grown.
+    pub(crate) fn raise(&self, sum: u64) -> bool {
+        let has_grown = sum > self.get();
+        if has_grown {
+            self.0.store(sum, Ordering::Relaxed);
+        }
+        has_grown
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
