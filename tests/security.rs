@@ -16,7 +16,8 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw, Security, SharedSecret,
+    Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Security, Sender,
+    SharedSecret,
 };
 use ibex_bootstrap::{AuthenticationCause, DialError, HandshakeError, RefusedBy, SecurityMode};
 use ibex_harness::{
@@ -165,20 +166,18 @@ fn tasks_and_the_callers_thread_drive_it_too() {
         let dialer = tasks(secret(3)).build().unwrap();
         let there = dialer.connect_async(address(&acceptor)).await.unwrap();
         let here = acceptor.accept_async().await.unwrap();
-        let mut sender = there
-            .channel("log")
-            .codec::<Raw>()
-            .sender::<[u8]>()
-            .unwrap();
-        let mut receiver = here
-            .channel("log")
-            .codec::<Raw>()
-            .receiver::<[u8]>()
-            .unwrap();
+        let (mut sender, mut receiver) = log(&there, &here);
         sender.send_async(&[7; 300_000][..]).await.unwrap();
         let message = receiver.recv_async().await.unwrap();
         assert!(message.iter().all(|byte| *byte == 7));
     });
+}
+
+/// A channel of bytes, from one node to the other.
+fn log(there: &Peer, here: &Peer) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
+    let sender = there.channel("log").codec::<Raw>().sender().unwrap();
+    let receiver = here.channel("log").codec::<Raw>().receiver().unwrap();
+    (sender, receiver)
 }
 
 fn refusal(dialer: &Node, acceptor: &Node) -> HandshakeError {
@@ -326,16 +325,7 @@ fn a_session_goes_on_when_its_connection_is_cut_or_damaged() {
     let dialer = dialing(Fabric::Tcp, secret(5));
     let there = dialer.connect(proxy.address()).unwrap();
     let here = acceptor.accept().unwrap();
-    let mut sender = there
-        .channel("log")
-        .codec::<Raw>()
-        .sender::<[u8]>()
-        .unwrap();
-    let mut receiver = here
-        .channel("log")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
+    let (mut sender, mut receiver) = log(&there, &here);
     const MESSAGES: u64 = 3000;
     let sending = thread::spawn(move || {
         for number in 0..MESSAGES {

@@ -20,10 +20,10 @@ pub(crate) struct Common {
     pub(super) timers: TimerTable,
 }
 
-/// One session but for its wire.
+/// A session but for its wire.
 pub(crate) struct Core {
     pub(super) common: Common,
-    /// What a session through shared memory has beside its wire.
+    /// The parts of a session through shared memory beside its wire.
     pub(super) local: Option<LocalWires>,
 
     /// The address of its connection here.
@@ -41,23 +41,23 @@ pub(crate) struct Core {
 
     // The life of the session.
     pub(super) phase: Phase,
-    /// It did not end in order: what the peer did not take is lost.
+    /// The session did not end in order: messages that the peer did not take are lost.
     pub(super) is_lost: bool,
     /// The peer broke the protocol: the session does not go on over another wire.
     pub(super) is_refused: bool,
     /// The wire is of no more use: the session ends, or is suspended, when what had arrived
     /// is read.
     pub(super) broken: Option<EndCause>,
-    /// How it gets another, where both ends can go on over it.
+    /// The way to another wire, where both ends can go on over it.
     pub(super) reconnect: Option<Box<Reconnect>>,
     pub(super) alarms: Alarms,
-    /// As it closes: until then handles that are inside are waited for.
+    /// The time until which a session that closes waits for handles that are inside.
     pub(super) leaving_until: Option<Instant>,
-    /// Of the node's sessions; given up when this one is over.
+    /// The session's place in its node; given up when the session is over.
     pub(super) place: Option<Box<dyn Any + Send>>,
 }
 
-/// How far the life of a session is.
+/// The phases of a session's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Up,

@@ -1,4 +1,4 @@
-//! What a device tells of a connection's wire, where a device carries its frames.
+//! News of the device that carries a connection's frames.
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ pub(super) struct Grants {
 struct Granted {
     /// The receiving end.
     end: u32,
-    /// Whoever reads a message there has it too.
+    /// The block, which the reader of a message there holds as well.
     block: Arc<LandingBlock>,
 }
 

@@ -1,4 +1,4 @@
-//! One session in the engine: a `Core` and the wire that carries its frames.
+//! A session in the engine: a `Core` and the wire that carries its frames.
 //!
 //! The core joins the pure `Session` of the protocol with the ends of channels. `requests` says
 //! what handles want of it, `protocol_events` what it does about the session's events, `ending`
@@ -79,7 +79,7 @@ use crate::{
 use reconnect::Reconnect;
 use shared_memory::LocalWires;
 
-/// One session in the engine.
+/// A session in the engine.
 pub(crate) struct Connection {
     /// The session but for its wire.
     pub(crate) core: Core,
@@ -91,16 +91,17 @@ pub(crate) struct Connection {
     has_let_go: bool,
 
     // The engine's notes about it.
-    /// Its queue pair is gone, and the engine has not heard so.
+    /// The queue pair is gone, and the engine has not heard so.
     pub(crate) has_left_site: bool,
-    /// It is turned in every turn of the engine: for so many more, if nothing moves.
+    /// The engine turns it in each of its turns.
     pub(crate) is_hot: bool,
+    /// Turns that it stays hot if nothing moves.
     pub(crate) heat: u32,
-    /// It is looked at now and then for what it may give back.
+    /// The engine looks now and then for memory that it may give back.
     pub(crate) is_watched: bool,
 }
 
-/// What a handshake left for a connection to go on with.
+/// The results of a handshake that a connection begins with.
 pub(crate) struct Handover<'a> {
     pub(crate) tcp: TcpStream,
     /// Bytes that came behind the handshake.

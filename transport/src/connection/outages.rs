@@ -1,14 +1,14 @@
-//! A session without wires: until others come, or it is known that none will.
+//! A session without a wire: until another comes, or it is known that none will.
 //!
 //! Rules:
 //!
 //! 1. A connection that breaks proves nothing of the peer. The end that dialed dials again,
 //!    with growing pauses; the other waits to be found.
 //! 2. The session is over when the peer is known to be: its process has ended, it answers
-//!    that it has no such session, or it runs anew; or when `session_timeout` is up, and then
-//!    a peer that comes later is refused.
-//! 3. Wires over which nothing gets through are no end of an outage, though the peer answers, as
-//!    where bytes are damaged every time: the pauses go on to grow, and `session_timeout` counts
+//!    that it has no such session, or it runs anew. Else the session is over when
+//!    `session_timeout` is up, and then a peer that comes later is refused.
+//! 3. A wire over which nothing gets through is no end of an outage, though the peer answers, as
+//!    where bytes are damaged every time. The pauses go on to grow, and `session_timeout` counts
 //!    from the first break since which nothing got through.
 //! 4. Wires have numbers, *epochs*, which grow. What comes in an older one is not looked at.
 //! 5. Whoever listens to events is not told of a break that is over within [`GRACE`], unless
@@ -30,7 +30,7 @@ use super::{
 use crate::{clock, node::What, session::EndCause, wire::Fault};
 
 impl Core {
-    /// Whether its wires broke and it does not go on yet.
+    /// Returns whether the wire broke and the session does not go on yet.
     pub(crate) fn is_broken_off(&self) -> bool {
         self.outage().is_some()
     }
@@ -43,20 +43,20 @@ impl Core {
         self.reconnect.as_mut()?.outage.as_mut()
     }
 
-    /// It waits for other wires no more.
+    /// Stops waiting for another wire.
     pub(super) fn stop_waiting(&mut self) {
         for timer in [Timer::Notice, Timer::Redial, Timer::Verdict] {
             self.common.timers.clear(timer);
         }
     }
 
-    /// Whether this end dials when the wires break.
+    /// Returns whether this end dials when the wire breaks.
     pub(crate) fn dials(&self) -> bool {
         let reconnect = self.reconnect.as_ref();
         reconnect.is_some_and(|reconnect| reconnect.terms.redial.is_some())
     }
 
-    /// Whether it is the session of that name.
+    /// Returns whether it is the session of that name.
     pub(crate) fn is_named(&self, session: &[u8; 16]) -> bool {
         self.reconnect
             .as_ref()
@@ -209,7 +209,7 @@ impl Core {
 
     // ---- Time ------------------------------------------------------------------------
 
-    /// It is time to say that the session is suspended.
+    /// Tells, as it is time, that the session is suspended.
     pub(super) fn tell_of_break(&mut self, context: &mut Context<'_>) {
         let Some(outage) = self.outage_mut() else {
             return;
@@ -241,7 +241,7 @@ impl Core {
         self.end_broken(EndCause::lost(why), context);
     }
 
-    /// Where to look for what damages bytes, or keeps them back, as the end of a sentence.
+    /// Returns, as the end of a sentence, where to look for the cause of damaged or missing bytes.
     fn advice(&self) -> String {
         let Some(outage) = self.outage().filter(|outage| outage.breaks > 1) else {
             return String::new();

@@ -32,11 +32,11 @@ pub(crate) enum AnyWire {
     /// Frames go through memory of this process, in tests.
     #[cfg(feature = "pipe")]
     Pipe(PipeWire),
-    /// It broke: frames wait for another.
+    /// No wire: the last one broke, and frames wait for another.
     Down,
 }
 
-/// What a handshake left for a wire.
+/// The results of a handshake that a wire begins with.
 pub(crate) struct WireStart<'a> {
     /// Bytes that came behind the handshake.
     pub(crate) leftover: &'a [u8],

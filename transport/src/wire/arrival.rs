@@ -141,9 +141,9 @@ pub(super) fn note_credit<F: Frames>(waited: &mut bool, any_went: bool, frames: 
 #[derive(Debug)]
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum FrameMemory {
-    /// They lie in a block among others.
+    /// A block that other frames lie in as well.
     Block(BlockLease),
-    /// They lie in a receive buffer of their own.
+    /// A receive buffer of the frame's own.
     Buffer(BufferLease),
 }
 

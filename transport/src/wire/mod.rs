@@ -223,16 +223,16 @@ pub(crate) trait Frames {
     fn events(&mut self);
 }
 
-/// What a look at a wire brought.
+/// The result of a look at a wire.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// Nothing was there.
+    /// The wire had nothing.
     Nothing,
     /// Something came, and more may be there.
     Something,
     /// The socket has no more for now.
     Drained {
-        /// Something came before.
+        /// Something came before the socket was empty.
         any: bool,
     },
     /// The peer has closed the connection.
@@ -245,16 +245,16 @@ pub(crate) enum Received {
     Refused(Box<Fault>),
 }
 
-/// How far a wire is on its way out.
+/// The progress of a wire that ends.
 #[derive(Debug)]
 pub(crate) enum Shut {
-    /// It was not shut, or is gone.
+    /// The wire was not shut, or is gone.
     No,
-    /// It takes a while yet.
+    /// The wire takes a while yet.
     Draining,
-    /// Nothing of it comes any more.
+    /// The wire is drained, or is not waited for any longer.
     Done {
-        /// Why it was not waited for any longer, if it was not.
+        /// The reason to wait no longer, if it was not drained.
         gave_up: Option<String>,
     },
 }

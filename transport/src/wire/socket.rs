@@ -26,7 +26,7 @@ enum Membership {
     /// epoll does not tell of it until it joins.
     Out,
     In,
-    /// It will not join any more (rule 3).
+    /// The socket will not join any more (rule 3).
     Parted,
 }
 

@@ -59,17 +59,17 @@ pub(crate) struct QueuePairWire {
 
     // Who it is and how it is.
     number: u32,
-    /// Its completions have times.
+    /// Completions have times.
     has_times: bool,
     /// The device said that it died, before we knew.
     died: Option<AsyncEvent>,
-    /// What is wrong with its port, which it may die of.
+    /// The fault of the port, of which the queue pair may die.
     doubt: Option<Arc<str>>,
     /// The site tells it that the completion queue is empty.
     leaver: Option<Leaver>,
 }
 
-/// How far a queue pair is on its way out.
+/// The life of a queue pair.
 #[allow(
     clippy::large_enum_variant,
     reason = "a pair is boxed as a whole, and posting follows no second pointer"
@@ -128,13 +128,13 @@ impl QueuePairWire {
         })
     }
 
-    /// Whether it may send: it is not on its way out.
+    /// Returns whether it may send: it is not on its way out.
     #[inline]
     fn is_live(&self) -> bool {
         matches!(self.state, PairState::Live(_))
     }
 
-    /// What is wrong with its port just now.
+    /// Returns the fault of the port just now, if it has one.
     fn doubt_of_port(&self) -> Option<Arc<str>> {
         match self.seat.site.port_state() {
             Ok(PortState::Active) => None,
@@ -143,7 +143,7 @@ impl QueuePairWire {
         }
     }
 
-    /// Whether it lives and the device has not said that it died.
+    /// Returns whether it lives and the device has not said that it died.
     #[inline]
     fn is_settled(&self) -> bool {
         self.is_live() && self.died.is_none()
@@ -152,14 +152,14 @@ impl QueuePairWire {
 
 // ---- What the device tells ---------------------------------------------------------------------
 
-/// What an event of the device means for its queue pair.
+/// The meaning of a device's event for its queue pair.
 #[derive(Debug)]
 pub(crate) enum PairEvent {
-    /// Nothing.
+    /// The event means nothing.
     Ignored,
-    /// Something that was noted.
+    /// The event was noted.
     Noted,
-    /// Its end.
+    /// The queue pair has ended, for this cause.
     Broke(EndCause),
 }
 

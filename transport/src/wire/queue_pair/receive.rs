@@ -16,14 +16,14 @@ use crate::{
     wire::{Arrived, Fault, Frames, Tools, arrival::take_whole},
 };
 
-/// What a completion led to.
+/// The result of a completion.
 #[derive(Debug)]
 pub(crate) enum Completed {
     /// A message was handed to its receiver, and nothing follows.
     Delivered,
     /// Something may follow: output, or a credit report.
     Handled,
-    /// It was none of this queue pair's.
+    /// The completion was none of this queue pair's.
     Strayed,
     /// The peer broke the protocol.
     Refused(Box<Fault>),

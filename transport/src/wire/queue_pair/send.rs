@@ -19,7 +19,7 @@ use crate::{
     wire::{Frames, MessageMemory, RingMemory},
 };
 
-/// What a queue pair sends with.
+/// The sending half of a queue pair.
 pub(super) struct PairSending {
     heads: MemoryRegion<DeviceMapping>,
     pub(super) slots: SendSlots,
@@ -38,7 +38,7 @@ pub(super) struct PairSending {
     /// The longest record with its head that goes at once, inline: none where that would be
     /// more pieces than the device takes.
     max_lone: usize,
-    /// What has to be free in the head slab before a frame is taken out of the session.
+    /// Bytes that have to be free in the head slab before a frame is taken out of the session.
     longest_stage: usize,
     /// The head of a frame that goes alone; behind its header there are zeros for ever.
     lone_head: [u8; LONE_HEAD_BYTES],
@@ -53,7 +53,7 @@ struct Planned {
     staged: u64,
 }
 
-/// Where a frame's bytes are.
+/// The place of a frame's bytes.
 enum Place {
     /// All of them in the list of heads: the frame goes inline.
     Inline(Range<usize>),
@@ -63,7 +63,7 @@ enum Place {
     Copied(Range<usize>),
     /// No frame: a write into memory of the peer's.
     Write(RemoteAddress),
-    /// The same, of the head of a block from the head slab and the message behind it.
+    /// A write of a block's head, from the head slab, and of the message behind it.
     Landing {
         head: Range<usize>,
         block: RemoteAddress,
@@ -81,7 +81,7 @@ impl Place {
 const INLINE_BYTES: usize = 256;
 
 impl PairSending {
-    /// For so many requests outstanding on `pair`, each of up to `max_entries` pieces, with
+    /// Makes room for `requests` outstanding on `pair`, each of up to `max_entries` pieces, with
     /// `heads` for those that do not go inline, and frames of up to `frame_bytes`.
     pub(super) fn new(
         requests: u32,
@@ -111,7 +111,7 @@ impl PairSending {
         }
     }
 
-    /// How many writes were done since the last time, if any.
+    /// Returns the number of writes that were done since the last call, if any.
     #[inline]
     pub(super) fn take_done_writes(&mut self) -> Option<u32> {
         if self.writes.is_empty() {
@@ -221,7 +221,7 @@ impl QueuePairWire {
         true
     }
 
-    /// Nothing is due, or it cannot go.
+    /// Notes that nothing is due, or that it cannot go.
     fn note_blocked<F: Frames>(&mut self, frames: &mut F) {
         let sending = &mut self.sending;
         let is_blocked = frames.session().is_out_of_credit();
@@ -392,8 +392,8 @@ impl QueuePairWire {
     }
 }
 
-/// Whether memory, or the session, waits for a frame to be gone: a control message, or the
-/// last chunk of a large one.
+/// Returns whether memory, or the session, waits for a frame to be gone: a control message, or
+/// the last chunk of a large one.
 fn ends_something<F: Frames>(head: &[u8], body: Body, frames: &F) -> bool {
     match body {
         Body::Inline => {
@@ -427,7 +427,7 @@ fn stage(slots: &mut SendSlots, heads: &MemoryRegion<DeviceMapping>, head: &[u8]
     at..at + head.len()
 }
 
-/// Where a device finds a frame's body.
+/// Returns the pieces in which a device finds a frame's body.
 fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
     let unregistered = "handles register what they send from before they say so";
     match body {

@@ -45,7 +45,7 @@ pub(crate) struct ChunkInProgress {
     pub(crate) end: u32,
     /// The message.
     pub(crate) sequence: u64,
-    /// Its first byte's place in the message.
+    /// Place of the chunk's first byte in the message.
     pub(crate) offset: u64,
     /// All of its bytes, here or to come.
     pub(crate) bytes: usize,
@@ -53,7 +53,7 @@ pub(crate) struct ChunkInProgress {
     pub(crate) left: usize,
     /// Zeros behind it that fill the frame.
     pub(crate) fill: usize,
-    /// They are the message's last.
+    /// This is the message's last chunk.
     pub(crate) complete: bool,
     /// Extent that its check covers, and the value that it has to have.
     pub(crate) check: (Coverage, u32),
@@ -82,7 +82,7 @@ impl Inbound {
         self.refills
     }
 
-    /// Where the next frame begins in the block.
+    /// Returns the place in the block where the next frame begins.
     pub(crate) fn parsed(&self) -> usize {
         self.parsed
     }
@@ -104,7 +104,7 @@ impl Inbound {
         debug_assert!(self.parsed <= self.filled);
     }
 
-    /// Where the socket may be read into: at most `limit` bytes.
+    /// Returns where the socket may be read into: at most `limit` bytes.
     pub(crate) fn free(&mut self, limit: usize) -> &mut [u8] {
         let block = self.block();
         let bytes = (block.len() - self.filled).min(limit);

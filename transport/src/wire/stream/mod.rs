@@ -56,7 +56,7 @@ pub(crate) struct StreamWire {
     waits_for_credit: bool,
     /// A frame that is here in part, and stays so.
     cut_frame: CutFrame,
-    /// How much had come and gone when they were looked at last.
+    /// Bytes that had come and gone at the last look.
     silence: Option<(u64, u64)>,
 }
 

@@ -34,8 +34,8 @@ pub(crate) struct Outbound {
     frames: u64,
 }
 
-/// What a batch is built in, with room for the longest: an engine has them, and lends them
-/// to the connection that has something to write, until it is written.
+/// Lists that a batch is built in, with room for the longest. An engine lends them to the
+/// connection that has something to write, until it is written.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     heads: Vec<u8>,
@@ -129,7 +129,7 @@ impl Outbound {
         self.frames
     }
 
-    /// There was none.
+    /// Takes back the room for a frame that there was not.
     pub(crate) fn take_back(&mut self) {
         self.heads.truncate(self.heads_used);
     }
@@ -181,7 +181,7 @@ impl Outbound {
         }
     }
 
-    /// The same for a frame with the one record of a message, which goes inline.
+    /// Makes a frame of the one record of a message, which goes inline.
     #[inline]
     pub(crate) fn push_lone(&mut self, header: &FrameHeader, record: &[u8], payloads: bool) {
         let head = frame_check::head_of_lone(self.frames, header, record, payloads);
@@ -253,7 +253,7 @@ impl Outbound {
         Ok((total, calls))
     }
 
-    /// One system call with up to `MOST` pieces.
+    /// Makes one system call with up to `MOST` pieces.
     fn write_once<const MOST: usize>(
         &self,
         layer: &mut impl RecordLayer,
