@@ -210,8 +210,8 @@ impl NodeBuilder {
     ///
     /// More than one is for nodes whose sessions keep a core busy: with one, threads that wait in
     /// calls turn the engine themselves; with more, the I/O threads alone do, and a message passes
-    /// a wake-up more at each end. Each takes some 20 KiB and a core while messages flow; put
-    /// them on [cores](Self::cores) that nobody else uses.
+    /// a wake-up more at each end. Each takes a core while messages flow; put them on
+    /// [cores](Self::cores) that nobody else uses.
     ///
     /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
     /// blocks turns one engine, so the executor needs threads of its own for the others. Under

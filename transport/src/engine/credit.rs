@@ -154,3 +154,75 @@ fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
 /// As many connections as a process may open at the most on many systems, and more than
 /// that are refused by the system.
 const MAX_SESSIONS: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{engine::Wait, runtime::Driver};
+
+    fn config(engines: usize) -> RuntimeConfig {
+        RuntimeConfig {
+            driver: Driver::Threads,
+            engines,
+            wait: Wait::Event,
+            wait_engine: Wait::Event,
+            cores: Vec::new(),
+            session_credit_bytes: 1 << 20,
+            node_credit_bytes: 16 << 20,
+            memory_limit: 1 << 30,
+            notice_timeout: Duration::from_secs(3),
+            session_timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// So many sessions join and are given what there is.
+    fn fill(credit: &mut Credit, sessions: std::ops::Range<u64>) {
+        for session in sessions {
+            credit.broker.join(session).expect("there is room");
+            credit.borrow();
+            while credit.broker.poll_action(|_| 0).is_some() {}
+            assert!(credit.broker.is_sound());
+        }
+    }
+
+    #[test]
+    fn a_lone_engine_has_all_of_the_credit() {
+        let config = config(1);
+        assert_eq!(lendable_credit(&config), 0);
+        let credit = Credit::new(&config, Arc::new(LentLimit::new(0)));
+        assert_eq!(credit.broker.free(), config.node_credit_bytes);
+    }
+
+    #[test]
+    fn engines_share_the_credit_and_a_busy_one_has_what_the_other_leaves() {
+        let config = config(2);
+        let limit = Arc::new(LentLimit::new(lendable_credit(&config)));
+        let [mut busy, idle] = [(); 2].map(|()| Credit::new(&config, limit.clone()));
+        let all = |busy: &Credit, idle: &Credit| {
+            (
+                busy.broker.free() + idle.broker.free() + limit.left(),
+                busy.borrowed,
+            )
+        };
+        assert_eq!(all(&busy, &idle), (config.node_credit_bytes, 0));
+        // Four have the engine's own part, and others the rest.
+        fill(&mut busy, 1..13);
+        assert_eq!((limit.left(), busy.borrowed), (0, 8 << 20));
+        let held: u64 = (1..13).map(|session| busy.broker.held(session)).sum();
+        assert!(held > 8 << 20, "more than half of the limit: {held}");
+        assert_eq!(
+            idle.broker.free(),
+            4 << 20,
+            "an engine's own part is never lent"
+        );
+        for session in 1..13 {
+            busy.broker.leave(session);
+            busy.give_back();
+        }
+        let (free, borrowed) = all(&busy, &idle);
+        assert_eq!(free, config.node_credit_bytes);
+        assert!(borrowed <= busy.step, "all but a step goes back");
+    }
+}

@@ -14,7 +14,7 @@ use crate::{
     session::{EngineId, PeerDescription, state::PeerInLog},
 };
 
-/// What an engine of a node has for another.
+/// Mail of an engine for another of its node.
 pub(crate) enum Mail {
     /// A session that was placed there.
     Session {

@@ -32,9 +32,8 @@ use super::{
 };
 use crate::{
     clock,
-    connection::{Connection, Context, MemoryWanted, RedialError, Redialing},
+    connection::{Connection, Context},
     engine::{self, Engine, Mail, Mark, Ready},
-    rdma::Site,
     session::{EngineId, SessionShared},
 };
 
@@ -54,7 +53,7 @@ pub struct EventLoop {
     pub(crate) presence: AtomicU32,
     /// Threads of others wanted to run where one waited that looked.
     pub(crate) shares_cores: AtomicBool,
-    /// Whether waits look before they sleep.
+    /// Tells waits to sleep at once while a yield takes long.
     pub(crate) yielding: Yielding,
     /// Wakes the I/O thread, once there is one.
     pub(crate) keeper: OnceLock<Waker>,
@@ -62,7 +61,7 @@ pub struct EventLoop {
     news: Mutex<News>,
     /// A guard rang since a turn last answered guards (`Driver::Caller`).
     guard_rang: AtomicBool,
-    /// Those who are told of the engine's sessions.
+    /// Gatherings that are told of the engine's sessions.
     pub(super) gatherings: Gatherings,
     /// A program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
@@ -143,6 +142,11 @@ impl EventLoop {
     #[must_use]
     pub fn id(&self) -> EngineId {
         self.id
+    }
+
+    /// Returns itself, for a job on another thread.
+    pub(super) fn arc(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
     }
 
     /// Returns the runtime that it is part of, unless that is gone.
@@ -274,15 +278,15 @@ impl EventLoop {
         }
     }
 
-    /// The same for who comes again at once. Nothing in a fork of the process.
+    /// Like `look_around`, for a thread that comes again at once. Nothing in a fork of the process.
     pub(crate) fn poll_in_passing(&self) {
         if !fork::is_child() {
             self.turn_in_passing(Self::poll);
         }
     }
 
-    /// The same for who has found something so often that others may long wait for a turn: it
-    /// asks epoll too, since those need not be hot.
+    /// Runs a turn that asks epoll too, for a thread that has found something so often that
+    /// others, which need not be hot, may long wait for one.
     pub(crate) fn look_around(&self) {
         self.turn_in_passing(Self::poll_ready);
     }
@@ -318,7 +322,7 @@ impl EventLoop {
         }
     }
 
-    /// One turn under the lock, then the wakers without it.
+    /// Runs one turn under the lock, then the wakers without it.
     pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
         // Not before the lock is there: who does not get it runs no turn.
         self.flushing.begin();
@@ -364,99 +368,6 @@ impl EventLoop {
             return None;
         }
         self.with_engine(|engine, context| engine.on_link(session, context, act))
-    }
-
-    /// Wakers are the only foreign code that our threads run (rule 4).
-    #[inline]
-    pub(crate) fn wake(&self, context: Context<'_>) {
-        if context.is_untouched() {
-            // There is nothing in it to be dropped.
-            mem::forget(context);
-        } else {
-            self.wake_all(context);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wake_all(&self, mut context: Context<'_>) {
-        context.wakers.wake();
-        for wanted in context.wanted.drain(..) {
-            self.provide(wanted);
-        }
-        for site in context.unsure_sites.drain(..) {
-            self.look_for_device(site);
-        }
-        for redialing in context.redialings.drain(..) {
-            self.redial(redialing);
-        }
-        // What is left over goes with the context.
-    }
-
-    /// Gets memory for what arrives: on the caller's thread, or on the control thread
-    /// where there is an I/O thread to keep going.
-    fn provide(&self, wanted: MemoryWanted) {
-        match self.node.driver() {
-            Driver::Caller => wanted.provide(),
-            Driver::Threads | Driver::Tasks => {
-                self.node.control_thread.run(move || wanted.provide());
-            }
-        }
-    }
-
-    /// Dials a session's peer again, on a thread that may block.
-    fn redial(&self, redialing: Redialing) {
-        let Some(event_loop) = self.arc() else {
-            return;
-        };
-        let Redialing {
-            session,
-            attempt,
-            redial,
-        } = redialing;
-        let dialer = redial.clone();
-        let begun = redial.run(Box::new(move || {
-            let is_over = || event_loop.with_engine(|engine, _| engine.is_over(session));
-            let outcome = dialer.redial(attempt, &is_over);
-            event_loop.with_engine(|engine, context| match outcome {
-                Ok(wires) => engine.resume_session(session, wires, context),
-                Err(error) => {
-                    engine.on_link(session, context, |link, context| match error {
-                        RedialError::NotYet(why) => link.redial_failed(attempt.epoch, &why),
-                        RedialError::NoSession(why) => link.core.is_certainly_gone(&why, context),
-                    });
-                }
-            });
-            // Whoever sleeps has other wires, or another time to wake up.
-            event_loop.bell.wake();
-        }));
-        if let Err(error) = begun {
-            self.on_link(session, |link, _| {
-                link.redial_failed(attempt.epoch, &error.to_string());
-            });
-        }
-    }
-
-    /// Looks whether a site's device is still there, on such a thread.
-    pub(crate) fn look_for_device(&self, site: Arc<Site>) {
-        let Some(event_loop) = self.arc() else {
-            return;
-        };
-        let look = move || {
-            if !site.is_listed() {
-                event_loop.with_engine(|engine, _| engine.device_was_removed(&site));
-                // Whoever leads turns the sessions, which end.
-                event_loop.bell.wake();
-            }
-        };
-        match self.node.driver() {
-            Driver::Caller => look(),
-            Driver::Threads | Driver::Tasks => self.node.control_thread.run(look),
-        }
-    }
-
-    fn arc(&self) -> Option<Arc<Self>> {
-        self.me.upgrade()
     }
 
     // ---- Marks and bells -------------------------------------------------------------
@@ -507,7 +418,7 @@ impl EventLoop {
         mem::take(&mut news.mail)
     }
 
-    /// Whether a guard rang since this was last asked (`Driver::Caller`; else the bell says
+    /// Returns whether a guard rang since this was last asked (`Driver::Caller`; else the bell says
     /// so through epoll).
     pub(crate) fn guard_rang(&self) -> bool {
         self.guard_rang.load(Ordering::Acquire) && self.guard_rang.swap(false, Ordering::AcqRel)
@@ -517,7 +428,7 @@ impl EventLoop {
         self.engine.rouse(|| self.ring_sleeper());
     }
 
-    /// Whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
+    /// Returns whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
     pub(crate) fn may_drain(&self, engine: &Engine) -> bool {
         self.engine.may_drain(engine)
     }

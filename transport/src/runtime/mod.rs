@@ -8,6 +8,7 @@
 
 use ibex_base::sync::Asymmetry;
 
+mod after_turn;
 mod closing;
 mod control_thread;
 mod draining;

@@ -61,7 +61,7 @@ pub struct NodeState {
     pub(crate) lost_driver: AtomicBool,
     /// Somebody has begun to finish the close.
     pub(super) close_ends: AtomicBool,
-    /// Of the first `close`, for whoever closes again.
+    /// Report of the first `close`, for later ones.
     pub(crate) close_report: Mutex<Option<CloseReport>>,
     pub(super) close_reported: Condvar,
     pub(crate) close_waiters: WaitSlot,
@@ -71,7 +71,7 @@ pub struct NodeState {
     pub(crate) ring_arena: RingArena,
     pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
-    /// The same for large messages that peers write themselves: nothing else is ever in it,
+    /// Memory for large messages that peers write themselves: nothing else is ever in it,
     /// since they keep the keys.
     pub(crate) granted_pool: LargePool,
     /// Budget that large messages of peers are charged to.
@@ -108,7 +108,7 @@ impl NodeState {
         }
     }
 
-    /// Who turns the engines.
+    /// Returns who turns the engines.
     #[must_use]
     pub fn driver(&self) -> Driver {
         self.config.driver
@@ -169,7 +169,7 @@ impl NodeState {
 
     // ---- The end ---------------------------------------------------------------------
 
-    /// Whether the node was closed.
+    /// Returns whether the node was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -180,7 +180,7 @@ impl NodeState {
         self.lost_driver.load(Ordering::Relaxed)
     }
 
-    /// What the first close says, once it has.
+    /// Waits for the report of the first close.
     pub(super) fn await_close_report(&self) -> CloseReport {
         let mut report = lock(&self.close_report);
         loop {

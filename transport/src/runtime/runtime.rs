@@ -26,14 +26,14 @@ use crate::{
 /// Settings of a runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig {
-    /// Who turns the engines.
+    /// The threads or tasks that turn the engines.
     pub driver: Driver,
-    /// How many engines there are: one under [`Driver::Caller`], elsewhere up to
+    /// Number of engines: one under [`Driver::Caller`], elsewhere up to
     /// [`MOST_ENGINES`](crate::session::MOST_ENGINES).
     pub engines: usize,
     /// How blocking calls wait on a shared-memory channel.
     pub wait: Wait,
-    /// The same where the engine moves the bytes.
+    /// Waiting of blocking calls where the engine moves the bytes.
     pub wait_engine: Wait,
     /// Cores to run the I/O threads on, one each and from the first again when there are fewer;
     /// empty lets the scheduler choose.
@@ -137,7 +137,7 @@ impl Runtime {
         self.first().as_fd()
     }
 
-    /// The same, for a program that sleeps on it between turns: see [`EventLoop::watch`].
+    /// The first engine's epoll set, for a program that sleeps on it between turns: see [`EventLoop::watch`].
     #[must_use]
     pub fn watch(&self) -> BorrowedFd<'_> {
         self.first().watch()
@@ -189,7 +189,7 @@ impl Runtime {
         (engine, admission)
     }
 
-    /// What each engine counted, and its sessions but for those that have been forgotten.
+    /// Returns the counts of each engine, and its sessions but for those that have been forgotten.
     #[must_use]
     pub fn stats(&self) -> Vec<EngineStats> {
         if fork::is_child() {
@@ -272,7 +272,7 @@ impl Runtime {
         event_loops.for_each(|event_loop| event_loop.poll_in_passing());
     }
 
-    /// The same, which asks epoll too.
+    /// Runs a turn of each engine, which asks epoll too.
     pub(crate) fn look_around(&self) {
         let event_loops = self.event_loops.iter();
         event_loops.for_each(|event_loop| event_loop.look_around());
@@ -291,14 +291,14 @@ impl Runtime {
     }
 }
 
-/// What an engine counted, and its sessions.
+/// Counts of an engine, and its sessions.
 #[derive(Debug)]
 pub struct EngineStats {
-    /// The engine.
+    /// Number of the engine.
     pub engine: EngineId,
-    /// Its turns so far.
+    /// Turns so far.
     pub turns: u64,
-    /// Its sessions, the oldest first.
+    /// Sessions, the oldest first.
     pub links: Vec<LinkStats>,
 }
 

@@ -1,0 +1,100 @@
+//! Work that a turn leaves for after the engine's lock: wakers, and what takes long.
+
+use std::{mem, sync::Arc};
+
+use super::{Driver, EventLoop};
+use crate::{
+    connection::{Context, MemoryWanted, RedialError, Redialing},
+    rdma::Site,
+};
+
+impl EventLoop {
+    /// Wakers are the only foreign code that our threads run (rule 4).
+    #[inline]
+    pub(crate) fn wake(&self, context: Context<'_>) {
+        if context.is_untouched() {
+            // There is nothing in it to be dropped.
+            mem::forget(context);
+        } else {
+            self.wake_all(context);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_all(&self, mut context: Context<'_>) {
+        context.wakers.wake();
+        for wanted in context.wanted.drain(..) {
+            self.provide(wanted);
+        }
+        for site in context.unsure_sites.drain(..) {
+            self.look_for_device(site);
+        }
+        for redialing in context.redialings.drain(..) {
+            self.redial(redialing);
+        }
+        // What is left over goes with the context.
+    }
+
+    /// Gets memory for what arrives: on the caller's thread, or on the control thread
+    /// where there is an I/O thread to keep going.
+    fn provide(&self, wanted: MemoryWanted) {
+        match self.node.driver() {
+            Driver::Caller => wanted.provide(),
+            Driver::Threads | Driver::Tasks => {
+                self.node.control_thread.run(move || wanted.provide());
+            }
+        }
+    }
+
+    /// Dials a session's peer again, on a thread that may block.
+    fn redial(&self, redialing: Redialing) {
+        let Some(event_loop) = self.arc() else {
+            return;
+        };
+        let Redialing {
+            session,
+            attempt,
+            redial,
+        } = redialing;
+        let dialer = redial.clone();
+        let begun = redial.run(Box::new(move || {
+            let is_over = || event_loop.with_engine(|engine, _| engine.is_over(session));
+            let outcome = dialer.redial(attempt, &is_over);
+            event_loop.with_engine(|engine, context| match outcome {
+                Ok(wires) => engine.resume_session(session, wires, context),
+                Err(error) => {
+                    engine.on_link(session, context, |link, context| match error {
+                        RedialError::NotYet(why) => link.redial_failed(attempt.epoch, &why),
+                        RedialError::NoSession(why) => link.core.is_certainly_gone(&why, context),
+                    });
+                }
+            });
+            // Whoever sleeps has other wires, or another time to wake up.
+            event_loop.bell.wake();
+        }));
+        if let Err(error) = begun {
+            self.on_link(session, |link, _| {
+                link.redial_failed(attempt.epoch, &error.to_string());
+            });
+        }
+    }
+
+    /// Looks whether a site's device is still there, on such a thread.
+    pub(crate) fn look_for_device(&self, site: Arc<Site>) {
+        let Some(event_loop) = self.arc() else {
+            return;
+        };
+        let look = move || {
+            if !site.is_listed() {
+                event_loop.with_engine(|engine, _| engine.device_was_removed(&site));
+                // Whoever leads turns the sessions, which end.
+                event_loop.bell.wake();
+            }
+        };
+        match self.node.driver() {
+            Driver::Caller => look(),
+            Driver::Threads | Driver::Tasks => self.node.control_thread.run(look),
+        }
+    }
+}
