@@ -181,7 +181,7 @@ fn a_fan_in_spans_engines() {
     for fabric in FABRICS {
         let server = builder(fabric, 2).listen("127.0.0.1:0");
         let server = server.build().expect("a node");
-        let numbers = server.fan_in("numbers").codec::<Pod>().receiver::<u64>();
+        let numbers = server.channel("numbers").codec::<Pod>().fan_in::<u64>();
         let mut numbers = numbers.expect("a fan-in");
         let address = server.local_addr().expect("it listens");
         let clients: Vec<_> = (0..4)
