@@ -28,7 +28,7 @@ impl Runtime {
     ) -> Result<SendHandle, CannotOpen> {
         loop {
             let found = self.on_link(session.id, |link, context| {
-                if let Some(end) = link.core.shared_sender(name) {
+                if let Some(end) = link.core.ends.senders.shared(name) {
                     return Ok((end, false));
                 }
                 let end = link

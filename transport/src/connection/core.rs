@@ -1,46 +1,48 @@
 //! The core of a connection: the session, the ends of its channels and its life, apart from the
 //! wire that carries its frames.
 
-use std::{any::Any, net::SocketAddr, sync::Arc, time::Instant};
+use std::{any::Any, net::SocketAddr, sync::Arc};
 
-use ibex_protocol::{id_map::IdMap, session::Session, timer::TimerTable};
+use ibex_protocol::{session::Session, timer::TimerTable};
 
 use super::{
-    alarms::Alarms, grants::Grants, receivers::ReceiveLink, reconnect::Reconnect,
-    retained::Retained, senders::SendLink, shared_memory::LocalWires,
+    alarms::Alarms, ends::Ends, grants::Grants, reconnect::Reconnect, retained::Retained,
+    shared_memory::SharedMemory,
 };
 use crate::session::{EndCause, SessionShared};
 
-/// The parts of a session that all others work with.
+/// The parts of a session that all its objects work with.
 pub(crate) struct Common {
     /// The part that handles have.
     pub(super) shared: Arc<SessionShared>,
     /// The state of the protocol.
     pub(super) session: Session,
     pub(super) timers: TimerTable,
-}
-
-/// A session but for its wire.
-pub(crate) struct Core {
-    pub(super) common: Common,
-    /// The parts of a session through shared memory beside its wire.
-    pub(super) local: Option<LocalWires>,
-
+    pub(super) phase: Phase,
+    /// Messages lie in memory that both processes map; the wire carries control alone.
+    pub(super) shares_memory: bool,
     /// The address of its connection here.
     pub(super) address: Option<SocketAddr>,
+}
 
-    // The ends.
-    pub(super) senders: IdMap<SendLink>,
-    pub(super) receivers: IdMap<ReceiveLink>,
-    /// Sending ends whose ring is looked at in every turn.
-    pub(super) hot_rings: Vec<u32>,
+/// A session but for its wire: its objects, and the work that needs several of them.
+///
+/// None of the objects knows the core. Each is handed [`Common`], and the others that a task
+/// takes.
+pub(crate) struct Core {
+    pub(crate) common: Common,
+    pub(crate) ends: Ends,
+    /// The parts of a session through shared memory beside its wire.
+    pub(crate) shared_memory: Option<SharedMemory>,
     /// Memory of ends that are gone, until no frame of theirs is on its way.
     pub(super) retained: Retained,
     /// Memory that the peer may be writing to.
-    pub(super) grants: Grants,
+    pub(crate) grants: Grants,
+    /// The way to another wire, where both ends can go on over it.
+    pub(crate) reconnect: Option<Box<Reconnect>>,
+    pub(crate) alarms: Alarms,
 
-    // The life of the session.
-    pub(super) phase: Phase,
+    // The end of the session.
     /// The session did not end in order: messages that the peer did not take are lost.
     pub(super) is_lost: bool,
     /// The peer broke the protocol: the session does not go on over another wire.
@@ -48,11 +50,6 @@ pub(crate) struct Core {
     /// The wire is of no more use: the session ends, or is suspended, when what had arrived
     /// is read.
     pub(super) broken: Option<EndCause>,
-    /// The way to another wire, where both ends can go on over it.
-    pub(super) reconnect: Option<Box<Reconnect>>,
-    pub(super) alarms: Alarms,
-    /// The time until which a session that closes waits for handles that are inside.
-    pub(super) leaving_until: Option<Instant>,
     /// The session's place in its node; given up when the session is over.
     pub(super) place: Option<Box<dyn Any + Send>>,
 }
@@ -74,9 +71,11 @@ impl Core {
     /// turns move brings it on.
     #[inline]
     pub(super) fn is_undisturbed(&self) -> bool {
-        self.phase == Phase::Up && self.broken.is_none()
+        self.common.phase == Phase::Up && self.broken.is_none()
     }
+}
 
+impl Common {
     /// Returns whether handles have nothing more to hope for.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Gone | Phase::PeerClosed)

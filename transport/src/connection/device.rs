@@ -8,9 +8,10 @@ use ibex_verbs::{AsyncEvent, WorkCompletion};
 use super::{
     Connection, MemoryWanted, Purpose,
     context::Context,
-    core::{Core, Phase},
+    core::{Common, Core, Phase},
     frames::CoreInTurn,
-    receivers::ReceiveLink,
+    receivers::{ReceiveLink, Receivers},
+    senders::Senders,
 };
 use crate::{
     rdma::{PreparedPair, SharedReceives, Site},
@@ -34,7 +35,7 @@ impl Connection {
         let Some(pair) = self.wire.queue_pair() else {
             // Late, and its buffer may be used again.
             let _ = shared.and_then(|shared| shared.complete(completion.id()));
-            core.has_strayed();
+            core.common.has_strayed();
             return false;
         };
         let mut frames = CoreInTurn { core, context };
@@ -45,7 +46,7 @@ impl Connection {
                 true
             }
             Completed::Strayed => {
-                self.core.has_strayed();
+                self.core.common.has_strayed();
                 true
             }
             Completed::Refused(fault) => {
@@ -115,7 +116,7 @@ impl Connection {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) {
-        if self.core.phase == Phase::Gone || self.core.reconnect.is_none() {
+        if self.core.common.phase == Phase::Gone || self.core.reconnect.is_none() {
             return self.core.end_broken(cause, context);
         }
         self.drain_then_end(cause);
@@ -126,33 +127,9 @@ impl Connection {
 }
 
 impl Core {
-    /// Counts a completion of nothing that we have.
-    fn has_strayed(&self) {
-        if let Some(site) = self.common.shared.carrier.last_site() {
-            site.counters.strayed();
-        }
-    }
-
-    /// Returns whether the memory that is to be sent again, and all that will be, can go over a
-    /// queue pair. It is registered where it has to be: in a turn, as only a device that was
-    /// opened anew has not got it.
-    pub(super) fn can_take_pair(&mut self, pair: &PreparedPair) -> Result<(), String> {
-        if !self.common.shared.carrier.fits(pair) {
-            return Err(
-                "messages of the session are longer than the frames of a queue pair".into(),
-            );
-        }
-        let mut senders = self.senders.values_mut();
-        let registered = senders.try_for_each(|sender| {
-            let (ring, messages) = sender.memory();
-            register_with(pair.site(), ring, messages)
-        });
-        registered.map_err(|error| error.to_string())
-    }
-
     /// Takes back what the peer was granted: nothing of it comes any more.
     pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
-        let receivers = self.receivers.values_mut();
+        let receivers = self.ends.receivers.ends.values_mut();
         let granted = receivers.flat_map(ReceiveLink::withdraw_large);
         let withdrawn = granted.map(LargeLease::withdraw);
         let withdrawn: Vec<_> = withdrawn.chain(self.grants.withdraw()).collect();
@@ -160,17 +137,51 @@ impl Core {
             context.leftovers.push(Box::new(withdrawn));
         }
     }
+}
 
+impl Common {
+    /// Counts a completion of nothing that we have.
+    fn has_strayed(&self) {
+        if let Some(site) = self.shared.carrier.last_site() {
+            site.counters.strayed();
+        }
+    }
+}
+
+impl Senders {
+    /// Returns whether the memory that is to be sent again, and all that will be, can go over a
+    /// queue pair. It is registered where it has to be: in a turn, as only a device that was
+    /// opened anew has not got it.
+    pub(super) fn can_take_pair(
+        &mut self,
+        pair: &PreparedPair,
+        common: &Common,
+    ) -> Result<(), String> {
+        if !common.shared.carrier.fits(pair) {
+            return Err(
+                "messages of the session are longer than the frames of a queue pair".into(),
+            );
+        }
+        let mut senders = self.ends.values_mut();
+        let registered = senders.try_for_each(|sender| {
+            let (ring, messages) = sender.memory();
+            register_with(pair.site(), ring, messages)
+        });
+        registered.map_err(|error| error.to_string())
+    }
+}
+
+impl Receivers {
     /// Goes on without the queue pair: memory that was granted for it is wanted anew.
-    pub(super) fn leave_site(&mut self, context: &mut Context<'_>) {
-        self.common.shared.carrier.lose_pair();
-        self.common.session.withdraw_memory();
-        for (end, receiver) in self.receivers.iter_mut() {
+    pub(super) fn leave_site(&mut self, common: &mut Common, context: &mut Context<'_>) {
+        common.shared.carrier.lose_pair();
+        common.session.withdraw_memory();
+        for (end, receiver) in self.ends.iter_mut() {
             let again = receiver.want_again();
             context
                 .wanted
                 .extend(again.map(|(sequence, length)| MemoryWanted {
-                    session: self.common.shared.clone(),
+                    session: common.shared.clone(),
                     end,
                     purpose: Purpose::Large { sequence, length },
                 }));

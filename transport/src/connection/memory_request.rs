@@ -42,8 +42,10 @@ impl MemoryWanted {
         match purpose {
             Purpose::Large { sequence, length } => {
                 let memory = session.lease_for_arrival(length as usize);
-                session.event_loop.on_link(session.id, |link, context| {
-                    link.core.large_memory(end, sequence, memory, context);
+                session.event_loop.on_link(session.id, |link, _| {
+                    let core = &mut link.core;
+                    let receivers = &mut core.ends.receivers;
+                    receivers.large_memory(end, sequence, memory, &mut core.common);
                 });
             }
             Purpose::More {
@@ -55,13 +57,18 @@ impl MemoryWanted {
                 let (from, end_at) = (from as usize, to as usize);
                 let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
                 session.event_loop.on_link(session.id, |link, _| {
-                    link.core.large_memory_grew(end, sequence, to, populated);
+                    let core = &mut link.core;
+                    let receivers = &mut core.ends.receivers;
+                    let common = &mut core.common;
+                    receivers.large_memory_grew(end, sequence, to, populated, common);
                 });
             }
             Purpose::Landings => {
                 let blocks = session.lease_landings();
                 session.event_loop.on_link(session.id, |link, _| {
-                    link.core.grant_landings(end, blocks);
+                    let core = &mut link.core;
+                    let receivers = &core.ends.receivers;
+                    core.grants.grant(end, blocks, receivers, &mut core.common);
                 });
             }
         }

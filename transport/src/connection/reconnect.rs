@@ -12,7 +12,7 @@ use crate::session::Fabric;
 
 /// A session's way to other wires.
 #[derive(Debug)]
-pub(super) struct Reconnect {
+pub(crate) struct Reconnect {
     pub(super) terms: ReconnectTerms,
 
     // The wires.

@@ -13,6 +13,7 @@ use super::{
     core::Phase,
     dialer::{Attempt, Redialing},
     new_wire::NewWire,
+    outages::PROCESS_HAS_ENDED,
 };
 use crate::{
     clock,
@@ -35,7 +36,7 @@ impl Connection {
             // Nothing is said before nothing can come any more.
             return self.drain_then_end(cause);
         }
-        if self.core.may_go_on() && self.core.reconnect.is_some() {
+        if self.core.common.may_go_on() && self.core.reconnect.is_some() {
             self.suspend(cause, tools, context);
         } else {
             self.core.end_broken(cause, context);
@@ -106,7 +107,7 @@ impl Connection {
         let outage = self.core.outage();
         let has_ended = outage.is_some_and(|one| one.process.has_ended());
         if has_ended {
-            self.core.process_has_ended(context);
+            self.core.is_certainly_gone(PROCESS_HAS_ENDED, context);
         }
         has_ended
     }
@@ -155,7 +156,7 @@ impl Connection {
             let peer = shared.peer_in_log();
             tracing::debug!(%peer, why, attempts = outage.attempts, "no new connection yet");
             outage.failure = Some(why.to_owned());
-            self.core.dial_later(clock::now());
+            reconnect.dial_later(clock::now(), &mut self.core.common.timers);
         }
     }
 
@@ -170,7 +171,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
         // A peer that has said goodbye, and comes once more, waits for ours.
-        let goes_on = self.core.phase != Phase::Gone;
+        let goes_on = self.core.common.phase != Phase::Gone;
         let Some(reconnect) = self.core.reconnect.as_mut().filter(|_| goes_on) else {
             return Ok(false);
         };
@@ -191,11 +192,15 @@ impl Connection {
             }
             self.suspend(cause, tools, context);
         }
-        if self.core.phase == Phase::Gone {
+        if self.core.common.phase == Phase::Gone {
             return Ok(false);
         }
         if let Some(pair) = &new.rdma
-            && let Err(why) = self.core.can_take_pair(pair)
+            && let Err(why) = self
+                .core
+                .ends
+                .senders
+                .can_take_pair(pair, &self.core.common)
         {
             self.redial_failed(new.epoch, &why);
             return Ok(false);
@@ -223,7 +228,7 @@ impl Connection {
             layer: Layer::new(tls),
             leftover: &leftover,
             pair: rdma,
-            carries_data: core.local.is_none(),
+            carries_data: !core.common.shares_memory,
             payload_checksums: core.common.shared.payload_checksums(),
         };
         let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
@@ -235,7 +240,7 @@ impl Connection {
                 WireSocket::stop_watching(process, &tools.epoll);
             }
         }
-        core.address = socket.stream().local_addr().ok();
+        core.common.address = socket.stream().local_addr().ok();
         core.is_refused = false;
         self.peer_has_left = false;
         self.socket = socket;
@@ -284,16 +289,16 @@ impl Connection {
         core.retained.note_in_flight(0);
         core.retained.free(u64::MAX, &mut context.wakers);
         core.withdraw_grants(context);
-        if core.phase == Phase::Gone {
+        if core.common.phase == Phase::Gone {
             return;
         }
         match core.broken.take() {
             // The goodbye was among what arrived, and the peer is there and waits for ours.
-            Some(cause) if core.phase == Phase::PeerClosed && is_awaited => {
+            Some(cause) if core.common.phase == Phase::PeerClosed && is_awaited => {
                 self.suspend(cause, tools, context);
             }
             // It goes nowhere any more.
-            _ if core.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
+            _ if core.common.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
             Some(cause) if is_refused => core.end_broken(cause, context),
             Some(cause) => self.wire_broke(cause, tools, context),
             None => core.finish(&EndCause::Goodbye, context),

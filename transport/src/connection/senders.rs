@@ -1,6 +1,6 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
-use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
+use std::{collections::VecDeque, ptr::NonNull, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     format::record::{self, LargeAnnouncement, Layout},
@@ -14,12 +14,22 @@ use ibex_ring::{
     memory::{LargeLease, RingLease},
 };
 
-use super::{core::Core, idle::SenderSilence, retained::Retained};
+use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::send_end::SendEnd,
     session::SessionShared,
     wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
+
+/// The sending ends of a session.
+#[derive(Default)]
+pub(crate) struct Senders {
+    pub(super) ends: IdMap<SendLink>,
+    /// Ends whose ring is looked at in every turn.
+    pub(super) hot: Vec<u32>,
+    /// The time until which a session that closes waits for handles that are inside.
+    pub(super) leaving_until: Option<Instant>,
+}
 
 /// One sending end in the engine.
 pub(super) struct SendLink {
@@ -186,7 +196,7 @@ pub(super) struct Seen {
     pub(super) has_large: bool,
 }
 
-/// The rings of a link's senders, as the session sees them.
+/// The rings of a session's senders, as the session sees them.
 pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
 
 impl RecordSource for Rings<'_> {
@@ -232,7 +242,7 @@ impl RecordSource for Rings<'_> {
     }
 }
 
-impl Core {
+impl Senders {
     /// The handle of a sending end has made its ring; what was sent before is released.
     pub(super) fn take_ring(
         &mut self,
@@ -240,8 +250,9 @@ impl Core {
         lease: Arc<RingLease>,
         layout: Layout,
         before: Released,
+        common: &Common,
     ) {
-        let Some(sender) = self.senders.get_mut(end) else {
+        let Some(sender) = self.ends.get_mut(end) else {
             return;
         };
         let Some(words) = sender.end.theirs.get().cloned() else {
@@ -252,7 +263,7 @@ impl Core {
         let consumer = Consumer::resume(mapped, layout, before);
         let mut ring = AttachedRing {
             consumer,
-            memory: RingMemory::new(lease, &self.common.shared.carrier),
+            memory: RingMemory::new(lease, &common.shared.carrier),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -271,42 +282,41 @@ impl Core {
         sequence: u64,
         length: usize,
         memory: LargeLease,
+        common: &mut Common,
     ) -> Option<LandingId> {
-        let sender = self.senders.get_mut(end)?;
+        let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &self.common.shared.carrier),
+            memory: MessageMemory::new(memory, length, &common.shared.carrier),
             sent_in: None,
         });
-        self.common
-            .session
-            .announce_large(end, sequence, length as u64)
+        common.session.announce_large(end, sequence, length as u64)
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.
     pub(crate) fn ring_is_ready(&mut self, end: u32) {
         if let Some(ring) = self
-            .senders
+            .ends
             .get_mut(end)
             .and_then(|sender| sender.ring.as_mut())
             && ring.is_armed
         {
             ring.is_armed = false;
             ring.arm.disarm(&ring.words.armed);
-            self.hot_rings.push(end);
+            self.hot.push(end);
         }
     }
 
     /// Tells the session which hot rings have records that somebody wants.
     #[inline]
-    pub(super) fn look_at_rings(&mut self, wire: &AnyWire) -> Seen {
+    pub(super) fn look_at_rings(&mut self, wire: &AnyWire, session: &mut Session) -> Seen {
         let (mut any, mut has_large) = (false, false);
-        for &end in &self.hot_rings {
-            let Some(sender) = self.senders.get(end) else {
+        for &end in &self.hot {
+            let Some(sender) = self.ends.get(end) else {
                 continue;
             };
             has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
-            any |= sender.has_records() && self.common.session.mark_ready(end);
+            any |= sender.has_records() && session.mark_ready(end);
         }
         Seen {
             is_sendable: any && !wire.is_blocked(),
@@ -318,9 +328,9 @@ impl Core {
     /// [`look_at_armed_rings`](Self::look_at_armed_rings).
     pub(crate) fn arm_rings(&mut self) -> bool {
         let mut any = false;
-        for &end in &self.hot_rings {
+        for &end in &self.hot {
             if let Some(ring) = self
-                .senders
+                .ends
                 .get_mut(end)
                 .and_then(|sender| sender.ring.as_mut())
             {
@@ -334,10 +344,9 @@ impl Core {
 
     /// Keeps the rings hot that have records for a peer after all; the others are cold now.
     /// Returns whether there are any to be sent.
-    pub(super) fn look_at_armed_rings(&mut self) -> bool {
-        let senders = &mut self.senders;
-        let session = &mut self.common.session;
-        self.hot_rings.retain(|&end| {
+    pub(super) fn look_at_armed_rings(&mut self, session: &mut Session) -> bool {
+        let senders = &mut self.ends;
+        self.hot.retain(|&end| {
             let Some(sender) = senders.get_mut(end) else {
                 return false;
             };
@@ -351,14 +360,14 @@ impl Core {
             }
             is_due
         });
-        !self.hot_rings.is_empty()
+        !self.hot.is_empty()
     }
 
     /// An end is gone on both sides.
-    pub(super) fn forget_sender(&mut self, end: u32) {
-        self.hot_rings.retain(|&hot| hot != end);
-        if let Some(sender) = self.senders.remove(end) {
-            self.retained.keep_sender(sender);
+    pub(super) fn forget(&mut self, end: u32, retained: &mut Retained) {
+        self.hot.retain(|&hot| hot != end);
+        if let Some(sender) = self.ends.remove(end) {
+            retained.keep_sender(sender);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The wires of a shared-memory session beside its connection: what passes descriptors, and
-//! what the peer rings. Data never comes through here.
+//! The parts of a session through shared memory beside its wire: a socket that passes
+//! descriptors, and bells that the peer rings. Data never comes through here.
 //!
 //! A channel is open once both its `Open` came over the connection and the peer's block
 //! of words over the Unix socket, in whatever order.
@@ -34,8 +34,8 @@ use crate::{
     wire::EpollToken,
 };
 
-/// The wires of a shared-memory session beside its connection.
-pub(super) struct LocalWires {
+/// A session's socket for descriptors, its bells, and the words of its channels' ends.
+pub(crate) struct SharedMemory {
     pub(super) socket: FdSocket,
     /// Rung by the peer, and to ring it.
     pub(super) bells: Arc<Bells>,
@@ -75,7 +75,7 @@ pub(super) struct Opening {
     pub(super) agreed: Agreed,
 }
 
-impl LocalWires {
+impl SharedMemory {
     /// A peer that knows of rings that rest knows of control segments of several lengths.
     pub(super) fn new(
         wires: UnixWires,

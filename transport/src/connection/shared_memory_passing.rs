@@ -9,14 +9,21 @@ use std::{
     time::Duration,
 };
 
-use ibex_protocol::{format::control::Role, id_map::IdMap, timer::Timer};
+use ibex_protocol::{
+    format::control::Role,
+    id_map::IdMap,
+    session::Session,
+    timer::{Timer, TimerTable},
+};
 use ibex_ring::memory::class_bytes;
 
 use super::{
-    core::{Core, Phase},
+    core::{Common, Core},
+    ends::Ends,
     idle::SenderSilence,
-    receivers::ReceiveLink,
-    shared_memory::Opening,
+    receivers::{ReceiveLink, Receivers},
+    senders::Senders,
+    shared_memory::{Opening, SharedMemory},
 };
 use crate::{
     clock,
@@ -38,71 +45,111 @@ use crate::{
 
 impl Core {
     /// Passes what waits to be passed.
-    pub(super) fn flush_local(&mut self, context: &mut Context<'_>) {
-        let Some(local) = &mut self.local else { return };
-        while let Some((message, fd)) = local.outbox.front() {
-            match local
-                .socket
-                .send(message.encode().as_ref(), fd.as_ref().map(AsFd::as_fd))
-            {
+    pub(super) fn flush_passed(&mut self, context: &mut Context<'_>) {
+        if let Some(shared_memory) = &mut self.shared_memory
+            && let Err(cause) = shared_memory.flush(&mut self.common.timers)
+        {
+            self.end_broken(cause, context);
+        }
+    }
+
+    /// Returns whether frames wait for what is to be passed: the peer shall have it before it
+    /// hears of an end, or of a goodbye, that comes behind it. One that has said goodbye itself
+    /// has no use for it.
+    pub(super) fn has_to_pass(&self) -> bool {
+        let shared_memory = self.shared_memory.as_ref();
+        self.common.may_go_on() && shared_memory.is_some_and(|one| !one.outbox.is_empty())
+    }
+
+    /// Takes in what came over the Unix socket, or tries again what was not possible.
+    pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
+        self.receive_passed(PASSED_PER_TURN, context);
+        self.flush_passed(context);
+        if let Some(shared_memory) = &mut self.shared_memory
+            && shared_memory.has_goodbye
+            && !shared_memory.is_behind()
+        {
+            shared_memory.has_goodbye = false;
+            self.peer_said_goodbye(context);
+        }
+    }
+
+    /// Takes in at most so many messages of the Unix socket, as far as this process may open the
+    /// descriptors that come with them, and then the ends of channels that waited for them.
+    pub(super) fn receive_passed(&mut self, most: usize, context: &mut Context<'_>) {
+        let Some(shared_memory) = &mut self.shared_memory else {
+            return;
+        };
+        let received = shared_memory.receive(most, &mut self.common, &mut self.ends, context);
+        if let Err(cause) = received {
+            self.finish_broken(cause, context);
+        }
+        if let Some(shared_memory) = &mut self.shared_memory
+            && !shared_memory.closed_behind.is_empty()
+            && !shared_memory.is_behind()
+        {
+            for (end, reason) in mem::take(&mut shared_memory.closed_behind) {
+                let why = End::Cause(EndCause::PeerClosed(reason));
+                self.ends.end(end, why, &mut context.wakers);
+            }
+        }
+    }
+}
+
+impl SharedMemory {
+    /// Passes what waits to be passed.
+    ///
+    /// # Errors
+    /// The kernel refuses it for good.
+    pub(super) fn flush(&mut self, timers: &mut TimerTable) -> Result<(), EndCause> {
+        while let Some((message, fd)) = self.outbox.front() {
+            let fd = fd.as_ref().map(AsFd::as_fd);
+            match self.socket.send(message.encode().as_ref(), fd) {
                 Ok(Outgoing::Sent) => {
-                    local.outbox.pop_front();
+                    self.outbox.pop_front();
                 }
                 Ok(Outgoing::End) => {
                     // Nobody takes what is left, and frames wait for nothing.
-                    local.outbox.clear();
-                    return;
+                    self.outbox.clear();
+                    return Ok(());
                 }
                 Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
-                    let again = clock::now() + PASS_AGAIN;
-                    return self.common.timers.set_sooner(Timer::Pass, again);
+                    timers.set_sooner(Timer::Pass, clock::now() + PASS_AGAIN);
+                    return Ok(());
                 }
                 Err(error) => {
                     let why = format!("passing a descriptor failed: {error}");
-                    return self.end_broken(EndCause::Refused { why }, context);
+                    return Err(EndCause::Refused { why });
                 }
             }
         }
-    }
-
-    /// Whether frames wait for what is to be passed: the peer shall have it before it hears of
-    /// an end, or of a goodbye, that comes behind it. One that has said goodbye itself has no
-    /// use for it.
-    pub(super) fn has_to_pass(&self) -> bool {
-        let is_wanted = matches!(self.phase, Phase::Up | Phase::Closing);
-        is_wanted
-            && self
-                .local
-                .as_ref()
-                .is_some_and(|local| !local.outbox.is_empty())
+        Ok(())
     }
 
     /// The handle of a sending end has made its ring.
-    pub(crate) fn pass_ring(&mut self, end: u32, capacity: u64, fd: OwnedFd) {
-        if let Some(local) = &mut self.local {
-            if let Some(sender) = self.senders.get_mut(end) {
-                sender.silence = Some(SenderSilence::new());
-            }
-            local
-                .outbox
-                .push_back((Message::Ring { end, capacity }, Some(fd)));
+    pub(crate) fn pass_ring(
+        &mut self,
+        end: u32,
+        capacity: u64,
+        fd: OwnedFd,
+        senders: &mut Senders,
+    ) {
+        if let Some(sender) = senders.ends.get_mut(end) {
+            sender.silence = Some(SenderSilence::new());
         }
+        self.outbox
+            .push_back((Message::Ring { end, capacity }, Some(fd)));
     }
 
     /// A sending end has given its ring up.
     pub(super) fn pass_rest(&mut self, end: u32) {
-        if let Some(local) = &mut self.local {
-            local.outbox.push_back((Message::Rest { end }, None));
-        }
+        self.outbox.push_back((Message::Rest { end }, None));
     }
 
     /// Slots of a sending end have no segments any more, as a set of bits.
     pub(crate) fn pass_forget(&mut self, end: u32, slots: u64) {
-        if let Some(local) = &mut self.local {
-            local
-                .outbox
-                .push_back((Message::Forget { end, slots }, None));
-        }
+        self.outbox
+            .push_back((Message::Forget { end, slots }, None));
     }
 
     /// A message that is longer than its ring lies in a segment of its own.
@@ -115,63 +162,35 @@ impl Core {
         capacity: u64,
         fd: Option<OwnedFd>,
     ) {
-        if let Some(local) = &mut self.local {
-            let message = Message::Large {
-                end,
-                sequence,
-                slot,
-                length,
-                capacity,
-            };
-            local.outbox.push_back((message, fd));
-        }
+        let message = Message::Large {
+            end,
+            sequence,
+            slot,
+            length,
+            capacity,
+        };
+        self.outbox.push_back((message, fd));
     }
 
-    /// Something came over the Unix socket, or what was not possible is tried again.
-    pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
-        self.receive_local(context);
-        self.flush_local(context);
-        if let Some(local) = &mut self.local
-            && local.has_goodbye
-            && !local.is_behind()
-        {
-            local.has_goodbye = false;
-            self.peer_said_goodbye(context);
-        }
-    }
-
-    /// Takes in what the Unix socket has, as far as this process may open the descriptors that
-    /// come with it and a session's share of a turn goes, and then the ends that waited for it.
-    pub(super) fn receive_local(&mut self, context: &mut Context<'_>) {
-        self.receive_some_local(PASSED_PER_TURN, context);
-    }
-
-    /// The same as the session ends: what the peer passed before is still to be had.
-    pub(super) fn receive_rest_of_local(&mut self, context: &mut Context<'_>) {
-        self.receive_some_local(MOST_PASSED, context);
-    }
-
-    fn receive_some_local(&mut self, most: usize, context: &mut Context<'_>) {
-        self.receive_passed(most, context);
-        let Some(local) = &mut self.local else { return };
-        if local.closed_behind.is_empty() || local.is_behind() {
-            return;
-        }
-        for (end, reason) in mem::take(&mut local.closed_behind) {
-            self.end_channel(end, End::Cause(EndCause::PeerClosed(reason)), context);
-        }
-    }
-
-    fn receive_passed(&mut self, most: usize, context: &mut Context<'_>) {
+    /// Takes in at most so many messages of what the socket has.
+    ///
+    /// # Errors
+    /// The peer broke the protocol, or this process lacks what a message needs.
+    pub(super) fn receive(
+        &mut self,
+        most: usize,
+        common: &mut Common,
+        ends: &mut Ends,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
         for _ in 0..most {
-            let Some(local) = &mut self.local else { return };
-            local.has_more = false;
-            let received = match local.socket.receive() {
+            self.has_more = false;
+            let received = match self.socket.receive() {
                 Ok(Incoming::Message(received)) => received,
-                Ok(Incoming::WouldBlock | Incoming::End) => return,
+                Ok(Incoming::WouldBlock | Incoming::End) => return Ok(()),
                 Ok(Incoming::NotNow) => {
-                    if !mem::replace(&mut local.lacks_descriptor, true) {
-                        let peer = self.common.shared.peer_in_log();
+                    if !mem::replace(&mut self.lacks_descriptor, true) {
+                        let peer = common.shared.peer_in_log();
                         warn_of!(
                             context.node().warnings,
                             Warning::NoDescriptor,
@@ -182,54 +201,43 @@ impl Core {
                         );
                     }
                     let again = clock::now() + PASS_AGAIN;
-                    return self.common.timers.set_sooner(Timer::Pass, again);
+                    common.timers.set_sooner(Timer::Pass, again);
+                    return Ok(());
                 }
-                Err(error) => return self.finish_broken(cause_of(&error), context),
+                Err(error) => return Err(cause_of(&error)),
             };
-            local.lacks_descriptor = false;
+            self.lacks_descriptor = false;
             // At once, so that nothing else is kept, be it for a channel to come.
-            let kind = received
-                .fd
-                .as_ref()
-                .map_or(Ok(()), |fd| check_kind(fd.as_fd()));
-            if let Err(refused) = kind {
-                return self.finish_broken(broke(refused), context);
+            if let Some(fd) = &received.fd {
+                check_kind(fd.as_fd()).map_err(broke)?;
             }
-            let handled = match Message::decode(received.bytes()) {
-                Ok(message) if message.attachment().allows(received.fd.is_some()) => {
-                    self.handle_local(message, received.fd, context)
-                }
-                Ok(_) => Err(broke("a descriptor is missing or too many")),
-                Err(malformed) => Err(broke(malformed)),
-            };
-            if let Err(cause) = handled {
-                return self.finish_broken(cause, context);
+            let message = Message::decode(received.bytes()).map_err(broke)?;
+            if !message.attachment().allows(received.fd.is_some()) {
+                return Err(broke("a descriptor is missing or too many"));
             }
+            self.handle(message, received.fd, common, ends, context)?;
         }
         // epoll has told of it, and tells of nothing but what comes now.
-        if let Some(local) = &mut self.local {
-            local.has_more = true;
-            self.common.timers.set_sooner(Timer::Pass, clock::now());
-        }
+        self.has_more = true;
+        common.timers.set_sooner(Timer::Pass, clock::now());
+        Ok(())
     }
 
-    fn handle_local(
+    fn handle(
         &mut self,
         message: Message,
         fd: Option<PassedFd>,
+        common: &mut Common,
+        ends: &mut Ends,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
-        let Some(local) = &mut self.local else {
-            return Ok(());
-        };
         match (message, fd) {
             (Message::Hello { asymmetry }, _) => {
                 if !asymmetry {
-                    self.common.shared.use_fences();
+                    common.shared.use_fences();
                 }
-                local.greeted = true;
-                self.open_local(context);
-                Ok(())
+                self.greeted = true;
+                self.open_channels(common, ends, context)
             }
             (Message::Control { index }, Some(fd)) => self.take_control_segment(index, fd),
             (
@@ -241,7 +249,7 @@ impl Core {
                 },
                 _,
             ) => {
-                let announced: usize = local.blocks.iter().map(IdMap::len).sum();
+                let announced: usize = self.blocks.iter().map(IdMap::len).sum();
                 if announced >= MAX_SEGMENTS as usize * 256 {
                     return Err(broke("too many channel ends are announced"));
                 }
@@ -249,19 +257,15 @@ impl Core {
                     message::Role::Sender => Role::Sender,
                     message::Role::Receiver => Role::Receiver,
                 };
-                local.blocks[role as usize].insert(end, (segment, block));
-                self.open_local(context);
-                Ok(())
+                self.blocks[role as usize].insert(end, (segment, block));
+                self.open_channels(common, ends, context)
             }
-            (message, fd) => self.handle_for_receiver(message, fd, context),
+            (message, fd) => self.handle_for_receiver(message, fd, common, ends, context),
         }
     }
 
     fn take_control_segment(&mut self, index: u32, fd: PassedFd) -> Result<(), EndCause> {
-        let Some(local) = &mut self.local else {
-            return Ok(());
-        };
-        if index as usize != local.peer_segments.len() || index >= MAX_SEGMENTS {
+        if index as usize != self.peer_segments.len() || index >= MAX_SEGMENTS {
             return Err(broke(format_args!(
                 "control segment {index} is out of turn"
             )));
@@ -273,15 +277,17 @@ impl Core {
             },
             refused => broke(refused),
         })?;
-        local.peer_segments.push(segment);
+        self.peer_segments.push(segment);
         Ok(())
     }
 
-    /// What the peer's sending end passes to ours that receives.
+    /// Handles what the peer's sending end passes to ours that receives.
     fn handle_for_receiver(
         &mut self,
         message: Message,
         fd: Option<PassedFd>,
+        common: &Common,
+        ends: &mut Ends,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
         let (Message::Ring { end, .. }
@@ -291,7 +297,7 @@ impl Core {
         else {
             return Err(broke("a descriptor is missing"));
         };
-        let receiver = match self.receiver_of(end) {
+        let receiver = match receiver_of(end, &common.session, &mut ends.receivers) {
             Counterpart::Here(receiver) => receiver,
             Counterpart::Gone => return Ok(()),
             Counterpart::NotYet => return self.keep_for_later(message, fd),
@@ -335,39 +341,24 @@ impl Core {
         Ok(())
     }
 
-    /// Our receiving end that is paired with the peer's sending end.
-    fn receiver_of(&mut self, peer_end: u32) -> Counterpart<'_> {
-        let Some(end) = self.common.session.paired(Role::Sender, peer_end) else {
-            // Of one that we have heard of only what is over by now is in no pair: the peer
-            // passes nothing before it has heard of ours, which we knew before.
-            return match self.common.session.has_heard_of(peer_end) {
-                true => Counterpart::Gone,
-                false => Counterpart::NotYet,
-            };
-        };
-        match self.receivers.get_mut(end) {
-            Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
-            Some(receiver) => Counterpart::Here(receiver),
-            None => Counterpart::Gone,
-        }
-    }
-
     /// The two sockets are not ordered: what came before its channel's open waits for it.
     fn keep_for_later(&mut self, message: Message, fd: Option<PassedFd>) -> Result<(), EndCause> {
-        if let Some(local) = &mut self.local {
-            if local.early.len() >= MAX_EARLY {
-                return Err(broke("too much came for channels that are not open"));
-            }
-            local.early.push_back((message, fd));
+        if self.early.len() >= MAX_EARLY {
+            return Err(broke("too much came for channels that are not open"));
         }
+        self.early.push_back((message, fd));
         Ok(())
     }
 
-    /// Opens channels of which everything is here.
-    pub(super) fn open_local(&mut self, context: &mut Context<'_>) {
-        let Some(local) = &mut self.local else { return };
-        if !local.greeted {
-            return;
+    /// Opens channels of which everything is here, and takes in what had come for them.
+    pub(super) fn open_channels(
+        &mut self,
+        common: &mut Common,
+        ends: &mut Ends,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        if !self.greeted {
+            return Ok(());
         }
         let mut opened = false;
         let mut at = 0;
@@ -376,19 +367,19 @@ impl Core {
             role,
             peer_end,
             agreed,
-        }) = local.opening.get(at)
+        }) = self.opening.get(at)
         {
-            let blocks = &mut local.blocks[role.opposite() as usize];
+            let blocks = &mut self.blocks[role.opposite() as usize];
             let Some((segment, block)) = blocks.remove(peer_end) else {
                 at += 1;
                 continue;
             };
-            local.opening.swap_remove(at);
-            let segment = local.peer_segments.get(segment as usize).cloned();
+            self.opening.swap_remove(at);
+            let segment = self.peer_segments.get(segment as usize).cloned();
             let found = match role {
                 Role::Sender => segment
                     .and_then(|segment| segment.receiver_words(block))
-                    .zip(self.senders.get(end))
+                    .zip(ends.senders.ends.get(end))
                     .map(|(words, sender)| {
                         let _ = sender.end.theirs.set(words);
                         sender.end.state.open(agreed);
@@ -396,7 +387,7 @@ impl Core {
                     }),
                 Role::Receiver => segment
                     .and_then(|segment| segment.sender_words(block))
-                    .zip(self.receivers.get(end))
+                    .zip(ends.receivers.ends.get(end))
                     .map(|(words, receiver)| {
                         let _ = receiver.end.theirs.set(words);
                         receiver.end.state.open(agreed);
@@ -412,18 +403,38 @@ impl Core {
             }
         }
         if !opened {
-            return;
+            return Ok(());
         }
-        let early = mem::take(&mut local.early);
-        self.forget_openings();
+        let early = mem::take(&mut self.early);
+        ends.forget_openings(common);
         // A peer that opened earlier may have asked, and rung for it, before we could see
         // its words.
-        self.answer_asks(context);
+        ends.receivers.answer_asks(common, &mut context.wakers);
         for (message, fd) in early {
-            if let Err(cause) = self.handle_local(message, fd, context) {
-                return self.finish_broken(cause, context);
-            }
+            self.handle(message, fd, common, ends, context)?;
         }
+        Ok(())
+    }
+}
+
+/// Finds our receiving end that is paired with the peer's sending end.
+fn receiver_of<'a>(
+    peer_end: u32,
+    session: &Session,
+    receivers: &'a mut Receivers,
+) -> Counterpart<'a> {
+    let Some(end) = session.paired(Role::Sender, peer_end) else {
+        // Of one that we have heard of only what is over by now is in no pair: the peer
+        // passes nothing before it has heard of ours, which we knew before.
+        return match session.has_heard_of(peer_end) {
+            true => Counterpart::Gone,
+            false => Counterpart::NotYet,
+        };
+    };
+    match receivers.ends.get_mut(end) {
+        Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
+        Some(receiver) => Counterpart::Here(receiver),
+        None => Counterpart::Gone,
     }
 }
 
@@ -491,7 +502,7 @@ enum Counterpart<'a> {
 const PASS_AGAIN: Duration = Duration::from_millis(20);
 /// Messages that are taken in as a session ends: as many as a socket holds, by whatever the
 /// kernel lets a process set. A peer that goes on passing them is not waited for.
-const MOST_PASSED: usize = 1 << 13;
+pub(super) const MOST_PASSED: usize = 1 << 13;
 /// Descriptors that may wait for their channel's open.
 const MAX_EARLY: usize = 1024;
 /// Control segments that a peer may pass: up to 256 channel ends each.

@@ -19,14 +19,10 @@ pub struct LinkStats {
 
 impl Core {
     pub(crate) fn stats(&self) -> LinkStats {
-        let senders = self.senders.values().map(|sender| sender.end.stats());
-        let receivers = self.receivers.values().map(|receiver| receiver.end.stats());
-        let mut channels: Vec<_> = senders.chain(receivers).collect();
-        channels.sort_by(|a, b| (&a.name, a.end).cmp(&(&b.name, b.end)));
         LinkStats {
             session: self.common.shared.clone(),
-            is_up: !self.is_over(),
-            channels,
+            is_up: !self.common.is_over(),
+            channels: self.ends.stats(),
         }
     }
 }

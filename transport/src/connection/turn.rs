@@ -4,7 +4,7 @@ use std::{slice, time::Instant};
 
 use ibex_protocol::{format::record, timer::Timer};
 
-use super::{Connection, context::Context, core::Phase, frames::CoreInTurn};
+use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stalls};
 use crate::{
     clock,
     session::EndCause,
@@ -21,7 +21,11 @@ impl Connection {
         let mut progress = self.send_lone_record(tools);
         let mut is_due_again = false;
         if !progress {
-            let seen = self.core.look_at_rings(&self.wire);
+            let seen = {
+                let core = &mut self.core;
+                let senders = &mut core.ends.senders;
+                senders.look_at_rings(&self.wire, &mut core.common.session)
+            };
             progress = seen.is_sendable;
             is_due_again = seen.has_large;
         }
@@ -51,7 +55,7 @@ impl Connection {
     /// Lets out what a handle's wish led to.
     pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.core.handle_events(context);
-        self.core.flush_local(context);
+        self.core.flush_passed(context);
         self.transmit(tools, context);
         self.core.handle_events(context);
         self.follow(tools, context);
@@ -60,10 +64,10 @@ impl Connection {
     /// Does with the wire and the socket what became of the core.
     #[inline]
     pub(super) fn follow(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
-        if !self.core.retained.is_empty() || self.core.is_over() {
+        if !self.core.retained.is_empty() || self.core.common.is_over() {
             self.follow_up(context);
         }
-        let is_wanted = self.wire.has_backlog() && self.core.phase != Phase::Gone;
+        let is_wanted = self.wire.has_backlog() && self.core.common.phase != Phase::Gone;
         self.socket.watch_writable(is_wanted, &tools.epoll);
     }
 
@@ -71,7 +75,7 @@ impl Connection {
     fn follow_up(&mut self, context: &mut Context<'_>) {
         self.free_retained(context);
         self.finish_if_said(context);
-        if self.core.phase == Phase::Gone && !self.has_let_go {
+        if self.core.common.phase == Phase::Gone && !self.has_let_go {
             self.has_let_go = true;
             self.say_last_word();
             self.socket.close();
@@ -93,7 +97,7 @@ impl Connection {
         let is_said = self.core.common.session.said_goodbye() && self.wire.in_flight().is_none();
         // Where the wire broke, it is not known whether ours has arrived.
         let is_whole = self.core.broken.is_none();
-        if self.core.phase == Phase::PeerClosed && is_said && is_whole {
+        if self.core.common.phase == Phase::PeerClosed && is_said && is_whole {
             self.core.finish(&EndCause::Goodbye, context);
         }
     }
@@ -108,13 +112,13 @@ impl Connection {
     #[inline]
     pub(crate) fn send_lone_record(&mut self, tools: &mut Tools) -> bool {
         let core = &mut self.core;
-        let &[end] = &core.hot_rings[..] else {
+        let &[end] = &core.ends.senders.hot[..] else {
             return false;
         };
         if !core.is_undisturbed() {
             return false;
         }
-        let sender = core.senders.get_mut(end);
+        let sender = core.ends.senders.ends.get_mut(end);
         let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
             return false;
         };
@@ -157,7 +161,7 @@ impl Connection {
 
     #[inline(never)]
     fn transmit_due(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
-        if self.core.phase == Phase::Gone || self.core.broken.is_some() {
+        if self.core.common.phase == Phase::Gone || self.core.broken.is_some() {
             return false;
         }
         let core = &mut self.core;
@@ -234,7 +238,7 @@ impl Connection {
         if is_beside {
             // It would stay readable for as long as draining takes.
             self.socket.part(&tools.epoll);
-            if self.core.phase == Phase::Gone {
+            if self.core.common.phase == Phase::Gone {
                 return true;
             }
             self.peer_has_left = true;
@@ -264,7 +268,7 @@ impl Connection {
     /// Returns whether bytes are here that need no read.
     #[inline]
     pub(crate) fn has_leftover(&self) -> bool {
-        self.wire.has_leftover() && self.core.phase != Phase::Gone
+        self.wire.has_leftover() && self.core.common.phase != Phase::Gone
     }
 
     // ---- Time ------------------------------------------------------------------------
@@ -274,20 +278,31 @@ impl Connection {
         let mut any = false;
         while let Some(timer) = self.core.common.timers.poll_expired(now) {
             any = true;
+            let core = &mut self.core;
             match timer {
-                Timer::Linger => self.core.finish(&EndCause::Goodbye, context),
-                Timer::Leave => self.core.end_senders(),
+                Timer::Linger => core.finish(&EndCause::Goodbye, context),
+                Timer::Leave => core.ends.senders.end(&mut core.common),
                 Timer::Drain => {
                     self.look_at_teardown(now, tools, context);
                 }
-                Timer::Stall => self.core.look_for_stalls(now, context),
-                Timer::Open => self.core.look_for_openings(now, context),
-                Timer::Pass => self.core.look_at_unix(context),
-                Timer::Memory => self.core.memory_may_be_there(now, context),
-                Timer::Notice => self.core.tell_of_break(context),
+                Timer::Stall => stalls::look(&mut core.ends, now, &mut core.common, context),
+                Timer::Open => core.ends.look_for_openings(now, &mut core.common, context),
+                Timer::Pass => core.look_at_unix(context),
+                Timer::Memory => {
+                    let receivers = &mut core.ends.receivers;
+                    receivers.memory_may_be_there(now, &mut core.common, context);
+                }
+                Timer::Notice => {
+                    if let Some(reconnect) = &mut core.reconnect {
+                        reconnect.tell_of_break(&core.common, context);
+                    }
+                }
                 Timer::Redial => self.redial(context),
-                Timer::Verdict => self.core.give_up(context),
-                Timer::Alarm => self.core.sound_alarms(now, context),
+                Timer::Verdict => core.give_up(context),
+                Timer::Alarm => {
+                    let timers = &mut core.common.timers;
+                    core.alarms.sound(now, timers, &mut context.wakers);
+                }
             }
         }
         if any {
@@ -305,9 +320,14 @@ impl Connection {
         if self.core.broken.is_some() {
             return false;
         }
-        let mut goes_on = match self.core.phase {
+        let mut goes_on = match self.core.common.phase {
             Phase::Up => {
-                let goes_on = self.core.rest_ends(&self.wire, context);
+                let core = &mut self.core;
+                let shared_memory = core.shared_memory.as_mut();
+                let senders = &mut core.ends.senders;
+                let common = &mut core.common;
+                let goes_on = senders.look_for_silence(&self.wire, common, shared_memory, context);
+                let goes_on = goes_on | core.ends.receivers.look_for_silence();
                 goes_on | self.wire.rest(&self.core.common.shared.counters)
             }
             // It goes as a whole, unless the peer's host says nothing any more.
@@ -317,7 +337,7 @@ impl Connection {
         goes_on |= self.look_for_cut_frame();
         goes_on |= self.look_for_answers(tools, context);
         self.settle(tools, context);
-        if !goes_on && self.core.phase == Phase::Up {
+        if !goes_on && self.core.common.phase == Phase::Up {
             self.core.rest();
         }
         goes_on

@@ -35,7 +35,7 @@ impl Engine {
     pub(crate) fn break_off(&self, reason: CloseReason) {
         self.links
             .values()
-            .for_each(|link| link.core.break_off(reason));
+            .for_each(|link| link.core.ends.senders.break_off(reason));
     }
 
     /// Begins no session any more with those who dial.

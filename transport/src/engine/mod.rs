@@ -264,8 +264,13 @@ impl Engine {
             self.heat(session);
             if let Some(link) = self.links.get_mut(session) {
                 match mark {
-                    Mark::Ready { .. } => link.core.ring_is_ready(end),
-                    Mark::Released { .. } => link.core.prefix_moved(end),
+                    Mark::Ready { .. } => link.core.ends.senders.ring_is_ready(end),
+                    Mark::Released { .. } => {
+                        link.core
+                            .ends
+                            .receivers
+                            .prefix_moved(end, &mut link.core.common);
+                    }
                 }
             }
         }
@@ -329,7 +334,7 @@ impl Engine {
                         self.watch.take_in(link);
                         if context.event_loop.is_watched() {
                             // Whoever runs this turn looks for messages after it.
-                            link.core.arm_receivers();
+                            link.core.ends.receivers.arm(&link.core.common);
                         }
                     }
                     unix if unix == EpollToken::Unix as u64 => {
@@ -346,7 +351,9 @@ impl Engine {
     #[inline(never)]
     fn answer_guards(&mut self, context: &mut Context<'_>) {
         for link in self.links.values_mut() {
-            if link.core.answer_guards(context) && !mem::replace(&mut link.is_hot, true) {
+            if link.core.ends.answer_guards(&mut link.core.common, context)
+                && !mem::replace(&mut link.is_hot, true)
+            {
                 self.hot.push(link.id());
             }
         }
@@ -416,7 +423,7 @@ impl Engine {
     pub(crate) fn is_over(&self, session: u64) -> bool {
         self.links
             .get(session)
-            .is_none_or(|link| link.core.is_over())
+            .is_none_or(|link| link.core.common.is_over())
     }
 
     /// Sessions that every turn looks at.
@@ -508,7 +515,9 @@ impl Engine {
     /// for. Returns whether it armed anything: then the program must look again.
     pub(crate) fn arm_receivers(&mut self) -> bool {
         let links = self.links.values_mut();
-        let armed = links.fold(false, |any, link| link.core.arm_receivers() | any);
+        let armed = links.fold(false, |any, link| {
+            link.core.ends.receivers.arm(&link.core.common) | any
+        });
         self.arm_sites_once() | armed
     }
 
@@ -542,7 +551,7 @@ impl Engine {
         let mut armed = false;
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
-                armed |= link.core.arm_rings();
+                armed |= link.core.ends.senders.arm_rings();
             }
         }
         if armed {
@@ -694,7 +703,7 @@ impl Engine {
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |link, context| {
-            link.core.tell_of_connection(context);
+            link.core.common.tell_of_connection(context);
         });
         context
             .event_loop

@@ -14,7 +14,10 @@ impl Engine {
     /// The peer of a session has dialed it once more. Of a session of the node with itself the
     /// other end has dialed.
     pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
-        let is_meant = |link: &Connection| link.core.is_named(&wires.session) && !link.core.dials();
+        let is_meant = |link: &Connection| {
+            let reconnect = link.core.reconnect.as_ref();
+            reconnect.is_some_and(|one| one.is_named(&wires.session) && !one.dials())
+        };
         let named = self.links.values().find(|link| is_meant(link));
         match named.map(|link| link.id()) {
             Some(session) => self.resume_session(session, wires, context),

@@ -181,7 +181,7 @@ impl Runtime {
         self.draining.is_draining.store(true, Ordering::SeqCst);
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
-                engine.on_every_link(context, |link, _| link.core.say_draining());
+                engine.on_every_link(context, |link, _| link.core.common.say_draining());
             });
         }
         self.wake_engines();
@@ -193,7 +193,7 @@ impl Runtime {
     pub fn say_delivered(&self, undelivered: &[Undelivered]) {
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
-                engine.on_every_link(context, |link, _| link.core.say_drained(undelivered));
+                engine.on_every_link(context, |link, _| link.core.common.say_drained(undelivered));
             });
         }
         self.wake_engines();
@@ -209,7 +209,9 @@ impl Runtime {
             event_loop.with_engine(|engine, context| {
                 let undelivered = engine.undelivered();
                 if !undelivered.is_empty() {
-                    engine.on_every_link(context, |link, _| link.core.ask_for_all());
+                    engine.on_every_link(context, |link, _| {
+                        link.core.ends.senders.ask_for_all(&mut link.core.common);
+                    });
                 }
                 undelivered
             })

@@ -45,12 +45,12 @@ impl Runtime {
 impl SessionShared {
     /// Has the engine look whether a task waits for room for long.
     pub(crate) fn watch_stalls(&self) {
-        self.watch(|link| link.core.watch_stalls());
+        self.watch(|link| link.core.common.watch_stalls());
     }
 
     /// Has the engine look at `due` whether an end that somebody waits for is open.
     pub(crate) fn watch_opening(&self, due: Instant) {
-        self.watch(|link| link.core.watch_opening(due));
+        self.watch(|link| link.core.common.watch_opening(due));
     }
 
     /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
@@ -63,7 +63,8 @@ impl SessionShared {
 
     /// Tells of something that a handle has noticed, unless the session is over.
     pub(crate) fn tell(&self, what: What) {
-        self.event_loop
-            .on_link(self.id, |link, context| link.core.tell(what, context));
+        self.event_loop.on_link(self.id, |link, context| {
+            link.core.common.tell(what, context)
+        });
     }
 }

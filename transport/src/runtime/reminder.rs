@@ -11,7 +11,10 @@ use crate::session::SessionShared;
 impl SessionShared {
     /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
     pub fn wake_at(&self, at: Instant, waker: &Waker) {
-        self.watch(|link| link.core.wake_at(at, waker.clone()));
+        self.watch(|link| {
+            let core = &mut link.core;
+            core.alarms.wake_at(at, waker.clone(), &mut core.common)
+        });
     }
 
     /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a

@@ -198,7 +198,7 @@ impl SessionShared {
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, Role)> {
         self.event_loop
-            .on_link(self.id, |link, _| link.core.incoming())
+            .on_link(self.id, |link, _| link.core.common.incoming())
             .unwrap_or_default()
     }
 
@@ -206,7 +206,7 @@ impl SessionShared {
     #[must_use]
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         self.event_loop
-            .on_link(self.id, |link, _| link.core.interface_of(name, role))
+            .on_link(self.id, |link, _| link.core.ends.interface_of(name, role))
             .flatten()
     }
 
@@ -214,7 +214,7 @@ impl SessionShared {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.event_loop
-            .on_link(self.id, |link, _| link.core.is_over())
+            .on_link(self.id, |link, _| link.core.common.is_over())
             .unwrap_or(true)
     }
 
@@ -512,7 +512,10 @@ impl SessionShared {
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
         self.event_loop.on_link(self.id, |link, _| {
-            link.core.pass_ring(end, capacity as u64, fd)
+            let core = &mut link.core;
+            if let Some(shared_memory) = &mut core.shared_memory {
+                shared_memory.pass_ring(end, capacity as u64, fd, &mut core.ends.senders);
+            }
         });
     }
 
@@ -540,36 +543,46 @@ impl SessionShared {
     ) {
         let (length, capacity) = (length as u64, capacity as u64);
         self.event_loop.on_link(self.id, |link, _| {
-            link.core
-                .pass_large(end, sequence, slot, length, capacity, fd);
+            if let Some(shared_memory) = &mut link.core.shared_memory {
+                shared_memory.pass_large(end, sequence, slot, length, capacity, fd);
+            }
         });
     }
 
     pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.pass_forget(end, slots));
+        self.event_loop.on_link(self.id, |link, _| {
+            if let Some(shared_memory) = &mut link.core.shared_memory {
+                shared_memory.pass_forget(end, slots);
+            }
+        });
     }
 
     pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.ask(end, ask));
+        self.event_loop.on_link(self.id, |link, _| {
+            let core = &mut link.core;
+            core.ends.senders.ask(end, ask, &mut core.common);
+        });
     }
 
     /// Asks for an acknowledgement that was perhaps asked for before.
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.ask_once(end, sequence));
+        self.event_loop.on_link(self.id, |link, _| {
+            let core = &mut link.core;
+            core.ends.senders.ask_once(end, sequence, &mut core.common);
+        });
     }
 
     /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
     pub fn free_name(&self, end: u32) {
         self.event_loop
-            .on_link(self.id, |link, _| link.core.free_name(end));
+            .on_link(self.id, |link, _| link.core.common.free_name(end));
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.close_sender(end, last, reason));
+        self.event_loop.on_link(self.id, |link, _| {
+            let core = &mut link.core;
+            core.ends.senders.close(end, last, reason, &mut core.common);
+        });
     }
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
@@ -582,8 +595,10 @@ impl SessionShared {
     /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
     #[cold]
     pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.receiver_retries(end, retry_at));
+        self.event_loop.on_link(self.id, |link, _| {
+            let core = &mut link.core;
+            core.ends.receivers.retries(end, retry_at, &mut core.common);
+        });
     }
 
     /// The peer's words or bytes cannot be: the session ends.
