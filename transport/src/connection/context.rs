@@ -10,7 +10,7 @@ use crate::{
     runtime::{EventLoop, NodeState},
 };
 
-/// What a turn collects for after the lock.
+/// The work that a turn collects for after the lock.
 pub(crate) struct Context<'a> {
     pub(crate) event_loop: &'a EventLoop,
     pub(crate) wakers: Wakers,
@@ -40,7 +40,7 @@ impl<'a> Context<'a> {
         &self.event_loop.node
     }
 
-    /// Whether nothing is to be done after the lock: whoever has found nothing else may keep it.
+    /// Returns whether nothing is to be done after the lock.
     pub(crate) fn is_empty(&self) -> bool {
         let Self {
             event_loop: _,
@@ -57,7 +57,7 @@ impl<'a> Context<'a> {
             && leftovers.is_empty()
     }
 
-    /// Whether nothing was ever put in, as in nearly every turn.
+    /// Returns whether nothing was ever put in, as in nearly every turn.
     #[inline]
     pub(crate) fn is_untouched(&self) -> bool {
         self.wakers.is_untouched()

@@ -1,15 +1,19 @@
 //! The core of a connection: the session, the ends of its channels and its life, apart from the
 //! wire that carries its frames.
 
-use std::{any::Any, net::SocketAddr, sync::Arc};
+use std::{any::Any, net::SocketAddr, sync::Arc, time::Instant};
 
-use ibex_protocol::{session::Session, timer::TimerTable};
+use ibex_protocol::{
+    credit::{broker::CreditAction, session::CreditReport},
+    session::Session,
+    timer::TimerTable,
+};
 
 use super::{
-    alarms::Alarms, ends::Ends, grants::Grants, reconnect::Reconnect, retained::Retained,
-    shared_memory::SharedMemory,
+    alarms::Alarms, ends::Ends, grants::Grants, new_wire::NewWire, reconnect::Reconnect,
+    retained::Retained, shared_memory::SharedMemory,
 };
-use crate::session::{EndCause, SessionShared};
+use crate::session::{EndCause, PeerDescription, SessionShared};
 
 /// The parts of a session that all its objects work with.
 pub(crate) struct Common {
@@ -70,8 +74,13 @@ impl Core {
     /// Returns whether the session lives and is not about to end: then nothing but what its
     /// turns move brings it on.
     #[inline]
-    pub(super) fn is_undisturbed(&self) -> bool {
+    pub(crate) fn is_undisturbed(&self) -> bool {
         self.common.phase == Phase::Up && self.broken.is_none()
+    }
+
+    /// Returns the wire that came before the old one was gone, which it is now.
+    pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
+        self.reconnect.as_mut()?.next.take()
     }
 }
 
@@ -84,5 +93,41 @@ impl Common {
     /// Returns whether the session may go on over another wire, as far as it is not over.
     pub(super) fn may_go_on(&self) -> bool {
         matches!(self.phase, Phase::Up | Phase::Closing)
+    }
+
+    /// Returns the part of the session that its handles have.
+    pub(crate) fn shared(&self) -> Arc<SessionShared> {
+        self.shared.clone()
+    }
+
+    /// Returns who the peer is.
+    pub(crate) fn peer(&self) -> &PeerDescription {
+        self.shared.peer()
+    }
+
+    /// Returns when [`expire`](super::Connection::expire) has something to do.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    // ---- Credit ----------------------------------------------------------------------
+
+    /// Returns the news that the broker has to hear of the session since the last time.
+    pub(crate) fn take_credit_report(&mut self) -> CreditReport {
+        self.session.take_credit_report()
+    }
+
+    /// Returns how much credit the peer has used in all.
+    pub(crate) fn credit_used(&self) -> u64 {
+        self.session.credit_used()
+    }
+
+    /// Does what the broker decided; [`settle`](super::Connection::settle) tells the peer.
+    pub(crate) fn handle_credit(&mut self, action: CreditAction) {
+        let session = &mut self.session;
+        match action {
+            CreditAction::Give { credit, term, .. } => session.give(credit, term),
+            CreditAction::Recall { credit, .. } => session.recall(credit),
+        }
     }
 }

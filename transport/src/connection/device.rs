@@ -1,7 +1,5 @@
 //! News of the device that carries a connection's frames.
 
-use std::sync::Arc;
-
 use ibex_ring::memory::LargeLease;
 use ibex_verbs::{AsyncEvent, WorkCompletion};
 
@@ -14,9 +12,9 @@ use super::{
     senders::Senders,
 };
 use crate::{
-    rdma::{PreparedPair, SharedReceives, Site},
+    rdma::{PreparedPair, SharedReceives},
     session::EndCause,
-    wire::{AnyWire, Completed, PairEvent, QueuePairWire, Tools, register_with},
+    wire::{Completed, PairEvent, QueuePairWire, Tools, register_with},
 };
 
 impl Connection {
@@ -86,27 +84,6 @@ impl Connection {
             self.drain_then_end(cause);
         }
         is_over
-    }
-
-    /// Returns the device port of the queue pair, and its number.
-    pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
-        match &self.wire {
-            AnyWire::QueuePair(pair) => Some(pair.place()),
-            _ => None,
-        }
-    }
-
-    /// Notes that something is wrong with the port of our queue pair, or nothing any more.
-    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
-        if let Some(pair) = self.wire.queue_pair() {
-            pair.doubt_port(doubt);
-        }
-    }
-
-    /// Leaves a queue pair that the peer does not reach any more.
-    pub(crate) fn port_moved(&mut self, why: &str) {
-        let why = why.to_owned();
-        self.drain_then_end(EndCause::DeviceLost { why });
     }
 
     /// Leaves a device of which nothing will complete any more.

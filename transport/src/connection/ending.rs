@@ -14,7 +14,7 @@ use super::{
     core::{Common, Core, Phase},
     outages::stop_waiting,
     senders::Senders,
-    shared_memory_passing::MOST_PASSED,
+    shared_memory::MOST_PASSED,
 };
 use crate::{
     clock,
@@ -187,6 +187,16 @@ impl Core {
             Phase::Up | Phase::Gone => cause,
         };
         self.finish(&cause, context);
+    }
+
+    /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
+    pub(super) fn finish_if_said(&mut self, all_is_out: bool, context: &mut Context<'_>) {
+        let is_said = self.common.session.said_goodbye() && all_is_out;
+        // Where the wire broke, it is not known whether ours has arrived.
+        let is_whole = self.broken.is_none();
+        if self.common.phase == Phase::PeerClosed && is_said && is_whole {
+            self.finish(&EndCause::Goodbye, context);
+        }
     }
 
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {

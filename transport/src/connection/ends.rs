@@ -52,7 +52,7 @@ impl Ends {
         }
     }
 
-    /// Ends all of them.
+    /// Ends every end for this cause.
     pub(super) fn end_all(&self, cause: &EndCause, wakers: &mut Wakers) {
         for sender in self.senders.ends.values() {
             sender.end.state.end(End::Cause(cause.clone()));

@@ -30,7 +30,7 @@ pub(crate) struct Grants {
 }
 
 struct Granted {
-    /// The receiving end.
+    /// The receiving end that it was granted for.
     end: u32,
     /// The block, which the reader of a message there holds as well.
     block: Arc<LandingBlock>,

@@ -23,7 +23,7 @@ use crate::{
     wire::{AnyWire, Wire},
 };
 
-/// What the last look at a sender's ring found.
+/// The findings of the last look at a sender's ring.
 #[derive(Debug, Default)]
 pub(super) struct SenderSilence {
     /// Messages sent; `None` before the first look.
@@ -33,17 +33,17 @@ pub(super) struct SenderSilence {
     is_asked: bool,
     /// Once all are released: the number of a frame that none of theirs comes after.
     last_frame: Option<u64>,
-    /// In its sight (shm).
+    /// The question, where the peer sees it in memory (shm).
     wish: Option<Wish>,
 }
 
-/// What a look at a sender's ring means.
+/// The meaning of a look at a sender's ring.
 enum Finding {
-    /// It was used since the last look.
+    /// The ring was used since the last look.
     Used,
-    /// It may go back.
+    /// The ring may go back.
     Silent,
-    /// It is still needed; the peer has to be asked, or was.
+    /// The ring is still needed; the peer has to be asked, or was.
     Needed { is_asked: bool },
 }
 
@@ -173,7 +173,7 @@ impl Receivers {
 }
 
 impl Core {
-    /// Nothing moves: lists for what comes and goes are freed.
+    /// Frees lists whose entries come and go, as nothing moves.
     pub(super) fn rest(&mut self) {
         self.common.session.rest();
         if let Some(shared_memory) = &mut self.shared_memory {

@@ -13,7 +13,7 @@ pub(crate) struct MemoryWanted {
     pub(crate) purpose: Purpose,
 }
 
-/// What memory is wanted for.
+/// The purpose that memory is wanted for.
 pub(crate) enum Purpose {
     /// A large message that was announced.
     Large { sequence: u64, length: u64 },

@@ -20,6 +20,7 @@ mod failover_policy;
 mod frames;
 mod grants;
 mod idle;
+mod large_in;
 mod memory_request;
 mod new_wire;
 mod outage;
@@ -35,16 +36,13 @@ mod requests;
 mod retained;
 mod senders;
 mod shared_memory;
-mod shared_memory_bell;
-mod shared_memory_passing;
 mod stalls;
 mod stats;
 mod turn;
 
-use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc};
 
 use ibex_protocol::{
-    credit::{broker::CreditAction, session::CreditReport},
     format::record::Layout,
     session::{Session, SessionConfig},
     timer::TimerTable,
@@ -69,7 +67,7 @@ pub use stats::LinkStats;
 use self::core::{Common, Phase};
 use crate::{
     rdma::PreparedPair,
-    session::{EndCause, PeerDescription, SessionShared},
+    session::{EndCause, SessionShared},
     shared_memory::UnixWires,
     wire::{
         AnyWire, Tools, Wire, WireSocket, WireStart,
@@ -83,8 +81,8 @@ use shared_memory::SharedMemory;
 pub(crate) struct Connection {
     /// The session but for its wire.
     pub(crate) core: Core,
-    wire: AnyWire,
-    socket: WireSocket,
+    pub(crate) wire: AnyWire,
+    pub(crate) socket: WireSocket,
     /// The peer has left the connection beside a queue pair.
     peer_has_left: bool,
     /// The session is over, and its wire was told.
@@ -228,16 +226,6 @@ impl Connection {
         self.core.common.shared.id
     }
 
-    /// Returns who the peer is.
-    pub(crate) fn peer(&self) -> &PeerDescription {
-        self.core.common.shared.peer()
-    }
-
-    /// Returns the part of the session that its handles have.
-    pub(crate) fn shared(&self) -> Arc<SessionShared> {
-        self.core.common.shared.clone()
-    }
-
     // ---- The socket ------------------------------------------------------------------
 
     /// Takes the sockets out of the epoll set.
@@ -248,25 +236,6 @@ impl Connection {
         }
     }
 
-    /// Has epoll tell of the socket: at once, if there is something to read already.
-    pub(crate) fn join_epoll(&mut self, epoll: &OwnedFd) -> io::Result<()> {
-        self.socket.join(epoll)
-    }
-
-    /// Counts a turn that nobody slept before.
-    #[inline]
-    pub(crate) fn stay_awake(&mut self, epoll: &OwnedFd) {
-        self.socket.stay_awake(self.wire.reads_every_turn(), epoll);
-    }
-
-    /// Notes that epoll has told of the socket.
-    ///
-    /// That the socket takes more again needs no note: the turn that follows writes, and
-    /// then ends the watch if nothing is left.
-    pub(crate) fn tcp_is_ready(&mut self, readable: bool) {
-        self.socket.readable |= readable;
-    }
-
     // ---- Credit ----------------------------------------------------------------------
 
     /// Returns whether its frames are charged to what the node takes in over connections.
@@ -274,32 +243,7 @@ impl Connection {
         !self.core.common.shares_memory && !matches!(self.wire, AnyWire::QueuePair(_))
     }
 
-    /// Returns the news that the broker has to hear of the session since the last time.
-    pub(crate) fn take_credit_report(&mut self) -> CreditReport {
-        self.core.common.session.take_credit_report()
-    }
-
-    /// Returns how much credit the peer has used in all.
-    pub(crate) fn credit_used(&self) -> u64 {
-        self.core.common.session.credit_used()
-    }
-
-    /// Does what the broker decided; [`settle`](Self::settle) tells the peer.
-    pub(crate) fn handle_credit(&mut self, action: CreditAction) {
-        let session = &mut self.core.common.session;
-        match action {
-            CreditAction::Give { credit, term, .. } => session.give(credit, term),
-            CreditAction::Recall { credit, .. } => session.recall(credit),
-        }
-    }
-
     // ---- What the engine asks --------------------------------------------------------
-
-    /// Returns whether the session lives and is not about to end.
-    #[inline]
-    pub(crate) fn is_undisturbed(&self) -> bool {
-        self.core.is_undisturbed()
-    }
 
     /// Returns whether what a device tells brings the session on, or a handle does: a look finds
     /// nothing that was not told. Its rings are empty and armed, or wait with their records
@@ -328,11 +272,6 @@ impl Connection {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
         senders.look_at_armed_rings(&mut core.common.session) && !self.wire.is_blocked()
-    }
-
-    /// Returns when [`expire`](Self::expire) has something to do.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.core.common.timers.next()
     }
 
     // ---- What handles ask that concerns the wire -------------------------------------

@@ -27,6 +27,7 @@ use ibex_protocol::{
 use super::{
     context::Context,
     core::{Common, Core, Phase},
+    dialer::{Attempt, Redialing},
     outage::Outage,
     peer_process::PeerProcess,
     reconnect::Reconnect,
@@ -166,6 +167,15 @@ impl Core {
         cause.unwrap_or_else(|| EndCause::lost(why))
     }
 
+    /// Looks whether the peer's process has ended, for a turn of a session without a wire.
+    pub(super) fn look_at_process(&mut self, context: &mut Context<'_>) -> bool {
+        let has_ended = self.outage().is_some_and(|one| one.process.has_ended());
+        if has_ended {
+            self.is_certainly_gone(PROCESS_HAS_ENDED, context);
+        }
+        has_ended
+    }
+
     // ---- Time ------------------------------------------------------------------------
 
     /// The peer did not come back in time.
@@ -199,6 +209,26 @@ impl Reconnect {
     /// Returns whether it is the session of that name.
     pub(crate) fn is_named(&self, session: &[u8; 16]) -> bool {
         self.terms.session == *session
+    }
+
+    /// Has the peer dialed, off the turn.
+    pub(super) fn redial(&mut self, session: u64, context: &mut Context<'_>) {
+        if let Some(outage) = &self.outage
+            && let Some(redial) = self.terms.redial.clone()
+        {
+            self.dialed = self.dialed.max(self.epoch) + 1;
+            let broken_for = clock::now().duration_since(outage.stuck_since);
+            let is_first = outage.attempts == 1;
+            let attempt = Attempt {
+                epoch: self.dialed,
+                fabric: self.terms.ways.wanted(broken_for, is_first, self.fabric),
+            };
+            context.redialings.push(Redialing {
+                session,
+                attempt,
+                redial,
+            });
+        }
     }
 
     /// Has the peer dialed, if that is this end's part: at once, and then with pauses.
@@ -336,7 +366,7 @@ pub(super) fn stop_waiting(timers: &mut TimerTable) {
 }
 
 /// Why a peer cannot come back whose process is known.
-pub(super) const PROCESS_HAS_ENDED: &str = "its process has ended";
+const PROCESS_HAS_ENDED: &str = "its process has ended";
 /// Why a peer cannot come back that has come as another process.
 const RUNS_ANEW: &str = "it runs anew";
 /// How long a break may be one that the end of a process is.

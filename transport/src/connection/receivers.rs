@@ -14,7 +14,7 @@ use ibex_ring::{
     parking::Wakers,
 };
 
-use super::{compaction::Compact, rendezvous::LargeIn, stalls::ReceiverStall};
+use super::{compaction::Compact, large_in::LargeIn, stalls::ReceiverStall};
 use crate::{
     endpoint::receive_end::{Frame, ReceiveEnd},
     session::SessionCounters,
@@ -27,11 +27,11 @@ pub(crate) struct Receivers {
     pub(super) ends: IdMap<ReceiveLink>,
 }
 
-/// One receiving end in the engine.
+/// A receiving end in the engine.
 pub(super) struct ReceiveLink {
     pub(super) end: Arc<ReceiveEnd>,
     pub(super) writer: Option<ArrivalWriter<Frame>>,
-    /// Messages that arrived.
+    /// The messages that arrived so far.
     arrived: u64,
     /// Large messages that were announced and are not complete.
     pub(super) large: VecDeque<LargeIn>,

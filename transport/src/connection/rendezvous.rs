@@ -1,59 +1,26 @@
 //! Large messages on their way in: they are announced, get memory, and come into it.
 
 use std::{
-    mem,
-    ptr::NonNull,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use ibex_protocol::{timer::Timer, transfer::eager_write::lands};
-use ibex_ring::{
-    memory::{LargeLease, MemoryError},
-    parking::Wakers,
-};
+use ibex_ring::memory::{LargeLease, MemoryError};
 
 use super::{
     core::Common,
+    large_in::{Lack, LargeIn},
     receivers::{ReceiveLink, Receivers},
 };
 use crate::{
     clock,
     connection::{Context, MemoryWanted, Purpose},
-    endpoint::receive_end::{LargeArrival, LargePlace, ReceiveEnd},
+    endpoint::receive_end::{LargeArrival, LargePlace},
 };
 
-/// A large message on its way in.
-pub(super) struct LargeIn {
-    pub(super) sequence: u64,
-    pub(super) length: u64,
-    /// Its memory is wanted, or here.
-    is_wanted: bool,
-    pub(super) memory: Option<LargeLease>,
-    /// Position in it up to which the peer may go.
-    granted: u64,
-    /// Position up to which it has come.
-    arrived: u64,
-    lacks: Lack,
-    /// The peer writes it: until it says that it is done, or can write no more, the memory
-    /// is nobody else's.
-    is_the_peers: bool,
-}
-
-/// Lack of a large message on its way in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lack {
-    Nothing,
-    /// More memory is on its way.
-    IsComing,
-    /// There is no room for more; it is looked for again.
-    Room,
-    /// The kernel gave none; it is asked again.
-    Memory,
-}
-
 impl Receivers {
-    /// A large message waits for its memory.
+    /// Notes a large message, which waits for its memory.
     pub(super) fn large_announced(
         &mut self,
         end: u32,
@@ -118,7 +85,7 @@ impl Receivers {
         }
     }
 
-    /// A message of `end` waits, as there is no room for it within the node's limit.
+    /// Notes that a message of `end` waits, as there is no room for it within the node's limit.
     fn lacks_room(&mut self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get(end)
             && !receiver.large.is_empty()
@@ -128,15 +95,15 @@ impl Receivers {
         }
     }
 
-    /// It does so no more.
+    /// Notes that messages of `end` do not wait for room any more.
     fn has_room(&mut self, end: u32) {
         if let Some(receiver) = self.ends.get(end) {
             receiver.end.lacks_room.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Large messages of the session that have memory, or are about to, and of which nothing has
-    /// come.
+    /// Counts large messages of the session that have memory, or are about to, and of which
+    /// nothing has come.
     fn unbegun(&self) -> usize {
         let large = self.ends.values().flat_map(|one| &one.large);
         large
@@ -144,7 +111,7 @@ impl Receivers {
             .count()
     }
 
-    /// One of them comes, or none will: others may have theirs.
+    /// Has other messages get their memory, as one of those that had theirs comes, or none will.
     fn one_has_begun(&mut self, common: &mut Common, context: &mut Context<'_>) {
         let waiting: Vec<_> = self
             .ends
@@ -157,7 +124,7 @@ impl Receivers {
         }
     }
 
-    /// Memory for a large message has come, or cannot be had.
+    /// Takes over the memory for a large message, or notes that none can be had.
     pub(crate) fn large_memory(
         &mut self,
         end: u32,
@@ -200,8 +167,8 @@ impl Receivers {
         large.find(|large| large.sequence == sequence)
     }
 
-    /// A chunk of a large message is here, or on its way: up to `until` it has come. From the
-    /// first on it is charged, and gets more memory ahead of what comes.
+    /// Notes that a large message has come up to `until`, or is on its way. From its first chunk
+    /// on it is charged, and gets more memory ahead of what comes.
     pub(super) fn large_moves(
         &mut self,
         end: u32,
@@ -280,7 +247,7 @@ impl Receivers {
         });
     }
 
-    /// A large message has memory up to `to`, or the kernel gave none.
+    /// Notes that a large message has memory up to `to`, or that the kernel gave none.
     pub(crate) fn large_memory_grew(
         &mut self,
         end: u32,
@@ -307,7 +274,7 @@ impl Receivers {
         common.session.grant(end, sequence, to);
     }
 
-    /// Large messages that lack memory try again.
+    /// Has large messages that lack memory try again.
     fn large_tries_again(&mut self, common: &mut Common, context: &mut Context<'_>) {
         let mut lacking = Vec::new();
         for (end, receiver) in self.ends.iter() {
@@ -330,8 +297,8 @@ impl Receivers {
         }
     }
 
-    /// The handle of a receiving end lacks memory for what has come: it is woken at `retry_at`,
-    /// however it waits.
+    /// Has the handle of a receiving end woken at `retry_at`, however it waits: it lacks memory
+    /// for what has come.
     pub(crate) fn retries(&mut self, end: u32, retry_at: Instant, common: &mut Common) {
         if let Some(receiver) = self.ends.get_mut(end) {
             receiver.retries = Some(retry_at);
@@ -342,7 +309,7 @@ impl Receivers {
         }
     }
 
-    /// Receivers that lack memory try again.
+    /// Has receivers that lack memory try again.
     pub(super) fn memory_may_be_there(
         &mut self,
         now: Instant,
@@ -363,7 +330,7 @@ impl Receivers {
         self.large_tries_again(common, context);
     }
 
-    /// The last byte of a large message is in its place: nobody writes there any more.
+    /// Hands a large message on whose last byte is in its place: nobody writes there any more.
     pub(super) fn large_arrived(
         &mut self,
         end: u32,
@@ -427,7 +394,7 @@ impl Receivers {
     }
 }
 
-/// The kernel gives no memory for what is announced, which waits for it.
+/// Notes that the kernel gives no memory for a message, which waits for it.
 fn lacks_memory(error: &MemoryError, common: &mut Common) {
     let peer = common.shared.peer().address;
     tracing::debug!(%peer, %error, "a large message waits for memory");
@@ -435,92 +402,17 @@ fn lacks_memory(error: &MemoryError, common: &mut Common) {
     common.timers.set_sooner(Timer::Memory, again);
 }
 
-impl ReceiveLink {
-    /// Whether a large message waits for others to be released.
-    #[inline]
-    pub(super) fn waits_for_release(&self) -> bool {
-        self.large.back().is_some_and(|large| !large.is_wanted)
-    }
-
-    /// The next large message for which memory may be had, now wanted. If it may not, the
-    /// next guard that settles rings for it.
-    fn next_wanted(&mut self) -> Option<(u64, u64)> {
-        let limit = self.end.state.agreed()?.large_bytes();
-        let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
-        let wanted = self.large_wanted + next.length;
-        // One may be out, however long it is.
-        let limit = limit.max(next.length);
-        let fits = |end: &ReceiveEnd| wanted - end.large_released.get() <= limit;
-        if !fits(&self.end) {
-            self.end.answer_ask();
-            if !fits(&self.end) {
-                return None;
-            }
-        }
-        next.is_wanted = true;
-        self.large_wanted = wanted;
-        Some((next.sequence, next.length))
-    }
-
-    /// Gives the memory that the peer was granted for messages that are not complete.
-    pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = LargeLease> {
-        let large = self.large.iter_mut().filter(|large| large.is_the_peers);
-        large.filter_map(|large| large.memory.take())
-    }
-
-    /// Messages whose memory was [withdrawn](Self::withdraw_large), now wanted anew.
-    pub(super) fn want_again(&mut self) -> impl Iterator<Item = (u64, u64)> {
-        self.has_landings = false;
-        self.large.iter_mut().filter_map(|large| {
-            let was_the_peers = mem::take(&mut large.is_the_peers);
-            was_the_peers.then(|| {
-                (large.granted, large.arrived) = (0, 0);
-                (large.sequence, large.length)
-            })
-        })
-    }
-
-    /// Forgets the large messages that are not complete; gives the memory that the peer may
-    /// be writing to.
-    pub(super) fn forget_large(&mut self) -> impl Iterator<Item = LargeLease> {
-        let large = self.large.drain(..).filter(|large| large.is_the_peers);
-        large.filter_map(|large| large.memory)
-    }
-
-    /// Hands a large message to the receiver, and wakes who waits for it.
-    pub(super) fn large_came(&self, arrival: LargeArrival, wakers: &mut Wakers) {
-        self.end.large_came(arrival);
-        self.end.waiters.take(wakers);
-    }
-
-    /// Where `bytes` at `offset` of a granted message go; `None` if it is gone.
-    pub(super) fn place_of(&self, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
-        let large = self.large.iter().find(|one| one.sequence == sequence)?;
-        let memory = large.memory.as_ref()?;
-        debug_assert!(offset + bytes as u64 <= large.length);
-        // SAFETY: the session checked that the bytes lie inside the granted message.
-        Some(unsafe { memory.base().add(offset as usize) })
-    }
-
-    /// A granted message has not begun to arrive, or is in the middle.
-    pub(super) fn expects_chunk(&self) -> bool {
-        self.large
-            .front()
-            .is_some_and(|large| large.memory.is_some())
-    }
-}
-
 /// Bytes that a large message may bring before it has more memory than it is charged for.
 const FIRST_BYTES: u64 = 1 << 20;
-/// In such steps is that charged.
+/// The steps in which that is charged.
 const PAGES: u64 = 64 << 10;
-/// By how much its memory grows.
+/// The step by which its memory grows.
 const MORE_BYTES: u64 = 4 << 20;
-/// It grows when less than this is to come in what it has.
+/// The memory grows when less than this is to come in what it has.
 const AHEAD_BYTES: u64 = 2 << 20;
 /// Large messages of a session that may have memory for their beginning, and have not begun.
 const MAX_UNBEGUN: usize = 4;
-/// Until it is looked again for room within the limit of memory.
+/// The time until it is looked again for room within the limit of memory.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
-/// Until the kernel is asked again for memory that it did not give.
+/// The time until the kernel is asked again for memory that it did not give.
 const ASK_KERNEL_AGAIN: Duration = Duration::from_millis(20);

@@ -7,14 +7,7 @@ use std::{
 
 use ibex_protocol::session::is_newer_epoch;
 
-use super::{
-    Connection,
-    context::Context,
-    core::Phase,
-    dialer::{Attempt, Redialing},
-    new_wire::NewWire,
-    outages::PROCESS_HAS_ENDED,
-};
+use super::{Connection, context::Context, core::Phase, new_wire::NewWire};
 use crate::{
     clock,
     session::EndCause,
@@ -78,7 +71,7 @@ impl Connection {
         true
     }
 
-    /// Waits for another wire. What the old one had is gone.
+    /// Gives up the wire, and waits for another.
     fn suspend(&mut self, cause: EndCause, tools: &mut Tools, context: &mut Context<'_>) {
         self.socket.part(&tools.epoll);
         self.socket.close();
@@ -87,29 +80,14 @@ impl Connection {
         debug_assert!(before.is_gone(), "a queue pair is destroyed before");
         let had_device = matches!(before, AnyWire::QueuePair(_));
         self.has_left_site |= had_device;
-        if self.core.begin_outage(cause, had_device, context) {
-            self.watch_process(tools);
-        }
-    }
-
-    /// Has epoll tell of the end of the peer's process.
-    fn watch_process(&mut self, tools: &Tools) {
-        let outage = self.core.outage();
+        let outage = match self.core.begin_outage(cause, had_device, context) {
+            true => self.core.outage(),
+            false => None,
+        };
         if let Some(process) = outage.and_then(|one| one.process.descriptor()) {
             // One that cannot be watched is looked at when something else happens.
             let _ = self.socket.watch_in_place(process, &tools.epoll);
         }
-    }
-
-    /// Looks whether the peer's process has ended, for a turn of a session without a wire.
-    pub(super) fn look_at_process(&mut self, context: &mut Context<'_>) -> bool {
-        self.socket.readable = false;
-        let outage = self.core.outage();
-        let has_ended = outage.is_some_and(|one| one.process.has_ended());
-        if has_ended {
-            self.core.is_certainly_gone(PROCESS_HAS_ENDED, context);
-        }
-        has_ended
     }
 
     /// Tells the peer, which would wait for this end to come back, that the session is over: if
@@ -117,30 +95,6 @@ impl Connection {
     pub(super) fn say_last_word(&mut self) {
         if self.core.reconnect.is_some() && !self.core.common.session.said_goodbye() {
             self.wire.say_last_word(&self.socket);
-        }
-    }
-
-    /// Has the peer dialed, off the turn.
-    pub(super) fn redial(&mut self, context: &mut Context<'_>) {
-        let (session, is_down) = (self.id(), self.wire.is_down());
-        if let Some(reconnect) = &mut self.core.reconnect
-            && let Some(outage) = &reconnect.outage
-            && let Some(redial) = reconnect.terms.redial.clone()
-            && is_down
-        {
-            reconnect.dialed = reconnect.dialed.max(reconnect.epoch) + 1;
-            let (ways, broken_for) = (
-                reconnect.terms.ways,
-                clock::now().duration_since(outage.stuck_since),
-            );
-            context.redialings.push(Redialing {
-                session,
-                attempt: Attempt {
-                    epoch: reconnect.dialed,
-                    fabric: ways.wanted(broken_for, outage.attempts == 1, reconnect.fabric),
-                },
-                redial,
-            });
         }
     }
 
@@ -248,11 +202,6 @@ impl Connection {
         self.socket.join(&tools.epoll)?;
         self.core.common.session.resume(terms);
         Ok(())
-    }
-
-    /// Returns the wire that came before the old one was gone, which it is now.
-    pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
-        self.core.reconnect.as_mut()?.next.take()
     }
 
     // ---- A wire that takes a while to end --------------------------------------------

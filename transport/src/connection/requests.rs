@@ -89,7 +89,7 @@ impl Core {
         Ok(end)
     }
 
-    /// What an end needs that may be refused: all of it, before the peer hears of the end.
+    /// Gets all that an end needs and may be refused, before the peer hears of the end.
     fn prepare_open(&mut self, context: &Context<'_>) -> Result<Option<LeasedBlock>, CannotOpen> {
         if self.common.phase != Phase::Up {
             return Err(CannotOpen::SessionOver);
@@ -117,8 +117,8 @@ impl Core {
         }
     }
 
-    /// Nothing can arrive at a receiving end, as the kernel refuses memory: both ends hear of
-    /// it, and may be opened again.
+    /// Closes a receiving end at which nothing can arrive, as the kernel refuses memory: both ends
+    /// hear of it, and may be opened again.
     pub(super) fn receiver_lacks_memory(
         &mut self,
         end: u32,

@@ -31,7 +31,7 @@ pub(crate) struct Senders {
     pub(super) leaving_until: Option<Instant>,
 }
 
-/// One sending end in the engine.
+/// A sending end in the engine.
 pub(super) struct SendLink {
     pub(super) end: Arc<SendEnd>,
     /// There while the channel is used, and small while it is not.
@@ -44,7 +44,7 @@ pub(super) struct SendLink {
     pub(super) is_ending: bool,
     /// The last message that the peer was told of (shm).
     pub(super) ended_at: Option<u64>,
-    /// What the peer's words said when handles were last woken (shm).
+    /// The peer's words as they were when handles were last woken (shm).
     pub(super) seen: Option<(u64, u64, bool)>,
     /// The handles have a ring, which is wanted back when they are silent.
     pub(super) silence: Option<SenderSilence>,
@@ -135,7 +135,7 @@ impl SendLink {
         any
     }
 
-    /// The wires broke: what has not arrived goes out again.
+    /// Has what has not arrived sent again, as the wire broke.
     pub(super) fn large_is_sent_again(&mut self) {
         for large in &mut self.large {
             large.sent_in = None;
@@ -179,7 +179,7 @@ impl SendLink {
 }
 
 impl AttachedRing {
-    /// Where the byte at a ring position lies.
+    /// Returns where the byte at a ring position lies.
     #[inline]
     fn at(&self, position: u64) -> NonNull<u8> {
         let offset = position as usize & (self.memory.lease().capacity() - 1);
@@ -188,7 +188,7 @@ impl AttachedRing {
     }
 }
 
-/// What a look at the hot rings found.
+/// The findings of a look at the hot rings.
 pub(super) struct Seen {
     /// There are records that can be sent, as far as is known.
     pub(super) is_sendable: bool,
@@ -243,7 +243,8 @@ impl RecordSource for Rings<'_> {
 }
 
 impl Senders {
-    /// The handle of a sending end has made its ring; what was sent before is released.
+    /// Takes over the ring that the handle of a sending end has made; messages `before` are
+    /// released.
     pub(super) fn take_ring(
         &mut self,
         end: u32,
@@ -293,7 +294,7 @@ impl Senders {
         common.session.announce_large(end, sequence, length as u64)
     }
 
-    /// A cold ring has records: it is looked at in every turn from now on.
+    /// Notes that a cold ring has records: it is looked at in every turn from now on.
     pub(crate) fn ring_is_ready(&mut self, end: u32) {
         if let Some(ring) = self
             .ends
@@ -363,7 +364,7 @@ impl Senders {
         !self.hot.is_empty()
     }
 
-    /// An end is gone on both sides.
+    /// Forgets an end that is gone on both sides.
     pub(super) fn forget(&mut self, end: u32, retained: &mut Retained) {
         self.hot.retain(|&hot| hot != end);
         if let Some(sender) = self.ends.remove(end) {
@@ -372,7 +373,7 @@ impl Senders {
     }
 }
 
-/// Where a frame's body lies.
+/// Returns where a frame's body lies.
 #[inline]
 pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
     match body {

@@ -32,17 +32,17 @@ pub(super) struct ReceiverStall {
     /// Messages released when it began.
     released: u64,
     is_told: bool,
-    /// It was told of as a wait for room within `memory_limit`.
+    /// The wait was told of as one for room within `memory_limit`.
     lacked_room: bool,
 }
 
 impl ReceiveLink {
-    /// Whether somebody was told that the sender waits, and not yet that it goes on.
+    /// Returns whether somebody was told that the sender waits, and not yet that it goes on.
     pub(super) fn is_told_stalled(&self) -> bool {
         self.stall.is_some_and(|stall| stall.is_told)
     }
 
-    /// The sender waits for room.
+    /// Notes that the sender waits for room.
     pub(super) fn room_is_wanted(&mut self, now: Instant) {
         let released = self.end.prefix.prefix().released;
         // One that was told of is looked after until it is over.
@@ -59,7 +59,7 @@ impl ReceiveLink {
 }
 
 impl Receivers {
-    /// The sender of `end` waits for room, or what it sent does.
+    /// Notes that the sender of `end` waits for room, or a message that it sent does.
     pub(super) fn room_is_wanted(&mut self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get_mut(end) {
             let now = clock::now();
@@ -78,8 +78,8 @@ impl Common {
         is_sooner
     }
 
-    /// A task waits for room here, and nobody wakes it to say for how long. Returns whether
-    /// that is a deadline that there was not before.
+    /// Has a look at stalls, as a task waits for room here and nobody wakes it to say for how
+    /// long. Returns whether that is a deadline that there was not before.
     pub(crate) fn watch_stalls(&mut self) -> bool {
         let is_new = !self.timers.is_set(Timer::Stall);
         if is_new {
@@ -155,7 +155,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
     }
 }
 
-/// Whether the sender says so where this process reads it (shm).
+/// Returns whether the sender says so where this process reads it (shm).
 pub(super) fn wants_room(theirs: &SenderWords) -> bool {
     theirs.wants_room.load(Ordering::Relaxed) != 0
 }

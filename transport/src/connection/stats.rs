@@ -9,9 +9,9 @@ use crate::{endpoint::stats::ChannelStats, session::SessionShared};
 /// A session, and its channels' ends.
 #[derive(Clone, Debug)]
 pub struct LinkStats {
-    /// The session.
+    /// The session that was counted.
     pub session: Arc<SessionShared>,
-    /// It has not ended.
+    /// The session has not ended.
     pub is_up: bool,
     /// The ends that this node has.
     pub channels: Vec<ChannelStats>,

@@ -1,6 +1,6 @@
 //! The turn of a connection: what can move between its core and its wire moves.
 
-use std::{slice, time::Instant};
+use std::{mem, slice, time::Instant};
 
 use ibex_protocol::{format::record, timer::Timer};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Connection {
-    /// Moves what can move. Returns whether anything did.
+    /// Moves what can move between core and wire. Returns whether anything did.
     #[inline]
     pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         // What is queued goes out before the socket is asked for more: the question costs
@@ -73,32 +73,16 @@ impl Connection {
 
     #[inline(never)]
     fn follow_up(&mut self, context: &mut Context<'_>) {
-        self.free_retained(context);
-        self.finish_if_said(context);
+        let in_flight = self.wire.in_flight();
+        let retained = &mut self.core.retained;
+        retained.note_in_flight(in_flight.unwrap_or(0));
+        retained.free(self.wire.done(), &mut context.wakers);
+        self.core.finish_if_said(in_flight.is_none(), context);
         if self.core.common.phase == Phase::Gone && !self.has_let_go {
             self.has_let_go = true;
             self.say_last_word();
             self.socket.close();
             self.shut_wire();
-        }
-    }
-
-    /// Frees the memory that no frame on its way refers to.
-    fn free_retained(&mut self, context: &mut Context<'_>) {
-        let in_flight = self.wire.in_flight().unwrap_or(0);
-        self.core.retained.note_in_flight(in_flight);
-        self.core
-            .retained
-            .free(self.wire.done(), &mut context.wakers);
-    }
-
-    /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
-    fn finish_if_said(&mut self, context: &mut Context<'_>) {
-        let is_said = self.core.common.session.said_goodbye() && self.wire.in_flight().is_none();
-        // Where the wire broke, it is not known whether ours has arrived.
-        let is_whole = self.core.broken.is_none();
-        if self.core.common.phase == Phase::PeerClosed && is_said && is_whole {
-            self.core.finish(&EndCause::Goodbye, context);
         }
     }
 
@@ -168,7 +152,8 @@ impl Connection {
         let mut frames = CoreInTurn { core, context };
         match self.wire.transmit(&self.socket, &mut frames, tools) {
             Ok(progress) => {
-                self.finish_if_said(context);
+                let all_is_out = self.wire.in_flight().is_none();
+                self.core.finish_if_said(all_is_out, context);
                 progress
             }
             Err(cause) => {
@@ -181,7 +166,7 @@ impl Connection {
 
     /// The wire is of no more use: takes in what arrived before, then ends the session.
     /// The first cause stays.
-    pub(super) fn drain_then_end(&mut self, cause: EndCause) {
+    pub(crate) fn drain_then_end(&mut self, cause: EndCause) {
         if self.wire.is_down() {
             // It is gone already, for a cause of its own.
             return;
@@ -191,7 +176,7 @@ impl Connection {
         self.core.broken.get_or_insert(cause);
     }
 
-    /// Has the wire end.
+    /// Has the wire end, in its own time.
     fn shut_wire(&mut self) {
         if let Some(deadline) = self.wire.shut(clock::now(), self.core.common.shared.id) {
             self.core.common.timers.set(Timer::Drain, deadline);
@@ -203,7 +188,8 @@ impl Connection {
     /// Takes in what the wire has and hands it on.
     fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.wire.is_down() {
-            return self.socket.readable && self.look_at_process(context);
+            let is_told = mem::take(&mut self.socket.readable);
+            return is_told && self.core.look_at_process(context);
         }
         if !self.core.is_undisturbed() && self.look_at_teardown(clock::now(), tools, context) {
             return true;
@@ -297,7 +283,13 @@ impl Connection {
                         reconnect.tell_of_break(&core.common, context);
                     }
                 }
-                Timer::Redial => self.redial(context),
+                Timer::Redial => {
+                    if let Some(reconnect) = &mut core.reconnect
+                        && self.wire.is_down()
+                    {
+                        reconnect.redial(core.common.shared.id, context);
+                    }
+                }
                 Timer::Verdict => core.give_up(context),
                 Timer::Alarm => {
                     let timers = &mut core.common.timers;
@@ -334,29 +326,19 @@ impl Connection {
             Phase::Closing => false,
             Phase::PeerClosed | Phase::Gone => return false,
         };
-        goes_on |= self.look_for_cut_frame();
+        let counters = &self.core.common.shared.counters;
+        if let Some(questions) = self.wire.look_for_cut_frame(counters) {
+            goes_on = true;
+            if questions > 0 {
+                self.core.common.session.query(questions);
+            }
+        }
         goes_on |= self.look_for_answers(tools, context);
         self.settle(tools, context);
         if !goes_on && self.core.common.phase == Phase::Up {
             self.core.rest();
         }
         goes_on
-    }
-
-    /// Asks the peer something if a frame of its stays cut. Returns whether another look is due.
-    fn look_for_cut_frame(&mut self) -> bool {
-        match self
-            .wire
-            .look_for_cut_frame(&self.core.common.shared.counters)
-        {
-            None => false,
-            Some(questions) => {
-                if questions > 0 {
-                    self.core.common.session.query(questions);
-                }
-                true
-            }
-        }
     }
 }
 

@@ -111,7 +111,7 @@ impl Engine {
     /// those there if a newer run is known here.
     fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
         self.runs_anew(peer, context);
-        let peers = self.links.values().map(|link| link.peer());
+        let peers = self.links.values().map(|link| link.core.common.peer());
         let others = peers.filter(|other| {
             other.identity == peer.identity && other.incarnation != peer.incarnation
         });

@@ -46,7 +46,7 @@ use crate::{
         EngineId,
         state::{Over, PeerInLog, SessionShared},
     },
-    wire::{EpollToken, Tools, stream::outbound::Lists},
+    wire::{EpollToken, Tools, Wire, stream::outbound::Lists},
 };
 use alarm::Alarm;
 use close::Closing;
@@ -341,7 +341,7 @@ impl Engine {
                         link.core.look_at_unix(context);
                         note_deadline(link, &mut self.timed);
                     }
-                    _ => link.tcp_is_ready(readiness.readable),
+                    _ => link.socket.readable |= readiness.readable,
                 }
             }
         }
@@ -375,18 +375,19 @@ impl Engine {
             let has_moved = link.turn(&mut self.tools, context);
             // Who sleeps on the epoll set itself is told of everything by it.
             if !context.event_loop.sleeps_elsewhere() {
-                link.stay_awake(&self.tools.epoll);
+                let reads = link.wire.reads_every_turn();
+                link.socket.stay_awake(reads, &self.tools.epoll);
             }
             if has_moved {
                 progress = true;
                 link.heat = HOT_TURNS;
                 self.watch.take_in(link);
-                let report = link.take_credit_report();
+                let report = link.core.common.take_credit_report();
                 report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             } else {
                 link.heat = link.heat.saturating_sub(1);
                 if link.heat > 0
-                    && link.is_undisturbed()
+                    && link.core.is_undisturbed()
                     && !link.waits_for_completions()
                     && !link.has_left_site
                 {
@@ -401,7 +402,7 @@ impl Engine {
             } else if link.is_finished() {
                 self.remove(session);
             } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
-                && link.join_epoll(&self.tools.epoll).is_ok()
+                && link.socket.join(&self.tools.epoll).is_ok()
             {
                 link.is_hot = false;
                 self.hot.swap_remove(at);
@@ -454,7 +455,7 @@ impl Engine {
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
         let links = &self.links;
         let is_due = |&id: &u64| {
-            let deadline = links.get(id).and_then(|link| link.deadline());
+            let deadline = links.get(id).and_then(|link| link.core.common.deadline());
             deadline.is_none_or(|deadline| deadline <= now)
         };
         if !self.timed.iter().any(is_due) {
@@ -468,14 +469,14 @@ impl Engine {
                 continue;
             };
             link.expire(now, &mut self.tools, context);
-            let report = link.take_credit_report();
+            let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             if link.has_left_site {
                 self.left_site(session, context);
                 at += 1;
             } else if link.is_finished() {
                 self.remove(session);
-            } else if link.deadline().is_none() {
+            } else if link.core.common.deadline().is_none() {
                 self.timed.swap_remove(at);
             } else {
                 at += 1;
@@ -497,7 +498,7 @@ impl Engine {
         if let Some(mut link) = self.links.remove(session) {
             self.credit.broker.leave(session);
             link.unregister(&self.tools.epoll);
-            link.shared().end();
+            link.core.common.shared().end();
             if self.closing != Closing::No {
                 self.undelivered.extend(link.core.undelivered());
             }
@@ -526,7 +527,7 @@ impl Engine {
         let mut all = true;
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session)
-                && let Err(error) = link.join_epoll(&self.tools.epoll)
+                && let Err(error) = link.socket.join(&self.tools.epoll)
             {
                 warn_of!(
                     self.warnings,
@@ -592,7 +593,7 @@ impl Engine {
         let deadlines = self
             .timed
             .iter()
-            .filter_map(|&id| self.links.get(id)?.deadline());
+            .filter_map(|&id| self.links.get(id)?.core.common.deadline());
         deadlines
             .chain(self.control_deadline)
             .chain(self.closing.deadline())
@@ -713,7 +714,10 @@ impl Engine {
 
     /// Those that are there.
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
-        self.links.values().map(|link| link.shared()).collect()
+        self.links
+            .values()
+            .map(|link| link.core.common.shared())
+            .collect()
     }
 
     /// Does something to one session and lets what follows out at once.
@@ -726,7 +730,7 @@ impl Engine {
         let link = self.links.get_mut(session)?;
         let result = act(link, context);
         link.settle(&mut self.tools, context);
-        let report = link.take_credit_report();
+        let report = link.core.common.take_credit_report();
         report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         note_deadline(link, &mut self.timed);
         self.watch.take_in(link);
@@ -752,7 +756,7 @@ fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
 /// The clock is looked at as long as the link has a deadline.
 #[inline]
 fn note_deadline(link: &Connection, timed: &mut Vec<u64>) {
-    if link.deadline().is_some() && !timed.contains(&link.id()) {
+    if link.core.common.deadline().is_some() && !timed.contains(&link.id()) {
         timed.push(link.id());
     }
 }

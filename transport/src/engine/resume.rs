@@ -83,7 +83,7 @@ impl Engine {
             return;
         };
         link.has_left_site = false;
-        let next = link.take_next_wire();
+        let next = link.core.take_next_wire();
         self.leaves_site(session);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
@@ -106,13 +106,15 @@ impl Engine {
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
         let of_peer = || {
             let links = self.links.values();
-            links.filter(|link| link.peer().identity == peer.identity)
+            links.filter(|link| link.core.common.peer().identity == peer.identity)
         };
-        let is_same_run = |link: &Connection| link.peer().incarnation == peer.incarnation;
-        let has_newer = of_peer().any(|link| !is_same_run(link) && link.peer().began > peer.began);
+        let is_same_run =
+            |link: &Connection| link.core.common.peer().incarnation == peer.incarnation;
+        let has_newer =
+            of_peer().any(|link| !is_same_run(link) && link.core.common.peer().began > peer.began);
         let is_over = |link: &Connection| match is_same_run(link) {
             true => has_newer,
-            false => link.peer().began < peer.began,
+            false => link.core.common.peer().began < peer.began,
         };
         let links = of_peer().filter(|link| is_over(link));
         let sessions: Vec<u64> = links.map(|link| link.id()).collect();

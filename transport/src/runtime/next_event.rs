@@ -64,7 +64,7 @@ impl SessionShared {
     /// Tells of something that a handle has noticed, unless the session is over.
     pub(crate) fn tell(&self, what: What) {
         self.event_loop.on_link(self.id, |link, context| {
-            link.core.common.tell(what, context)
+            link.core.common.tell(what, context);
         });
     }
 }

@@ -1,182 +1,39 @@
-//! Messages over a shared-memory session's Unix socket: control segments, where an end's words are
-//! in them, rings and segments of large messages.
+//! Messages and descriptors that a peer passes over a session's Unix socket.
 //!
-//! What is wrong with a message ends the session; what the kernel refuses is tried again.
+//! A malformed message ends the session; a message for which the kernel refuses something is
+//! tried again.
 
-use std::{
-    fmt, mem,
-    os::fd::{AsFd, OwnedFd},
-    time::Duration,
-};
+use std::{fmt, mem, os::fd::AsFd, time::Duration};
 
-use ibex_protocol::{
-    format::control::Role,
-    id_map::IdMap,
-    session::Session,
-    timer::{Timer, TimerTable},
-};
+use ibex_protocol::{format::control::Role, id_map::IdMap, session::Session, timer::Timer};
 use ibex_ring::memory::class_bytes;
 
-use super::{
-    core::{Common, Core},
-    ends::Ends,
-    idle::SenderSilence,
-    receivers::{ReceiveLink, Receivers},
-    senders::Senders,
-    shared_memory::{Opening, SharedMemory},
-};
+use super::{Opening, SharedMemory};
 use crate::{
     clock,
-    connection::Context,
-    endpoint::{
-        receive_end::{LargeArrival, LargePlace, Source},
-        state::End,
+    connection::{
+        Context,
+        core::Common,
+        ends::Ends,
+        receivers::{ReceiveLink, Receivers},
     },
+    endpoint::receive_end::{LargeArrival, LargePlace, Source},
     node::{Warning, warn_of},
     session::EndCause,
     shared_memory::{
-        FdSocketError, Incoming, MESSAGE_SLOTS, Outgoing, PassedFd, PeerControlSegment,
-        SegmentRefused, check_kind,
+        FdSocketError, Incoming, MESSAGE_SLOTS, PassedFd, PeerControlSegment, SegmentRefused,
+        check_kind,
         message::{self, Message},
         segment_bytes,
     },
-    wire::PASSED_PER_TURN,
 };
 
-impl Core {
-    /// Passes what waits to be passed.
-    pub(super) fn flush_passed(&mut self, context: &mut Context<'_>) {
-        if let Some(shared_memory) = &mut self.shared_memory
-            && let Err(cause) = shared_memory.flush(&mut self.common.timers)
-        {
-            self.end_broken(cause, context);
-        }
-    }
-
-    /// Returns whether frames wait for what is to be passed: the peer shall have it before it
-    /// hears of an end, or of a goodbye, that comes behind it. One that has said goodbye itself
-    /// has no use for it.
-    pub(super) fn has_to_pass(&self) -> bool {
-        let shared_memory = self.shared_memory.as_ref();
-        self.common.may_go_on() && shared_memory.is_some_and(|one| !one.outbox.is_empty())
-    }
-
-    /// Takes in what came over the Unix socket, or tries again what was not possible.
-    pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
-        self.receive_passed(PASSED_PER_TURN, context);
-        self.flush_passed(context);
-        if let Some(shared_memory) = &mut self.shared_memory
-            && shared_memory.has_goodbye
-            && !shared_memory.is_behind()
-        {
-            shared_memory.has_goodbye = false;
-            self.peer_said_goodbye(context);
-        }
-    }
-
-    /// Takes in at most so many messages of the Unix socket, as far as this process may open the
-    /// descriptors that come with them, and then the ends of channels that waited for them.
-    pub(super) fn receive_passed(&mut self, most: usize, context: &mut Context<'_>) {
-        let Some(shared_memory) = &mut self.shared_memory else {
-            return;
-        };
-        let received = shared_memory.receive(most, &mut self.common, &mut self.ends, context);
-        if let Err(cause) = received {
-            self.finish_broken(cause, context);
-        }
-        if let Some(shared_memory) = &mut self.shared_memory
-            && !shared_memory.closed_behind.is_empty()
-            && !shared_memory.is_behind()
-        {
-            for (end, reason) in mem::take(&mut shared_memory.closed_behind) {
-                let why = End::Cause(EndCause::PeerClosed(reason));
-                self.ends.end(end, why, &mut context.wakers);
-            }
-        }
-    }
-}
-
 impl SharedMemory {
-    /// Passes what waits to be passed.
-    ///
-    /// # Errors
-    /// The kernel refuses it for good.
-    pub(super) fn flush(&mut self, timers: &mut TimerTable) -> Result<(), EndCause> {
-        while let Some((message, fd)) = self.outbox.front() {
-            let fd = fd.as_ref().map(AsFd::as_fd);
-            match self.socket.send(message.encode().as_ref(), fd) {
-                Ok(Outgoing::Sent) => {
-                    self.outbox.pop_front();
-                }
-                Ok(Outgoing::End) => {
-                    // Nobody takes what is left, and frames wait for nothing.
-                    self.outbox.clear();
-                    return Ok(());
-                }
-                Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
-                    timers.set_sooner(Timer::Pass, clock::now() + PASS_AGAIN);
-                    return Ok(());
-                }
-                Err(error) => {
-                    let why = format!("passing a descriptor failed: {error}");
-                    return Err(EndCause::Refused { why });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The handle of a sending end has made its ring.
-    pub(crate) fn pass_ring(
-        &mut self,
-        end: u32,
-        capacity: u64,
-        fd: OwnedFd,
-        senders: &mut Senders,
-    ) {
-        if let Some(sender) = senders.ends.get_mut(end) {
-            sender.silence = Some(SenderSilence::new());
-        }
-        self.outbox
-            .push_back((Message::Ring { end, capacity }, Some(fd)));
-    }
-
-    /// A sending end has given its ring up.
-    pub(super) fn pass_rest(&mut self, end: u32) {
-        self.outbox.push_back((Message::Rest { end }, None));
-    }
-
-    /// Slots of a sending end have no segments any more, as a set of bits.
-    pub(crate) fn pass_forget(&mut self, end: u32, slots: u64) {
-        self.outbox
-            .push_back((Message::Forget { end, slots }, None));
-    }
-
-    /// A message that is longer than its ring lies in a segment of its own.
-    pub(crate) fn pass_large(
-        &mut self,
-        end: u32,
-        sequence: u64,
-        slot: u32,
-        length: u64,
-        capacity: u64,
-        fd: Option<OwnedFd>,
-    ) {
-        let message = Message::Large {
-            end,
-            sequence,
-            slot,
-            length,
-            capacity,
-        };
-        self.outbox.push_back((message, fd));
-    }
-
     /// Takes in at most so many messages of what the socket has.
     ///
     /// # Errors
     /// The peer broke the protocol, or this process lacks what a message needs.
-    pub(super) fn receive(
+    pub(in crate::connection) fn receive(
         &mut self,
         most: usize,
         common: &mut Common,
@@ -351,7 +208,7 @@ impl SharedMemory {
     }
 
     /// Opens channels of which everything is here, and takes in what had come for them.
-    pub(super) fn open_channels(
+    pub(in crate::connection) fn open_channels(
         &mut self,
         common: &mut Common,
         ends: &mut Ends,
@@ -491,18 +348,18 @@ fn cause_of(error: &FdSocketError) -> EndCause {
 /// A receiving end as seen from the peer's sending end.
 enum Counterpart<'a> {
     Here(&'a mut ReceiveLink),
-    /// Its open has not come over the connection.
+    /// The end's open has not come over the connection.
     NotYet,
-    /// Its handle was dropped.
+    /// The end's handle was dropped.
     Gone,
 }
 
-/// Until the kernel is asked again to take what it had no memory or no place for, or to give
-/// what this process could not open.
-const PASS_AGAIN: Duration = Duration::from_millis(20);
+/// The time until the kernel is asked again to take what it had no memory or no place for, or to
+/// give what this process could not open.
+pub(super) const PASS_AGAIN: Duration = Duration::from_millis(20);
 /// Messages that are taken in as a session ends: as many as a socket holds, by whatever the
 /// kernel lets a process set. A peer that goes on passing them is not waited for.
-pub(super) const MOST_PASSED: usize = 1 << 13;
+pub(in crate::connection) const MOST_PASSED: usize = 1 << 13;
 /// Descriptors that may wait for their channel's open.
 const MAX_EARLY: usize = 1024;
 /// Control segments that a peer may pass: up to 256 channel ends each.

@@ -6,19 +6,23 @@ use std::sync::atomic::Ordering;
 use ibex_protocol::timer::Timer;
 use ibex_ring::parking::Wakers;
 
-use super::{
-    core::{Common, Core},
-    receivers::Receivers,
-    stalls::wants_room,
-};
 use crate::{
-    clock, connection::Context, endpoint::stall::NOTICE, session::EndCause, shared_memory::Heard,
+    clock,
+    connection::{
+        Context,
+        core::{Common, Core},
+        receivers::Receivers,
+        stalls::wants_room,
+    },
+    endpoint::stall::NOTICE,
+    session::EndCause,
+    shared_memory::Heard,
     wire::Tools,
 };
 
 impl Receivers {
     /// Answers the senders that have asked since they were last answered.
-    pub(super) fn answer_asks(&mut self, common: &mut Common, wakers: &mut Wakers) {
+    pub(in crate::connection) fn answer_asks(&mut self, common: &mut Common, wakers: &mut Wakers) {
         let mut wanted = None;
         for receiver in self.ends.values_mut() {
             let Some(theirs) = receiver.end.theirs.get() else {
