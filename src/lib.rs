@@ -212,8 +212,7 @@ pub use ibex_transport::{
         StayedFull, WaitAckedError, WhenFull,
     },
     endpoint::stats::{ChannelState, ChannelStats},
-    engine::Wait,
-    node::{CloseReport, Undelivered},
+    node::{CloseReport, Undelivered, Wait},
     runtime::Driver,
     session::{Counts, Disconnected, EndCause, SessionStats},
 };

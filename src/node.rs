@@ -15,9 +15,8 @@ use ibex_bootstrap::{
 };
 use ibex_transport::{
     engine::Admission,
-    node::CloseReport,
+    node::{CloseReport, SessionShared},
     runtime::{Driver, Runtime, RuntimeConfig, has_membarrier},
-    session::SessionShared,
     shared_memory,
 };
 

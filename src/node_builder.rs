@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_bootstrap::{Integrity, Policy};
-use ibex_transport::{engine::Wait, runtime::Driver, session::MOST_ENGINES};
+use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
     Fabric, ListenError, Node, SettingError, ToAddress, address,

@@ -6,7 +6,7 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_ring::memory::process_memory_limit;
 use ibex_tls::Credentials;
-use ibex_transport::{engine::Wait, runtime::Driver};
+use ibex_transport::{node::Wait, runtime::Driver};
 
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;

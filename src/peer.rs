@@ -3,7 +3,8 @@
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use ibex_protocol::format::control::Role;
-use ibex_transport::session::{self, PeerDescription, SessionShared, SessionStats};
+use ibex_transport::node::SessionShared;
+use ibex_transport::session::{self, PeerDescription, SessionStats};
 
 use crate::{
     AuthenticatedAs, ChannelBuilder, Fabric, channel_defaults::ChannelDefaults,

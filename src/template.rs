@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ibex_transport::session::{Interface, SessionShared};
+use ibex_transport::node::SessionShared;
+use ibex_transport::session::Interface;
 
 use crate::{ChannelBuilder, Node, Peer, SettingError, channel_defaults::ChannelDefaults};
 

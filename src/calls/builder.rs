@@ -4,7 +4,8 @@ use std::{marker::PhantomData, sync::Arc};
 
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_transport::session::{Interface, SessionShared};
+use ibex_transport::node::SessionShared;
+use ibex_transport::session::Interface;
 
 use super::{
     caller::Caller,

@@ -17,7 +17,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::{Condition, WaitSlot, thread_waker};
-use ibex_transport::{runtime::Serves, session::SessionShared};
+use ibex_transport::{node::Serves, node::SessionShared};
 
 use super::{
     builder::CallSettings,
@@ -298,7 +298,7 @@ impl Client {
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
-        self.session.runtime().wake_drain();
+        self.session.node().wake_drain();
         self.free_name();
     }
 

@@ -19,8 +19,8 @@ use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut, WaitSlot, thread_waker};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
+    node::SessionShared,
     runtime::Driver,
-    session::SessionShared,
 };
 
 use super::{
@@ -417,7 +417,7 @@ impl Line {
             return look;
         }
         self.inbox.attend(|inbox| {
-            if self.is_registered() && self.session.runtime().driver() == Driver::Caller {
+            if self.is_registered() && self.session.node().driver() == Driver::Caller {
                 // Where callers turn the engine, a poll runs a turn.
                 match inbox.handle.receive(Patience::None) {
                     Ok(raw) => self.received(inbox, Ok(raw)),

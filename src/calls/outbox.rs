@@ -20,7 +20,7 @@ use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::{Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
-    session::SessionShared,
+    node::SessionShared,
 };
 
 use super::{
@@ -270,7 +270,7 @@ impl Outbox {
                 next
             };
             let Some(notice) = next else {
-                return self.session.runtime().wake_drain();
+                return self.session.node().wake_drain();
             };
             let content = Content::<[u8]>::Text(&notice.text);
             let size = frame_size::<[u8], Raw>(content);
@@ -283,7 +283,7 @@ impl Outbox {
                     // The channel is over: nobody is there to be told.
                     self.notices().clear();
                     self.has_notices.store(false, Ordering::Release);
-                    return self.session.runtime().wake_drain();
+                    return self.session.node().wake_drain();
                 }
                 Poll::Pending => return self.notices().push_front(notice),
             }

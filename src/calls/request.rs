@@ -395,14 +395,14 @@ impl Drop for Call {
             self.finish(Kind::Unanswered, 0, "");
         }
         self.client.finish(self.id);
-        let runtime = self.client.session.runtime();
-        if self.has_begun && runtime.is_draining() {
-            runtime.count_drained_call();
+        let node = self.client.session.node();
+        if self.has_begun && node.is_draining() {
+            node.count_drained_call();
         }
         if let Some(shared) = self.client.shared() {
             // Whoever sees it sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
-            runtime.wake_drain();
+            node.wake_drain();
         }
     }
 }

@@ -15,10 +15,7 @@ use std::{
 use futures_core::Stream;
 use ibex_base::sync::lock;
 use ibex_codec::Codec;
-use ibex_transport::{
-    runtime::{Runtime, ServiceName},
-    session::SessionShared,
-};
+use ibex_transport::node::{NodeState, ServiceName, SessionShared};
 
 use super::{
     asking::Asked,
@@ -92,7 +89,7 @@ struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     is_registered: AtomicBool,
     /// Of the task that waits for a request.
     next: Mutex<Option<Waker>>,
-    runtime: Arc<Runtime>,
+    node: Arc<NodeState>,
 }
 
 struct News<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>>(Weak<Hub<Q, R, C>>);
@@ -115,7 +112,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = node.runtime.take_service_name(template.name());
         let name = name.ok_or_else(taken)?;
         let source = Source::of_node(Gathered::open(node, template)?);
-        Ok(Self::on(source, settings, node.runtime.clone(), name))
+        Ok(Self::on(
+            source,
+            settings,
+            node.runtime.state().clone(),
+            name,
+        ))
     }
 
     pub(super) fn of_peer(
@@ -123,19 +125,17 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         session: &Arc<SessionShared>,
     ) -> Result<Self, OpenError> {
         let channel = settings.template.over(session);
-        let name = session
-            .runtime()
-            .share_service_name(settings.template.name());
+        let name = session.node().share_service_name(settings.template.name());
         let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
         let source = Source::of_peer(requests, channel);
-        Ok(Self::on(source, settings, session.runtime().clone(), name))
+        Ok(Self::on(source, settings, session.node().clone(), name))
     }
 
     fn on(
         source: Source<Q, R, C>,
         settings: CallSettings,
-        runtime: Arc<Runtime>,
+        node: Arc<NodeState>,
         name: ServiceName,
     ) -> Self {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
@@ -147,10 +147,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
                 waker: Waker::from(Arc::new(News(hub.clone()))),
                 is_registered: AtomicBool::new(false),
                 next: Mutex::new(None),
-                runtime: runtime.clone(),
+                node: node.clone(),
             }
         });
-        runtime.serves(hub.shared.clone());
+        node.serves(hub.shared.clone());
         Self { hub, _name: name }
     }
 
@@ -221,7 +221,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             }
         }
         self.count_strays(source);
-        if self.runtime.is_draining() {
+        if self.node.is_draining() {
             self.refuse_backlog(source, Refused::Draining);
         }
         while let Some(mut request) = source.backlog.pop() {
@@ -262,7 +262,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             Ok(opened) => {
                 let request = Request::<Q, R, C>::new(client, &header, deadline, opened);
                 // COUNTED: behind the count, see `Runtime::begin_drain`.
-                if self.runtime.is_draining() {
+                if self.node.is_draining() {
                     return request.give_back(Refused::Draining);
                 }
                 if let Err(request) = source.backlog.push(request) {
@@ -299,7 +299,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
 
     /// Whether what comes is to be taken in though nobody asks for the next request.
     fn is_attended(&self) -> bool {
-        self.shared.waiting.load(Ordering::Acquire) > 0 || self.runtime.is_draining()
+        self.shared.waiting.load(Ordering::Acquire) > 0 || self.node.is_draining()
     }
 
     /// Takes in all that has come, for handlers that wait, and sees to it that what comes next is
@@ -309,7 +309,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             while let Some(asked) = source.find() {
                 self.take_in(source, asked);
             }
-            if self.runtime.is_draining() {
+            if self.node.is_draining() {
                 self.refuse_backlog(source, Refused::Draining);
             }
             let is_wanted = self.is_attended() || self.next().is_some();

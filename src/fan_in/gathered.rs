@@ -12,8 +12,8 @@ use ibex_base::fork;
 use ibex_ring::parking::Condition;
 use ibex_transport::{
     channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
+    node::SessionShared,
     runtime::Gathering,
-    session::SessionShared,
 };
 
 use super::{FanInEvent, FanInPeer, NothingCame, Opening, member::Member};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
 use super::{ReceiveHandle, SendHandle};
-use crate::{runtime::Runtime, session::SessionShared};
+use crate::{node::SessionShared, runtime::Runtime};
 
 impl Runtime {
     /// Opens the sending end of a channel; announces and returns.

@@ -47,7 +47,8 @@ use crate::{
             Source as SourceOffer,
         },
     },
-    session::{Counts, Interface, SessionShared, coarse_time::CoarseTime},
+    node::SessionShared,
+    session::{Counts, Interface, coarse_time::CoarseTime},
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
@@ -591,16 +592,16 @@ impl ReceiveHandle {
             self.claim = begun;
             return Ok(());
         }
-        let runtime = &self.end.session.runtime;
+        let node = &self.end.session.node;
         let claim = match begun {
-            None => runtime.memory.claim(capacity),
+            None => node.memory.claim(capacity),
             Some(_) => None,
         };
         let (claim, has_room) = match (claim, begun) {
             (Some(claim), _) => (claim, true),
             (None, begun) => {
-                let mut claim = begun.unwrap_or_else(|| runtime.memory.begin(capacity));
-                let has_room = runtime.charge(&mut claim, capacity);
+                let mut claim = begun.unwrap_or_else(|| node.memory.begin(capacity));
+                let has_room = node.charge(&mut claim, capacity);
                 if has_room {
                     claim.finish(capacity);
                 }

@@ -36,7 +36,8 @@ use crate::{
         send_wait::Room,
         state::End,
     },
-    session::{Counts, EndCause, Interface, SessionShared},
+    node::SessionShared,
+    session::{Counts, EndCause, Interface},
     shared_memory::MESSAGE_SLOTS,
 };
 
@@ -569,14 +570,23 @@ impl SendEnd {
             .doorbell
             .is_due(&producer.theirs.armed, producer.asymmetry)
         {
-            self.session.ring_for(self, producer.doorbell.generation());
+            self.ring_reader(producer.doorbell.generation());
         }
         producer.untransmitted += length;
         if producer.untransmitted >= producer.transmit_at {
             producer.untransmitted = 0;
-            self.session.transmit();
+            self.session.poll();
         }
         sequence
+    }
+
+    /// Wakes the reader of the ring, which sleeps since its arming `generation`.
+    #[cold]
+    fn ring_reader(&self, generation: u32) {
+        match self.ours.get() {
+            Some(ours) => ours.rung.ring(generation, || self.session.ring_peer()),
+            None => self.session.mark_ready(self.id),
+        }
     }
 
     /// A message that does not fit the ring: it gets memory of its own, and its
@@ -751,7 +761,7 @@ impl SendEnd {
                 .into_iter()
                 .flatten()
                 .min();
-            match session.wait(&end.waiters, until, room) {
+            match session.wait_for(&end.waiters, until, room) {
                 Ok(answer) => break answer,
                 Err(TimedOut) if until == deadline => {
                     return Err(end.stayed_full(Some(full(producer))));

@@ -59,8 +59,8 @@ pub trait OfAnyPeer: fmt::Debug {
 impl Awaited<'_> {
     fn event_loop(&self) -> &Arc<EventLoop> {
         match self {
-            Self::Message(handle) => &handle.session().event_loop,
-            Self::Acknowledgement(handle, _) => &handle.session().event_loop,
+            Self::Message(handle) => handle.session().event_loop(),
+            Self::Acknowledgement(handle, _) => handle.session().event_loop(),
             Self::OfAnyPeer(peers) => peers.gathering().runtime().first(),
         }
     }

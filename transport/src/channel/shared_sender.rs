@@ -11,7 +11,7 @@ use ibex_base::fork;
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
 use super::SendHandle;
-use crate::{endpoint::send_end::SendEnd, runtime::Runtime, session::SessionShared};
+use crate::{endpoint::send_end::SendEnd, node::SessionShared, runtime::Runtime};
 
 impl Runtime {
     /// A handle of the sending end of `name` that all callers of this function share. The first

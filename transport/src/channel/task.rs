@@ -502,7 +502,7 @@ impl Runtime {
         &self,
         wait: &mut TaskWait,
         waker: &Waker,
-    ) -> Poll<Option<std::sync::Arc<crate::session::SessionShared>>> {
+    ) -> Poll<Option<std::sync::Arc<crate::node::SessionShared>>> {
         self.leave_accept(wait);
         let look = || match self.try_accept() {
             Some(session) => Poll::Ready(Some(session)),

@@ -13,7 +13,8 @@ use super::{
     alarms::Alarms, ends::Ends, grants::Grants, new_wire::NewWire, reconnect::Reconnect,
     retained::Retained, shared_memory::SharedMemory,
 };
-use crate::session::{EndCause, PeerDescription, SessionShared};
+use crate::node::SessionShared;
+use crate::session::{EndCause, PeerDescription};
 
 /// The parts of a session that all its objects work with.
 pub(crate) struct Common {

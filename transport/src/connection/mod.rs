@@ -55,7 +55,7 @@ use ibex_ring::{
 use ibex_tls::Tls;
 
 pub(crate) use self::core::Core;
-pub(crate) use context::Context;
+pub(crate) use context::{Context, Surroundings};
 pub(crate) use dialer::Redialing;
 pub use dialer::{Attempt, Redial, RedialError};
 pub use failover_policy::FailoverPolicy;
@@ -66,8 +66,9 @@ pub use stats::LinkStats;
 
 use self::core::{Common, Phase};
 use crate::{
+    node::SessionShared,
     rdma::PreparedPair,
-    session::{EndCause, SessionShared},
+    session::EndCause,
     shared_memory::UnixWires,
     wire::{
         AnyWire, Tools, Wire, WireSocket, WireStart,

@@ -64,7 +64,7 @@ impl Core {
         context: &mut Context<'_>,
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let cells = CellBlock::lease(spec.window.messages as usize, context.event_loop.bell())
+        let cells = CellBlock::lease(spec.window.messages as usize, context.surroundings.bell())
             .map_err(refused)?;
         let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
         let id = self

@@ -17,7 +17,7 @@ use ibex_ring::{
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::send_end::SendEnd,
-    session::SessionShared,
+    node::SessionShared,
     wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::core::Core;
-use crate::{endpoint::stats::ChannelStats, session::SessionShared};
+use crate::{endpoint::stats::ChannelStats, node::SessionShared};
 
 /// A session, and its channels' ends.
 #[derive(Clone, Debug)]

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     clock,
-    node::What,
-    session::{Counts, Disconnected, EndCause, Interface, SessionShared},
+    node::{SessionShared, What},
+    session::{Counts, Disconnected, EndCause, Interface},
 };
 
 /// The part of an end that does not depend on the direction.

@@ -104,9 +104,6 @@ impl Engine {
 
     /// Ends what is left. Returns the channels whose messages were not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> Vec<Undelivered> {
-        // Sessions that have not begun do not, and their peers are told.
-        let mail = context.event_loop.take_news(&mut Vec::new());
-        self.take_mail(mail, context);
         let mut undelivered = mem::take(&mut self.undelivered);
         for mut link in mem::take(&mut self.links).into_values() {
             undelivered.extend(link.core.undelivered());

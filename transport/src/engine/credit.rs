@@ -19,7 +19,7 @@ use ibex_protocol::{
 };
 
 use super::{Engine, rdma_ports::PortPoller};
-use crate::{connection::Context, runtime::RuntimeConfig};
+use crate::{connection::Context, node::RuntimeConfig};
 
 impl Engine {
     /// Does what the brokers decide.
@@ -164,7 +164,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{engine::Wait, runtime::Driver};
+    use crate::node::{Driver, Wait};
 
     fn config(engines: usize) -> RuntimeConfig {
         RuntimeConfig {

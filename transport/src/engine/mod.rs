@@ -8,7 +8,7 @@ use std::{
     io, mem,
     net::SocketAddr,
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -21,36 +21,37 @@ mod admission;
 mod alarm;
 mod close;
 mod credit;
+mod errands;
 mod idle;
 mod listener;
 mod mail;
 mod poll;
 mod rdma_ports;
 mod resume;
-mod wait;
 
 pub use admission::Admission;
 pub(crate) use credit::lendable_credit;
 pub use listener::{ControlSource, Incoming};
-pub(crate) use mail::Mail;
+pub(crate) use mail::{Exchange, Mail};
 pub(crate) use poll::{Ready, sleep};
-pub use wait::Wait;
 
 use crate::{
     clock,
     connection::{Connection, Context, Handover, LinkStats, compaction::compact_pool},
-    node::{Undelivered, Warning, Warnings, warn_of},
-    rdma::PreparedPair,
-    runtime::{Driving, Runtime, RuntimeConfig, Sessions, waiting::Errands},
-    session::{
-        EngineId,
-        state::{Over, PeerInLog, SessionShared},
+    node::{
+        Driving, Host, Mark, NodeState, RuntimeConfig, SessionShared, Sessions, Undelivered,
+        Warning, Warnings,
+        session::{Over, PeerInLog},
+        warn_of,
     },
+    rdma::PreparedPair,
+    session::EngineId,
     wire::{EpollToken, Tools, Wire, stream::outbound::Lists},
 };
 use alarm::Alarm;
 use close::Closing;
 use credit::{Credit, report_credit};
+use errands::Errands;
 use idle::Watch;
 use poll::{Readiness, SITE_WIRE, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL};
 use rdma_ports::{PortLooks, PortPoller};
@@ -88,35 +89,23 @@ pub(crate) struct Engine {
     alarm: Option<Alarm>,
     pub(crate) errands: Errands,
 
+    /// The node's engines, for mail to them; none before there is a runtime.
+    exchange: Option<Weak<dyn Exchange>>,
+    /// A program sleeps on the epoll set itself (`Driver::Caller`).
+    is_watched: bool,
+    driving: Driving,
+
     // Where sessions come from.
     control: Option<Box<dyn ControlSource>>,
     control_deadline: Option<Instant>,
 
     // The turn.
     turns: u64,
-    marks: Vec<Mark>,
+    /// Empty between turns; kept for its memory.
+    pub(crate) marks: Vec<Mark>,
     closing: Closing,
     undelivered: Vec<Undelivered>,
     warnings: Arc<Warnings>,
-}
-
-/// What handles tell the engine without its lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// A cold ring has records.
-    Ready {
-        /// The session.
-        session: u64,
-        /// The sending end.
-        end: u32,
-    },
-    /// A receiving end's prefix moved.
-    Released {
-        /// The session.
-        session: u64,
-        /// The receiving end.
-        end: u32,
-    },
 }
 
 /// Turns between two questions to epoll while nobody sleeps.
@@ -173,6 +162,9 @@ impl Engine {
             sleeps_until: None,
             alarm,
             errands: Errands::default(),
+            exchange: None,
+            is_watched: false,
+            driving,
             credit: Credit::new(config, credit),
             control: None,
             control_deadline: None,
@@ -182,6 +174,23 @@ impl Engine {
             undelivered: Vec::new(),
             warnings,
         })
+    }
+
+    /// Joins the engine to the others of its node.
+    pub(crate) fn join(&mut self, exchange: Weak<dyn Exchange>) {
+        self.exchange = Some(exchange);
+    }
+
+    /// Notes that a program sleeps on the epoll set itself from now on (`Driver::Caller`).
+    pub(crate) fn watch_all(&mut self) {
+        self.is_watched = self.driving == Driving::Callers;
+    }
+
+    /// Returns whether a program or an executor sleeps on the epoll set, which then has to
+    /// tell of everything.
+    #[inline]
+    fn sleeps_elsewhere(&self) -> bool {
+        self.is_watched || self.driving == Driving::Tasks
     }
 
     pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
@@ -194,8 +203,7 @@ impl Engine {
     #[inline]
     pub(crate) fn turn(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         self.turns += 1;
-        let mut progress = self.take_marks(context);
-        progress |= self.take_readiness(ready, context);
+        let mut progress = self.take_readiness(ready, context);
         // What was published goes out before the queues are asked for more, unless a look
         // has found something already: that is waited for, and the links have had their
         // turn in the round before.
@@ -246,16 +254,15 @@ impl Engine {
         self.take_found(context);
     }
 
-    /// What handles left since the last turn.
-    #[inline]
-    fn take_marks(&mut self, context: &mut Context<'_>) -> bool {
-        context.event_loop.is_marked() && self.take_left_marks(context)
-    }
-
+    /// Takes in what handles and other engines have left; `marks` are empty afterwards. Returns
+    /// whether there was anything.
     #[inline(never)]
-    fn take_left_marks(&mut self, context: &mut Context<'_>) -> bool {
-        let mut marks = mem::take(&mut self.marks);
-        let mail = context.event_loop.take_news(&mut marks);
+    pub(crate) fn take_news(
+        &mut self,
+        marks: &mut Vec<Mark>,
+        mail: Vec<Mail>,
+        context: &mut Context<'_>,
+    ) -> bool {
         let any = !marks.is_empty() || !mail.is_empty();
         for mark in marks.drain(..) {
             let (session, end) = match mark {
@@ -274,7 +281,6 @@ impl Engine {
                 }
             }
         }
-        self.marks = marks;
         self.take_mail(mail, context);
         any
     }
@@ -309,7 +315,7 @@ impl Engine {
     fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
         match readiness.token {
             TOKEN_BELL => {
-                context.event_loop.drain_bell(self);
+                context.surroundings.drain_bell();
                 self.answer_guards(context);
             }
             TOKEN_ALARM => {
@@ -332,7 +338,7 @@ impl Engine {
                         link.core.bell_rang(&self.tools, context);
                         note_deadline(link, &mut self.timed);
                         self.watch.take_in(link);
-                        if context.event_loop.is_watched() {
+                        if self.is_watched {
                             // Whoever runs this turn looks for messages after it.
                             link.core.ends.receivers.arm(&link.core.common);
                         }
@@ -347,9 +353,9 @@ impl Engine {
         }
     }
 
-    /// A guard settled while a sender waits: sums the cells of whoever was asked.
+    /// Sums the cells of whoever was asked, as a guard settled while a sender waits.
     #[inline(never)]
-    fn answer_guards(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) {
         for link in self.links.values_mut() {
             if link.core.ends.answer_guards(&mut link.core.common, context)
                 && !mem::replace(&mut link.is_hot, true)
@@ -361,9 +367,7 @@ impl Engine {
 
     #[inline]
     fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
-        if context.event_loop.guard_rang() {
-            self.answer_guards(context);
-        }
+        let sleeps_elsewhere = self.sleeps_elsewhere();
         let mut progress = false;
         let mut at = 0;
         while at < self.hot.len() {
@@ -374,7 +378,7 @@ impl Engine {
             };
             let has_moved = link.turn(&mut self.tools, context);
             // Who sleeps on the epoll set itself is told of everything by it.
-            if !context.event_loop.sleeps_elsewhere() {
+            if !sleeps_elsewhere {
                 let reads = link.wire.reads_every_turn();
                 link.socket.stay_awake(reads, &self.tools.epoll);
             }
@@ -638,7 +642,7 @@ impl Engine {
 
     pub(crate) fn admit(
         &mut self,
-        runtime: &Arc<Runtime>,
+        (node, host): (Arc<NodeState>, Arc<dyn Host>),
         admission: Admission,
         accepted_on: Option<SocketAddr>,
         context: &mut Context<'_>,
@@ -671,7 +675,7 @@ impl Engine {
         let (peer, resumes) = (admission.peer, admission.reconnect.is_some());
         let checksums = admission.payload_checksums;
         let shared = SessionShared::new(
-            runtime.clone(),
+            (node, host),
             id,
             peer,
             accepted_on,
@@ -700,15 +704,14 @@ impl Engine {
         self.watch.make_room(self.links.len());
         self.joins_site(id, ticket, context)?;
         self.runs_anew(shared.peer(), context);
-        self.tell_of_run(runtime, shared.peer());
+        self.tell_of_run(shared.peer());
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |link, context| {
             link.core.common.tell_of_connection(context);
         });
-        context
-            .event_loop
-            .session_came(&shared, &mut context.wakers);
+        let surroundings = context.surroundings;
+        surroundings.session_came(&shared, &mut context.wakers);
         Ok(shared)
     }
 

@@ -540,7 +540,7 @@ impl Engine {
         if index % 2 == COMPLETIONS {
             // The leader armed the queue for itself, and nobody else arms it again: who
             // turns the engine meanwhile leaves it its event.
-            if !context.event_loop.may_drain(self) {
+            if !context.surroundings.may_drain() {
                 return;
             }
             let care = &mut self.sites[at];

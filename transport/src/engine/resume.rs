@@ -21,7 +21,7 @@ impl Engine {
         let named = self.links.values().find(|link| is_meant(link));
         match named.map(|link| link.id()) {
             Some(session) => self.resume_session(session, wires, context),
-            None => self.pass_on(wires, context),
+            None => self.pass_on(wires),
         }
     }
 

@@ -20,8 +20,9 @@ use ibex_base::sync::lock;
 use ibex_protocol::format::control::Role;
 use ibex_ring::parking::{WaitSlot, Wakers};
 
+use super::SessionShared;
 use super::{Warning, warn_of};
-use crate::session::{EndCause, Fabric, NotOpened, PeerDescription, state::SessionShared};
+use crate::session::{EndCause, Fabric, NotOpened, PeerDescription};
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Clone, Debug)]
@@ -196,7 +197,7 @@ impl EventQueue {
 impl What {
     /// For the log: what is waited for in vain as a warning, its end as news.
     pub(crate) fn warn(&self, session: &SessionShared) {
-        let (peer, warnings) = (session.peer_in_log(), &session.runtime.warnings);
+        let (peer, warnings) = (session.peer_in_log(), &session.node.warnings);
         match self {
             What::NotOpened(missing) => warn_of!(
                 warnings,

@@ -147,7 +147,7 @@ impl<P: Copy> SendGroup<P> {
     /// If the end is of another node.
     pub fn join(&mut self, peer: P, mut handle: SendHandle) -> Result<u64, SendHandle> {
         assert!(
-            Arc::ptr_eq(handle.session().runtime(), &self.runtime),
+            std::ptr::eq(handle.session().runtime(), &*self.runtime),
             "channel \"{}\": {} is a peer of another node than the group's: join one that this node \
              accepted or connected to",
             handle.name(),

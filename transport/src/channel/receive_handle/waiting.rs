@@ -124,7 +124,7 @@ impl ReceiveHandle {
             handle: self,
             found: &mut found,
         };
-        match session.wait(&end.waiters, deadline, incoming) {
+        match session.wait_for(&end.waiters, deadline, incoming) {
             Ok(()) => found,
             Err(TimedOut) => Err(RecvFailure::TimedOut(Box::new(NoMessage {
                 channel: end.name.to_string(),

@@ -318,7 +318,7 @@ fn loom_the_bell_is_the_sleepers() {
                 return;
             };
             node.turn(&mut engine);
-            if node.leadership.may_drain(&engine) {
+            if node.leadership.may_drain() {
                 node.bell.drain();
             }
         });

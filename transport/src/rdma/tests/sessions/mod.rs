@@ -36,10 +36,11 @@ use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::{
     channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
-    engine::{Admission, Wait},
+    engine::Admission,
+    node::{SessionShared, Wait},
     rdma::{PreparedPair, Site, SiteSettings},
     runtime::{Driver, Runtime, RuntimeConfig},
-    session::{Fabric, PeerDescription, SessionShared, SessionStats},
+    session::{Fabric, PeerDescription, SessionStats},
 };
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).

@@ -20,7 +20,7 @@ struct Inner {
 
 impl Sessions {
     /// No sessions, on as many engines as there are bells.
-    pub(super) fn new(bells: Box<[&'static Bell]>) -> Self {
+    pub(crate) fn new(bells: Box<[&'static Bell]>) -> Self {
         Self(Arc::new(Inner {
             placement: Placement::new(bells.len()),
             bells,

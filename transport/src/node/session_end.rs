@@ -23,7 +23,7 @@ impl SessionShared {
     pub(crate) fn ended(&self, cause: &EndCause, wakers: &mut Wakers) {
         let _ = self.ending.cause.set(cause.clone());
         self.ending.waiters.take(wakers);
-        self.runtime().draining.take_waiters(wakers);
+        self.node.draining.take_waiters(wakers);
     }
 
     /// Returns the cause of the session's end; pending, with `waker` left under `held`, until it
