@@ -1,4 +1,4 @@
-//! What a node can be told to connect to or to listen on.
+//! Addresses that a node connects to or listens on.
 //!
 //! Everything becomes `host:port`, which is resolved when it is used: a name may lead
 //! elsewhere at the next attempt.
@@ -32,7 +32,7 @@ mod private {
     }
 }
 
-/// As `host:port`.
+/// Returns the address as `host:port`.
 pub(crate) fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
     address.to_text()
 }

@@ -21,32 +21,51 @@ use crate::{
 
 /// Settings of a channel: its codec, its limits and its waiting.
 ///
-/// [`Peer::channel`] begins one for a channel with one peer, which ends in
-/// [`sender`](Self::sender), [`receiver`](Self::receiver) or [`versions`](Self::versions).
-/// [`Node::channel`] begins one for a channel with many, which ends in
-/// [`fan_in`](ChannelBuilder::fan_in) or [`group`](ChannelBuilder::group).
-///
 /// ```
 /// use ibex::{Node, Peer, Raw};
 ///
 /// # fn open(node: &Node, peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+/// // With one peer.
 /// let mut blobs = peer.channel("blobs").codec::<Raw>().window_bytes(1 << 20).sender::<[u8]>()?;
 /// blobs.send(b"anything")?;
 ///
+/// // With all peers of a node.
 /// let requests = node.channel("requests").codec::<Raw>().ack_every(64).fan_in::<[u8]>()?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// | purpose | settings |
-/// |---|---|
-/// | encoding | [`codec`](Self::codec) |
-/// | memory | [`window_bytes`](Self::window_bytes), [`window_messages`](Self::window_messages), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`max_message_bytes`](Self::max_message_bytes) |
-/// | waiting | [`open_timeout`](Self::open_timeout) |
-/// | acknowledgements | [`ack_every`](Self::ack_every) |
+/// [`Peer::channel`] begins the settings of a channel with one peer, and [`Node::channel`] of one with
+/// many. A channel opens by one of these calls:
 ///
-/// Both ends may be set differently: the smaller window and limit holds for both. A setting that
-/// is out of its range is an error of the call that opens the end.
+/// | with | call | opens |
+/// |---|---|---|
+/// | one peer | [`sender`](Self::sender) | a [`Sender`] |
+/// | one peer | [`receiver`](Self::receiver) | a [`Receiver`] |
+/// | one peer | [`versions`](Self::versions) | an end that knows two [versions](crate::Versions) of the message type |
+/// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
+/// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::Group), which sends to each of them |
+///
+/// Each setting has a default, which [`NodeBuilder`](crate::NodeBuilder) can change for all channels of
+/// a node:
+///
+/// | purpose | setting | default |
+/// |---|---|---|
+/// | encoding | [`codec`](Self::codec) | `Rkyv`; `Raw` without the feature `rkyv` |
+/// | memory | [`window_bytes`](Self::window_bytes): bytes that are sent and not released | 2 MiB |
+/// | memory | [`window_messages`](Self::window_messages): the same in messages | 16384 |
+/// | memory | [`max_message_bytes`](Self::max_message_bytes): the longest message | 16 MiB |
+/// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together | `window_bytes` and twice `max_message_bytes` |
+/// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end | 10 s |
+/// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender | each half window |
+///
+/// RDMA has no settings of its own for a channel; [`NodeBuilder`](crate::NodeBuilder) has those of a
+/// node. The two ends may have different settings. Of limits and windows, the smaller value holds for
+/// both.
+///
+/// # Errors
+///
+/// A setting that is out of its range is an error of the call that opens the end.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it opens an end"]
 pub struct ChannelBuilder<C = DefaultCodec, At = Peer> {

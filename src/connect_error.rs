@@ -30,7 +30,7 @@ pub struct ConnectError(Box<Failure>);
 pub enum ConnectErrorKind {
     /// The address cannot be read as `host:port`.
     InvalidAddress,
-    /// Nobody answered within `connect_timeout`: the host name was not found, the port refused
+    /// No one answered within `connect_timeout`: the host name was not found, the port refused
     /// connections, or the host was silent.
     Unreachable,
     /// The program that answered does not speak ibex.
@@ -38,21 +38,21 @@ pub enum ConnectErrorKind {
     /// The peer has another version of the protocol, another kind of security, or no fabric in
     /// common with this node.
     Incompatible,
-    /// One of the two nodes did not accept who the other says that it is.
+    /// One node did not accept the other's proof of its identity.
     Unauthenticated,
     /// The peer, or a limit of either node, refused the session.
     Refused,
     /// The peer fell silent, closed the connection or broke the protocol during the handshake.
     Interrupted,
-    /// This node was closed meanwhile.
+    /// The node was closed meanwhile.
     Closed,
-    /// This process lacks descriptors, threads or memory.
+    /// The process lacks descriptors, threads or memory.
     Resources,
-    /// This process is a fork of the one that made the node.
+    /// The process is a fork of the one that made the node.
     UsedAfterFork,
 }
 
-/// What ended the attempt.
+/// The failure that ended the attempt.
 enum Failure {
     /// The handshake did not come about.
     Dial(DialError),

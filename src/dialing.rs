@@ -101,7 +101,7 @@ enum State {
     Done,
 }
 
-/// What the future and the thread that dials share.
+/// The state that the future shares with the dialing thread.
 #[derive(Default)]
 struct Call {
     is_dropped: AtomicBool,

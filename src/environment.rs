@@ -10,13 +10,13 @@ use ibex_verbs::CompletionPolling;
 
 use crate::Fabric;
 
-/// What a node took from `IBEX_*` variables when it was made, and what it could not use.
+/// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Environment {
     /// Variables that were set and took the place of what the program said, or the default.
     pub overrides: Vec<Override>,
-    /// What has no effect; each is also a [`tracing`] warning.
+    /// Variables without effect. Each is also a [`tracing`] warning.
     pub warnings: Vec<EnvironmentWarning>,
 }
 
@@ -24,9 +24,9 @@ pub struct Environment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Override {
-    /// Its name.
+    /// The variable's name.
     pub variable: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
 }
 
@@ -36,14 +36,14 @@ pub struct Override {
 pub enum EnvironmentWarning {
     /// There is no such variable.
     Unknown {
-        /// Its name.
+        /// The variable's name.
         variable: String,
         /// The one that may have been meant.
         nearest: Option<&'static str>,
     },
-    /// It is about a fabric that this build does not have.
+    /// The variable concerns a fabric that this build does not have.
     NotCompiledIn {
-        /// Its name.
+        /// The variable's name.
         variable: &'static str,
         /// The fabric, and the cargo feature that it needs.
         fabric: Fabric,
@@ -54,18 +54,18 @@ pub enum EnvironmentWarning {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VariableError {
-    /// Its name.
+    /// The variable's name.
     pub variable: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
-    /// What it may be.
+    /// The values that are allowed.
     pub range: &'static str,
 }
 
-/// What the variables say.
+/// The settings that the variables make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Those that may be used, the preferred one first.
+    /// The fabrics that may be used, the preferred one first.
     pub(crate) fabrics: Option<Vec<Fabric>>,
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
@@ -174,9 +174,9 @@ const TOOLS: &[&str] = &[
     "IBEX_MUTANT",
 ];
 
-/// What every variable of ours begins with.
+/// Prefix of all variables of ibex.
 const PREFIX: &str = "IBEX_";
-/// What those begin with that say something about verbs.
+/// Prefix of the variables that concern verbs.
 const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
 /// Variables whose names begin with `IBEX_`, of the process.
@@ -254,7 +254,8 @@ fn nearest(name: &str) -> Option<&'static str> {
     (2 * least < near.len().max(name.len()) - PREFIX.len()).then_some(near)
 }
 
-/// How many letters have to be added, taken away or changed to make one of the other.
+/// Returns the number of letters to add, remove or change to turn one word into the other (the
+/// [Levenshtein distance](https://en.wikipedia.org/wiki/Levenshtein_distance)).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {

@@ -1,4 +1,4 @@
-//! What happens to a node's sessions and channels, as a stream.
+//! A stream of the events of a node's sessions and channels.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -60,9 +60,9 @@ pub enum Event {
     Connected {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What the session's data goes over.
+        /// The fabric of the session's data.
         fabric: Fabric,
         /// Why, in words.
         reason: String,
@@ -80,9 +80,9 @@ pub enum Event {
     Suspended {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What became of the connection.
+        /// Why the connection broke.
         cause: EndCause,
         /// Since when.
         since: Instant,
@@ -92,7 +92,7 @@ pub enum Event {
     Resumed {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
         /// How long it had none.
         suspended: Duration,
@@ -107,14 +107,14 @@ pub enum Event {
     FabricChanged {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What the session's data went over.
+        /// The fabric that the session's data left.
         from: Fabric,
-        /// What it goes over now.
+        /// The fabric that it goes over now.
         to: Fabric,
-        /// What became of the one before, in words; at the end that connected also of the last
-        /// attempt to have it again.
+        /// Why the previous fabric was left, in words. At the end that connected, also the result
+        /// of the last attempt to have it again.
         reason: String,
     },
     /// The peer [drains](crate::Node::drain): it begins no call any more that comes to its
@@ -126,7 +126,7 @@ pub enum Event {
     Draining {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
     },
     /// A session is over. What had arrived is still handed out. Told once for each session that
@@ -136,7 +136,7 @@ pub enum Event {
     Gone {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
         /// Why.
         cause: EndCause,
@@ -149,9 +149,9 @@ pub enum Event {
     NotOpened {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What another call would have answered.
+        /// The error that another call would have returned.
         missing: Box<NotOpened>,
     },
     /// A sender has waited for 1 s for its window and nothing of it was released: told once
@@ -163,7 +163,7 @@ pub enum Event {
     Stalled {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
         /// The channel's name.
         channel: String,
@@ -185,7 +185,7 @@ pub enum Event {
     Recovered {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
         /// The channel's name.
         channel: String,

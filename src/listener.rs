@@ -139,7 +139,7 @@ pub(crate) fn admit(
     }
 }
 
-/// What a finished handshake hands to the engine, whoever dialed.
+/// Makes the engine's admission of a finished handshake, whichever end dialed.
 pub(crate) fn admission(
     established: Established,
     our_channels: u32,

@@ -18,22 +18,7 @@ pub(crate) type DefaultCodec = ibex_codec::Rkyv;
 #[cfg(not(feature = "rkyv"))]
 pub(crate) type DefaultCodec = ibex_codec::Raw;
 
-/// A message in the ring, segment or arrival block where it came in, checked.
-///
-/// Dereferences to the codec's view: the archived value for `Rkyv`, the bytes for `Raw`,
-/// the value for `Pod` and `Serde`. It may be kept for long, dropped in any order and on any thread,
-/// and outlives its channel, its session and its node.
-///
-/// While it is held it stops its own channel, once the window behind it is full, and no
-/// other; [`detach`](Self::detach) copies it out and lets the channel go on.
-///
-/// Dropping it (also by unwinding) gives its room back and acknowledges nothing, unless it
-/// [was told to](Self::ack_on_drop): from
-/// there on the sender's [`wait_acked`](crate::Sender::wait_acked) answers
-/// `Unacknowledged`. Leaking it with `mem::forget` leaks memory and room, never safety.
-///
-/// What has to outlive the message is taken out of it, field by field or as a value
-/// (`into_value`), or shares it (`bytes::Bytes`, with the feature `bytes`):
+/// A received message, which is checked and read where it arrived.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -43,6 +28,14 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// #[ibex::message]
 /// struct Entry { offset: u64, data: Vec<u8> }
 ///
+/// /// Reads a message in place, and acknowledges it.
+/// fn sum(message: Message<Entry>) -> u64 {
+///     let sum = message.data.iter().map(|&byte| u64::from(byte)).sum();
+///     message.ack();
+///     sum
+/// }
+///
+/// /// Makes a value that outlives the message.
 /// fn owned(message: Message<Entry>) -> Result<Entry, Invalid> {
 ///     let offset: u64 = message.offset.into();          // one field, converted when read
 ///     let entry = message.ack_on_drop().into_value()?;
@@ -51,6 +44,31 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// }
 /// # }
 /// ```
+///
+/// A message dereferences to the codec's view: the archived value for `Rkyv`, the bytes for `Raw`, the
+/// value for `Pod` and `Serde`. It lies in the ring, segment or arrival block where it came in. It may be
+/// kept for long, dropped in any order and on any thread, and outlives its channel, its session and its
+/// node.
+///
+/// | to | call |
+/// |---|---|
+/// | tell the sender that the program is done with it | [`ack`](Self::ack), or [`ack_on_drop`](Self::ack_on_drop) before it is moved on |
+/// | give its room back, and acknowledge nothing | drop it |
+/// | keep it, and let the channel go on | [`detach`](Self::detach), which copies the bytes |
+/// | take an owned value out | `into_value` |
+/// | share its bytes | turn it into `bytes::Bytes` (feature `bytes`) |
+///
+/// A message that is held keeps its room in the window. Once the window behind it is full, its channel
+/// stops, and no other one does.
+///
+/// A message that is dropped without an acknowledgement, also by a panic, is only *released*. From there
+/// on the sender's [`wait_acked`](crate::Sender::wait_acked) fails, because that message will never be
+/// acknowledged. Leaking a message with `mem::forget` leaks memory and room, never safety.
+///
+/// # Errors
+///
+/// There are none: bytes that are not valid never become a message, and the receiving call returns the
+/// error. Only `into_value` of `Rkyv` can fail.
 pub struct Message<T: ?Sized, C: Codec<T> = DefaultCodec> {
     held: C::Held,
     raw: RawMessage,

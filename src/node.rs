@@ -38,66 +38,121 @@ use crate::{
     template::ChannelTemplate,
 };
 
-/// A process's endpoint: it connects to peers, and accepts them if it listens.
+/// A process's endpoint, which connects to peers and, if it listens, accepts them.
+///
+/// ```
+/// use ibex::{Node, Raw};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Node::listen("127.0.0.1:0")?;
+/// let address = server.local_addr().unwrap();
+///
+/// let client = Node::client()?;
+/// let to_server = client.connect(address)?;
+/// let to_client = server.accept()?;
+///
+/// // Each end is opened by name, in any order.
+/// let mut sender = to_server.channel("greetings").codec::<Raw>().sender::<[u8]>()?;
+/// let mut receiver = to_client.channel("greetings").codec::<Raw>().receiver::<[u8]>()?;
+/// sender.send(b"hello")?;
+/// assert_eq!(&*receiver.recv()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A process needs one node. [`builder`](Self::builder) has all settings. Each node that it meets is
+/// a [`Peer`], and the two nodes have a *session*, which carries all of their channels.
+///
+/// | to | call |
+/// |---|---|
+/// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
+/// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected) |
+/// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment) |
+/// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
+/// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
 /// # When a connection breaks
 ///
-/// A session outlives its connection. When that breaks the session is
-/// *suspended*: senders go on until their windows are full, receivers with what has arrived,
-/// channels may be opened and closed, and calls that wait take longer; a call with a time-out
-/// keeps its word. The end that dialed dials again, at once and then with pauses that grow to
-/// 1.5 s, so the other end has to listen still; 16 threads of a node do that for all of its
-/// sessions, and a host that says nothing holds one of them for up to 3 s. Then the session is
-/// *resumed*: what had not arrived is sent again, and each message comes once and in order.
-/// [`Node::events`] tells of both, [`Peer::stats`] counts them. One over verbs whose
-/// connection, queue pair or device breaks asks for another queue pair, and goes on over tcp
-/// if there is none within [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), of which an
-/// event tells too; there it stays, unless both nodes have it
+/// A session outlives its connection. When the connection breaks, the session is *suspended*:
+///
+/// - Senders go on until their windows are full, and receivers until they have everything that arrived.
+/// - Channels may be opened and closed.
+/// - Calls that wait take longer. A call with a time-out still returns in time.
+///
+/// The end that dialed dials again, at once and then with pauses that grow to 1.5 s. The other end must
+/// still listen. Up to 16 threads of a node dial for all of its sessions, and a host that does not
+/// answer occupies one of them for up to 3 s.
+///
+/// Over the new connection the session is *resumed*: messages that did not arrive are sent again, and
+/// each message arrives once and in order. [`Node::events`] tells of both, and [`Peer::stats`] counts
+/// them.
+///
+/// A session over verbs asks for another queue pair when its connection, queue pair or device breaks.
+/// If it gets none within [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), it goes on over TCP,
+/// and an event tells of that. It stays on TCP, unless both nodes have it
 /// [go back](NodeBuilder::fail_back) at a later break.
 ///
-/// A connection counts as broken when it ends or is reset, when the peer's host leaves what was
-/// sent to it unanswered for [`notice_timeout`](NodeBuilder::notice_timeout) (3 s), or, while
-/// nothing is under way, when it has not answered for 19 s. A process that is stopped, computes
-/// or does not read, on a host that lives, is never taken for dead: its host answers. What it
-/// cannot do meanwhile is make another connection if that breaks as well.
+/// A connection counts as broken in these cases:
+///
+/// - It ends or is reset.
+/// - The peer's host does not acknowledge sent data for [`notice_timeout`](NodeBuilder::notice_timeout)
+///   (3 s).
+/// - Nothing is being sent, and the host has not answered keepalives for 19 s.
+///
+/// A process that is stopped, computes or does not read keeps its connection, because its host answers.
+/// It cannot make another connection meanwhile, should this one break as well.
 ///
 /// # When a peer ends
 ///
-/// A session is over when a peer says goodbye, as a node that is closed does; when it is known
-/// that its process has ended, on the same host by the kernel's word and on another when it
-/// answers anew under the same [identity](NodeBuilder::identity); when it says that it has no
-/// such session any more; or when it has not come back within
-/// [`session_timeout`](NodeBuilder::session_timeout) (30 s), and then neither end takes it up
-/// again. Its handles hand out everything that arrived, and then an error with counters, whose
-/// [cause](crate::EndCause::PeerGone) says whether the end is certain. The peer's next process is
-/// another session's: [`keep_connected`](Node::keep_connected) connects to it, and a
+/// A session is over in these cases:
+///
+/// - The peer says goodbye, as a node that is closed does.
+/// - The peer's process is known to have ended. On the same host the kernel says so; on another host
+///   the process says so when it answers again under the same [identity](NodeBuilder::identity).
+/// - The peer says that it does not have the session any more.
+/// - The peer does not come back within [`session_timeout`](NodeBuilder::session_timeout) (30 s). Then
+///   neither end resumes the session.
+///
+/// The session's handles hand out everything that arrived. Then they return an error with counters,
+/// whose [cause](crate::EndCause::PeerGone) says whether the peer is certain to be gone. The peer's next
+/// process gets another session: [`keep_connected`](Node::keep_connected) connects to it, and a
 /// [`LogSender`](crate::log::LogSender) goes on where its log ends.
 ///
 /// # Fork
 ///
-/// A process that has made a node must not be forked for its child to go on with it. In a
-/// child every call answers [`UsedAfterFork`] and does nothing, a new node included; handles,
-/// messages and nodes may be dropped, or left, and the child may end in any way: neither the
-/// parent nor a peer notices. [`UsedAfterFork`] says what no error can tell, first of all that
-/// the bytes of messages that were held at the fork are not there. A child that calls `exec`
-/// leaves the new program no descriptor of ours, so [`std::process::Command`] may be used at
-/// any time. With an RDMA device on a kernel before Linux 5.12, a fork is unsafe for libibverbs'
-/// queues unless `RDMAV_FORK_SAFE` is set, even where the child calls `exec` at once; the node
-/// then logs a warning when it opens the device. `Command` forks only where it has to, as for
-/// `pre_exec`, and else uses `posix_spawn`, which is safe.
+/// A child of `fork` cannot use its parent's nodes, nor make nodes of its own. Every call in the child
+/// returns [`UsedAfterFork`] and does nothing. The child may drop handles, messages and nodes, or leave
+/// them, and may end in any way: neither the parent nor a peer notices. [`UsedAfterFork`] lists what no
+/// error can tell. Above all, the bytes of messages that were held at the fork are not in the child.
 ///
-/// `fork` copies the calling thread alone. What other threads were doing stays half done in
-/// the child, and so may what the child itself then calls of other libraries; there is nothing
-/// that this one can do about that.
+/// A child that calls `exec` passes no descriptor of ibex on to the new program, so
+/// [`std::process::Command`] may be used at any time. There is one exception: with an RDMA device on a
+/// kernel before Linux 5.12, a fork damages libibverbs' queues unless `RDMAV_FORK_SAFE` is set
+/// ([ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html)), even if the child
+/// calls `exec` at once. The node logs a warning when it opens such a device. `Command` forks only where
+/// it must, as for `pre_exec`, and otherwise uses `posix_spawn`, which is safe.
+///
+/// `fork` copies the calling thread alone. Whatever other threads were doing in other libraries stays
+/// half done in the child; ibex cannot mend that.
 ///
 /// # Waiting and closing
 ///
-/// Every call that waits can be interrupted by [`close`](Self::close) from another
-/// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
-/// was sent is delivered; where tasks drive it ([`Driver::Tasks`]), a thread of a runtime that drops
-/// it leaves the waiting to them. Handles that outlive it get errors, messages stay valid. Receivers at
-/// peers get an orderly end, behind what was sent; if it is a panic that drops the node, they
-/// get an error instead, [`CloseReason::Aborted`], unless their sender was closed before.
+/// [`close`](Self::close), called in another thread, ends every call that waits.
+///
+/// Dropping a node closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s) until everything
+/// sent is delivered. Where tasks drive the node ([`Driver::Tasks`]), a thread of a runtime that drops
+/// it leaves the waiting to them.
+///
+/// Handles that outlive their node return errors, and messages stay valid. Receivers at peers get
+/// everything that was sent, then an orderly end. If a panic drops the node, they get an error instead,
+/// [`CloseReason::Aborted`], unless their sender was closed before.
+///
+/// # Errors
+///
+/// Making a node fails if a setting, the address or the machine does not allow it. Connecting and
+/// accepting fail by errors of their own, which name the address or peer and the step that failed. A
+/// session that ends later is an error of its handles, and an [event](Self::events).
 pub struct Node {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) dialers: Dialers,
@@ -116,7 +171,7 @@ pub(crate) struct Listening {
     pub(crate) given: Option<TcpListener>,
 }
 
-/// Where the tasks of a node run, if tasks drive it.
+/// The runtime of a node's tasks, if tasks drive it.
 struct Tasks {
     #[cfg(feature = "tokio")]
     runtime: Option<tokio::runtime::Handle>,
@@ -169,7 +224,7 @@ impl Tasks {
     }
 }
 
-/// What came of connecting.
+/// The result of connecting.
 type Dialed = Result<Admission, ConnectError>;
 
 impl Node {
@@ -346,7 +401,8 @@ impl Node {
         admit(&self.runtime, self.settings.channel, address, admission)
     }
 
-    /// What connects for a task, on another thread: it turns nothing, whoever drives.
+    /// Returns a closure that connects on another thread, for a task. It turns no engine, under any
+    /// driver.
     pub(crate) fn dialing(&self) -> impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<> {
         let (local, runtime) = (self.local.clone(), self.runtime.clone());
         let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
@@ -358,7 +414,7 @@ impl Node {
         }
     }
 
-    /// What connects to kept peers, each time by one attempt, on another thread.
+    /// Returns the means to reach kept peers, by one attempt at a time on another thread.
     pub(crate) fn reaching(&self) -> Reaching {
         Reaching {
             runtime: self.runtime.clone(),
@@ -449,7 +505,7 @@ impl Node {
         }
     }
 
-    /// Whether the node is this process's.
+    /// Returns an error if the calling process is a fork of the one that made the node.
     pub(crate) fn check_fork(&self) -> Result<(), UsedAfterFork> {
         fork::check(|| "this node".to_owned())
     }
@@ -505,15 +561,15 @@ impl Node {
         credentials.map_or(Ok(()), |credentials| credentials.reload())
     }
 
-    /// Who this node is to its peers.
+    /// Returns this node's identity, as its peers see it.
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::new(self.local.identity.0, self.local.incarnation)
     }
 
-    /// What the node, its sessions and their channels counted so far: a snapshot, whose
-    /// `Display` is a table. It takes the engine's lock for as long as it reads, some 100 ns
-    /// for each channel.
+    /// Returns a snapshot of what the node, its sessions and their channels have counted; its
+    /// `Display` is a table. It holds the engine's lock while it reads, some 100 ns for each
+    /// channel.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         NodeStats::new(
@@ -526,7 +582,8 @@ impl Node {
         )
     }
 
-    /// What happens to the node's sessions and channels from its beginning on, in order.
+    /// Returns the events of the node's sessions and channels, from the node's beginning on, in
+    /// order.
     ///
     /// Each event is handed out once: of several readers each gets some. Taking events is
     /// nobody's duty; with nobody there, the oldest are [dropped](Events::dropped).
@@ -584,15 +641,15 @@ impl Node {
     }
 }
 
-/// As [`Node::as_fd`] has it, for event loops that take what has a descriptor.
+/// Returns the descriptor of [`Node::as_fd`], for event loops that take anything with a descriptor.
 impl AsFd for Node {
     fn as_fd(&self) -> BorrowedFd<'_> {
         Self::as_fd(self)
     }
 }
 
-/// As [`Node::as_fd`] has it. It is always the same, and open until the node is dropped, which
-/// is what tokio's `AsyncFd` demands.
+/// Returns the descriptor of [`Node::as_fd`]. It stays the same and open until the node is dropped,
+/// which tokio's `AsyncFd` demands.
 impl AsRawFd for Node {
     fn as_raw_fd(&self) -> RawFd {
         Self::as_fd(self).as_raw_fd()
@@ -635,7 +692,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// What goes on while the node connects.
+/// The work that goes on while the node connects.
 struct Dialing<'a>(&'a Runtime);
 
 impl Meanwhile for Dialing<'_> {
@@ -647,8 +704,8 @@ impl Meanwhile for Dialing<'_> {
         (self.0.driver() != Driver::Threads).then(|| self.0.as_fd())
     }
 
-    /// Where callers drive the engine, it is this one's turn: its sessions go on, and its
-    /// listener may be whom it connects to.
+    /// Runs a turn where callers drive the engine: sessions go on, and the node may be connecting
+    /// to its own listener.
     fn turn(&self) -> bool {
         self.0.driver() != Driver::Threads && self.0.poll_ready()
     }

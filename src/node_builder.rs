@@ -17,65 +17,103 @@ use crate::{
     node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
 };
 
-/// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
+/// Settings of a node, from [`Node::builder`] to [`build`](Self::build).
 ///
-/// Each is checked when it is set, and settings that do not go together when the node is
-/// made; the error is `build`'s, with the value and the range, or with both values.
+/// ```
+/// use std::time::Duration;
+/// use ibex::{Driver, Fabric, Node, Policy};
+///
+/// # fn main() -> Result<(), ibex::ListenError> {
+/// let node = Node::builder()
+///     .name("primary")
+///     .listen("127.0.0.1:0")
+///     .driver(Driver::Threads)
+///     .fabric(Fabric::Shm, Policy::Forbid)
+///     .memory_limit(256 << 20)
+///     .session_timeout(Duration::from_secs(60))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Every setting has a default, and no program needs to set them all.
+///
+/// | purpose | settings |
+/// |---|---|
+/// | address and identity | [`listen`](Self::listen), [`listen_on`](Self::listen_on), [`insecure_network`](Self::insecure_network), `security` (feature `tls`), [`name`](Self::name), [`identity`](Self::identity) |
+/// | waiting | [`driver`](Self::driver), [`wait`](Self::wait), [`io_threads`](Self::io_threads), [`cores`](Self::cores) |
+/// | memory | [`memory_limit`](Self::memory_limit), [`session_credit_bytes`](Self::session_credit_bytes), [`node_credit_bytes`](Self::node_credit_bytes), [`max_channels`](Self::max_channels), [`max_peer_sessions`](Self::max_peer_sessions), [`max_node_sessions`](Self::max_node_sessions) |
+/// | time | [`connect_timeout`](Self::connect_timeout), [`handshake_timeout`](Self::handshake_timeout), [`notice_timeout`](Self::notice_timeout), [`session_timeout`](Self::session_timeout), [`linger`](Self::linger) |
+/// | fabrics | [`fabric`](Self::fabric), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after), [`fail_back`](Self::fail_back) |
+/// | RDMA | `rdma`, which takes the settings of `ibex::rdma` (feature `verbs`) |
+/// | defaults of this node's channels | [`window_messages`](Self::window_messages), [`window_bytes`](Self::window_bytes), [`max_message_bytes`](Self::max_message_bytes), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`open_timeout`](Self::open_timeout) |
+/// | variables | [`environment`](Self::environment) |
 ///
 /// # Variables
 ///
-/// What the site knows and the program does not can be said from outside. A node reads these
-/// variables of its process once, when it is made; each takes the place of what the program
-/// set, or of the default. [`Node::environment`] says which did.
+/// The variables below override a program from outside. A node reads them once, when it is made. Each
+/// replaces the program's setting, or the default. [`Node::environment`] tells which ones did.
 ///
 /// | variable | value | overrides |
 /// |---|---|---|
-/// | `IBEX_FABRICS` | `shm`, `tcp`, `verbs`, with commas between them | [`fabric`](Self::fabric): one alone is required; of several the first is preferred and those that are not named are forbidden |
+/// | `IBEX_FABRICS` | `shm`, `tcp`, `verbs`, separated by commas | [`fabric`](Self::fabric): a single one is required; of several the first is preferred, and the fabrics that are not named are forbidden |
 /// | `IBEX_RDMA_DEVICE` | a name, such as `mlx5_0` | `RdmaSettings::device` |
 /// | `IBEX_RDMA_PORT` | 1 to 255 | `RdmaSettings::port` |
 /// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
-/// | `IBEX_RDMA_PARTITION_KEY` | 0x0001 to 0xffff, but for 0x8000 | `RdmaSettings::partition_key` |
-/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; what both ports carry is looked at when a session comes |
+/// | `IBEX_RDMA_PARTITION_KEY` | 0x0001 to 0xffff, except 0x8000 | `RdmaSettings::partition_key` |
+/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; each session also respects what both ports carry |
 /// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `RdmaSettings::completion_polling` |
 /// | `IBEX_RDMA_FAIL_OVER_AFTER` | milliseconds, or never | [`fail_over_after`](Self::fail_over_after) |
 ///
-/// Those of RDMA are read, and are warnings, in a build without `verbs`. A value that
-/// cannot be used is an error of [`build`](Self::build); another name that begins with
-/// `IBEX_` is a warning, with the name that may have been meant, but for those of ibex's own
-/// tests and tools (`IBEX_TEST_` and others).
+/// A value that cannot be used is an error of [`build`](Self::build). Any other name that begins with
+/// `IBEX_` is a warning, which suggests the name that may have been meant; names of ibex's own tests and
+/// tools (`IBEX_TEST_` and others) are not. A build without `verbs` reads the RDMA variables too, and
+/// warns that they have no effect.
 ///
 /// # Memory
 ///
-/// The most that a node takes, in bytes, is the sum of two lines. *W* is `window_bytes` (as a
-/// power of two from 64 KiB on), *n* is `window_messages` (as a power of two) and *U* what
-/// `max_unreleased_bytes` leaves beside *W*, of each channel the smaller of both ends'. Long are
-/// messages longer than half of *W*, over tcp also than 128 KiB and over verbs than a receive
-/// buffer.
+/// The most that a node takes is the sum of two lines, in bytes:
 ///
 /// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
 ///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session + 52 *n* +
 ///   16 *W* for each receiving end + *W* for each sending end that was used.
-/// - Long messages, 0 without any: [`memory_limit`](Self::memory_limit) + 512 MiB kept + 4 MiB for
+/// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + 512 MiB kept + 4 MiB for
 ///   each session + 1.5 *U* for each sending end that was used.
 ///
-/// One session with one channel each way over tcp has by default 118 MiB of short messages
-/// (2 + 80 + 1 + 1 + 32 + 2). Of long ones it has up to 564 MiB (512 + 4 + 48) and `memory_limit`.
+/// *W* is `window_bytes`, rounded up to a power of two from 64 KiB on. *n* is `window_messages`, rounded
+/// up to a power of two. *U* is what `max_unreleased_bytes` leaves beside *W*. Of each, the smaller of
+/// both ends' values holds. A message is long if it is longer than half of *W*, over TCP also if it is
+/// longer than 128 KiB, and over verbs if it is longer than a receive buffer.
 ///
-/// Over shared memory there is no credit, a receiving end takes 4 *n*, and what is in shared
-/// memory is counted at its sender. Over verbs receive buffers stand for the credit, and 68 KiB for
-/// each of `landing_blocks` with `trust_peers`. Over tcp and verbs three of the longest messages
-/// stand for 1.5 *U* if that is less. 16 *W* is the worst case of a channel that holds messages of
-/// 64 to 128 KiB for long while others of its session flow; with shorter ones, or alone, it is
-/// 2 *W*. Kept for what comes next are 64 MiB of rings, 16 MiB of blocks and two long messages.
+/// For example, one session with one channel each way over TCP takes by default up to 118 MiB for short
+/// messages (2 + 80 + 1 + 1 + 32 + 2), and up to 564 MiB (512 + 4 + 48) and `memory_limit` for long
+/// ones.
 ///
-/// What is silent gives back: after one to two seconds without a message, and when nothing
-/// is out that is not released, rings, arrival blocks and what ends have for each message
-/// go back, and pools' memory two seconds later. What stays of a session is some 10 KiB in
-/// both processes together, and some 4 KiB for each further channel; its next
-/// message gets memory anew. With [`Driver::Caller`] that happens in turns.
+/// The formula differs in these cases:
 ///
-/// Ends count that this node opened. What a peer opens and this node does not costs its name
-/// and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
+/// - Over shared memory there is no credit, a receiving end takes 4 *n*, and shared memory is counted at
+///   its sender.
+/// - Over verbs, receive buffers take the place of the credit. With `trust_peers` each of
+///   `landing_blocks` takes 68 KiB more.
+/// - Over TCP and verbs, three of the longest messages take the place of 1.5 *U* if that is less.
+/// - 16 *W* is the worst case: a channel that holds messages of 64 to 128 KiB for long while others of
+///   its session flow. With shorter messages, or alone in its session, it takes 2 *W*.
+///
+/// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages.
+///
+/// Silence gives memory back. After one to two seconds without a message, and with no message that is
+/// unreleased, a session frees its rings, its arrival blocks and its ends' lists. The pools free their
+/// memory two seconds later. A silent session keeps some 10 KiB in both processes together, and some 4
+/// KiB for each further channel; its next message allocates again. Under [`Driver::Caller`] this happens
+/// in turns.
+///
+/// The formula counts ends that this node opened. An end that a peer opens and this node does not costs
+/// its name and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
+///
+/// # Errors
+///
+/// Each setting is checked when it is set, and settings that exclude each other when the node is made.
+/// [`build`](Self::build) returns the first error, with the value and its range, or with both values.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct NodeBuilder {
@@ -145,10 +183,10 @@ impl NodeBuilder {
 
     /// Authenticates peers, and encrypts what goes over TCP. Default: neither.
     ///
-    /// Both nodes of a session need it, in the same way: a node with security has no session with
-    /// a node without, and both ends get
-    /// [`HandshakeError::Security`](crate::bootstrap::HandshakeError::Security), which names the
-    /// mode of each. No variable of the environment changes that.
+    /// Both nodes of a session need the same kind of security. A node with security has no session
+    /// with a node without: connecting fails as
+    /// [`Incompatible`](crate::ConnectErrorKind::Incompatible), and both ends name the mode of each.
+    /// No variable of the environment changes that.
     /// [`Security`](crate::Security) says how peers are authenticated.
     #[cfg(feature = "tls")]
     pub fn security(mut self, security: crate::Security) -> Self {
@@ -175,7 +213,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Who turns the engine. Default: [`Driver::Threads`].
+    /// Chooses the threads or tasks that turn the engine. Default: [`Driver::Threads`].
     pub fn driver(mut self, driver: Driver) -> Self {
         self.settings.driver = driver;
         self
@@ -241,10 +279,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Whether a fabric must, should or must not be used. Default: chosen by the place of
-    /// the peer (same host and user: shared memory; RDMA hardware at both ends: verbs; else
-    /// tcp). A software RDMA device is slower than tcp, so it is used only where one of the
-    /// two nodes requires or prefers verbs. `IBEX_FABRICS` overrides what is set here.
+    /// Requires, prefers or forbids a fabric. Default: chosen by the place of the peer (same host
+    /// and user: shared memory; RDMA hardware at both ends: verbs; else TCP). A software RDMA
+    /// device is slower than TCP, so it is used only where one of the two nodes requires or prefers
+    /// verbs. `IBEX_FABRICS` overrides what is set here.
     ///
     /// It holds for as long as a session lasts: one over verbs whose queue pair or device breaks
     /// goes on over tcp [in time](Self::fail_over_after), unless one of the two nodes requires
@@ -268,10 +306,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Whether payloads have checksums over tcp. Default: [`Integrity::Auto`], which is with
-    /// peers on other hosts and not on one host. [`Integrity`] says what every fabric covers in
-    /// any case, and how the settings of two nodes go together;
-    /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) tells the outcome.
+    /// Adds checksums to payloads over TCP, or leaves them out. Default: [`Integrity::Auto`], which
+    /// adds them with peers on other hosts and leaves them out on one host. [`Integrity`] says what
+    /// every fabric covers in any case, and how the settings of two nodes combine.
+    /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) returns the outcome.
     pub fn integrity(mut self, integrity: Integrity) -> Self {
         self.settings.integrity = integrity;
         self
@@ -358,9 +396,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Whether a session that began over verbs and went over to tcp asks for a queue pair again,
-    /// once, when its connection breaks later; never while it runs. Default: no. It takes both
-    /// nodes: the end that connected asks, and the other has to have been ready for it.
+    /// Lets a session that began over verbs and went over to TCP ask for a queue pair again. It
+    /// asks once, when its connection breaks later, never while the connection works. Default: no.
+    /// Both nodes have to set it: the end that connected asks, and the other must be prepared.
     ///
     /// The price is paid over tcp, meanwhile: messages longer than a receive buffer go as they
     /// do over verbs, each asking for its memory first, and what is sent from stays registered.
@@ -668,7 +706,7 @@ pub(crate) fn absent_fabrics() -> Vec<Fabric> {
     absent
 }
 
-/// Whether the cargo feature of a fabric is on.
+/// Returns whether the cargo feature of a fabric is on.
 pub(crate) fn is_compiled_in(fabric: Fabric) -> bool {
     match fabric {
         Fabric::Shm => cfg!(feature = "shm"),

@@ -1,4 +1,4 @@
-//! What a node is made with, each setting within its range.
+//! A node's settings, each within its range.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -154,7 +154,7 @@ impl NodeSettings {
             .unwrap_or_else(|| default().max(LEAST_MEMORY_LIMIT))
     }
 
-    /// Whether there can be sessions over verbs alone.
+    /// Returns whether all sessions must use verbs.
     #[cfg(feature = "verbs")]
     pub(crate) fn needs_verbs(&self) -> bool {
         let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
@@ -180,7 +180,7 @@ impl NodeSettings {
     }
 }
 
-/// Whether a session can be had with these wishes.
+/// Returns an error if no session is possible with these policies.
 fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     let with = |policy| {
         let fits = wishes.iter().filter(move |(_, wish)| *wish == policy);
@@ -211,7 +211,6 @@ pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
 /// Bytes for peers where nobody says what the process may have.
 const UNKNOWN_LIMIT: u64 = 256 << 20;
 
-/// What falling asleep and being woken take together, on machines where it takes long: two
-/// threads that wait for each other would sleep for ever after one hiccup if they looked
-/// for less.
+/// Time that falling asleep and being woken take together, on machines where it takes long. With a
+/// shorter spin, two threads that wait for each other would sleep for ever after one hiccup.
 const SPIN: Duration = Duration::from_micros(50);

@@ -12,7 +12,7 @@ use crate::{
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 
-/// Who a peer is: its identity and its incarnation, which changes when it restarts.
+/// A peer's identity and incarnation. The incarnation changes when the peer restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId {
     identity: [u8; 16],
@@ -28,7 +28,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// As it is shown.
+/// Serializes the text of `Display`.
 #[cfg(feature = "serde")]
 impl serde::Serialize for PeerId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -62,9 +62,9 @@ impl PeerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PeerAt {
-    /// Who it is.
+    /// The peer's identity.
     pub id: PeerId,
-    /// Its address as this node sees it: [`Peer::address`].
+    /// The peer's address as this node sees it: [`Peer::address`].
     pub address: SocketAddr,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for PeerAt {
     }
 }
 
-/// As this crate calls it.
+/// Converts the transport crate's name of a fabric.
 pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
     match fabric {
         session::Fabric::Shm => Fabric::Shm,
@@ -92,7 +92,7 @@ pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
     }
 }
 
-/// As the crate of transports calls it.
+/// Converts to the transport crate's name of a fabric.
 pub(crate) fn as_carried(fabric: Fabric) -> session::Fabric {
     match fabric {
         Fabric::Shm => session::Fabric::Shm,
@@ -107,14 +107,36 @@ impl fmt::Debug for PeerId {
     }
 }
 
-/// A node on the other side of a session.
+/// A node at the other end of a session.
 ///
-/// Dropping a `Peer` ends nothing: its session lives as long as the node, and its
-/// channels as long as their handles.
+/// ```
+/// use ibex::{Peer, Raw};
 ///
-/// A peer that closed its node, or whose process ended on this host, is *gone* at once. One whose
-/// connection broke is suspended, comes back or is given up; see
+/// /// Asks a peer for something, over a channel each way.
+/// fn ask(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+///     println!("{peer} over {}: {}", peer.fabric(), peer.fabric_reason());
+///     let mut questions = peer.channel("questions").codec::<Raw>().sender::<[u8]>()?;
+///     let mut answers = peer.channel("answers").codec::<Raw>().receiver::<[u8]>()?;
+///     questions.send(b"how far are you?")?;
+///     println!("{} bytes", answers.recv()?.len());
+///     Ok(())
+/// }
+/// ```
+///
+/// [`Node::connect`](crate::Node::connect) and [`Node::accept`](crate::Node::accept) return peers.
+/// Clones name the same session. Two nodes may have several sessions, and each is a `Peer`.
+///
+/// Dropping a `Peer` ends nothing: the session lives as long as the node, and channels as long as their
+/// handles.
+///
+/// A peer is *gone* at once when it closes its node, or when its process ends on this host. When only
+/// its connection breaks it is *suspended*, and comes back or is given up; see
 /// [`Node`](crate::Node#when-a-connection-breaks).
+///
+/// # Errors
+///
+/// Opening a channel fails if the name is taken, the session is over, or a setting is out of range. If
+/// the peer's message type differs, the first call that waits for the peer's end tells so.
 #[derive(Clone)]
 pub struct Peer {
     session: Arc<SessionShared>,
@@ -124,7 +146,7 @@ pub struct Peer {
 /// A channel that the peer opened and this node did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its name.
+    /// The channel's name.
     pub name: String,
     /// The peer opened a sender; here it would be a receiver.
     pub peer_sends: bool,
@@ -253,7 +275,7 @@ impl Peer {
         self.session.engine().index()
     }
 
-    /// Who the peer is.
+    /// Returns the peer's identity and incarnation.
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::of(self.session.peer())
@@ -265,8 +287,8 @@ impl Peer {
         self.session.peer().address
     }
 
-    /// Who the peer is and where, as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name
-    /// it.
+    /// Returns the peer's identity and address, by which a [`FanIn`](crate::FanIn) and a
+    /// [`Group`](crate::Group) name it.
     #[must_use]
     pub fn at(&self) -> PeerAt {
         PeerAt::of(self.session.peer())
@@ -278,22 +300,22 @@ impl Peer {
         self.session.peer().pid
     }
 
-    /// Whether the session has lost its connection and waits for another: its handles go on as
-    /// far as they can, and wait.
+    /// Returns whether the session has lost its connection and waits for another. Its handles go on
+    /// as far as they can, and wait.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.session.is_suspended()
     }
 
-    /// Whether the session has ended, as far as is known here: see
-    /// [`Node`](crate::Node#when-a-peer-ends). What had arrived is still handed out. Once gone
-    /// it stays so.
+    /// Returns whether the session has ended, as far as is known here; see
+    /// [`Node`](crate::Node#when-a-peer-ends). Messages that arrived are still handed out. A peer
+    /// that is gone stays gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.session.is_gone()
     }
 
-    /// What the session counted so far.
+    /// Returns what the session has counted so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         self.session.stats()

@@ -16,16 +16,40 @@ use crate::{
     sender::Sequence,
 };
 
-/// Receives messages of type `T`, encoded by `C`.
+/// Receives messages of type `T`, encoded by `C`, on one channel.
 ///
-/// Opening announces the end and does not wait for the peer to open its own: blocking
-/// calls do, each for up to the channel's `open_timeout`, until it has.
+/// ```
+/// use ibex::{Raw, Receiver};
 ///
-/// A call that waits is woken by a message, the peer's open, the end of the channel or of
-/// its session, and [`Node::close`](crate::Node::close) from another thread; nothing else
-/// cancels it. A wait that has timed out loses no message.
+/// /// Prints and acknowledges each line, until the sender closes the channel.
+/// fn print(log: &mut Receiver<[u8], Raw>) -> Result<(), Box<dyn std::error::Error>> {
+///     while let Some(line) = log.next()? {
+///         println!("{}", String::from_utf8_lossy(&line)); // read where it arrived
+///         line.ack();
+///     }
+///     Ok(())
+/// }
+/// ```
 ///
-/// Dropping it gives senders `Disconnected`; messages that are held stay valid.
+/// [`Peer::receiver`](crate::Peer::receiver) opens a receiver, or [`Peer::channel`](crate::Peer::channel)
+/// with settings. Opening announces the end and does not wait. Calls that block wait until the peer has
+/// opened its sender, each for up to the channel's
+/// [`open_timeout`](crate::ChannelBuilder::open_timeout).
+///
+/// | call | waits | at the orderly end |
+/// |---|---|---|
+/// | [`next`](Self::next) | until a message or the end is there | `None` |
+/// | [`recv`](Self::recv) | likewise | an error, `Ended` |
+/// | [`recv_timeout`](Self::recv_timeout) | for a limited time | the same error |
+/// | [`try_recv`](Self::try_recv) | never | the same error |
+/// | [`iter`](Self::iter) | likewise, for each message | the iterator ends |
+/// | [`recv_async`](Self::recv_async) | in a task | the same error |
+///
+/// A waiting call is woken by a message, by the peer's open, by the end of the channel or its session,
+/// and by [`Node::close`](crate::Node::close) from another thread. Nothing else cancels it, so a program
+/// that has to stop a blocked receive uses one of these:
+///
+/// - `recv_timeout`, which loses no message when its time is up:
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,6 +70,19 @@ use crate::{
 ///     }
 /// }
 /// ```
+///
+/// - A [`Select`](crate::Select) over this receiver and another one, on which a message says stop.
+/// - `Node::close`, which ends all of the node's calls.
+/// - In a task, dropping the future of `recv_async`.
+///
+/// Dropping a receiver ends the channel: senders get an error, `Disconnected`. Messages that the program
+/// holds stay valid.
+///
+/// # Errors
+///
+/// An error that ends the channel comes after every message that arrived, and carries
+/// [counters](crate::Counts). A message that is not valid is an error of its own, and the next call goes
+/// on.
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: ReceiveHandle,
     _message: PhantomData<fn(&T)>,
@@ -215,7 +252,7 @@ impl<'a, T: ?Sized, C: Codec<T>> IntoIterator for &'a mut Receiver<T, C> {
     type Item = Result<Message<T, C>, RecvError>;
     type IntoIter = Iter<'a, T, C>;
 
-    /// As [`Receiver::iter`].
+    /// Iterates as [`Receiver::iter`] does.
     fn into_iter(self) -> Iter<'a, T, C> {
         self.iter()
     }

@@ -67,7 +67,7 @@ impl Drop for Registered {
     }
 }
 
-/// What a node's sessions have in common that may go on over another connection.
+/// The state that all sessions of a node share for going on over another connection.
 #[derive(Clone)]
 pub(crate) struct Resuming {
     pub(crate) sessions: Arc<Sessions>,
@@ -204,7 +204,7 @@ fn reconnection(connection: ResumedConnection) -> NewWire {
     }
 }
 
-/// Nobody but this crate's own devices makes them.
+/// Converts a pair of the bootstrap's. Only this crate's own devices make such pairs.
 pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
     let pair = pair.into_any().downcast().ok();
     pair.map(|pair| *pair)

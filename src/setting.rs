@@ -14,9 +14,9 @@ use std::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingError {
-    /// Its name, that of the builder's method.
+    /// The setting's name, which is that of the builder's method.
     pub setting: &'static str,
-    /// What it was given.
+    /// The value that it was given.
     pub value: SettingValue,
     /// The least that it may be.
     pub least: SettingValue,
@@ -44,7 +44,7 @@ pub enum SettingValue {
 pub struct SettingConflict {
     /// The two, by the names of the builder's methods.
     pub settings: [&'static str; 2],
-    /// What they were given.
+    /// The values that the two settings were given.
     pub values: [String; 2],
     /// How they are bound to each other, and what to do.
     pub rule: String,

@@ -1,4 +1,4 @@
-//! What a node, its sessions and their channels counted: a snapshot, and a table of it.
+//! A snapshot of what a node, its sessions and their channels have counted, and a table of it.
 #![forbid(unsafe_code)]
 
 use std::{fmt, net::SocketAddr, time::Duration};
@@ -19,22 +19,22 @@ use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeStats {
-    /// Its name, if [`NodeBuilder::name`](crate::NodeBuilder::name) gave it one.
+    /// The node's name, if [`NodeBuilder::name`](crate::NodeBuilder::name) gave it one.
     pub name: Option<String>,
-    /// Who the node is.
+    /// The node's identity.
     pub id: PeerId,
-    /// Where it listens.
+    /// The address that the node listens on.
     pub address: Option<SocketAddr>,
     /// The driver that turns its engine.
     pub driver: Driver,
-    /// Whether who sleeps pays for doorbells by `membarrier`; else everyone does by a fence,
-    /// because the kernel refuses that call.
+    /// True if sleeping readers pay for doorbells by `membarrier`. Otherwise every publisher pays
+    /// by a fence, because the kernel refuses that call.
     pub has_membarrier: bool,
     /// Turns of its engines.
     pub turns: u64,
-    /// What each of its engines counted.
+    /// Counts of each engine.
     pub engines: Vec<EngineStats>,
-    /// Its sessions by engine, the oldest first, but for those that are over and forgotten.
+    /// The node's sessions by engine, the oldest first, without those that are over and forgotten.
     pub sessions: Vec<NodeSession>,
 }
 
@@ -43,7 +43,7 @@ pub struct NodeStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Its turns.
+    /// Turns that the engine has run.
     pub turns: u64,
     /// Sessions that it has.
     pub sessions: usize,
@@ -62,35 +62,35 @@ pub struct EngineStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeSession {
-    /// Who the peer is.
+    /// The peer's identity.
     pub peer: PeerId,
     /// The engine that turns it: its place in [`NodeStats::engines`].
     pub engine: usize,
-    /// Its address.
+    /// The peer's address.
     pub address: SocketAddr,
-    /// What the session's data goes over.
+    /// The fabric of the session's data.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
     /// How its completions are polled, and why so (verbs).
     pub completion_polling: Option<String>,
-    /// Whether it has a connection, waits for one, or has ended.
+    /// The state of the session: connected, waiting for a connection, or ended.
     pub state: SessionState,
-    /// What it counted.
+    /// Counts of the session.
     pub counters: SessionStats,
-    /// Its channels, as far as this node has opened them.
+    /// The session's channels, as far as this node has opened them.
     pub channels: Vec<ChannelStats>,
 }
 
-/// Where a session is in its life: see [`Node`](crate::Node#when-a-connection-breaks).
+/// The state of a session; see [`Node`](crate::Node#when-a-connection-breaks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum SessionState {
-    /// It has a connection.
+    /// The session has a connection.
     Up,
-    /// It has lost that and waits for another.
+    /// The session has lost its connection and waits for another.
     Suspended,
-    /// It has ended.
+    /// The session has ended.
     Gone,
 }
 

@@ -151,7 +151,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         self.handle.poll_acked(context.waker(), sequence)
     }
 
-    /// This sender as a sink of values, or of what holds them: `Vec<u8>` for `[u8]`.
+    /// Turns this sender into a sink of values, or of types that borrow as them: `Vec<u8>` for
+    /// `[u8]`.
     ///
     /// A value that finds no room is kept in the sink until there is some; dropping the sink
     /// drops it unsent, so flush or close it. `flush` says that everything is published, which

@@ -1,4 +1,4 @@
-//! What a service's fan-in receives: frames, each with the caller that it is of.
+//! The frames that a service's fan-in receives, each with its caller.
 
 use std::{
     marker::PhantomData,
@@ -35,7 +35,7 @@ pub(super) struct Asked {
 pub(super) struct Seat {
     client: Option<Arc<Client>>,
     channel: ChannelBuilder,
-    /// Of the replies.
+    /// Returns the message version of the replies.
     version: fn() -> Result<MessageVersion, OpenFailure>,
 }
 

@@ -89,7 +89,7 @@ impl Peer {
         self.calls(name).service()
     }
 
-    /// The same with settings.
+    /// Begins a caller with settings.
     pub fn calls(&self, name: &str) -> CallsBuilder {
         CallsBuilder {
             session: self.session().clone(),
@@ -119,7 +119,7 @@ impl Node {
         self.calls(name).service()
     }
 
-    /// The same with settings.
+    /// Begins a service with settings.
     pub fn calls(&self, name: &str) -> ServiceBuilder<'_> {
         ServiceBuilder {
             node: self,
@@ -282,7 +282,7 @@ pub(super) fn request_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
     call_version::<Q, R, C>(message_version::<Q, C>()?.alignment)
 }
 
-/// The same for replies.
+/// Returns the message version of the replies.
 pub(super) fn reply_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
 -> Result<MessageVersion, OpenFailure> {
     call_version::<Q, R, C>(message_version::<R, C>()?.alignment)

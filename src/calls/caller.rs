@@ -47,13 +47,13 @@ use crate::message::DefaultCodec;
 pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     line: LineRef,
     options: CallOptions,
-    /// What `tower`'s `poll_ready` has reserved.
+    /// The place on the line that `tower`'s `poll_ready` reserved.
     #[cfg(feature = "tower")]
     pub(super) ready: Option<Claim<LineRef>>,
     _types: super::Types<Q, R, C>,
 }
 
-/// How many calls of a caller are under way. See [`Caller::stats`].
+/// Counts of a caller's calls; see [`Caller::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallerStats {
@@ -81,7 +81,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         }
     }
 
-    /// The same caller with other options.
+    /// Returns the same caller with other options.
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
         Self::on(self.line.clone(), options)
@@ -143,12 +143,13 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         Ok(Replies::new(claim))
     }
 
-    /// The same for a task. Dropping the future sends nothing, or cancels.
+    /// Like [`stream`](Self::stream), for a task. Dropping the future sends nothing, or cancels the
+    /// call.
     pub fn stream_async<'a>(&self, request: &'a Q) -> StreamAsync<'a, Q, R, C> {
         StreamAsync::new(self.line.clone(), &self.options, request)
     }
 
-    /// How many calls are under way, of all clones. Never waits.
+    /// Returns the number of calls that are under way, of all clones. Never waits.
     #[must_use]
     pub fn stats(&self) -> CallerStats {
         let slots = self.line.slots();

@@ -1,4 +1,4 @@
-//! One caller as its service sees it: the way back to it, and its calls that handlers have.
+//! A service's view of one of its callers: the way back to it, and its calls that handlers have.
 //!
 //! A call is found by its number, which is below the limit, and is the one meant if its generation
 //! is. A caller that has cancelled a call may give its number to another at once; the first one's
@@ -27,14 +27,14 @@ use super::{
 };
 use crate::{OpenError, OpenFailure, PeerAt, channel_builder::Offer};
 
-/// What a service and its clients share.
+/// The state that a service shares with its clients.
 pub(super) struct Shared {
     pub(super) settings: CallSettings,
-    /// Of the replies.
+    /// The message version of the replies.
     version: Result<MessageVersion, OpenFailure>,
     /// Takes in what has come, for a handler that waits.
     attendant: Weak<dyn Attendant + Send + Sync>,
-    /// Those that have sent something.
+    /// The clients that have sent a frame.
     clients: Mutex<Vec<Weak<Client>>>,
     /// Handlers that wait for a word of their callers.
     pub(super) waiting: AtomicUsize,
@@ -149,7 +149,7 @@ pub(super) enum Begun {
     Again,
 }
 
-/// Whether another item may be sent.
+/// The outcome of waiting to send another item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Credit {
     Taken,
@@ -311,7 +311,7 @@ impl Client {
 
     // ---- What handlers ask ---------------------------------------------------------------
 
-    /// Whether nobody waits for the call's answer any more.
+    /// Returns whether the call's answer is no longer waited for.
     pub(super) fn is_cancelled(&self, id: CallId) -> bool {
         let mut calls = self.calls();
         calls.is_gone
@@ -321,7 +321,7 @@ impl Client {
             })
     }
 
-    /// Whether the caller does not know the call any more.
+    /// Returns whether the caller has forgotten the call.
     pub(super) fn is_dropped(&self, id: CallId) -> bool {
         let mut calls = self.calls();
         calls.is_gone || calls.entry(id).is_none_or(|entry| entry.is_cancelled)
@@ -384,7 +384,7 @@ impl Client {
         }
     }
 
-    /// Whether words for a caller that is there have yet to go out.
+    /// Returns whether notices for a caller that is still there wait to be sent.
     fn has_unsaid(&self) -> bool {
         !self.calls().is_gone
             && !self.session.is_over()
@@ -426,7 +426,7 @@ impl Calls {
         (entry.is_taken && entry.generation == id.generation).then_some(entry)
     }
 
-    /// Those whose time is over, and when to look again.
+    /// Returns the wakers of calls whose deadlines have passed, and the time of the next look.
     fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
         if self.alarm.is_none_or(|alarm| alarm > now) {
             return (Vec::new(), None);

@@ -11,7 +11,7 @@ use ibex_transport::{
 
 use crate::SettingError;
 
-/// How far a call that failed came.
+/// How far a failed call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
     /// No handler got the request, and none will: it may be sent again.
@@ -30,7 +30,7 @@ pub enum Execution {
 #[error("{text} (code {code})")]
 #[non_exhaustive]
 pub struct Failure {
-    /// What the handler gave: its meaning is the application's.
+    /// The code that the handler gave. Its meaning is the application's.
     pub code: u32,
     /// Text for people, at most 4 KiB.
     pub text: String,
@@ -40,11 +40,11 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Its deadline had passed when a handler would have got it.
+    /// The call's deadline had passed before a handler could get the request.
     Expired,
     /// The caller has more calls under way than the service takes of one peer.
     Overloaded,
-    /// Its bytes are not a valid request.
+    /// The request's bytes are not valid.
     Invalid,
     /// The service ended before a handler got it.
     Closed,
@@ -128,7 +128,7 @@ pub enum CallError {
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// What the handler said.
+        /// The failure that the handler reported.
         failure: Failure,
     },
     /// The request did not go out, so it was not executed.
@@ -171,9 +171,9 @@ pub enum CallError {
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// Whether the request went out.
+        /// True if the request was sent.
         is_sent: bool,
-        /// Whether the peer had opened the service.
+        /// True if the peer had opened the service.
         is_open: bool,
     },
     /// The handler dropped the request without an answer, as by a panic.
@@ -210,13 +210,13 @@ pub enum CallError {
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// What the codec found.
+        /// The codec's reason.
         why: String,
     },
 }
 
 impl CallError {
-    /// How far the call came, as far as is certain.
+    /// Returns how far the call came, as far as that is certain.
     #[must_use]
     pub fn execution(&self) -> Execution {
         match self {
@@ -230,7 +230,7 @@ impl CallError {
         }
     }
 
-    /// What the handler said, if this is an error of the application.
+    /// Returns the failure that the handler reported, if the application failed the call.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -253,8 +253,8 @@ impl CallError {
         }
     }
 
-    /// Whether another attempt may succeed where this one did not: the session lives, and the
-    /// handler was lost or handed the request back.
+    /// Returns whether another attempt may succeed where this one did not: the session lives, and
+    /// the handler was lost or handed the request back.
     pub(super) fn is_worth_another(&self) -> bool {
         matches!(
             self,
@@ -271,8 +271,8 @@ impl CallError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// Nobody waits for it any more: the caller cancelled the call or is gone, or its deadline
-    /// has passed.
+    /// The answer is no longer waited for: the caller cancelled the call or is gone, or the
+    /// deadline has passed.
     #[error(
         "the caller does not wait any more: it cancelled the call, its deadline passed, or it is gone"
     )]
@@ -317,7 +317,7 @@ pub(super) enum Over {
 }
 
 impl Over {
-    /// What `error` says of the replies of that peer's service.
+    /// Makes a call's error of an error in receiving the replies of that peer's service.
     pub(super) fn of(error: &RecvError, service: &str, peer: &str) -> Self {
         Self::Lost(match error {
             RecvError::Ended => format!(

@@ -26,7 +26,7 @@ impl<T: ?Sized> Clone for Content<'_, T> {
 
 impl<T: ?Sized> Copy for Content<'_, T> {}
 
-/// Where the payload of a frame begins: behind the header, at the codec's alignment.
+/// Returns the offset of the payload in a frame: behind the header, at the codec's alignment.
 #[inline]
 pub(super) fn payload_offset<T: ?Sized, C: Codec<T>>() -> usize {
     C::alignment().max(Header::BYTES)
@@ -104,7 +104,7 @@ pub(super) struct Copied {
     length: usize,
 }
 
-/// As much as any payload is aligned to.
+/// A block with the largest alignment that a payload may need.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[bytemuck(crate = "ibex_codec::bytemuck")]
 #[repr(C, align(64))]

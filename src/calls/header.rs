@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Credit = 4,
     /// The reply, which ends the call.
     Reply = 5,
-    /// One reply of a stream.
+    /// A reply of a stream.
     Item = 6,
     /// The stream has ended in order.
     End = 7,
@@ -44,7 +44,8 @@ pub(super) enum Kind {
     Refused = 9,
     /// The handler dropped the request without an answer.
     Unanswered = 10,
-    /// Of no call: what was begun is answered, and no handler gets anything more.
+    /// A notice that belongs to no call: the calls that had begun are answered, and handlers get no
+    /// more requests.
     Drained = 11,
 }
 

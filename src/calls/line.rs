@@ -49,7 +49,7 @@ pub(super) struct Line {
     /// The waker is left at the receiving end and was not called since. It says so before it is
     /// left, so that a call in between is not forgotten.
     is_registered: AtomicBool,
-    /// Where threads sleep that wait for answers which another takes in.
+    /// Waiting place of threads whose answers another thread takes in.
     place: WaitSlot,
     /// The line's waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
@@ -59,7 +59,7 @@ pub(super) struct Line {
 struct Inbox {
     handle: ReceiveHandle,
     is_over: bool,
-    /// What came since the replies that lie here were last copied out.
+    /// Messages that came since the replies held here were last copied out.
     messages: u64,
     bytes: u64,
 }
@@ -153,8 +153,8 @@ impl Line {
         LineRef::new(line)
     }
 
-    /// Nobody calls on this line any more: another one of the name may be opened, though a waker
-    /// may have this one yet.
+    /// Frees the line's names when its last caller is gone. A new line may take the name, although
+    /// a waker may still hold this one.
     pub(super) fn free_names(&self) {
         self.session.free_name(self.inbox_end);
         self.outbox.free_name();
@@ -172,7 +172,7 @@ impl Line {
         self.session.peer_name()
     }
 
-    /// Whether no call is sent any more.
+    /// Returns whether the line sends no more calls.
     pub(super) fn is_over(&self) -> bool {
         self.session.peer_drains() || self.slots().over().is_some()
     }
@@ -400,7 +400,8 @@ impl Line {
 
     // ---- Waiting in a task -------------------------------------------------------------
 
-    /// What has come for a call; else its task is woken by what comes, or when its time is over.
+    /// Returns what has come for a call. If nothing has, the call's task is woken when something
+    /// comes or the deadline passes.
     pub(super) fn poll_answer(&self, key: Key, waker: &Waker, deadline: Option<Instant>) -> Look {
         let (look, _before) = {
             let mut slots = self.slots();
@@ -456,7 +457,7 @@ impl Line {
         id
     }
 
-    /// The same for who waits for room.
+    /// Has the task of a call that waits for room woken at its deadline.
     pub(super) fn wake_late(&self, key: Key, waker: &Waker, deadline: Option<Instant>) {
         let _before = self.slots().set_waker(key, Some(waker));
         self.wake_by(deadline);

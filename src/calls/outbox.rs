@@ -35,7 +35,7 @@ pub(super) struct Outbox {
     sending: Attended<Sending>,
     /// The channel's end, as the session numbers it, once it was opened.
     end: OnceLock<u32>,
-    /// Nothing more is sent.
+    /// True once frames are no longer sent.
     is_closed: AtomicBool,
     /// There may be notices.
     has_notices: AtomicBool,
@@ -46,7 +46,7 @@ pub(super) struct Outbox {
     waker: Waker,
     /// The waker was taken back by who found room, and others wait for it: they are woken instead.
     owes_wake: AtomicBool,
-    /// Where threads and tasks wait for room.
+    /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
     open_timeout: Duration,
 }
@@ -76,7 +76,7 @@ pub(super) struct Notice {
 pub(super) enum Unsent {
     /// The time was up.
     Late,
-    /// Nobody wants it any more.
+    /// The frame is no longer wanted.
     InVain,
     Failed(SendError),
 }
@@ -125,7 +125,7 @@ impl Outbox {
         self.attend();
     }
 
-    /// Whether the peer has opened its end.
+    /// Returns whether the peer has opened its end.
     #[cold]
     pub(super) fn is_open(&self) -> bool {
         let sending = self.sending.hold();
@@ -165,7 +165,8 @@ impl Outbox {
         }
     }
 
-    /// The same for a task: pending while there is no room, or the peer has not opened its end.
+    /// Sends a frame from a task. Pending while there is no room, or the peer has not opened its
+    /// end.
     pub(super) fn poll_send<T: ?Sized, C: Codec<T>>(
         &self,
         ticket: &mut Option<Ticket>,
@@ -221,7 +222,7 @@ impl Outbox {
         }
     }
 
-    /// Whether notices wait for room, or for who sends.
+    /// Returns whether notices wait for room, or for the thread that is sending.
     pub(super) fn has_notices(&self) -> bool {
         !self.is_closed.load(Ordering::Acquire) && self.has_notices.load(Ordering::Acquire)
     }
@@ -314,7 +315,7 @@ impl Outbox {
         attempt
     }
 
-    /// The same, and leaves the waker if there is no room.
+    /// Tries to send, and leaves the waker if there is no room.
     fn attempt_and_register<H, F>(&self, frame: &mut Frame<H, F>) -> Option<Result<(), Unsent>>
     where
         H: Fn() -> Option<Header>,

@@ -50,7 +50,7 @@ struct Call {
     is_copied: bool,
     /// A handler got it.
     has_begun: bool,
-    /// It was answered, or given back.
+    /// True once the request was answered or given back.
     is_over: bool,
 }
 
@@ -95,14 +95,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.deadline
     }
 
-    /// Whether the caller takes a stream of replies.
+    /// Returns whether the caller takes a stream of replies.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.call.is_stream
     }
 
-    /// Whether nobody waits for the answer any more: the caller has dropped the call or is gone, or
-    /// the deadline has passed. Never waits.
+    /// Returns whether the answer is no longer waited for: the caller has dropped the call or is
+    /// gone, or the deadline has passed. Never waits.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.call.is_cancelled()
@@ -162,8 +162,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         unless_cancelled(sent)
     }
 
-    /// The same for a task. Dropping the future before it is ready answers nothing: the caller
-    /// hears that.
+    /// Like [`reply`](Self::reply), for a task. If the future is dropped before it is ready, there
+    /// is no answer, and the caller hears that.
     ///
     /// # Errors
     ///
@@ -205,7 +205,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.send::<R, C>(Kind::Item, item)
     }
 
-    /// The same for a task. Dropping the future sends the item or does not.
+    /// Like [`send`](Self::send), for a task. If the future is dropped, the item is sent whole or
+    /// not at all.
     ///
     /// # Errors
     ///
@@ -247,7 +248,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         }
     }
 
-    /// Whether nobody waits for it any more, as far as is known without a look at what came.
+    /// Returns whether the call is known to be over, without taking in what has arrived.
     pub(super) fn is_past(&self) -> bool {
         self.call.client.is_cancelled(self.call.id)
     }
@@ -306,7 +307,8 @@ impl Call {
         }
     }
 
-    /// Whether the caller would not know what to do with an answer: not for a deadline.
+    /// Returns whether the caller has forgotten the call, so that it could not use an answer. A
+    /// passed deadline alone does not count.
     fn is_dropped_by_caller(&self) -> bool {
         self.client.is_dropped(self.id)
     }

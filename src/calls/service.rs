@@ -71,7 +71,7 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
     _name: ServiceName,
 }
 
-/// How far a service is. See [`Service::stats`].
+/// Counts of a service's requests; see [`Service::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceStats {
@@ -83,14 +83,14 @@ pub struct ServiceStats {
     pub strays: u64,
 }
 
-/// What the service and its wakers share.
+/// The state that a service shares with its wakers.
 struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     source: Attended<Source<Q, R, C>>,
     shared: Arc<Shared>,
     waker: Waker,
     /// The waker is left at the source and was not called since.
     is_registered: AtomicBool,
-    /// Of the task that waits for a request.
+    /// The waker of the task that waits for a request.
     next: Mutex<Option<Waker>>,
     runtime: Arc<Runtime>,
 }
@@ -180,7 +180,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         next
     }
 
-    /// The same for a task. Dropping the future loses no request.
+    /// Like [`next`](Self::next), for a task. Dropping the future loses no request.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         poll_fn(|context| self.hub.poll_next(context)).await
     }
 
-    /// How far it is. Never waits.
+    /// Returns the service's counts. Never waits.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         let shared = &self.hub.shared;
@@ -297,7 +297,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Whether what comes is to be taken in though nobody asks for the next request.
+    /// Returns whether arriving frames must be taken in although no one asks for the next request.
     fn is_attended(&self) -> bool {
         self.shared.waiting.load(Ordering::Acquire) > 0 || self.runtime.is_draining()
     }

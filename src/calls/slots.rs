@@ -33,7 +33,7 @@ pub(super) struct Slots {
     free_numbers: Vec<u32>,
     max_in_flight: u32,
     queue: VecDeque<Key>,
-    /// Those in the queue that have left.
+    /// Keys in the queue whose calls have left.
     stale: usize,
 
     // Who waits.
@@ -57,7 +57,7 @@ struct Entry {
     number: Option<u32>,
     /// Items that may be there at a time, of a stream.
     window: u16,
-    /// Those that were taken and not given back yet as credit.
+    /// Items that were taken and not yet given back as credit.
     taken: u16,
     landed: VecDeque<Landed>,
     waker: Option<Waker>,
@@ -78,7 +78,7 @@ pub(super) struct Landed {
     pub(super) body: Body,
 }
 
-/// What a look at a call finds.
+/// The result of a look at a call.
 #[derive(Debug)]
 pub(super) enum Look {
     Landed(Landed),
@@ -86,19 +86,19 @@ pub(super) enum Look {
     Nothing,
 }
 
-/// What is left to do when a frame has landed.
+/// The work that is left after a frame has landed, to be done outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct Landing {
     /// The task of the call, to be woken or to be dropped outside of the lock.
     pub(super) waker: Option<Waker>,
-    /// It needs no wake-up.
+    /// The call's task looks by itself, and needs no wake-up.
     pub(super) looks_itself: bool,
 }
 
-/// What is left to do when a call has left.
+/// The work that is left after a call has left, to be done outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// Those that are to be woken.
+    /// The waker of the next call in the queue.
     pub(super) next: Option<Waker>,
     /// To be dropped outside of the lock.
     pub(super) _own: Option<Waker>,
@@ -208,7 +208,7 @@ impl Slots {
         self.looking = Some(key);
     }
 
-    /// What has come for a call whose task has looked itself.
+    /// Looks at a call whose task has just taken in frames itself.
     pub(super) fn look_behind(&mut self, key: Key) -> Look {
         if self.looking == Some(key) {
             self.looking = None;
@@ -216,12 +216,12 @@ impl Slots {
         self.look(key)
     }
 
-    /// Whether somebody is to be woken by what comes.
+    /// Returns whether a task waits to be woken by an arriving frame.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
 
-    /// What has come for a call.
+    /// Looks at what has come for a call.
     pub(super) fn look(&mut self, key: Key) -> Look {
         let Some(entry) = self.entry(key) else {
             return Look::Nothing;
@@ -288,7 +288,7 @@ impl Slots {
         Left { next, _own: own }
     }
 
-    /// One that was in the queue has left. Where many have, the queue is swept.
+    /// Counts a call that left the queue, and sweeps the queue once many have.
     fn leave_queue(&mut self) {
         self.stale += 1;
         if self.stale > MAX_STALE && 2 * self.stale > self.queue.len() {
@@ -350,7 +350,8 @@ impl Slots {
 
     // ---- Time ------------------------------------------------------------------------
 
-    /// Whether an alarm has to be set for the call that waits: nothing goes off as soon.
+    /// Returns whether an alarm must be set for a call's deadline, because the present one is
+    /// later.
     pub(super) fn wants_alarm(&mut self, at: Instant) -> bool {
         let is_sooner = self.alarm.is_none_or(|alarm| at < alarm);
         if is_sooner {

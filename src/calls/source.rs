@@ -1,4 +1,4 @@
-//! Where a service's frames come from, and the requests that wait for a handler.
+//! The source of a service's frames, and the requests that wait for a handler.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     /// Frames that no caller of ibex sends.
     strays: u64,
     is_over: bool,
-    /// What ended it, until that was told.
+    /// The error that ended the source, until it is returned.
     error: Option<RecvError>,
 }
 
@@ -183,7 +183,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    /// Whether nothing more comes.
+    /// Returns whether no more frames come.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -196,7 +196,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         })
     }
 
-    /// Whether a call for the next request has something to return.
+    /// Returns whether a call for the next request has something to return.
     pub(super) fn has_next(&self) -> bool {
         self.is_over || self.backlog.len() > 0
     }
@@ -252,6 +252,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
 
 /// Requests that wait where they came in.
 const IN_PLACE: usize = 32;
-/// Of those that wait behind them, while handlers wait for their callers and nobody asks for
-/// requests. More are refused.
+/// The most bytes of copied requests, which wait while handlers wait for their callers and no one
+/// asks for requests. Requests beyond it are refused.
 const MAX_COPIED_BYTES: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! What comes of all peers, for tasks.
+//! Futures of fan-ins.
 
 use std::task::{Context, Poll};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
-    /// What comes next, of whichever peer, for a task; `None` when the node was closed and
+    /// Waits in a task for the next event of any peer; `None` when the node was closed and
     /// everything was received.
     ///
     /// It is woken by what wakes [`next`](Self::next), and polls nobody meanwhile: peers that

@@ -25,7 +25,7 @@ use crate::{
 /// what they receive.
 pub(crate) struct Gathered<O: Opening> {
     template: ChannelTemplate,
-    /// Of other channels with its peers.
+    /// Defaults for other channels with the peers.
     defaults: ChannelDefaults,
     gathering: Gathering,
     // The peers.
@@ -33,7 +33,7 @@ pub(crate) struct Gathered<O: Opening> {
     live: usize,
     /// All of them write this process's memory.
     in_memory: bool,
-    /// Those that may have something, and whose turn it is.
+    /// Members that may have something; `turn` is the one to look at next.
     hot: Vec<usize>,
     turn: usize,
     /// How often one of them had something.
@@ -42,7 +42,7 @@ pub(crate) struct Gathered<O: Opening> {
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<O::Message>>,
-    /// What a task left that waits.
+    /// The wakers that a waiting task left.
     task_wait: GatheringWait,
 }
 
@@ -183,7 +183,7 @@ impl<O: Opening> Gathered<O> {
         None
     }
 
-    /// One look at a hot member; the next one has its turn then.
+    /// Looks once at a hot member, and moves the turn to the next one.
     fn look_at(&mut self, number: usize) -> Option<FanInEvent<O::Message>> {
         let Some(member) = self.members[number].as_mut() else {
             self.hot.swap_remove(self.turn);
@@ -352,8 +352,8 @@ impl<O: Opening> Gathered<O> {
             .map_err(|_| NothingCame)
     }
 
-    /// What is there, or that nothing will be. Whoever is `about_to_sleep` leaves those that
-    /// are looked at in vain with their wakers.
+    /// Returns an event, or `None` within if there will be none. If the caller is `about_to_sleep`,
+    /// members that have nothing keep its wakers.
     fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<O::Message>>> {
         loop {
             if let Some(event) = self.find() {

@@ -11,7 +11,7 @@ use crate::{Counts, PeerAt};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FanInPeer {
-    /// Who it is.
+    /// The peer.
     pub peer: PeerAt,
     /// Messages that arrived of it, as far as this end has seen (`sent`: at least so many were),
     /// that were handed out (`received`), released without a gap and acknowledged without a gap.
@@ -28,12 +28,12 @@ impl FanInPeer {
     }
 }
 
-/// One peer's end.
+/// The end of one peer.
 pub(super) struct Member<O: Opening> {
     pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
-    /// What the messages before left.
+    /// The state that the opener keeps from message to message.
     kept: O::Kept,
 
     // Whether it may have something.
@@ -59,7 +59,7 @@ impl<O: Opening> Member<O> {
         }
     }
 
-    /// Whose end has been opened since the last look, if it has.
+    /// Returns the peer, if its end was opened since the last look.
     #[inline]
     pub(super) fn joins(&mut self) -> Option<PeerAt> {
         let joins = !self.has_joined && self.handle.is_open();
@@ -69,7 +69,7 @@ impl<O: Opening> Member<O> {
         })
     }
 
-    /// What it sent.
+    /// Makes an event of a message that the peer sent.
     #[inline]
     pub(super) fn sent(&mut self, raw: RawMessage) -> FanInEvent<O::Message> {
         self.silent = 0;

@@ -19,7 +19,7 @@ pub struct MemberId(pub(super) u64);
 pub struct GroupMember {
     /// Which member.
     pub id: MemberId,
-    /// Its peer.
+    /// The member's peer.
     pub peer: PeerAt,
     /// The group's last message when it joined: the first one that it gets is the next.
     pub joined_after: Sequence,
@@ -39,11 +39,11 @@ pub struct GroupMember {
 pub struct MemberLost {
     /// Which member.
     pub id: MemberId,
-    /// Its peer.
+    /// The member's peer.
     pub peer: PeerAt,
     /// The group's last message when it joined.
     pub joined_after: Sequence,
-    /// How far it came, as in [`GroupMember::counts`].
+    /// The member's counters, as in [`GroupMember::counts`].
     pub counts: Counts,
     /// Why. Counters in there are those of its channel.
     pub reason: LossReason,

@@ -1,4 +1,4 @@
-//! One sender for several peers: what a primary tells its replicas.
+//! Groups: one sender for several peers, as a primary has it for its replicas.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
@@ -24,43 +24,7 @@ mod futures;
 mod member;
 mod sending;
 
-/// Sends the same messages to several peers, on a channel with each.
-///
-/// A message is encoded once and copied to the other members' windows; each member has a window
-/// and acknowledgements of its own, on whatever fabric its peer is reached. All or nothing: a
-/// message is sent to every member or to none, so members that are there from the beginning
-/// receive the same messages in the same order. One that joins later gets what is sent from
-/// then on; what it needs of before is sent to it alone, by the sender that then
-/// [joins](Self::join_sender) or on another channel.
-///
-/// Messages are counted by the group: [`send`](Self::send) returns a [`Sequence`] that is the
-/// same for all members, the first is 1. A receiver's own count begins with the first message
-/// that it got.
-///
-/// # Slow members, and those that are gone
-///
-/// A member can be behind by its window and no more. Once that is full, sending waits for it,
-/// or drops it: [`when_full`](Self::when_full). A member whose channel has ended, whose type is
-/// another, or that has not opened its end within
-/// [`open_timeout`](crate::ChannelBuilder::open_timeout) is always dropped, by the call that notices,
-/// and the group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped.
-/// Its receiver, if it lives, gets what was sent to it, and then, if it was too slow or opened
-/// its end too late, no orderly end but [`RecvError::Disconnected`](crate::RecvError) with
-/// [`CloseReason::NoRoom`](crate::CloseReason): what it has is not all that there is.
-///
-/// A member whose session is *suspended*, as its [connection](Node#when-a-connection-breaks)
-/// was lost, is a member still. Its window fills, and then it is full as a slow one is: by
-/// [`WhenFull::DropAfter`] it is dropped when its time is up, and hears of it if its session
-/// goes on; by [`WhenFull::Wait`] sending waits until that does or is over, so for up to
-/// [`notice_timeout`](crate::NodeBuilder::notice_timeout) (19 s where nothing was under way to
-/// it) and [`session_timeout`](crate::NodeBuilder::session_timeout) behind that.
-///
-/// # Quorums
-///
-/// [`wait_acked`](Self::wait_acked) waits until so many have acknowledged a message, whoever
-/// they are. An acknowledgement counts also when the member is gone that gave it, as far as
-/// this end had heard and for the last 64 that are gone: it said that an application was done
-/// with the message. A member has acknowledged only what it was sent.
+/// Sends each message to several peers, and waits for a quorum of their acknowledgements.
 ///
 /// ```
 /// use ibex::{Group, Raw, Sequence};
@@ -78,8 +42,56 @@ mod sending;
 /// }
 /// ```
 ///
-/// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
-/// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
+/// [`Node::group`] makes a group, which peers [join](Self::join) one by one. Each member has a channel,
+/// a window and acknowledgements of its own, on whatever fabric reaches its peer. A message is encoded
+/// once, and copied to the other members' windows.
+///
+/// A message is sent to every member or to none, so members that joined at the beginning receive the
+/// same messages in the same order. A member that joins later receives what is sent from then on.
+/// Anything earlier is sent to it alone, by a sender that [joins](Self::join_sender) afterwards, or on
+/// another channel.
+///
+/// The group counts its messages: [`send`](Self::send) returns a [`Sequence`] that is the same for all
+/// members, and the first is 1. A receiver's own count begins with the first message that it got.
+///
+/// # Quorums
+///
+/// [`wait_acked`](Self::wait_acked) waits until enough members have acknowledged a message, whichever
+/// they are. The acknowledgement of a member that has left still counts, as far as this end heard of it,
+/// for the last 64 members that left: a program did say that it was done with the message. A member has
+/// acknowledged only messages that it was sent.
+///
+/// # Slow members
+///
+/// A member can be behind by its window and no more. When the window is full, sending waits for the
+/// member or drops it, as [`when_full`](Self::when_full) says. The receiver of a dropped member gets what
+/// was sent to it, and then an error instead of an orderly end:
+/// [`RecvError::Disconnected`](crate::RecvError) with [`CloseReason::NoRoom`](crate::CloseReason).
+///
+/// A member whose session is *suspended*, because its [connection](Node#when-a-connection-breaks) broke,
+/// stays a member. When its window is full it counts as slow:
+///
+/// - [`WhenFull::DropAfter`] drops it when its time is up. It hears of that if its session goes on.
+/// - [`WhenFull::Wait`] waits until the session goes on or is over. That takes up to
+///   [`notice_timeout`](crate::NodeBuilder::notice_timeout) (19 s if nothing was being sent to it) and
+///   then [`session_timeout`](crate::NodeBuilder::session_timeout).
+///
+/// # Lost members
+///
+/// The group drops a member whose channel has ended, whose type differs, or which did not open its end
+/// within [`open_timeout`](crate::ChannelBuilder::open_timeout). The call that notices drops it, and the
+/// group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped. The receiver of
+/// a member that opened its end too late gets the same error as that of a slow one.
+///
+/// # The end
+///
+/// Dropping the group ends all channels in order: each receiver gets everything that was sent to it,
+/// then `None`. After [`abort`](Self::abort), or if a panic drops the group, each gets an error instead.
+///
+/// # Errors
+///
+/// A lost member is no error of [`send`](Self::send). It is one of [`wait_acked`](Self::wait_acked) as
+/// soon as too few members are left for the quorum.
 pub struct Group<T: ?Sized, C = DefaultCodec> {
     group: SendGroup<PeerAt>,
     template: ChannelTemplate,
@@ -210,7 +222,7 @@ impl<T: ?Sized, C> Group<T, C> {
         debug_assert!(flushed.is_ok(), "it waits for as long as it takes");
     }
 
-    /// The same for up to `timeout`.
+    /// Like [`flush`](Self::flush), for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -256,7 +268,7 @@ impl<T: ?Sized, C> Group<T, C> {
         self.wait_with(sequence, quorum, Patience::FOREVER)
     }
 
-    /// The same for up to `timeout`.
+    /// Like [`wait_acked`](Self::wait_acked), for up to `timeout`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a group is sent.
+//! Sending to a group.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! What a connecting end tells a listener: the number of a stream, by which its two channels are
-//! named.
+//! The announcement of a stream to a listener: its number, by which its two channels are named.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

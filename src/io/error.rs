@@ -85,7 +85,7 @@ pub(super) fn of_connect(error: SendTimeoutError) -> io::Error {
     }
 }
 
-/// The same of the wait for the listener to take it in.
+/// Makes an error of a failed wait for the listener to accept the stream.
 pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
     match error {
         WaitAckedError::Failed(error) => refused(error),

@@ -42,7 +42,7 @@ pub struct RdmaSettings {
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u32>,
     pub(super) partition_key: Option<PartitionKey>,
-    /// Whose devices these are, if not this machine's.
+    /// The devices to use in place of this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
 
@@ -166,13 +166,13 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether all sessions take their receives from one queue, where the device can.
-    /// Default: true, which is what lets many sessions do with few buffers. With false each
-    /// session has a queue and `session_credit` + 18 of the receive buffers to itself: for
-    /// a node with a handful of busy peers, on a device that takes longer over a shared
-    /// queue (soft-RoCE does, by 4 of 46 µs for a small message). There are then
-    /// `receive_buffers / (session_credit + 18)` places for sessions, 49 by default, and
-    /// each locks its buffers, and as many spare ones, when it comes.
+    /// Lets all sessions take their receives from one queue, where the device can. Default: true,
+    /// so that many sessions need few buffers. With false each session has a queue of its own, and
+    /// `session_credit` + 18 of the receive buffers. That is for a node with a handful of busy
+    /// peers, on a device that takes longer over a shared queue (soft-RoCE does, by 4 of 46 µs for
+    /// a small message). There are then `receive_buffers / (session_credit + 18)` places for
+    /// sessions, 49 by default. Each session locks its buffers, and as many spare ones, when it
+    /// begins.
     pub fn shared_receives(mut self, shared: bool) -> Self {
         self.site.shared_receives = shared;
         self
@@ -207,11 +207,11 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether peers are trusted to write to memory of this node: large messages then arrive
-    /// by RDMA writes where they are read, without a copy. Each is granted memory of its own,
-    /// and none that holds anything else; but a peer keeps the key and could change a message
-    /// while it is read, or one of another peer. Default: false, since nothing proves who a
-    /// peer is; large messages then come in pieces that are copied once.
+    /// Trusts peers to write to memory of this node. Large messages then arrive by RDMA writes
+    /// where they are read, without a copy. Each peer is granted memory of its own, which holds
+    /// nothing else. But a peer keeps the key, so it could change a message while it is read, or a
+    /// message of another peer. Default: false, because nothing proves a peer's identity; large
+    /// messages then come in pieces that are copied once.
     ///
     /// Messages between a receive buffer and 64 KiB go, where a channel has some of them, into
     /// [blocks](Self::landing_blocks) that are granted before they are sent.
@@ -221,9 +221,10 @@ impl RdmaSettings {
         self
     }
 
-    /// The same for some peers: those whose address, as this node sees it when they meet,
-    /// `is_trusted` says yes to. The others' queue pairs let no write in. An address is what
-    /// the network makes of it: trust those that no stranger can have.
+    /// Trusts those peers for whose address `is_trusted` returns true, as
+    /// [`trust_peers`](Self::trust_peers) does for all. The address is the one that this node sees
+    /// when they meet. The queue pairs of other peers let no write in. An address is what the
+    /// network makes of it, so trust only addresses that no stranger can have.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -254,18 +255,18 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether a write may carry 32 bits that tell of it, which spares a message of a
-    /// [block](Self::landing_blocks) a request. Default: as a test says, which is made with
-    /// the device when peers are trusted. Without them such a message is a write and a frame
-    /// behind it: of 8 KiB there and a small one back that takes 1.15 times as long on
-    /// soft-RoCE. Whoever asks for them is not tested: a device that does not carry them fails
+    /// Lets a write carry 32 bits of immediate data that announce it, which spares a message of a
+    /// [block](Self::landing_blocks) a request. Default: chosen by a test, which is made with the
+    /// device when peers are trusted. Without immediate data such a message is a write and a frame
+    /// behind it; a message of 8 KiB and a small one back then take 1.15 times as long on
+    /// soft-RoCE. A setting of true skips the test: a device that does not carry the data fails
     /// such messages, and their queue pair with them, or leaves them unannounced.
     pub fn immediate_data(mut self, is_used: bool) -> Self {
         self.site.immediate = Some(is_used);
         self
     }
 
-    /// Whether a peer at that address may be granted memory.
+    /// Returns whether a peer at that address may be granted memory.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         self.site.grants_memory
             && self
@@ -341,11 +342,10 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether messages have the time at which the device had them whole
-    /// ([`Message::received_at`](crate::Message::received_at)), where it has a clock for
-    /// that: soft-RoCE has none. Default: false. It takes an extended completion queue,
-    /// a call per receive to read the clock's ticks, and a multiplication to turn them
-    /// into time.
+    /// Gives messages the time at which the device had them whole
+    /// ([`Message::received_at`](crate::Message::received_at)), if the device has a clock for that;
+    /// soft-RoCE has none. Default: false. It takes an extended completion queue, a call for each
+    /// receive to read the clock's ticks, and a multiplication to turn them into time.
     pub fn completion_times(mut self, wanted: bool) -> Self {
         self.site.completion_times = wanted;
         self
@@ -514,7 +514,7 @@ impl RdmaSettings {
         }
     }
 
-    /// As the site wants them.
+    /// Returns the settings of the site.
     pub(super) fn site(&self) -> SiteSettings {
         SiteSettings {
             connection: self.connection,
@@ -541,7 +541,7 @@ impl RdmaSettings {
     }
 }
 
-/// What one place for a session takes.
+/// Receive buffers that one place for a session takes at least.
 const LEAST_BUFFERS: u64 = 18;
 
 impl Default for RdmaSettings {

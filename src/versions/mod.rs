@@ -100,9 +100,9 @@ mod futures;
 /// [`SchemaMismatch`](crate::SchemaMismatch), which shows both lists, at either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions<N, O> {
-    /// Of the newer version.
+    /// A message of the newer version.
     Newer(N),
-    /// Of the older version.
+    /// A message of the older version.
     Older(O),
 }
 
@@ -237,7 +237,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
         }
     }
 
-    /// The same to keep: the sender of the version that was settled, instead of this handle.
+    /// Returns the sender of the version that was settled, in place of this handle.
     ///
     /// # Errors
     ///
