@@ -1,4 +1,4 @@
-//! What a handshake needs of RDMA: a device to offer, a queue pair to connect.
+//! A handshake's needs of RDMA: a device to offer, a queue pair to connect.
 //!
 //! Rules: this crate knows no verbs, whoever has them implements these two traits; every
 //! call may take milliseconds (a device is opened, memory registered), so none is made
@@ -33,7 +33,7 @@ pub trait VerbsSite: Debug + Send + Sync {
 
 /// A queue pair that waits for its peer. Dropping it destroys it.
 pub trait VerbsPair: Debug + Send {
-    /// What the peer has to know of it.
+    /// Returns the description of the queue pair that the peer needs.
     fn endpoint(&self) -> VerbsEndpoint;
 
     /// Connects it, until it can send. Nothing may be sent before the peer is known to

@@ -86,7 +86,7 @@ use crate::identity::Secret;
 use crate::message::{Offer, Version};
 use crate::places::Place;
 
-/// What one end of a handshake waits for.
+/// The event that one end of a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -102,29 +102,29 @@ pub enum Step {
     Endpoint,
     /// The Unix socket: this end connects or listens.
     UnixSocket,
-    /// This end's own RDMA device, to be found.
+    /// This end's own RDMA device has to be found.
     Device,
-    /// This end's own queue pair, to be made or connected.
+    /// This end's own queue pair has to be made or connected.
     QueuePair,
     /// The peer's *Ready*.
     Ready,
     /// The acceptor's *Resumed*.
     Resumed,
-    /// Nothing more.
+    /// The handshake has ended.
     Finished,
 }
 
 impl Step {
-    /// Whether it is this node that has something to do, not the peer.
+    /// Returns whether this node, and not its peer, has to act.
     pub fn is_ours(self) -> bool {
         matches!(self, Step::Device | Step::QueuePair)
     }
 }
 
-/// What both ends know when a handshake has ended well.
+/// The result of a successful handshake, as both ends know it.
 #[derive(Clone, Debug)]
 pub struct Agreement {
-    /// Who the peer is and what it takes.
+    /// The peer's identity, fabrics and limits.
     pub peer: Offer,
     /// The peer's process in this pid namespace, on its own word.
     pub stated_pid: Option<u32>,
@@ -132,9 +132,9 @@ pub struct Agreement {
     pub version: Version,
     /// The session's name.
     pub session_id: [u8; 16],
-    /// What proves the right to resume it.
+    /// The secret that proves the right to resume the session.
     pub resume_secret: Secret,
-    /// What carries the data.
+    /// The fabric of the session's data.
     pub fabric: FabricKind,
     /// Why.
     pub reason: String,
@@ -146,18 +146,18 @@ pub struct Agreement {
     pub prologue: Prologue,
     /// Whom the peer has proven to be, where nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
-    /// This end's place for the session, to be held as long as that lasts.
+    /// This end's place for the session, to be held as long as the session lasts.
     pub place: Place,
 }
 
-/// What both ends know when a session goes on.
+/// The result of a successful resumption, as both ends know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumedSession {
     /// Which.
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,
-    /// What is to carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
 }
 
@@ -166,9 +166,9 @@ pub struct ResumedSession {
 /// to bind. Equal at both ends unless somebody changed them on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prologue {
-    /// What the dialer sent.
+    /// The dialer's bytes.
     pub dialer: Vec<u8>,
-    /// What the acceptor sent.
+    /// The acceptor's bytes.
     pub acceptor: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! One attempt to connect.
+//! An attempt to connect.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -110,7 +110,7 @@ fn dial_while(
     }
 }
 
-/// One call of [`dial`].
+/// The state of a call of [`dial`].
 struct Dial<'a> {
     address: &'a str,
     local: &'a Local,
@@ -119,7 +119,7 @@ struct Dial<'a> {
     attempts: u32,
 }
 
-/// What came of trying every address once.
+/// The result of trying every address once.
 enum Round {
     Established(Box<Established>),
     Missing(Missing),
@@ -133,18 +133,18 @@ enum Missing {
     Handshake(DialError),
 }
 
-/// What the last attempts found, at every address of a name.
+/// The findings of the last attempts, at every address of a name.
 struct Absent {
     /// The last of them, in words.
     last: String,
-    /// Whether each was refused, as where nobody listens.
+    /// True if each attempt was refused, as it is where no one listens.
     is_refused: bool,
 }
 
-/// What came of trying one address.
+/// The result of trying one address.
 enum Attempt {
     Established(Box<Established>),
-    /// Nobody is there, yet.
+    /// No one is there, yet.
     NotYet {
         why: String,
         is_refused: bool,
@@ -207,7 +207,7 @@ impl Dial<'_> {
         }
     }
 
-    /// One address, within its share of the time when `left` are to be tried.
+    /// Tries one address, within its share of the time when `left` are to be tried.
     fn attempt(&self, address: SocketAddr, left: u32) -> Result<Attempt, Broken> {
         let now = Instant::now();
         let share = self.patience.deadline.saturating_duration_since(now) / left;

@@ -1,4 +1,4 @@
-//! What the system tells about this process.
+//! Facts that the system tells about this process.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::identity::HostHint;
 
-/// What could not be done where [`hint`] fails.
+/// The step that fails if [`hint`] does.
 pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
 
 /// Describes this host to the peer at the other end of `stream`. It is read anew for every handshake: a fork changes the
@@ -32,7 +32,7 @@ pub(super) fn hint(stream: &TcpStream) -> io::Result<HostHint> {
     })
 }
 
-/// Whether descriptors or memory have run out, of which there may be some again in a moment.
+/// Returns whether descriptors or memory have run out. Either may be there again in a moment.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
         .iter()

@@ -44,7 +44,7 @@ impl OwnPair {
         Ok(self.pair.insert(pair).endpoint())
     }
 
-    /// One that cannot be connected is dropped.
+    /// Connects the queue pair to the peer's, or drops it if that fails.
     pub(super) fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String> {
         let mut pair = self.pair.take().ok_or("there is none")?;
         pair.connect(theirs)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// What else the thread that dials has to do.
+/// Other work of the thread that dials.
 ///
 /// A closure is the least of it: it only says whether the call is cancelled.
 pub trait Meanwhile {
@@ -62,7 +62,7 @@ pub(super) struct Cancelled;
 pub(super) type BorrowedWire<'a> = (BorrowedFd<'a>, PollFlags);
 
 impl<'a> Patience<'a> {
-    /// The same with an earlier deadline, if `deadline` is earlier.
+    /// Returns the same wait with an earlier deadline, if `deadline` is earlier.
     pub(super) fn until(&self, deadline: Instant) -> Patience<'a> {
         Patience {
             deadline: self.deadline.min(deadline),

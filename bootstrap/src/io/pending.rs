@@ -1,4 +1,4 @@
-//! One incoming connection whose handshake is not finished.
+//! An incoming connection whose handshake is not finished.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub(super) struct Pending {
     // TCP.
     stream: TcpStream,
     outbox: Vec<u8>,
-    /// Whether the set reports when `stream` takes more.
+    /// True if the set reports when `stream` takes more.
     watching_writes: bool,
 
     // Unix.
@@ -65,7 +65,7 @@ struct Farewell {
     left: usize,
 }
 
-/// How far a handshake has come.
+/// The progress of a handshake.
 pub(super) enum Progress {
     Waiting,
     Agreed(Box<Agreement>),
@@ -130,12 +130,12 @@ impl Pending {
         }
     }
 
-    /// What is to be done off the turn, told once.
+    /// Takes the errands to be run off the turn.
     pub(super) fn take_errands(&mut self) -> Vec<Errand> {
         std::mem::take(&mut self.errands)
     }
 
-    /// One of the errands is done. [`Pending::advance`] is due.
+    /// Takes the result of an errand. [`Pending::advance`] is due afterwards.
     pub(super) fn handle_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Found(found) => self.machine.handle_device(found),
@@ -212,7 +212,7 @@ impl Pending {
         Established::new(agreement, self.into_sockets(), false)
     }
 
-    /// The same for a session that goes on.
+    /// Returns the connection of a session that goes on, its sockets out of the epoll set.
     pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> ResumedConnection {
         self.unwatch(watch);
         ResumedConnection::new(session, self.into_sockets(), false)
@@ -405,7 +405,7 @@ impl Watch<'_> {
     }
 }
 
-/// One read: more than the dialer's half of any handshake of today.
+/// Length of one read, which is more than the dialer's half of any handshake of today.
 const READ_BYTES: usize = 4096;
 
 /// Then the next connection has its turn; the rest is still there afterwards.

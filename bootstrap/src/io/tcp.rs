@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// What one read brought.
+/// The result of one read.
 pub(super) enum Incoming<'a> {
     Bytes(&'a [u8]),
     Nothing,

@@ -26,7 +26,7 @@ use rustix::net::{
 use crate::identity::Secret;
 use crate::unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
 
-/// One end of a connected Unix socket of this user's.
+/// An end of a connected Unix socket whose peer runs as the same user.
 pub(super) struct UnixPeer {
     socket: UnixSocket,
     /// The process at the other end; `None` if this pid namespace cannot see it.
@@ -46,9 +46,9 @@ pub(super) enum Part {
     Control,
 }
 
-/// What a datagram, or the lack of one, says.
+/// The content of a datagram, or the lack of one.
 pub(super) enum Datagram {
-    /// Its length in the buffer.
+    /// A datagram of this length is in the buffer.
     Bytes(usize),
     Nothing,
     /// Or something came that is not for this socket.
@@ -170,7 +170,7 @@ impl UnixPeer {
         let _ = send(&self.socket, &WELCOME, SEND);
     }
 
-    /// What the acceptor answers to the token: `None` while it has not.
+    /// Returns the acceptor's answer to the token; `None` while there is none.
     pub(super) fn answer(&self) -> Option<Result<(), String>> {
         let mut buffer = [0; 8];
         match self.receive(&mut buffer) {
@@ -230,7 +230,7 @@ impl UnixPeer {
     }
 }
 
-/// As a text names it.
+/// Names the peer in a text.
 impl fmt::Display for UnixPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
@@ -294,7 +294,7 @@ const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 /// Why there is no shared memory while [`UnixClosing::is_held_up`].
 const HELD_UP: &str = "what processes of this user passed to this node cannot be closed";
 
-/// What the acceptor says to the right token.
+/// The acceptor's answer to the right token.
 const WELCOME: [u8; 1] = *b"+";
 
 /// Room for one dialer, twice, and for processes that only look.

@@ -15,13 +15,13 @@ use crate::identity::Secret;
 pub enum Endpoint {
     /// A Unix socket to connect to.
     Shm(ShmEndpoint),
-    /// Nothing to say: the connection that this message came on.
+    /// The connection that this message came on, which needs no further words.
     Tcp,
     /// A queue pair to connect to.
     Verbs(VerbsEndpoint),
 }
 
-/// Where an acceptor waits for one dialer.
+/// The abstract socket where an acceptor waits for one dialer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmEndpoint {
     /// Name of a `SOCK_SEQPACKET` socket in the abstract namespace, without
@@ -53,8 +53,7 @@ pub struct VerbsEndpoint {
     pub max_send_sge: u16,
     /// Most scatter-gather entries of one receive.
     pub max_receive_sge: u16,
-    /// What one of this end's receive buffers holds; a longer message is an
-    /// error of the connection.
+    /// Length of this end's receive buffers; a longer message is an error of the connection.
     pub receive_buffer_bytes: u32,
     /// Messages that the peer may have under way to this end at first.
     pub credit: u32,
@@ -133,7 +132,7 @@ impl VerbsEndpoint {
     pub const MAX_INLINE_BYTES: u32 = 64 << 10;
     /// How large a receive buffer may be. Less holds no control message.
     pub const RECEIVE_BUFFER_BYTES: RangeInclusive<u32> = 256..=1 << 20;
-    /// How much credit there may be at first: none where it is lent as sessions need it.
+    /// Range of the first credit: none where credit is lent as sessions need it.
     pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
@@ -156,7 +155,7 @@ impl VerbsEndpoint {
         Ok(endpoint)
     }
 
-    /// What no queue pair can be, or this end would have to believe in for its own sums.
+    /// Refuses values that no queue pair can have, or that this end would rely on in its own sums.
     fn check(&self) -> Result<(), MessageError> {
         let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
         let fields = [

@@ -55,16 +55,16 @@ pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
 /// Longest message, its kind and its checksum included and its length prefix not.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// One message.
+/// A message of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What a node says before anything is agreed.
+    /// The first message of a node, before anything is agreed.
     Hello(Hello),
-    /// What a node brings.
+    /// A node's identity, fabrics and limits.
     Offer(Offer),
     /// The dialer's pick.
     Choice(Choice),
-    /// Where to go for it.
+    /// The place to go to for the chosen fabric.
     Endpoint(Endpoint),
     /// Nowhere to go for it.
     Unavailable(Unavailable),
@@ -74,7 +74,7 @@ pub enum Message {
     Refusal(Refusal),
     /// A session goes on here.
     Resume(Resume),
-    /// It does.
+    /// The session goes on.
     Resumed(Resumed),
     /// The first of each end behind TLS.
     Binding(Binding),
@@ -127,9 +127,9 @@ pub enum MessageError {
     Truncated {
         /// The field that was being read.
         field: &'static str,
-        /// Its length.
+        /// The field's length.
         needed: usize,
-        /// What was there.
+        /// The bytes that were left.
         left: usize,
     },
     /// A variable part is longer than its bound.
@@ -147,7 +147,7 @@ pub enum MessageError {
     UnknownValue {
         /// The field.
         field: &'static str,
-        /// What was there.
+        /// The value that was there.
         value: u32,
     },
     /// Something was said twice that may be said once.

@@ -20,8 +20,7 @@ pub struct ResumedConnection {
     /// The session's control connection from here on: non-blocking, `TCP_NODELAY` and keepalive
     /// set, everything of the handshake read and written.
     pub stream: TcpStream,
-    /// What the peer sent behind the handshake and was read along with it, to be taken before
-    /// any from `stream`.
+    /// Bytes that were read behind the handshake, to be taken before any from `stream`.
     pub leftover: Vec<u8>,
     /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
     /// sealed.
@@ -30,13 +29,13 @@ pub struct ResumedConnection {
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,
-    /// What is to carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
     /// For verbs: a queue pair that is connected to the peer's, which can receive.
     pub verbs: Option<Box<dyn VerbsPair>>,
-    /// Where the peer connected from, or was found.
+    /// The address that the peer connected from, or was found at.
     pub address: SocketAddr,
-    /// Whether this end connected.
+    /// True at the end that connected.
     pub is_dialer: bool,
 }
 
