@@ -21,7 +21,7 @@ impl CoarseTime {
         }
     }
 
-    /// It as a number, never 0.
+    /// Returns the time as a number, never 0.
     pub(crate) fn nanoseconds(self) -> u64 {
         (self.seconds as u64 * 1_000_000_000 + self.nanoseconds as u64).max(1)
     }

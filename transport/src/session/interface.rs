@@ -30,7 +30,7 @@ pub enum Interface {
 }
 
 impl fmt::Display for Interface {
-    /// As somebody is told that a name is taken.
+    /// Writes the interface as an error names it when a name is taken.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Channel => "a channel of messages",
@@ -287,7 +287,7 @@ mod tests {
         Interface::Listener,
     ];
 
-    /// These belong to channels of messages alone.
+    /// Words that belong to channels of messages alone.
     const OF_CHANNELS: [&str; 8] = [
         "sender",
         "receiver",

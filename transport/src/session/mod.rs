@@ -1,5 +1,5 @@
-//! One session as handles, engine and connection know it: its peer, its fabric, what it counts
-//! and how it ended.
+//! A session as handles, engine and connection know it: its peer, its fabric, its counters and its
+//! end.
 
 pub(crate) mod coarse_time;
 mod counters;

@@ -62,7 +62,7 @@ pub struct SessionStats {
     pub rendezvous_received: u64,
     /// Requests posted to the send queue (verbs).
     pub work_requests: u64,
-    /// Those of them that asked for a completion (verbs).
+    /// Requests that asked for a completion (verbs).
     pub signaled: u64,
     /// Calls that posted them (verbs).
     pub doorbells: u64,
@@ -71,15 +71,14 @@ pub struct SessionStats {
     /// Times that completions were asked for, by all sessions of the device port together
     /// (verbs).
     pub polls: u64,
-    /// Those of them that found nothing (verbs).
+    /// Polls that found nothing (verbs).
     pub empty_polls: u64,
-    /// What the device said unasked, as ibv_get_async_event(3) has it, to all sessions of the
-    /// device port together (verbs).
+    /// Asynchronous events of the device, for all sessions of the device port together (verbs); see
+    /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
     pub device_events: u64,
-    /// Those of them that nothing was to be done about: a connection that was known to be
-    /// established, a send queue that is empty, another path or speed, a work queue, an event
-    /// that this version does not know, or one of something that is gone or not in use here
-    /// (verbs).
+    /// Events that needed no action (verbs): a connection that was known to be established, an
+    /// empty send queue, another path or speed, a work queue, an event that this version does not
+    /// know, or one of an object that is gone or not in use here.
     pub ignored_events: u64,
     /// Completions of queue pairs that were gone, or of no request that waited for one, of all
     /// sessions of the device port together (verbs).

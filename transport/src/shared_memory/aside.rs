@@ -127,7 +127,7 @@ pub(super) enum Peeked {
     Bytes(usize),
     /// A packet with something beside its bytes.
     Descriptors,
-    /// Nothing yet.
+    /// No packet is there.
     Nothing,
 }
 
