@@ -228,7 +228,7 @@ impl Tasks {
 type Dialed = Result<Admission, ConnectError>;
 
 impl Node {
-    /// A node that connects to others and does not listen.
+    /// Makes a node that connects to others and does not listen.
     ///
     /// # Errors
     ///
@@ -237,8 +237,8 @@ impl Node {
         Self::builder().build()
     }
 
-    /// A node that listens on `address` (`host:port`; port 0 lets the system choose, see
-    /// [`local_addr`](Self::local_addr)).
+    /// Makes a node that listens on `address` (`host:port`). With port 0 the system chooses the
+    /// port, which [`local_addr`](Self::local_addr) returns.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ impl Node {
         Self::builder().listen(address).build()
     }
 
-    /// All settings.
+    /// Begins a node with settings.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
     }
@@ -364,20 +364,20 @@ impl Node {
         Ok(())
     }
 
-    /// Which variables of the environment overrode settings when the node was made, and
-    /// which had no effect; [`NodeBuilder`] says [what they mean](NodeBuilder#variables).
+    /// Returns the variables of the environment that overrode settings when the node was made, and
+    /// those that had no effect. [`NodeBuilder`](NodeBuilder#variables) lists them.
     #[must_use]
     pub fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// Connects to the node that listens on `address` (`host:port`, a [`SocketAddr`], or
-    /// `(host, port)`; see [`ToAddress`]), trying every address of a name.
+    /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`], or
+    /// `(host, port)`; see [`ToAddress`]. Every address of a name is tried.
     ///
     /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
-    /// [`Driver::Caller`] it keeps running turns meanwhile: sessions go on and peers are let
-    /// in, so a node may connect to itself and two nodes to each other. Only a host name
-    /// that is being looked up stops everything.
+    /// [`Driver::Caller`] it runs turns meanwhile: sessions go on and peers are let in, so a node
+    /// may connect to itself, and two nodes to each other. Only the lookup of a host name stops
+    /// everything.
     ///
     /// # Errors
     ///
@@ -425,18 +425,19 @@ impl Node {
         }
     }
 
-    /// The next peer that connected; waits for one.
+    /// Returns the next peer that connected, and waits for one.
     ///
-    /// Peers are handed out in the order in which they connected, those included that have
-    /// gone since: what such a peer sent before is still to be had from its channels, and
-    /// [`Peer::is_gone`] says that no more will come. A node need not accept, as one that has a
-    /// [`FanIn`](crate::FanIn) for all of its peers: sessions that are over by then keep no
-    /// descriptor, and when many wait to be accepted these are left out.
+    /// Peers are returned in the order in which they connected. A peer that has gone since is
+    /// returned too: its channels still hand out what it sent, and [`Peer::is_gone`] says that no
+    /// more will come. If many peers wait to be accepted, those that have gone are left out.
     ///
-    /// A connection that becomes no session (a foreign protocol, another version, a peer
-    /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
-    /// and logged as a [`tracing`] warning whose field `failure` says who it was, at which step
-    /// it failed and why.
+    /// A node need not accept. With a [`FanIn`](crate::FanIn) for all of its peers, for example, it
+    /// has no reason to. A session that ends before it is accepted keeps no descriptor.
+    ///
+    /// A connection that becomes no session costs nothing but itself. It may speak a foreign
+    /// protocol or another version, or fall silent for `handshake_timeout`. It is closed, and
+    /// logged as a [`tracing`] warning. The warning's field `failure` says which peer it was, at
+    /// which step it failed, and why.
     ///
     /// # Errors
     ///
@@ -446,7 +447,7 @@ impl Node {
         self.accept_until(None)
     }
 
-    /// The next peer that connected, waiting for up to `timeout`.
+    /// Returns the next peer that connected, and waits for one for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -455,7 +456,7 @@ impl Node {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
-    /// The next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
+    /// Returns the next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
     /// turn; letting a peer in takes several.
     ///
     /// # Errors
@@ -470,25 +471,25 @@ impl Node {
         }
     }
 
-    /// Begins no session any more with those who connect. Sessions, their channels and calls go
-    /// on, and this node may still connect to others. It takes effect at once and cannot be taken
-    /// back; [`close`](Self::close) does the same first.
+    /// Stops accepting: peers that connect from now on get no session. Sessions, their channels and
+    /// calls go on, and this node may still connect to others. It takes effect at once and cannot
+    /// be undone. [`close`](Self::close) does it first as well.
     ///
-    /// `connect` of a peer finds nobody who takes it, and tries on within its time-out. Another
-    /// process that shares a socket of [`listen_on`](NodeBuilder::listen_on) has all who connect
-    /// from now on. A node that listens by itself keeps its address, where peers go on
-    /// with sessions whose connections broke.
+    /// A peer's `connect` finds no node that takes it, and tries on within its time-out. If another
+    /// process shares a socket of [`listen_on`](NodeBuilder::listen_on), that process gets all new
+    /// connections. A node with a socket of its own keeps its address, so that sessions whose
+    /// connections broke can be resumed.
     ///
-    /// [`accept`](Self::accept) still hands out those who had connected before, and then
-    /// [`AcceptError::Stopped`]; calls of it that wait return so. Whoever was in the middle of a
-    /// handshake may become a session a moment later, which a last `try_accept` finds.
+    /// [`accept`](Self::accept) still returns peers that had connected before, and then
+    /// [`AcceptError::Stopped`], also from calls that are waiting. A peer in the middle of its
+    /// handshake may become a session a moment later; a last `try_accept` finds it.
     pub fn stop_accepting(&self) {
         if !fork::is_child() {
             self.runtime.stop_accepting();
         }
     }
 
-    /// The reason why nobody else comes.
+    /// Returns the reason why no more peers come.
     pub(crate) fn accepts_no_more(&self) -> AcceptError {
         match self.runtime.is_closed() {
             true => AcceptError::Closed,
@@ -533,24 +534,24 @@ impl Node {
         Peer::new(session, self.settings.channel)
     }
 
-    /// The address that the node listens on.
+    /// Returns the address that the node listens on, if it listens.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
 
-    /// The name that [`NodeBuilder::name`] gave the node.
+    /// Returns the name that [`NodeBuilder::name`] gave the node.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.settings.name.as_deref()
     }
 
-    /// Reads the node's certificates and revocation lists once more from their files. Sessions
-    /// that begin or are resumed from now on use them, and none that runs is broken. Where a file
-    /// is wrong, nothing changes.
+    /// Reads the node's certificates and revocation lists again from their files. Sessions that
+    /// begin or are resumed from now on use them, and running ones are not broken. If a file is
+    /// wrong, nothing changes.
     ///
-    /// Nobody else does it: call it when the files were replaced, or from time to time. It has
-    /// no effect on a node without [`security`](NodeBuilder::security).
+    /// ibex never does this by itself, so call it when the files were replaced, or from time to
+    /// time. It has no effect on a node without [`security`](NodeBuilder::security).
     ///
     /// # Errors
     ///
@@ -585,56 +586,58 @@ impl Node {
     /// Returns the events of the node's sessions and channels, from the node's beginning on, in
     /// order.
     ///
-    /// Each event is handed out once: of several readers each gets some. Taking events is
-    /// nobody's duty; with nobody there, the oldest are [dropped](Events::dropped).
+    /// Each event is returned once, so of several readers each gets a part. A program need not read
+    /// events: if it does not, the oldest are [dropped](Events::dropped).
     #[must_use]
     pub fn events(&self) -> Events {
         Events::new(self.runtime.clone())
     }
 
-    /// Runs one turn of the engine: transmits what is queued, takes in what has arrived.
-    /// Of use under [`Driver::Caller`]; under [`Driver::Threads`] it helps the I/O thread.
+    /// Runs one turn of the engine: sends what is queued, and takes in what has arrived. It is
+    /// meant for [`Driver::Caller`]; under [`Driver::Threads`] it helps the I/O thread.
     ///
-    /// Returns whether there was anything to do: bytes moved, a peer rang or knocked, or a
-    /// message may have come. Whatever made [`as_fd`](Self::as_fd) readable is taken in, as
-    /// far as one turn goes; `while node.poll() {}` takes in all of it.
+    /// Returns whether there was anything to do: bytes moved, a peer rang or connected, or a
+    /// message may have come. One turn takes in only a part of what made [`as_fd`](Self::as_fd)
+    /// readable; `while node.poll() {}` takes in all of it.
     pub fn poll(&self) -> bool {
         self.runtime.poll_ready()
     }
 
-    /// Readable when [`poll`](Self::poll) has something to do; for a program's own event
-    /// loop, or a reactor other than tokio's, under [`Driver::Caller`], level- or
-    /// edge-triggered:
+    /// Returns a descriptor that is readable when [`poll`](Self::poll) has something to do. It is
+    /// meant for a program's own event loop under [`Driver::Caller`], or for a reactor other than
+    /// tokio's, level- or edge-triggered:
     ///
-    /// 1. call `poll` until it returns false;
-    /// 2. take what is there (`try_accept`, `try_recv`) until nothing is;
-    /// 3. sleep until the descriptor is readable.
+    /// 1. Call `poll` until it returns false.
+    /// 2. Take what is there (`try_accept`, `try_recv`) until nothing is left.
+    /// 3. Sleep until the descriptor is readable.
     ///
-    /// In this order: what arrives after the last `poll` makes the descriptor readable, and
-    /// what came before it is found in the second step. A time that runs out, a handshake's for
-    /// example, makes it readable as well, by a timer in the set. What this program sends between
-    /// the last `poll` and sleeping is in no descriptor: call `poll` after sending.
+    /// The order matters. Anything that arrives after the last `poll` makes the descriptor
+    /// readable, and anything that came before is found in the second step. A deadline, a
+    /// handshake's for example, makes it readable too, by a timer in the set. Messages that the
+    /// program sends after its last `poll` do not make it readable, so call `poll` after sending.
     ///
-    /// What another thread does meanwhile by dropping or acknowledging a message makes it
-    /// readable as well, if there is anything to do for it.
+    /// If another thread drops or acknowledges a message and the engine has to act on it, that
+    /// makes the descriptor readable too.
     ///
-    /// From the first call of this method on, peers ring for each message in shared memory
-    /// that follows a pause, which costs them a system call.
+    /// From the first call of this method on, peers ring for each message in shared memory that
+    /// follows a pause. That costs them a system call.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.runtime.watch()
     }
 
-    /// Ends every channel and session in order, waiting for up to `timeout`
-    /// ([`Duration::MAX`]: for ever) until what was sent is delivered, and says what was
-    /// not. Calls that wait in other threads return with errors; one that is in the middle of a
-    /// send, or a reservation that is held, is waited for, up to a second, so that what it says
-    /// is sent comes before the end.
+    /// Ends every channel and session in order, and returns a report of what was not delivered.
+    /// Waits for up to `timeout` ([`Duration::MAX`]: for ever) until everything that was sent is
+    /// delivered.
+    ///
+    /// Calls that wait in other threads return with errors. A call that is in the middle of a send,
+    /// or a reservation that is held, is waited for up to a second, so that its message comes
+    /// before the end.
     ///
     /// In a task, [`close_async`](Self::close_async) does the same without blocking its thread.
     ///
-    /// Closing again returns the report of the first call. While that is still under way
-    /// in another thread it is waited for, and the earlier of the two deadlines counts for
+    /// Closing again returns the report of the first call. If the first call is still running in
+    /// another thread, the second waits for it, and the earlier of the two deadlines holds for
     /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
         self.runtime.close(timeout)

@@ -44,9 +44,10 @@ impl PeerId {
         }
     }
 
-    /// The identity of the node alone: [`NodeBuilder::identity`](crate::NodeBuilder::identity), or
-    /// drawn for one run. All sessions of a node have the same, and so have all of its runs if the
-    /// program gave it one; a `PeerId` is another after each restart.
+    /// Returns the identity of the node alone, without its incarnation: the program's
+    /// [`NodeBuilder::identity`](crate::NodeBuilder::identity), or one drawn for this run. All
+    /// sessions of a node have the same, and so have all of its runs if the program sets it. A
+    /// whole `PeerId` changes with each restart.
     #[must_use]
     pub fn node_id(&self) -> [u8; 16] {
         self.identity
@@ -57,8 +58,8 @@ impl PeerId {
     }
 }
 
-/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: who it is, and where
-/// its session was when that began. A peer with several sessions has one for each.
+/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: its identity, and its
+/// address when the session began. A peer with several sessions has a `PeerAt` for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PeerAt {
@@ -148,11 +149,11 @@ pub struct Peer {
 pub struct Incoming {
     /// The channel's name.
     pub name: String,
-    /// The peer opened a sender; here it would be a receiver.
+    /// True if the peer opened a sender, so that this node would open a receiver.
     pub peer_sends: bool,
 }
 
-/// Shown as its [`PeerAt`] is.
+/// Writes the peer's [`PeerAt`].
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.at().fmt(f)
@@ -212,13 +213,13 @@ impl Peer {
         self.channel(name).receiver()
     }
 
-    /// Settings of a channel, before either end is opened.
+    /// Begins the settings of a channel with this peer.
     pub fn channel(&self, name: &str) -> ChannelBuilder {
         ChannelBuilder::new(self.clone(), ChannelTemplate::with(self.defaults, name))
     }
 
-    /// Names of channels that the peer opened and this node did not, as of now. A name is
-    /// listed also where this node has the same end of it, which pairs with nothing.
+    /// Returns the names of channels that the peer has opened and this node has not. A name is also
+    /// listed if both nodes opened the same kind of end, because such ends do not pair.
     #[must_use]
     pub fn incoming(&self) -> Vec<Incoming> {
         let incoming = self.session.incoming().into_iter();
@@ -230,46 +231,47 @@ impl Peer {
             .collect()
     }
 
-    /// The fabric that the session's data goes over: one over verbs goes on over tcp when its
-    /// device, port or path fails and does not come back in time, which is
-    /// [an event](crate::Event::FabricChanged).
+    /// Returns the fabric that carries the session's data now. A session over verbs goes on over
+    /// TCP when its device, port or path fails and does not come back in time;
+    /// [`Event::FabricChanged`](crate::Event::FabricChanged) tells of it.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         fabric_of(self.session.fabric())
     }
 
-    /// Returns whom the peer has proven to be; `None` where this node authenticates nobody. It is
-    /// proven again each time that the session goes on over another connection.
+    /// Returns the identity that the peer has proven; `None` where this node authenticates nobody.
+    /// The peer proves it again each time the session goes on over another connection.
     #[must_use]
     pub fn authenticated_as(&self) -> Option<&AuthenticatedAs> {
         self.session.peer().authenticated_as.as_ref()
     }
 
-    /// Tells whether what the session carries now is encrypted: over tcp, where peers are
-    /// authenticated. Shared memory stays on this host, and what verbs carries can be read by
-    /// whoever can read its network.
+    /// Returns whether the session's data is encrypted now. It is over TCP, where peers are
+    /// authenticated. Shared memory stays on this host. Anyone who can read the network of an RDMA
+    /// device can read what it carries.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.authenticated_as().is_some() && self.fabric() == Fabric::Tcp
     }
 
-    /// Tells whether payloads of this session have a checksum where tcp carries them, as both nodes
-    /// computed when the session began; see [`Integrity`](crate::Integrity).
+    /// Returns whether payloads of this session have a checksum where TCP carries them, as both
+    /// nodes settled when the session began; see [`Integrity`](crate::Integrity).
     #[must_use]
     pub fn payload_checksums(&self) -> bool {
         self.session.payload_checksums()
     }
 
-    /// Why the fabric was chosen that the session began over, in words, and what stood in the
-    /// way of the faster ones (what moved it since is [an event](crate::Event::FabricChanged)):
-    /// `tcp: not shm: the nodes run on different hosts; not verbs: ...`.
+    /// Returns in words why the session began over its fabric, and what excluded the faster ones:
+    /// `tcp: not shm: the nodes run on different hosts; not verbs: ...`. A later change of the
+    /// fabric is [an event](crate::Event::FabricChanged).
     #[must_use]
     pub fn fabric_reason(&self) -> &str {
         &self.session.peer().reason
     }
 
-    /// Returns the number of the engine that turns the session, from 0 on. It stays the same
-    /// for as long as the session lasts; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+    /// Returns the number of the engine that turns the session, counted from 0. It stays the same
+    /// as long as the session lasts; see
+    /// [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
     #[must_use]
     pub fn engine(&self) -> usize {
         self.session.engine().index()
@@ -281,7 +283,7 @@ impl Peer {
         PeerId::of(self.session.peer())
     }
 
-    /// The peer's address as this node sees it.
+    /// Returns the peer's address as this node sees it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.session.peer().address
@@ -294,7 +296,7 @@ impl Peer {
         PeerAt::of(self.session.peer())
     }
 
-    /// The peer's process, where the kernel told it (same host, shared memory).
+    /// Returns the peer's process, if the kernel told it (same host, shared memory).
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.session.peer().pid

@@ -102,19 +102,19 @@ mod sealed {
 }
 
 impl Select {
-    /// Begins its round with the first of them.
+    /// Makes a `Select` that begins its round with the first end.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits until one of `ends` has something, and gives its index. A receiver that has ended,
-    /// a fan-in whose node was closed and a message that is acknowledged have something for
-    /// ever: leave them out of the next call.
+    /// Waits until one of `ends` has something, and returns its index. A receiver that has ended, a
+    /// fan-in whose node was closed, and a message that is acknowledged have something for ever, so
+    /// leave them out of the next call.
     ///
-    /// A receiver whose peer has not opened its end is waited for without `open_timeout`; after
-    /// as long [an event](crate::Event::NotOpened) and the log name the channel, and what the
-    /// peer has opened instead.
+    /// A receiver whose peer has not opened its end is waited for without `open_timeout`. After
+    /// that time [an event](crate::Event::NotOpened) and the log name the channel, and the names
+    /// that the peer has opened instead.
     ///
     /// # Panics
     ///

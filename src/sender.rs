@@ -113,7 +113,7 @@ pub struct Sender<T: ?Sized, C = DefaultCodec> {
 }
 
 impl<T: ?Sized, C> Sender<T, C> {
-    /// The handle as a sender of messages of type `T`.
+    /// Returns the handle as a sender of messages of type `T`.
     #[inline]
     pub(crate) fn of(handle: &mut SendHandle) -> &mut Self {
         // SAFETY: a sender is its handle and nothing else: it is transparent, and its other
@@ -133,20 +133,19 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Sends a message; waits while the channel's window is full or its other end is not
-    /// open yet.
+    /// Sends a message. Waits while the channel's window is full, or while the peer has not opened
+    /// its end.
     ///
-    /// Returning says that the message is published and will be delivered while both
-    /// processes and the session live; [`flush`](Self::flush) waits until the peer's
-    /// engine holds it, [`wait_acked`](Self::wait_acked) until its application is done
-    /// with it. Under `Driver::Caller` publishing transmits nothing by itself, see there.
+    /// When it returns, the message is published, and will be delivered while both processes and
+    /// the session live. [`flush`](Self::flush) waits until the peer's engine holds it,
+    /// [`wait_acked`](Self::wait_acked) until the peer's application is done with it. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) publishing alone transmits nothing.
     ///
-    /// A receiver that takes no more messages, or keeps all that it has, blocks this call for
-    /// as long as its process lives: ibex cannot tell it from a slow one. A program that must
-    /// not wait so long calls [`send_timeout`](Self::send_timeout). After 1 s without room the
-    /// node tells of it by [`Event::Stalled`](crate::Event::Stalled) in
-    /// [`Node::events`](crate::Node::events) and by a `tracing` warning; a program that
-    /// does not read the events and has no `tracing` subscriber waits in silence.
+    /// A receiver that takes no more messages, or keeps all that it has, blocks this call for as
+    /// long as its process lives, because ibex cannot tell it from a slow one. A program that must
+    /// not wait so long calls [`send_timeout`](Self::send_timeout). After 1 s without room the node
+    /// reports [`Event::Stalled`](crate::Event::Stalled) in [`Node::events`](crate::Node::events),
+    /// and a `tracing` warning. A program without either waits in silence.
     ///
     /// # Errors
     ///
@@ -233,8 +232,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .map_err(SendTimeoutError::of)
     }
 
-    /// Waits until the peer's engine holds everything that was sent. On shared memory
-    /// publishing is delivery, and this returns at once.
+    /// Waits until the peer's engine holds everything that was sent. Over shared memory publishing
+    /// is delivery, so it returns at once.
     ///
     /// # Errors
     ///
@@ -257,9 +256,9 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
     }
 
-    /// Waits until the receiving application has acknowledged everything up to
-    /// `sequence`. `wait_acked(0)` returns at once; a sequence beyond the last that was
-    /// sent is waited for until a clone has sent it and it is acknowledged.
+    /// Waits until the receiving application has acknowledged everything up to `sequence`.
+    /// `wait_acked(0)` returns at once. A sequence that was not sent yet is waited for until a
+    /// clone has sent it and it is acknowledged.
     ///
     /// # Errors
     ///
@@ -305,34 +304,35 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Everything up to here is acknowledged, as far as this end has heard.
+    /// Returns the sequence up to which everything is acknowledged, as far as this end has heard.
     #[must_use]
     pub fn acked(&self) -> Sequence {
         self.handle.counts().acknowledged
     }
 
-    /// Everything up to here was released by the receiver, as far as this end has heard.
+    /// Returns the sequence up to which the receiver has released everything, as far as this end
+    /// has heard.
     #[must_use]
     pub fn released(&self) -> Sequence {
         self.handle.counts().released
     }
 
-    /// All four counters, as far as this end has heard.
+    /// Returns all four counters, as far as this end has heard.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.handle.counts()
     }
 
-    /// The channel's name.
+    /// Returns the channel's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Delivers what was sent to the peer's engine, then ends this handle (the channel,
-    /// if it is the last).
+    /// Delivers everything that was sent to the peer's engine, then ends this handle. The last
+    /// handle ends the channel.
     ///
-    /// Dropping the handle ends it as well; this tells whether delivery was seen.
+    /// Dropping the handle ends it too; `close` also says whether everything was delivered.
     ///
     /// # Errors
     ///
@@ -342,13 +342,13 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         self.flush()
     }
 
-    /// Gives up: the channel does not end in order. Its receiver gets what was sent, and then
-    /// [`RecvError::Disconnected`](crate::RecvError::Disconnected) with
-    /// [`CloseReason::Aborted`](crate::CloseReason::Aborted), at once, or, where the sender has
-    /// clones, when the last of them goes. Other channels go on, and this one may be opened
-    /// again. It does not wait.
+    /// Breaks the channel off, so that it does not end in order. The receiver gets what was sent,
+    /// and then [`RecvError::Disconnected`](crate::RecvError::Disconnected) with
+    /// [`CloseReason::Aborted`](crate::CloseReason::Aborted). It gets the error at once or, if the
+    /// sender has clones, when the last of them goes. Other channels go on, and this one may be
+    /// opened again. `abort` does not wait.
     ///
-    /// A sender that a panic drops says the same by itself.
+    /// A panic that drops a sender has the same effect.
     ///
     /// ```
     /// use std::{error::Error, io::BufRead};
@@ -378,7 +378,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 }
 
 impl Sender<[u8], Raw> {
-    /// Reserves room for a message of `length` bytes, to be built in place; waits as
+    /// Reserves room for a message of `length` bytes, to be built in place. Waits as
     /// [`send`](Self::send) does.
     ///
     /// Dropping the reservation gives the room back. While it lives, clones of this
@@ -480,8 +480,8 @@ impl<T: ?Sized, C> fmt::Debug for Sender<T, C> {
 }
 
 impl<T: ?Sized, C> Clone for Sender<T, C> {
-    /// Another handle for the same end. From now on every handle takes turns with the
-    /// others, also when there is one left.
+    /// Returns another handle of the same end. From now on the handles take turns, even when only
+    /// one is left.
     fn clone(&self) -> Self {
         Self {
             handle: self.handle.clone(),

@@ -11,10 +11,10 @@ use ibex_transport::{
 
 use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
 
-/// A snapshot of a node: [`Node::stats`](crate::Node::stats).
+/// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
-/// Its `Display` is a table; with the feature `serde` it can be serialized. Numbers are read
-/// one by one while the node goes on, so they may be of different age.
+/// Its `Display` is a table. With the feature `serde` it can be serialized. Numbers are read one by
+/// one while the node goes on, so they may differ in age.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -25,12 +25,12 @@ pub struct NodeStats {
     pub id: PeerId,
     /// The address that the node listens on.
     pub address: Option<SocketAddr>,
-    /// The driver that turns its engine.
+    /// The driver that turns the node's engines.
     pub driver: Driver,
     /// True if sleeping readers pay for doorbells by `membarrier`. Otherwise every publisher pays
     /// by a fence, because the kernel refuses that call.
     pub has_membarrier: bool,
-    /// Turns of its engines.
+    /// Turns that all engines have run.
     pub turns: u64,
     /// Counts of each engine.
     pub engines: Vec<EngineStats>,
@@ -38,22 +38,22 @@ pub struct NodeStats {
     pub sessions: Vec<NodeSession>,
 }
 
-/// An engine in a [`NodeStats`]: see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+/// An engine in a [`NodeStats`]; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineStats {
     /// Turns that the engine has run.
     pub turns: u64,
-    /// Sessions that it has.
+    /// Sessions on the engine.
     pub sessions: usize,
-    /// Messages that their channels sent.
+    /// Messages that its channels have sent.
     pub sent: u64,
-    /// Messages that their channels received.
+    /// Messages that its channels have received.
     pub received: u64,
-    /// Bytes that their wires carried out.
+    /// Bytes that its wires have sent.
     pub bytes_sent: u64,
-    /// Bytes that their wires carried in.
+    /// Bytes that its wires have received.
     pub bytes_received: u64,
 }
 
@@ -64,14 +64,14 @@ pub struct EngineStats {
 pub struct NodeSession {
     /// The peer's identity.
     pub peer: PeerId,
-    /// The engine that turns it: its place in [`NodeStats::engines`].
+    /// The engine that turns the session, as an index of [`NodeStats::engines`].
     pub engine: usize,
     /// The peer's address.
     pub address: SocketAddr,
     /// The fabric of the session's data.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
-    /// How its completions are polled, and why so (verbs).
+    /// The way in which the session's completions are polled, and the reason (verbs).
     pub completion_polling: Option<String>,
     /// The state of the session: connected, waiting for a connection, or ended.
     pub state: SessionState,
@@ -291,7 +291,7 @@ impl fmt::Display for NodeSession {
     }
 }
 
-/// The counts of a session by their names, those of the wire first.
+/// Returns the counts of a session by their names, those of the wire first.
 fn numbers(counters: &SessionStats) -> [(&'static str, u64); 36] {
     let &SessionStats {
         frames_sent,
@@ -377,7 +377,7 @@ fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok
     serializer.serialize_str(fabric.name())
 }
 
-/// To the microsecond.
+/// Rounds a time to a microsecond.
 pub(crate) fn rounded(time: Duration) -> Duration {
     Duration::from_micros(time.as_micros() as u64)
 }

@@ -1,4 +1,4 @@
-//! A fan-in's peers, and as it tells of them.
+//! Peers of a fan-in, and the description of them that it returns.
 
 use std::task::Waker;
 
@@ -7,19 +7,20 @@ use ibex_transport::channel::{RawMessage, ReceiveHandle};
 use super::{FanInEvent, Opening};
 use crate::{Counts, PeerAt};
 
-/// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
+/// A peer that has joined a [`FanIn`](crate::FanIn), and the counters of its channel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FanInPeer {
     /// The peer.
     pub peer: PeerAt,
-    /// Messages that arrived of it, as far as this end has seen (`sent`: at least so many were),
-    /// that were handed out (`received`), released without a gap and acknowledged without a gap.
+    /// Messages of the peer: those that arrived, as far as this end has seen (`sent`, a lower
+    /// bound), that were handed out (`received`), released without a gap, and acknowledged without
+    /// a gap.
     pub counts: Counts,
 }
 
 impl FanInPeer {
-    /// `None` if it has not joined.
+    /// Describes a member; `None` if it has not joined.
     pub(super) fn of<O: Opening>(member: &Member<O>) -> Option<Self> {
         member.has_joined.then(|| Self {
             peer: member.peer,
@@ -46,7 +47,7 @@ pub(super) struct Member<O: Opening> {
 }
 
 impl<O: Opening> Member<O> {
-    /// Hot: it may have sent already.
+    /// Makes a member that is hot, because it may have sent already.
     pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, kept: O::Kept, waker: Waker) -> Self {
         Self {
             peer,

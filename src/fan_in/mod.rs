@@ -63,7 +63,7 @@ pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
 
 impl Node {
     /// Opens the receiving ends of the channel `name` with all peers, present and future, with the
-    /// default settings and codec. A name that cannot be had is told of each peer, as
+    /// default settings and codec. If the name cannot be opened, each peer has the event
     /// [`FanInEvent::Lost`].
     ///
     /// # Errors
@@ -130,16 +130,16 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         self.gathered.try_next()
     }
 
-    /// The peers that have joined and are not gone, and how far each of their channels came;
-    /// one with several sessions is listed once for each. Never waits.
+    /// Returns the peers that have joined and are not gone, with the counters of their channels. A
+    /// peer with several sessions is listed once for each. Never waits.
     #[must_use]
     pub fn peers(&self) -> Vec<FanInPeer> {
         self.gathered.peers()
     }
 
-    /// A peer that has joined and is not gone, to open other channels with, such as one to
-    /// answer on, over the session that it was named for. A clone of it outlives the peer's end
-    /// here.
+    /// Returns a peer that has joined and is not gone. Other channels can be opened with it, for
+    /// example to answer on; they use the session that `who` names. A clone of the peer outlives
+    /// the peer's end here.
     ///
     /// ```
     /// use std::collections::HashMap;

@@ -100,8 +100,8 @@ pub struct Group<T: ?Sized, C = DefaultCodec> {
 }
 
 impl Node {
-    /// Makes a sender of the channel `name` for several peers of this node, which
-    /// [`join`](Group::join) it one by one, with the default settings and codec.
+    /// Makes a group on the channel `name`, which peers of this node [`join`](Group::join) one by
+    /// one, with the default settings and codec.
     ///
     /// ```
     /// # #[ibex::message]
@@ -133,7 +133,7 @@ impl Node {
 }
 
 impl<C> ChannelBuilder<C, &Node> {
-    /// Makes a group that nobody has joined.
+    /// Makes a group without members.
     ///
     /// # Errors
     ///
@@ -156,9 +156,9 @@ impl<T: ?Sized, C> Group<T, C> {
     /// Sets the fate of a member whose window is full. Default: [`WhenFull::Wait`], so the
     /// slowest member sets the pace of all.
     ///
-    /// [`WhenFull::DropAfter`] is measured from the first send that finds no room at the
-    /// member. Nobody keeps time between calls: it is dropped by the first send, or while one
-    /// waits, that finds it full for so long.
+    /// [`WhenFull::DropAfter`] counts from the first send that finds no room at the member. No
+    /// timer runs between calls: the member is dropped by the next send that finds it full for so
+    /// long, or while a send waits.
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.group.set_when_full(when_full);
@@ -171,8 +171,8 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
 
     /// Opens the sending end with a peer, which gets every message from the next one on.
     ///
-    /// Announces it and returns; the next send waits until the peer has opened its end. A peer
-    /// with several sessions may join once for each.
+    /// This announces the end and returns; the next send waits until the peer has opened its end. A
+    /// peer with several sessions may join once for each.
     ///
     /// # Errors
     ///
@@ -193,15 +193,15 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
 }
 
 impl<T: ?Sized, C> Group<T, C> {
-    /// The members as they are now, in the order of joining. One that is gone is listed until
+    /// Returns the present members, in the order of joining. A member that is gone is listed until
     /// a call has noticed.
     #[must_use]
     pub fn members(&self) -> Vec<GroupMember> {
         self.group.members().map(GroupMember::of).collect()
     }
 
-    /// A member that was dropped, and why, which nobody was told of yet; the earliest first.
-    /// Never waits. Of more than 64 the first are forgotten.
+    /// Returns the earliest member that was dropped and not yet returned here, and why. Never
+    /// waits. Only the last 64 are kept.
     pub fn next_lost(&mut self) -> Option<MemberLost> {
         let (parted, reason) = self.group.next_lost()?;
         Some(MemberLost::of(parted, reason))
@@ -209,14 +209,14 @@ impl<T: ?Sized, C> Group<T, C> {
 
     // ---- Progress --------------------------------------------------------------------
 
-    /// The last message's sequence; 0 before the first.
+    /// Returns the last message's sequence; 0 before the first.
     #[must_use]
     pub fn sent(&self) -> Sequence {
         self.group.last_sequence()
     }
 
-    /// Waits until every member's engine holds everything that was sent. Those that end before
-    /// are dropped.
+    /// Waits until every member's engine holds everything that was sent. Members that end before
+    /// that are dropped.
     pub fn flush(&mut self) {
         let flushed = self.group.flush(Patience::FOREVER);
         debug_assert!(flushed.is_ok(), "it waits for as long as it takes");
@@ -232,33 +232,33 @@ impl<T: ?Sized, C> Group<T, C> {
         flushed.map_err(|peer| FlushTimeout { peer })
     }
 
-    /// Delivers what was sent to every member's engine, then ends all channels. Returns those
-    /// that were lost and that nobody was told of.
+    /// Delivers everything that was sent to every member's engine, then ends all channels. Returns
+    /// the members that were lost and not yet returned by [`next_lost`](Self::next_lost).
     pub fn close(mut self) -> Vec<MemberLost> {
         self.group.close();
         self.flush();
         std::iter::from_fn(|| self.next_lost()).collect()
     }
 
-    /// Gives up: no member's channel ends in order. As [`Sender::abort`](crate::Sender::abort).
+    /// Breaks off, so that no member's channel ends in order, as
+    /// [`Sender::abort`](crate::Sender::abort) does.
     pub fn abort(mut self) {
         self.group.break_off(CloseReason::Aborted);
     }
 
     // ---- Acknowledgements ------------------------------------------------------------
 
-    /// The last message that at least `quorum` members have acknowledged, as far as this end
-    /// has heard; 0 if there is none.
+    /// Returns the last message that at least `quorum` members have acknowledged, as far as this
+    /// end has heard; 0 if there is none.
     #[must_use]
     pub fn acked(&self, quorum: usize) -> Sequence {
         self.group.acknowledged(quorum)
     }
 
-    /// Waits until at least `quorum` members have acknowledged message `sequence`, whoever is
-    /// first. It asks all of them and is woken by each, so a slow one delays nobody else's
-    /// answer.
+    /// Waits until at least `quorum` members have acknowledged message `sequence`, whichever they
+    /// are. All members are asked, and each can wake the call, so a slow one delays nothing.
     ///
-    /// A sequence or a quorum of 0 is there at once.
+    /// With a sequence or a quorum of 0 it returns at once.
     ///
     /// # Errors
     ///
