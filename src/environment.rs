@@ -1,7 +1,7 @@
-//! `IBEX_*` variables: what the site knows and the program does not.
+//! `IBEX_*` variables, by which a site overrides a program.
 //!
-//! A pure parser: names and values in, overrides and warnings out, or the first error. What
-//! each variable means stands in the documentation of [`NodeBuilder`](crate::NodeBuilder).
+//! A pure parser: names and values in, overrides and warnings out, or the first error.
+//! [`NodeBuilder`] documents each variable.
 #![forbid(unsafe_code)]
 
 use std::{env, fmt, time::Duration};
@@ -14,7 +14,7 @@ use crate::Fabric;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Environment {
-    /// Variables that were set and took the place of what the program said, or the default.
+    /// Variables that replaced the program's setting, or the default.
     pub overrides: Vec<Override>,
     /// Variables without effect. Each is also a [`tracing`] warning.
     pub warnings: Vec<EnvironmentWarning>,
@@ -34,11 +34,11 @@ pub struct Override {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnvironmentWarning {
-    /// There is no such variable.
+    /// No variable has this name.
     Unknown {
         /// The variable's name.
         variable: String,
-        /// The one that may have been meant.
+        /// The variable that may have been meant.
         nearest: Option<&'static str>,
     },
     /// The variable concerns a fabric that this build does not have.
@@ -70,16 +70,16 @@ pub(crate) struct Site {
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
-    /// Key that names a partition.
+    /// The key that names a partition.
     pub(crate) partition_key: Option<u16>,
-    /// In bytes; one that a port can have.
+    /// An MTU in bytes, which a port can have.
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) completion_polling: Option<CompletionPolling>,
     pub(crate) fail_over_after: Option<Duration>,
     pub(crate) environment: Environment,
 }
 
-/// A variable: its name, and what it may be.
+/// A variable: its name, and its allowed values.
 struct Variable {
     name: &'static str,
     range: &'static str,
@@ -164,7 +164,7 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// Beginnings of names that are for ibex's own tests and tools.
+/// Prefixes of names that are for ibex's own tests and tools.
 const TOOLS: &[&str] = &[
     "IBEX_TEST_",
     "IBEX_CONFORMANCE_",
@@ -179,7 +179,7 @@ const PREFIX: &str = "IBEX_";
 /// Prefix of the variables that concern verbs.
 const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
-/// Variables whose names begin with `IBEX_`, of the process.
+/// Returns the process's variables whose names begin with `IBEX_`.
 pub(crate) fn of_process() -> Vec<(String, String)> {
     let all = env::vars_os();
     all.filter_map(|(name, value)| {
@@ -189,7 +189,7 @@ pub(crate) fn of_process() -> Vec<(String, String)> {
     .collect()
 }
 
-/// Reads the variables whose names begin with `IBEX_`; others are none of ours.
+/// Reads the variables whose names begin with `IBEX_`, and ignores others.
 pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableError> {
     let mut site = Site::default();
     for (name, value) in variables {
@@ -239,8 +239,8 @@ fn take_fabrics(site: &mut Site, value: &str) -> Option<()> {
     Some(())
 }
 
-/// The known name that ends alike, else the one that differs least, if it is not another one
-/// altogether.
+/// Returns the known name that ends alike, or else the one that differs least, unless it is
+/// altogether different.
 fn nearest(name: &str) -> Option<&'static str> {
     let tail = &name[PREFIX.len() - 1..];
     let known = || VARIABLES.iter().map(|variable| variable.name);

@@ -39,8 +39,8 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// 128 random bits that the kernel draws at boot, the same in every container;
-/// see random(4).
+/// 128 random bits that the kernel draws at boot, the same in every container; see
+/// [random(4)](https://man7.org/linux/man-pages/man4/random.4.html).
 fn boot_id() -> io::Result<Option<[u8; 16]>> {
     match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
         Ok(text) => Ok(parse_uuid(&text)),
@@ -49,8 +49,9 @@ fn boot_id() -> io::Result<Option<[u8; 16]>> {
     }
 }
 
-/// The inode of one of this process's namespaces; see namespaces(7). In a container that has
-/// another one's /proc there is no `self`, and the number of this process would mean nothing to
+/// The inode of one of this process's namespaces; see
+/// [namespaces(7)](https://man7.org/linux/man-pages/man7/namespaces.7.html). In a container that
+/// has another one's /proc there is no `self`, and the number of this process would mean nothing to
 /// others anyhow.
 fn namespace(kind: &str) -> Option<u64> {
     Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino())

@@ -57,8 +57,8 @@ pub(super) struct Pending {
 }
 
 /// The end of a connection whose peer may still be sending. To close it with bytes unread would
-/// have the kernel send a reset, which takes from the peer what was said last (RFC 1122,
-/// section 4.2.2.13).
+/// have the kernel send a reset, which takes from the peer what was said last ([RFC 1122, section
+/// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
 struct Farewell {
     until: Instant,
     /// Bytes that are still heard out.

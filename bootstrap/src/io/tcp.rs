@@ -64,9 +64,9 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// An idle connection whose peer's host is gone is noticed after
-/// `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s. A busy one
-/// is not covered by keepalive; see tcp(7).
+/// An idle connection whose peer's host is gone is noticed after `KEEPALIVE_IDLE +
+/// KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s. A busy one is not covered by keepalive; see
+/// [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;

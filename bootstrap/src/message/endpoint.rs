@@ -103,7 +103,8 @@ impl Endpoint {
 }
 
 impl ShmEndpoint {
-    /// Longest abstract name: `sun_path` of unix(7) less its leading zero byte.
+    /// Longest abstract name: `sun_path` of
+    /// [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html) less its leading zero byte.
     pub const MAX_NAME_BYTES: usize = 107;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<ShmEndpoint, MessageError> {
@@ -159,7 +160,7 @@ impl VerbsEndpoint {
     fn check(&self) -> Result<(), MessageError> {
         let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
         let fields = [
-            // 0 and 1 are the fabric's management.
+            // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
             ("queue pair number", self.queue_pair, self.queue_pair > 1),
             ("mtu", self.mtu_bytes.into(), is_mtu),
             (

@@ -1,13 +1,12 @@
 //! Short messages with at most one descriptor each, over a connected
 //! `SOCK_SEQPACKET` Unix socket.
 //!
-//! The kernel keeps message bounds, so a message and its descriptor arrive
-//! together or not at all. A process that may open no more descriptors would lose
-//! the one and get the other (`MSG_CTRUNC`, unix(7)), so a message is peeked at,
-//! which brings its descriptor and leaves it where it is, and taken once that is
-//! here. Every call is non-blocking. Whatever a hostile peer attaches, no
-//! descriptor leaks or is closed here: what is too much for a message stays where it is, and
-//! goes with the socket.
+//! The kernel keeps message bounds, so a message and its descriptor arrive together or not at all.
+//! A process that may open no more descriptors would lose the one and get the other (`MSG_CTRUNC`,
+//! [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html)), so a message is peeked at, which
+//! brings its descriptor and leaves it where it is, and taken once that is here. Every call is
+//! non-blocking. Whatever a hostile peer attaches, no descriptor leaks or is closed here: what is
+//! too much for a message stays where it is, and goes with the socket.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};

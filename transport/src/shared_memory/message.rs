@@ -16,8 +16,9 @@ const _: () = assert!(MAX_ENCODED_BYTES <= super::MAX_MESSAGE_BYTES);
 pub enum Message {
     /// The first message of each side.
     Hello {
-        /// True if the sleeper's half of a doorbell is membarrier(2). If either side says no, both
-        /// use fences.
+        /// True if the sleeper's half of a doorbell is
+        /// [membarrier(2)](https://man7.org/linux/man-pages/man2/membarrier.2.html). If either side
+        /// says no, both use fences.
         asymmetry: bool,
     },
     /// A control segment of the sender of this message, which comes with it.

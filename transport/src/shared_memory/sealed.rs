@@ -11,7 +11,8 @@
 //!   a `&mut` into them sound whatever the peer does;
 //! - the peer's mapping stays readable whatever the owner does.
 //!
-//! See memfd_create(2), fcntl(2) "File Sealing".
+//! See [memfd_create(2)](https://man7.org/linux/man-pages/man2/memfd_create.2.html),
+//! [fcntl(2)](https://man7.org/linux/man-pages/man2/fcntl.2.html) "File Sealing".
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -1,10 +1,11 @@
 //! The effect of each thing that a device can say on a session, as a table: `reactions.txt`.
 //!
-//! Each row is driven through the fake provider: a session in a state, something that happens,
-//! what the first node does about it, and what becomes of the session and its messages when
-//! there is a way to the peer again. Facts of one kind with one outcome share a line.
-//! `IBEX_REWRITE_TABLES=1` writes the table anew. Statuses are those of ibv_poll_cq(3), events
-//! those of ibv_get_async_event(3).
+//! Each row is driven through the fake provider: a session in a state, something that happens, what
+//! the first node does about it, and what becomes of the session and its messages when there is a
+//! way to the peer again. Facts of one kind with one outcome share a line. `IBEX_REWRITE_TABLES=1`
+//! writes the table anew. Statuses are those of
+//! [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), events those of
+//! [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
 
 mod row;
 
