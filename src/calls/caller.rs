@@ -15,18 +15,19 @@ use super::{
 };
 use crate::message::DefaultCodec;
 
-/// Calls a service of a peer. Made by [`Peer::caller`](crate::Peer::caller) or, with settings, by
-/// [`Peer::calls`](crate::Peer::calls).
+/// Calls a service of a peer. [`Peer::caller`](crate::Peer::caller) opens one, or
+/// [`Peer::calls`](crate::Peer::calls) with settings.
 ///
-/// Clones share one pair of channels. Any number of threads and tasks may call at a time, each
-/// waits for its own reply, and replies come in any order. As many calls as
-/// [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) says are under way at a time; further
-/// ones wait for their turn, in the order in which they came. Calls that wait for the peer to open
-/// the service, or for room in the channel, may overtake each other: where the order matters, a call
-/// follows the answer to the one before.
+/// Clones share one pair of channels. Any number of threads and tasks may call at a time. Each
+/// waits for its own reply, and replies come in any order.
 ///
-/// While the session lives each request is given to a handler at most once, over outages too;
-/// [`CallError::execution`] says what is certain of a call that failed.
+/// Up to [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) calls are under way at a
+/// time, and further ones wait for their turn in the order in which they came. Calls that wait for
+/// the peer to open the service, or for room in the channel, may overtake each other. If the order
+/// matters, wait for each answer before the next call.
+///
+/// While the session lives, a handler gets each request at most once, even across broken
+/// connections. [`CallError::execution`] says how much is certain of a call that failed.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -61,7 +62,7 @@ pub struct CallerStats {
     pub in_flight: usize,
     /// Calls that wait for their turn.
     pub queued: usize,
-    /// Frames of the peer that were of no call: late replies to calls that were cancelled, and what
+    /// Frames of the peer that belong to no call: late replies to cancelled calls, and frames that
     /// no service of ibex sends.
     pub strays: u64,
 }
@@ -119,14 +120,14 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     /// Calls, for a task. Nothing is sent before the first poll.
     ///
-    /// Dropping the future cancels the call: a request that did not go out is not sent, and the
-    /// handler of one that did is told, by [`Request::cancelled`](crate::calls::Request::cancelled). The
-    /// deadline counts from this call on.
+    /// Dropping the future cancels the call. A request that did not go out is not sent. If it did
+    /// go out, its handler learns it by [`Request::cancelled`](crate::calls::Request::cancelled).
+    /// The deadline counts from this call on.
     ///
     /// # Errors
     ///
-    /// As [`call`](Self::call), but that it waits for as long as it takes until the peer has opened
-    /// its service.
+    /// Errors are those of [`call`](Self::call), except that it waits without limit until the peer
+    /// has opened its service.
     pub fn call_async<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
         CallAsync::new(self.line.clone(), &self.options, None, request)
     }

@@ -1,5 +1,4 @@
-//! Errors of calls: those of the application beside those of the way to it, and how much is
-//! certain.
+//! Errors of calls: the application's, those of the way to it, and how much is certain.
 
 use std::fmt;
 
@@ -14,7 +13,7 @@ use crate::SettingError;
 /// How far a failed call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// No handler got the request, and none will: it may be sent again.
+    /// No handler got the request, and none will, so it may be sent again.
     NotExecuted,
     /// A handler may have got the request, or may yet get it.
     Unknown,
@@ -24,8 +23,8 @@ pub enum Execution {
 
 /// Error of the application: a handler's answer to a call that it could not serve.
 ///
-/// A service whose errors are types of its own makes them part of the reply, as in
-/// `peer.caller::<Request, Result<Reply, Refusal>>(..)`; they are read in place as well.
+/// A service with error types of its own makes them part of the reply, as in
+/// `peer.caller::<Request, Result<Reply, Refusal>>(..)`. They are then read in place too.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text} (code {code})")]
 #[non_exhaustive]
@@ -42,16 +41,16 @@ pub struct Failure {
 pub enum Refused {
     /// The call's deadline had passed before a handler could get the request.
     Expired,
-    /// The caller has more calls under way than the service takes of one peer.
+    /// The caller has more calls under way than the service takes from one peer.
     Overloaded,
     /// The request's bytes are not valid.
     Invalid,
     /// The service ended before a handler got it.
     Closed,
-    /// The handler handed it back by [`Request::refuse`](crate::calls::Request::refuse).
+    /// The handler handed the request back by [`Request::refuse`](crate::calls::Request::refuse).
     ByHandler,
-    /// The node that serves [drains](crate::Node::drain) and begins no call any more: send it to
-    /// another node, or again to the one that comes in its place.
+    /// The serving node [drains](crate::Node::drain) and begins no more calls. Send the call to
+    /// another node, or again to the node that takes its place.
     Draining,
     /// A reason that this release does not know.
     Other(u16),
@@ -176,7 +175,7 @@ pub enum CallError {
         /// True if the peer had opened the service.
         is_open: bool,
     },
-    /// The handler dropped the request without an answer, as by a panic.
+    /// The handler dropped the request without an answer, for example by a panic.
     #[error(
         "service \"{service}\" of {peer}: the handler dropped the request without an answer; \
          {MAY_BE_EXECUTED}"
@@ -239,8 +238,8 @@ impl CallError {
         }
     }
 
-    /// The error of a call whose attempts before this one failed with `before`: if a handler may
-    /// have executed one of them, that it certainly did not execute the last says nothing.
+    /// Combines the error of a call's last attempt with that of earlier attempts. If a handler may
+    /// have executed one of those, it does not matter that it certainly did not execute the last.
     pub(super) fn behind(self, before: Option<Self>) -> Self {
         match before {
             Some(before)
@@ -280,7 +279,7 @@ pub enum AnswerError {
     /// More than one reply was to be sent to a call that takes one.
     #[error("the call takes one reply and no stream; answer it with `reply`")]
     NotAStream,
-    /// The channel of replies did not take it. The caller hears that there is no answer.
+    /// The channel of replies did not take the reply. The caller hears that there is no answer.
     #[error("the answer was not sent: {0}")]
     NotSent(SendError),
 }
@@ -289,7 +288,7 @@ pub enum AnswerError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceError {
-    /// A service of the node has the name, for all peers or for one.
+    /// A service of the node has the name already, for all peers or for one.
     #[error(
         "this node has a service \"{name}\" already, for all peers or for one of them; drop it, or \
          choose another name"
@@ -310,7 +309,7 @@ pub enum ServiceError {
 /// Why no more replies come over a channel.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
-    /// The service has answered what it had begun, and begins nothing.
+    /// The service has answered every call that it had begun, and begins no more.
     Drained,
     /// The channel has ended, as the text says.
     Lost(String),
@@ -332,7 +331,7 @@ impl Over {
 
 ibex_base::debug_as_display!(CallError, AnswerError, ServiceError);
 
-/// Consequence and advice where [`Execution::Unknown`] is all that is certain.
+/// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
                                executed twice";
 

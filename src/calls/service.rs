@@ -36,15 +36,16 @@ use crate::{
     fan_in::Gathered, message::DefaultCodec,
 };
 
-/// Serves calls. Made by [`Node::service`] for all peers, or by
-/// [`Peer::service`](crate::Peer::service) for one.
+/// Serves calls. [`Node::service`] opens one for all peers, and
+/// [`Peer::service`](crate::Peer::service) one for a single peer.
 ///
-/// It gives out requests one after the other; each may be answered at once, or be handed to another
-/// thread or task and be answered whenever it is ready, in any order. Nothing runs by itself: a
-/// request waits until it is asked for, and its caller with it.
+/// A service returns requests one after the other. Each may be answered at once, or moved to
+/// another thread or task and answered whenever it is ready, in any order. Nothing runs by itself:
+/// a request waits until it is asked for, and its caller waits with it.
 ///
-/// Dropping it refuses the requests that it holds and nobody got, so that their callers know them
-/// as [not executed](crate::calls::Execution::NotExecuted). Handlers that have theirs may still answer.
+/// Dropping the service refuses the requests that no handler has taken, so that their callers know
+/// them as [not executed](crate::calls::Execution::NotExecuted). Handlers may still answer the
+/// requests that they have.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -154,8 +155,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         Self { hub, _name: name }
     }
 
-    /// The next request, of whichever caller; `None` when the node was closed, or, of a service for
-    /// one peer, when that closed its caller. Waits while nothing is there.
+    /// Returns the next request of any caller. `None` when the node was closed or, for a service of
+    /// one peer, when that peer closed its caller. Waits while there is none.
     ///
     /// # Errors
     ///
@@ -211,7 +212,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Stream for Service<Q, R, C> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
-    /// Takes in what has come, as far as that is worth it for the next request, and gives that;
+    /// Takes in arrived frames, as far as the next request needs it, and returns that request.
     /// `Some(Ok(None))` and an error are the end.
     fn look_for(&self, source: &mut Source<Q, R, C>) -> Option<super::Taken<Q, R, C>> {
         while source.backlog.len() < LOOK_AHEAD {
@@ -302,8 +303,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         self.shared.waiting.load(Ordering::Acquire) > 0 || self.runtime.is_draining()
     }
 
-    /// Takes in all that has come, for handlers that wait, and sees to it that what comes next is
-    /// told.
+    /// Takes in everything that has come, for handlers that wait, and has later arrivals reported.
     fn take_all(&self, source: &mut Source<Q, R, C>) {
         loop {
             while let Some(asked) = source.find() {
@@ -323,7 +323,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Leaves the waker, unless it is there. Returns whether something came in between.
+    /// Leaves the waker, unless it is there already. Returns whether a frame came in between.
     fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
             return false;
@@ -361,7 +361,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Something has come: for the task that waits for a request, or for handlers.
+    /// Wakes the task that waits for a request, or handlers, because frames have come.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Release);
         if self.is_attended() {
@@ -410,6 +410,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, 
     }
 }
 
-/// Requests that are taken in before the first of them is given out: a caller that has left, or a
-/// deadline that has passed meanwhile, is seen before a handler gets the request.
+/// Number of requests that are taken in before the first is returned. A caller that has left, or a
+/// deadline that has passed meanwhile, is then seen before a handler gets the request.
 const LOOK_AHEAD: usize = 32;
