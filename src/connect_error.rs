@@ -7,8 +7,8 @@ use ibex_bootstrap::{DialError, HandshakeError};
 
 /// The error of [`Node::connect`](crate::Node::connect): no session with a peer.
 ///
-/// Its text says who was dialed, what happened there, what follows and what to do.
-/// [`kind`](Self::kind) is for programs that decide by it.
+/// Its text says which address was dialed, what happened there, what follows and what to do.
+/// Programs decide by [`kind`](Self::kind).
 ///
 /// ```
 /// use ibex::{ConnectErrorKind, Node, Peer};
@@ -63,7 +63,7 @@ enum Failure {
 }
 
 impl ConnectError {
-    /// The error of a process that lacks what a session with `address` needs.
+    /// Makes the error of a process that lacks what a session with `address` needs.
     pub(crate) fn environment(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
         Self(Box::new(Failure::Environment { address, error }))
@@ -88,8 +88,7 @@ impl ConnectError {
         }
     }
 
-    /// Returns whether a later attempt may succeed although nobody changes a setting or an
-    /// address.
+    /// Returns whether a later attempt may succeed without a change of settings or addresses.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(

@@ -107,7 +107,7 @@ impl NodeSettings {
         Ok(())
     }
 
-    /// Checks that callers turn one engine alone, and that each has some credit of its own.
+    /// Checks that callers turn one engine alone, and that each engine has some credit of its own.
     fn check_io_threads(&self) -> Result<(), SettingConflict> {
         if self.driver == Driver::Caller && self.io_threads > 1 {
             return Err(SettingConflict {
@@ -147,7 +147,8 @@ impl NodeSettings {
         })
     }
 
-    /// Bytes that peers may make the nodes of this process hold, as far as this one goes.
+    /// Returns the bytes that peers may make the nodes of this process hold, as far as this node is
+    /// concerned.
     pub(crate) fn memory_limit(&self) -> u64 {
         let default = || process_memory_limit().map_or(UNKNOWN_LIMIT, |most| most / 4);
         self.memory_limit
@@ -204,7 +205,7 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     Ok(())
 }
 
-/// The least credit that is of use to an engine: a session over tcp may hold so much.
+/// The least credit that is of use to an engine, since one TCP session may hold as much.
 const LEAST_CREDIT: u64 = 1 << 20;
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;

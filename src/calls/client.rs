@@ -1,8 +1,8 @@
 //! A service's view of one of its callers: the way back to it, and its calls that handlers have.
 //!
-//! A call is found by its number, which is below the limit, and is the one meant if its generation
-//! is. A caller that has cancelled a call may give its number to another at once; the first one's
-//! handler then finds that its call is not there, which is: cancelled.
+//! A call is found by its number, which is below the limit, and by its generation. A caller that
+//! has cancelled a call may give its number to another one at once. The first call's handler then
+//! does not find its call, which means that it was cancelled.
 
 use std::{
     mem,
@@ -126,7 +126,7 @@ struct Calls {
     by_number: Vec<Entry>,
     /// The caller is gone.
     is_gone: bool,
-    /// When the next handler is woken because its call's time is over.
+    /// The time at which the next handler is woken because its call's deadline has passed.
     alarm: Option<Instant>,
 }
 
@@ -302,7 +302,7 @@ impl Client {
         self.free_name();
     }
 
-    /// Another caller of the name may be answered, while handlers of this one have yet to end.
+    /// Lets another caller of the name be answered, although handlers of this one have yet to end.
     pub(super) fn free_name(&self) {
         if let Some(outbox) = self.outbox.get() {
             outbox.free_name();
@@ -348,7 +348,7 @@ impl Client {
         }
     }
 
-    /// Has a handler woken by the next word of its caller, and when its call's time is over.
+    /// Has a handler woken by the next word of its caller, and at its call's deadline.
     pub(super) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
         let (_before, alarm) = {
             let mut calls = self.calls();
@@ -400,7 +400,8 @@ impl Client {
         self.say(header, String::new());
     }
 
-    /// There is room for what waits to be said, or somebody's time is over.
+    /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
+    /// passed.
     fn has_news(&self) {
         if let Some(outbox) = self.outbox.get() {
             outbox.has_room();

@@ -1,8 +1,8 @@
-//! The sending end of a service's channel: many write to it, one after the other, and nobody
+//! The sending end of a service's channel. Many threads write to it, one after the other, and none
 //! waits inside.
 //!
-//! What has to be said without waiting, that a call is cancelled or got no answer, is a *notice*:
-//! it goes out at once where there is room, and else before the next message.
+//! A *notice* is said without waiting: a call is cancelled, or got no answer. It goes out at once
+//! if there is room, and otherwise before the next message.
 
 use std::{
     collections::VecDeque,
@@ -40,11 +40,12 @@ pub(super) struct Outbox {
     /// There may be notices.
     has_notices: AtomicBool,
     notices: Mutex<VecDeque<Notice>>,
-    /// More than these are never due at a time to a peer that takes its messages.
+    /// Limit of the notices that are due at a time to a peer that takes its messages.
     max_notices: usize,
     /// Left at the channel's end, to be called when there is room.
     waker: Waker,
-    /// The waker was taken back by who found room, and others wait for it: they are woken instead.
+    /// True if a thread that found room took the waker back while others wait for room. They are
+    /// woken instead.
     owes_wake: AtomicBool,
     /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
@@ -119,7 +120,8 @@ impl Outbox {
         opened
     }
 
-    /// Ends the channel in order, behind what was sent; at once, or when who sends leaves.
+    /// Ends the channel in order, behind what was sent, either at once or when the sending thread
+    /// leaves.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.attend();
@@ -134,16 +136,16 @@ impl Outbox {
         is_open
     }
 
-    /// Lets another end of the name be opened, though this one may be in use yet.
+    /// Lets another end of the name be opened, although this one may still be in use.
     pub(super) fn free_name(&self) {
         if let Some(end) = self.end.get() {
             self.session.free_name(*end);
         }
     }
 
-    /// Sends a frame; waits for room until `deadline`, and for the peer's open no longer than
-    /// `open_timeout`. `header` is asked again at each attempt, since time passes; where it
-    /// answers `None` nobody wants the frame any more.
+    /// Sends a frame. Waits for room until `deadline`, and for the peer's open no longer than
+    /// `open_timeout`. `header` is asked again at each attempt, since time passes. `None` from it
+    /// means that the frame is no longer wanted.
     #[inline]
     pub(super) fn send<T: ?Sized, C: Codec<T>>(
         &self,
@@ -241,7 +243,7 @@ impl Outbox {
         self.wake_if_owed();
     }
 
-    /// Has those look again who waited by the waker that was taken back.
+    /// Wakes those that waited by the waker that was taken back, so that they look again.
     #[inline]
     fn wake_if_owed(&self) {
         if self.owes_wake.load(Ordering::Acquire) && self.owes_wake.swap(false, Ordering::AcqRel) {
@@ -361,7 +363,7 @@ impl Outbox {
         }
     }
 
-    /// The error for a peer that has not opened its end in all of `open_timeout`.
+    /// Returns the error for a peer that has not opened its end within `open_timeout`.
     fn not_opened(&self) -> Option<SendError> {
         let mut sending = self.sending.hold();
         let opened = sending.handle.as_mut()?;

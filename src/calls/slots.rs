@@ -1,13 +1,13 @@
-//! The calls of one caller: who waits for a place, for an answer, and what has come.
+//! The calls of one caller: those that wait for a place, those that wait for an answer, and the
+//! answers that have come.
 //!
-//! Pure state behind one short lock; wakers come out of it and are called by whoever has
-//! unlocked it.
+//! Pure state behind one short lock. Wakers come out of it, and are called after unlocking.
 //!
-//! 1. A call has an entry from its first poll to its end, and a *number* while it is under way:
-//!    there are as many numbers as calls may be under way. Those without wait in a queue.
-//! 2. The peer names a call by its number and the generation of its entry. What names another
-//!    generation is a stray: counted and dropped.
-//! 3. What has come for a call lies in its entry, a stream's up to its window.
+//! 1. A call has an entry from its first poll to its end, and a *number* while it is under way.
+//!    There are as many numbers as calls may be under way. Calls without a number wait in a queue.
+//! 2. The peer names a call by its number and the generation of its entry. A frame that names
+//!    another generation is a stray, which is counted and dropped.
+//! 3. Frames of a call lie in its entry; those of a stream up to its window.
 
 #![forbid(unsafe_code)]
 
@@ -39,10 +39,10 @@ pub(super) struct Slots {
     // Who waits.
     /// Calls with wakers.
     waiting: usize,
-    /// The call whose task takes in what comes and looks at its own entry behind that: it needs no
+    /// The call whose task takes in frames and then looks at its own entry, so that it needs no
     /// wake-up.
     looking: Option<Key>,
-    /// When the next call is woken because its time is over, as far as that is arranged.
+    /// The time at which the next call is woken at its deadline, as far as that is arranged.
     alarm: Option<Instant>,
     /// No more answers come.
     over: Option<Over>,
@@ -123,7 +123,8 @@ impl Slots {
         }
     }
 
-    /// An entry for a call, and its name if it may be sent at once. `window` is of a stream.
+    /// Makes an entry for a call. Returns its name, if it may be sent at once. `window` is that of
+    /// a stream.
     pub(super) fn claim(
         &mut self,
         deadline: Option<Instant>,
@@ -232,7 +233,8 @@ impl Slots {
         }
     }
 
-    /// An item of a stream was taken: how many more may come, once that is worth a frame.
+    /// Counts an item of a stream that was taken. Returns how many more may come, once that is
+    /// worth a frame.
     pub(super) fn item_taken(&mut self, key: Key) -> Option<u16> {
         let entry = self.entry(key)?;
         entry.taken += 1;
@@ -342,7 +344,8 @@ impl Slots {
         wakers
     }
 
-    /// Copies out what has lain here in place, so that it does not stop what comes behind it.
+    /// Copies out the replies that lie here in place, so that they do not stop what comes behind
+    /// them.
     pub(super) fn copy_out(&mut self) {
         let landed = self.entries.iter_mut().flat_map(|entry| &mut entry.landed);
         landed.for_each(|landed| landed.body.copy_out());

@@ -29,13 +29,14 @@ pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     Node(Gathered<Asking<Q, R, C>>),
-    /// With the place of the only caller, until its channel has ended.
+    /// The receiving end of a single peer's requests, with the place of that caller until its
+    /// channel has ended.
     Peer(ReceiveHandle, Seat),
     Nobody,
 }
 
-/// Requests that wait for a handler. The first of them lie where they came in; those behind are
-/// copied out, so that what is said to handlers comes through behind them.
+/// Requests that wait for a handler. The first ones lie where they came in. Later ones are copied
+/// out, so that words to handlers come through behind them.
 pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     requests: VecDeque<Request<Q, R, C>>,
     copied_bytes: usize,
@@ -111,8 +112,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    /// The next frame; else `waker` is called when there is one. A task may look for a moment before
-    /// that, and a waker may not.
+    /// Returns the next frame. If there is none, `waker` is called when there is. A task may look
+    /// for a moment before that, and a waker may not.
     pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<Asked>> {
         loop {
             let taken = match &mut self.from {

@@ -9,7 +9,7 @@ use crate::{OpenError, PeerAt};
 /// An event of one of a fan-in's peers; see [`FanIn::next`]. `M` is a [`Message`](crate::Message).
 #[derive(Debug)]
 pub enum FanInEvent<M> {
-    /// A peer has opened its sender. One with several sessions joins once for each.
+    /// A peer has opened its sender. A peer with several sessions joins once for each.
     Joined(PeerAt),
     /// The peer sent a message.
     Message(PeerAt, M),

@@ -46,11 +46,11 @@ pub(crate) struct Gathered<O: Opening> {
     task_wait: GatheringWait,
 }
 
-/// Looks at a peer that has nothing before it is left alone until it tells.
+/// Number of looks at a peer that has nothing before it is left alone until it tells.
 pub(super) const HOT_LOOKS: u32 = 64;
 
 impl<O: Opening> Gathered<O> {
-    /// Opens the receiving end with every peer that is there, and with those that come.
+    /// Opens the receiving end with every present and future peer.
     pub(crate) fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
         Ok(Self {
             template: template.checked()?,
@@ -117,8 +117,8 @@ impl<O: Opening> Gathered<O> {
 
     // ---- Waiting as a task -----------------------------------------------------------
 
-    /// Polls for what comes next. A waker, which holds up its caller, may not look for a moment
-    /// before it is pending; a task may.
+    /// Polls for the next event. A task may look for a moment before it is pending. A waker may
+    /// not, because it holds up its caller.
     pub(crate) fn poll_for(
         &mut self,
         context: &mut Context<'_>,
@@ -133,7 +133,8 @@ impl<O: Opening> Gathered<O> {
         event
     }
 
-    /// Finds what is there, for who left a waker by another poll: notes how soon it came.
+    /// Returns an event for a caller that left a waker in an earlier poll, and notes how soon it
+    /// came.
     pub(crate) fn find_awaited(&mut self) -> Option<FanInEvent<O::Message>> {
         let found = self.find();
         if found.is_some() {
@@ -142,7 +143,7 @@ impl<O: Opening> Gathered<O> {
         found
     }
 
-    /// Lets out what was acknowledged, where callers turn the engine.
+    /// Sends acknowledgements out, where callers turn the engine.
     pub(crate) fn let_out(&self) {
         self.gathering.poll();
     }
@@ -283,8 +284,8 @@ impl<O: Opening> Gathered<O> {
         self.hot.push(number);
     }
 
-    /// A member is at its end, unless it can be received from later. While its session lives the
-    /// peer may open its sender again, and meets an end of its own again.
+    /// Ends a member, unless more can be received from it later. While its session lives the peer
+    /// may open its sender again, and finds an end of its own.
     fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<O::Message>> {
         if error.spares_channel() {
             self.turn += 1;
@@ -320,7 +321,7 @@ impl<O: Opening> Gathered<O> {
         }
     }
 
-    /// In a fork of the process all peers are lost, and nothing else comes.
+    /// Loses all peers in a fork of the process, where nothing else comes.
     #[cold]
     fn find_after_fork(&mut self) -> Option<FanInEvent<O::Message>> {
         if self.live > 0 {

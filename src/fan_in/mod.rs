@@ -44,8 +44,8 @@ mod opening;
 /// - **Joining.** A peer joins when it opens its sender of the name. When it drops that sender and opens
 ///   another, it joins again.
 /// - **Order.** Messages of a peer arrive in order. Peers that have messages take turns.
-/// - **Cost.** Idle peers cost nothing. Whoever wakes the fan-in says which peer it was, so nothing is
-///   polled while it sleeps, and no thread stands in between.
+/// - **Cost.** Idle peers cost nothing. A wake-up says which peer it comes from, so nothing is
+///   polled while the fan-in sleeps, and no thread stands in between.
 /// - **One receiver for a name.** A fan-in opens the receiving end of the name with every peer, so a
 ///   [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
 /// - **Only calls make progress.** A fan-in opens ends and takes peers in while it is called, not in
@@ -79,7 +79,7 @@ impl Node {
 }
 
 impl<C> ChannelBuilder<C, &Node> {
-    /// Opens the receiving end with every peer that is there, and with those that come.
+    /// Opens the receiving end with every present and future peer.
     ///
     /// # Errors
     ///
