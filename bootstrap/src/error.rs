@@ -1,8 +1,8 @@
 //! Errors of the meeting of two nodes, as diagnoses: the peer, the step, the finding, its
 //! consequence, and what to do.
 //!
-//! A text has its cause in it, so `source()` does not give that once more: a field that would
-//! be taken for the source by its name is written `r#source`.
+//! The text includes the cause, so `source()` does not return it again. A field whose name would
+//! make it the source is written `r#source`.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -65,8 +65,8 @@ pub enum HandshakeError {
         /// The error of TLS.
         problem: TlsError,
     },
-    /// The other end is this node itself. Among authenticated nodes, somebody may have passed a
-    /// node's connection back to it.
+    /// The other end is this node itself. Among authenticated nodes, a third party may have passed
+    /// a node's connection back to it.
     #[error(
         "the node there is this node itself; an authenticated node has no session with itself: \
          check the address, and use a channel of the standard library within one process"
@@ -214,7 +214,7 @@ pub enum Garbling {
 
 impl HandshakeError {
     /// Returns whether bytes that changed, went missing or were doubled on their way may have led
-    /// to this error. If not, the checksums show that both ends heard what the other said.
+    /// to this error. If not, the checksums show that both ends heard each other correctly.
     pub(crate) fn may_be_garbling(&self) -> bool {
         match self {
             HandshakeError::Garbled { .. }
@@ -285,7 +285,7 @@ pub enum DialError {
         /// The resolver's last error.
         r#source: io::Error,
     },
-    /// The host was there in all the time given, and nobody listened on the port: the last
+    /// The host was there in all the time given, but no process listened on the port: the last
     /// attempt was refused at each address.
     #[error(
         "{address}: nobody listens there, connections were refused for {:?} ({attempts} attempts; \
@@ -318,7 +318,7 @@ pub enum DialError {
         /// The last attempt and its result.
         last: String,
     },
-    /// Somebody answered, and the conversation failed.
+    /// A host answered, and the conversation failed.
     #[error("{address}{}: {source}", elsewhere(address, *peer))]
     Handshake {
         /// The address as the caller gave it.
@@ -390,7 +390,7 @@ pub enum ResumeError {
         /// The node that is there now.
         identity: NodeIdentity,
     },
-    /// Somebody answered, and the conversation failed.
+    /// A host answered, and the conversation failed.
     #[error("{address}: {source}")]
     Handshake {
         /// The address that answered.
@@ -445,7 +445,7 @@ impl ResumeError {
 pub struct ListenError {
     /// Where.
     pub address: SocketAddr,
-    /// The system call, by what it was for.
+    /// The purpose of the system call that failed.
     pub action: &'static str,
     /// The system's error.
     pub r#source: io::Error,
@@ -500,8 +500,8 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
     }
 }
 
-/// Returns whether the start of a stream may be the magic with a byte changed, missing or
-/// doubled: a part of it is left, or too little has come to tell.
+/// Returns whether the start of a stream may be the magic with a byte changed, missing or doubled:
+/// a part of it is left, or too little has come to tell.
 fn is_nearly_magic(seen: &str) -> bool {
     let parts = ["ibex", "\\r\\n\\x1a"];
     let is_short = seen.len() < 8;
@@ -531,7 +531,7 @@ impl ListenError {
             }
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
-            // What the kernel refuses has a number; this was never an address.
+            // An error of the kernel has a number. Without one, the text was never an address.
             io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => {
                 "give host:port, such as 127.0.0.1:7000"
             }

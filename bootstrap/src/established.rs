@@ -25,12 +25,11 @@ pub struct Established {
     /// Bytes that were read behind the peer's *Ready*: the first of the session, to be taken before
     /// any from `stream`.
     pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
-    /// sealed.
+    /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
+    /// is then sealed.
     pub tls: Option<Box<Tls>>,
-    /// For shm: sockets to the same peer, over which descriptors can be passed, and each end
-    /// be woken. The token was presented at both and accepted, and the kernel vouches that
-    /// both ends run as one user.
+    /// For shm: sockets to the same peer, one that passes descriptors and one that wakes. The token
+    /// was presented at both and accepted, and the kernel vouches that both ends run as one user.
     pub unix: Option<UnixSockets>,
     /// For verbs: a queue pair that is connected to the same peer's, as the
     /// [`VerbsSite`](crate::VerbsSite) made it. The peer's can receive.
@@ -39,10 +38,9 @@ pub struct Established {
     // The peer.
     /// The peer's description.
     pub peer: PeerInfo,
-    /// When this end had the connection, before the peer had said all that it has. So of two
-    /// runs of one identity, one after the other, the older's is the earlier, in whichever
-    /// order their handshakes end: that of a run that has ended cannot begin after that of
-    /// the next, and be finished.
+    /// The time at which this end had the connection, before the peer had said everything. It
+    /// orders two runs of one identity, in whichever order their handshakes end: the handshake of a
+    /// run that has ended cannot begin after that of the next run, and still be finished.
     pub began: Instant,
     /// True at the end that connected, which is exactly one end of a session.
     pub is_dialer: bool,

@@ -1,4 +1,4 @@
-//! The fabrics a session can run on, and what a node wants of each.
+//! The fabrics that a session can run on, and a node's wishes for each.
 #![forbid(unsafe_code)]
 
 use std::fmt;

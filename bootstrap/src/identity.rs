@@ -32,9 +32,9 @@ impl fmt::Debug for NodeIdentity {
 
 /// A node's claim about the host it runs on.
 ///
-/// A hint and no more: it decides whether shared memory is tried, and the try
-/// decides. The numbers are the sender's own view, so the process number means
-/// something else in another pid namespace.
+/// It is a hint only: it decides whether shared memory is tried, and the attempt decides the rest.
+/// The numbers are the sender's own view, so the process number means something else in another pid
+/// namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHint {
     /// The kernel's `boot_id`; all zero when it could not be read, and then no

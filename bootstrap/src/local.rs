@@ -18,13 +18,13 @@ use crate::verbs::VerbsSite;
 /// This node as it presents itself to peers.
 #[derive(Clone, Debug)]
 pub struct Local {
-    // Who.
+    // The node.
     /// The node's identity.
     pub identity: NodeIdentity,
     /// The node's incarnation, which is this run of it.
     pub incarnation: Incarnation,
 
-    // What it wants.
+    // Its wishes.
     /// Wish for shared memory. Default: [`Policy::Auto`].
     pub shm: Policy,
     /// Wish for TCP as the data path; the control connection is TCP always.
@@ -45,13 +45,13 @@ pub struct Local {
     /// Wish for payload checksums. Default: [`Integrity::Auto`].
     pub integrity: Integrity,
 
-    // What it can take.
+    // Its limits.
     /// The limits on what a peer may ask of this node.
     pub limits: Limits,
     /// The node's places for sessions, which clones share.
     pub places: Places,
-    /// The node's sessions, to be gone on with when their wires break. Without, whoever comes to
-    /// go on with a session is told that there is no such session. Default: none.
+    /// The node's sessions that can be resumed when their wires break. Without them, a peer that
+    /// comes to resume one is told that there is no such session. Default: none.
     pub resumable: Option<Arc<dyn ResumableSessions>>,
 
     // How it talks.
@@ -66,13 +66,12 @@ pub struct Local {
     pub credentials: Option<Arc<Credentials>>,
 
     // How long it waits and for how many.
-    /// Longest time for one handshake, from the connected socket to *Ready*.
-    /// Default: 5 s. Longer bears with slower peers, and keeps a place of
-    /// `max_pending` for as long with silent ones.
+    /// Longest time for one handshake, from the connected socket to *Ready*. Default: 5 s. A longer
+    /// time tolerates slower peers, and lets silent ones keep a place of `max_pending` for as long.
     pub handshake_timeout: Duration,
-    /// Most handshakes that a listener keeps unfinished at a time; above it the
-    /// oldest that has said nothing is dropped. Default: 256, range from 1;
-    /// each takes one descriptor and at most 16 KiB, or 96 KiB where they are authenticated.
+    /// Limit of the unfinished handshakes of a listener. Above it the oldest one that has said
+    /// nothing is dropped. Default: 256. Range: from 1. Each takes one descriptor and at most 16
+    /// KiB, or 96 KiB where they are authenticated.
     pub max_pending: usize,
 }
 

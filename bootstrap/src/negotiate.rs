@@ -1,9 +1,12 @@
 //! Negotiation: the version and the fabric that two nodes agree on.
 //!
-//! Rules: each is one pure function of what both ends said, so both ends
-//! compute the same answer and the same error; the error names the end and the
-//! wish that stands in the way. Only why an end has no RDMA device is known to
-//! that end alone, which adds it to its words.
+//! Rules:
+//!
+//! - Each is a pure function of what both ends said, so both ends compute the same answer and the
+//!   same error.
+//! - The error names the end and the wish that is the obstacle.
+//! - Only the reason why an end has no RDMA device is known to that end alone, which adds it to its
+//!   words.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -21,12 +24,11 @@ pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
 /// The fabric for a session, and why.
 ///
 /// In this order:
-/// 1. What an end requires, if it can be had; two different requirements, or
-///    one that cannot be had, are an error.
-/// 2. What an end prefers and can be had, the fastest first.
-/// 3. shm on the same host under the same user; verbs with RDMA hardware at
-///    both ends; else tcp. A software RDMA device is slower than the kernel's
-///    tcp: it is for whoever asks for it by 1 or 2.
+/// 1. A fabric that an end requires, if it can be had. Two different requirements, or one that
+///    cannot be met, are an error.
+/// 2. A fabric that an end prefers and that can be had, the fastest first.
+/// 3. shm on the same host under the same user; verbs with RDMA hardware at both ends; else tcp. A
+///    software RDMA device is slower than the kernel's tcp, so it is taken only by rules 1 and 2.
 ///
 /// `ruled_out` are the fabrics that were tried already, with what happened.
 pub fn fabric(
@@ -65,7 +67,8 @@ pub fn fabric(
             return Ok(Chosen::new(fabric, &why));
         }
     }
-    // Who takes tcp hears everything, and others what they asked for.
+    // A session over tcp lists all obstacles; other sessions list those that concern the ends'
+    // wishes.
     let chosen = |fabric, why| Ok(Chosen::new(fabric, &format!("{why}{unmet}")));
     match possible.first() {
         Some(FabricKind::Shm) => chosen(FabricKind::Shm, "same host, same user"),
@@ -79,9 +82,9 @@ pub fn fabric(
 
 /// Returns an error if the acceptor cannot go along with `chosen`.
 ///
-/// It need not be what [`fabric`] computes here: a dialer of a later version
-/// may weigh otherwise, and it knows which fabrics it could not reach. But no
-/// dialer talks an acceptor into what the acceptor's own offer excludes.
+/// The choice need not be what [`fabric`] computes here: a dialer of a later version may weigh
+/// otherwise, and it knows which fabrics it could not reach. But no dialer talks an acceptor into a
+/// fabric that the acceptor's own offer excludes.
 pub fn permitted(
     dialer: &Offer,
     acceptor: &Offer,

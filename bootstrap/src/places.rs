@@ -1,9 +1,13 @@
 //! The number of sessions that a node has, and its limits: with each peer, and in all.
 //!
-//! Rules: a handshake takes its place when it hears who the peer is, so that two at a time
-//! cannot both have the last one; each run of a peer has its own, as those of the run before
-//! it are over when it is heard of, and are noticed to be so later; a place is given back when its last clone is dropped, at
-//! the end of the handshake that failed or of the session.
+//! Rules:
+//!
+//! - A handshake takes its place when it learns the peer's identity, so that two at a time cannot
+//!   both have the last one.
+//! - Each run of a peer has places of its own. When a new run is heard of, the sessions of the run
+//!   before are over, but this is noticed later.
+//! - A place is given back when its last clone is dropped: at the end of the failed handshake, or
+//!   of the session.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -37,7 +41,7 @@ type Run = (NodeIdentity, Incarnation);
 /// The limits on the number of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// With one run of a peer, whoever dialed. Default: 1024.
+    /// Limit of the sessions with one run of a peer, whichever end dialed. Default: 1024.
     pub per_peer: u32,
     /// In all. Default: 4096.
     pub per_node: u32,

@@ -1,9 +1,8 @@
 //! The ends of a handshake as state machines.
 //!
-//! Facts go in (`handle_*`: bytes, the end of the stream, the time, what became
-//! of a Unix socket or a queue pair), bytes and events come out (`poll_*`). No
-//! clock, no socket, no device and no randomness in here: whoever drives a
-//! machine brings them.
+//! Facts go in (`handle_*`): bytes, the end of the stream, the time, the fate of a Unix socket or a
+//! queue pair. Bytes and events come out (`poll_*`). The machines have no clock, socket, device or
+//! randomness; their driver brings them.
 //!
 //! After every `handle_*` call, and once after making a machine, drain
 //! `poll_transmit` and `poll_event` to `None`.
@@ -43,7 +42,7 @@
 //!         <---------------------------------------- Resumed(proof)
 //! ```
 //!
-//! and over verbs, where each end says what it has before the other connects to it:
+//! Over verbs each end describes its queue pair before the other connects to it:
 //!
 //! ```text
 //!   prepares a queue pair
@@ -53,11 +52,13 @@
 //!   Ready ---------------------------------------->
 //! ```
 //!
-//! Behind the Hellos every message ends with a checksum, and the first of each end covers both
-//! Hellos with it. A message that came otherwise than it was sent is not acted on and ends the
-//! handshake at both ends, with an error after which a dialer tries again. A dialer whose Hello
-//! does not go with the acceptor's waits for the acceptor's next word before it says so: an
-//! acceptor that sends its Offer has said another Hello than the one that came.
+//! Behind the Hellos every message ends with a checksum, and the first checksum of each end also
+//! covers both Hellos. A message that changed on its way is not acted on, and ends the handshake at
+//! both ends, with an error after which a dialer tries again.
+//!
+//! If a dialer's Hello does not suit the acceptor's, the dialer waits for the acceptor's next word
+//! before it says so: an acceptor that then sends its Offer has said another Hello than the one
+//! that came.
 //!
 //! The acceptor speaks second, so that a listener tells nothing to a port
 //! scanner and spends nothing on it.
@@ -161,9 +162,9 @@ pub struct ResumedSession {
     pub fabric: FabricKind,
 }
 
-/// Both Hellos exactly as they were on the wire, magic and length included:
-/// all that was said in the clear, and so what an authenticating handshake has
-/// to bind. Equal at both ends unless somebody changed them on the way.
+/// Both Hellos exactly as they were on the wire, magic and length included. They are everything
+/// that was said in the clear, so an authenticating handshake has to bind them. They are equal at
+/// both ends unless they changed on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prologue {
     /// The dialer's bytes.

@@ -11,11 +11,15 @@ use crate::negotiate::End;
 
 /// The claim that a session goes on over this connection.
 ///
-/// A proof is HMAC-SHA256 under the session's secret, over: a label; the role of whoever
-/// proves, so that no end can be answered with its own words; the session, the epoch and the
-/// fabric; both Hellos as they were on the wire, each of which has a nonce, so that a proof is
-/// worth nothing in any other conversation. All parts have fixed lengths but the Hellos, which
-/// say their own.
+/// A proof is HMAC-SHA256 under the session's secret, over:
+///
+/// - a label;
+/// - the role of the proving end, so that no end can be answered with its own words;
+/// - the session, the epoch and the fabric;
+/// - both Hellos as they were on the wire, each of which has a nonce, so that a proof is worthless
+///   in any other conversation.
+///
+/// All parts but the Hellos have fixed lengths, and the Hellos state theirs.
 pub(super) struct Claim<'a> {
     pub(super) session_id: &'a [u8; 16],
     pub(super) epoch: u64,

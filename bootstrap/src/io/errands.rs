@@ -1,10 +1,12 @@
 //! Work of an acceptor's handshakes that runs off its turn: everything about RDMA devices.
 //!
-//! Rules: opening a device, registering memory and connecting a queue pair take
-//! milliseconds, which no other session shall wait for, so they are done one after the
-//! other on a thread that exists while there is something to do; results are told by an
-//! eventfd in the acceptor's epoll set, and taken by its turn; a result for a handshake
-//! that has ended meanwhile is dropped, its queue pair with it.
+//! Rules:
+//!
+//! - Opening a device, registering memory and connecting a queue pair take milliseconds, for which
+//!   no other session shall wait. They run one after the other on a thread that exists while there
+//!   is something to do.
+//! - An eventfd in the acceptor's epoll set tells of results, and the acceptor's turn takes them.
+//! - A result for a handshake that has ended meanwhile is dropped, and its queue pair with it.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

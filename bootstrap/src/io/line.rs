@@ -29,7 +29,7 @@ impl<'a, P: Part> Line<'a, P> {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub(super) fn transmit(&mut self) {
         while let Some(bytes) = self.machine.poll_transmit() {
             self.outbox.extend(bytes);
@@ -62,8 +62,8 @@ impl<'a, P: Part> Line<'a, P> {
             .wait_out(&[(self.stream.as_fd(), PollFlags::IN)]);
     }
 
-    /// Tells the peer of a failed handshake why, and hears it out where TLS has said it: to close
-    /// the connection with bytes unread would take that from the peer.
+    /// Tells the peer of a failed handshake why, and reads on where TLS has said it. Closing the
+    /// connection with bytes unread would take the reason from the peer.
     pub(super) fn part(&mut self) {
         self.transmit();
         if !self.machine.is_sealed() || !self.has_transmitted() {

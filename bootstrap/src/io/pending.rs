@@ -20,9 +20,9 @@ use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
 use crate::verbs::VerbsPair;
 
-/// A handshake and the sockets that it runs on, each in the acceptor's epoll
-/// set under the same `key`: whichever is ready, [`Pending::advance`] looks at
-/// all of them, since there are two or three at most.
+/// A handshake and the sockets that it runs on, each in the acceptor's epoll set under the same
+/// `key`. Whichever is ready, [`Pending::advance`] looks at all of them, since there are two or
+/// three at most.
 pub(super) struct Pending {
     machine: AcceptorHandshake,
     address: SocketAddr,
@@ -56,8 +56,8 @@ pub(super) struct Pending {
     farewell: Option<Farewell>,
 }
 
-/// The end of a connection whose peer may still be sending. To close it with bytes unread would
-/// have the kernel send a reset, which takes from the peer what was said last ([RFC 1122, section
+/// The end of a connection whose peer may still be sending. Closing it with bytes unread would have
+/// the kernel send a reset, which takes the last words from the peer ([RFC 1122, section
 /// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
 struct Farewell {
     until: Instant,
@@ -256,8 +256,7 @@ impl Pending {
         }
     }
 
-    /// Accepts at the Unix socket and shows to the machine what is presented
-    /// there.
+    /// Accepts at the Unix socket, and shows the machine what is presented there.
     fn hear_visitors(&mut self, watch: Watch<'_>) {
         let Some(listener) = &self.listener else {
             return;
@@ -411,8 +410,8 @@ const READ_BYTES: usize = 4096;
 /// Then the next connection has its turn; the rest is still there afterwards.
 const READS_PER_TURN: usize = 4;
 
-/// How long a peer is heard out that was told why it is refused, and how many bytes of its: it
-/// closes as soon as it has read the reason.
+/// Time for which a refused peer is heard out, and the most bytes of it. The peer closes as soon as
+/// it has read the reason.
 const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES: usize = 64 << 10;
 

@@ -1,17 +1,20 @@
 //! The Unix sockets of a shared-memory session: how two processes prove that
 //! they are on one host, and later pass descriptors and wake each other.
 //!
-//! Rules: the name is in the abstract namespace, so nothing is left behind by a
-//! kill and a process in another network namespace cannot reach it; each end
-//! asks the kernel, not the other end, which user and process it talks to; the
-//! dialer connects twice, first for what wakes and then for what passes
-//! descriptors, and presents the token and what it is for as one datagram each;
-//! the acceptor answers [`WELCOME`] on the latter. Sockets are made by connecting
-//! and accepting and never passed, so that nobody else has a descriptor of an end.
+//! Rules:
 //!
-//! Whoever connects may attach descriptors to what it sends, and taking such a
-//! datagram closes them, which may sleep. So a datagram is peeked at, and taken
-//! if it has none; and sockets are closed by [`UnixClosing`].
+//! - The name is in the abstract namespace, so a kill leaves nothing behind, and a process in
+//!   another network namespace cannot reach it.
+//! - Each end asks the kernel, not the other end, which user and process it talks to.
+//! - The dialer connects twice: first the socket that wakes, then the one that passes descriptors.
+//!   On each it presents the token and the purpose as one datagram, and the acceptor answers
+//!   [`WELCOME`] on the latter.
+//! - Sockets are made by connecting and accepting and never passed, so that no other process has a
+//!   descriptor of an end.
+//!
+//! A peer may attach descriptors to what it sends. Taking such a datagram closes them, which may
+//! sleep. So a datagram is peeked at first, and taken only without descriptors; and sockets are
+//! closed by [`UnixClosing`].
 
 use std::fmt;
 use std::io;
@@ -87,7 +90,7 @@ pub(super) fn accept(listener: impl AsFd, closing: UnixClosing) -> Option<UnixPe
     }
 }
 
-/// Takes what a datagram says apart.
+/// Takes a datagram apart.
 pub(super) fn presented(datagram: &[u8]) -> Option<(Part, &[u8])> {
     let (part, token) = datagram.split_last()?;
     let part = [Part::Bells, Part::Control]
@@ -214,7 +217,7 @@ impl UnixPeer {
         }
     }
 
-    /// Checks who is at the other end.
+    /// Checks the user and process at the other end.
     fn of_this_user(socket: UnixSocket) -> Result<UnixPeer, String> {
         let credentials = credentials(socket.as_fd())
             .map_err(|error| format!("the user behind the Unix socket is unknown ({error})"))?;

@@ -9,13 +9,16 @@
 //! checksum u32 LE  of all that is above it; Hello has none
 //! ```
 //!
-//! The checksum of the first message of an end behind its Hello covers both Hellos as well, as
-//! they were sent, so that each end finds out whether the other heard what it said. It stands
-//! where earlier versions ignore it, which can read a *Refusal* all the same.
+//! The checksum of the first message of an end behind its Hello also covers both Hellos, as they
+//! were sent. So each end finds out whether the other heard it correctly. The checksum stands where
+//! earlier versions ignore it, so that they can read a *Refusal* all the same.
 //!
-//! Rules: every length is bounded before it is believed, and nothing else of a message before
-//! its checksum is right; bytes behind the last known field are ignored, which is how a minor
-//! version adds fields; parsing allocates no more than the message is long.
+//! Rules:
+//!
+//! - Every length is bounded before it is believed, and nothing else of a message is believed
+//!   before its checksum is right.
+//! - Bytes behind the last known field are ignored, which is how a minor version adds fields.
+//! - Parsing allocates no more than the message is long.
 #![forbid(unsafe_code)]
 
 mod binding;
@@ -47,9 +50,9 @@ use field::{FieldReader, FieldWriter};
 
 /// The first bytes of each direction.
 ///
-/// The first is no letter, so no text protocol begins with it. The line feed is
-/// for the other way round: a server that reads lines has read one and answers
-/// at once, where it would otherwise wait for the rest.
+/// The first byte is no letter, so no text protocol begins with it. The line feed serves the other
+/// direction: a server that reads lines has read one and answers at once, where it would otherwise
+/// wait for the rest.
 pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
 
 /// Longest message, its kind and its checksum included and its length prefix not.
@@ -142,7 +145,7 @@ pub enum MessageError {
         /// The bound.
         max: usize,
     },
-    /// A number outside of what the field may hold.
+    /// A number outside of the field's range.
     #[error("{field} cannot be {value}")]
     UnknownValue {
         /// The field.

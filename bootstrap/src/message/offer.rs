@@ -1,4 +1,4 @@
-//! *Offer*: who a node is, what it can take, which fabrics it has.
+//! *Offer*: a node's identity, its limits and its fabrics.
 
 use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
@@ -44,7 +44,7 @@ impl Offer {
         (self.identity, self.incarnation) == (other.identity, other.incarnation)
     }
 
-    /// Adds what was found out about this node's own device.
+    /// Adds the findings about this node's own device.
     pub(crate) fn set_device(&mut self, found: Result<VerbsDevice, String>) {
         let verbs = |fabric: &&mut FabricOffer| fabric.kind == FabricKind::Verbs;
         if let Some(fabric) = self.fabrics.iter_mut().find(verbs) {

@@ -22,7 +22,7 @@ pub trait ResumableSessions: fmt::Debug + Send + Sync {
 pub struct Resumable {
     /// The session's secret.
     pub secret: Secret,
-    /// Whom its peer proved to be when it began. Nobody else goes on with it.
+    /// The identity that its peer proved when the session began. No other peer resumes it.
     pub authenticated_as: Option<AuthenticatedAs>,
     /// The newest epoch that it has begun; 0 until it is resumed for the first time.
     pub epoch: u64,

@@ -13,8 +13,8 @@ use crate::verbs::VerbsPair;
 
 /// The next connection of a session: both ends have shown that they have its secret.
 ///
-/// The acceptor's may be one of several, or of a session that has ended meanwhile: compare
-/// `epoch` with the session's once more before it becomes the session's, and drop it unless it
+/// The acceptor's connection may be one of several, or belong to a session that has ended
+/// meanwhile. Compare `epoch` with the session's once more before using it, and drop it unless it
 /// is higher.
 pub struct ResumedConnection {
     /// The session's control connection from here on: non-blocking, `TCP_NODELAY` and keepalive
@@ -22,8 +22,8 @@ pub struct ResumedConnection {
     pub stream: TcpStream,
     /// Bytes that were read behind the handshake, to be taken before any from `stream`.
     pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
-    /// sealed.
+    /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
+    /// is then sealed.
     pub tls: Option<Box<Tls>>,
     /// Which session.
     pub session_id: [u8; 16],

@@ -23,7 +23,7 @@ pub struct Ticket {
     /// Whom it proved to be when the session began; it has to prove the same again.
     pub authenticated_as: Option<AuthenticatedAs>,
 
-    // What is asked for.
+    // The request.
     /// The epoch to begin: 1 or more, and one more at each attempt, as the acceptor may have
     /// begun an epoch of which the dialer never heard.
     pub epoch: u64,
