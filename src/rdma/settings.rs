@@ -418,9 +418,9 @@ impl RdmaSettings {
     /// Sets how often a packet is sent again before the queue pair fails and its session is
     /// suspended. Default: 6. Range: 0 to 6.
     ///
-    /// With `timeout` it decides when a peer that is gone is noticed: after `timeout * (retry_count
-    /// + 1)`, by default 0.5 s, and up to four times that, since devices may wait longer. A smaller
-    /// value gives up on a link that is merely bad.
+    /// With `timeout` it decides when a peer that is gone is noticed: by default after 0.5 s, which is
+    /// `timeout * (retry_count + 1)`, and up to four times that, since devices may wait longer. A
+    /// smaller value gives up on a link that is merely bad.
     pub fn retry_count(mut self, tries: u8) -> Self {
         self.note(SettingError::check_count(
             "retry_count",
