@@ -7,8 +7,8 @@ use ibex_bootstrap::{DialError, HandshakeError};
 
 /// The error of [`Node::connect`](crate::Node::connect): no session with a peer.
 ///
-/// Its text says who was dialed, what happened there, what follows and what to do.
-/// [`kind`](Self::kind) is for programs that decide by it.
+/// Its text says which address was dialed, what happened there, what follows and what to do.
+/// Programs decide by [`kind`](Self::kind).
 ///
 /// ```
 /// use ibex::{ConnectErrorKind, Node, Peer};
@@ -30,7 +30,7 @@ pub struct ConnectError(Box<Failure>);
 pub enum ConnectErrorKind {
     /// The address cannot be read as `host:port`.
     InvalidAddress,
-    /// Nobody answered within `connect_timeout`: the host name was not found, the port refused
+    /// No one answered within `connect_timeout`: the host name was not found, the port refused
     /// connections, or the host was silent.
     Unreachable,
     /// The program that answered does not speak ibex.
@@ -38,21 +38,21 @@ pub enum ConnectErrorKind {
     /// The peer has another version of the protocol, another kind of security, or no fabric in
     /// common with this node.
     Incompatible,
-    /// One of the two nodes did not accept who the other says that it is.
+    /// One node did not accept the other's proof of its identity.
     Unauthenticated,
     /// The peer, or a limit of either node, refused the session.
     Refused,
     /// The peer fell silent, closed the connection or broke the protocol during the handshake.
     Interrupted,
-    /// This node was closed meanwhile.
+    /// The node was closed meanwhile.
     Closed,
-    /// This process lacks descriptors, threads or memory.
+    /// The process lacks descriptors, threads or memory.
     Resources,
-    /// This process is a fork of the one that made the node.
+    /// The process is a fork of the one that made the node.
     UsedAfterFork,
 }
 
-/// What ended the attempt.
+/// The failure that ended the attempt.
 enum Failure {
     /// The handshake did not come about.
     Dial(DialError),
@@ -63,7 +63,7 @@ enum Failure {
 }
 
 impl ConnectError {
-    /// The error of a process that lacks what a session with `address` needs.
+    /// Makes the error of a process that lacks what a session with `address` needs.
     pub(crate) fn environment(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
         Self(Box::new(Failure::Environment { address, error }))
@@ -88,8 +88,7 @@ impl ConnectError {
         }
     }
 
-    /// Returns whether a later attempt may succeed although nobody changes a setting or an
-    /// address.
+    /// Returns whether a later attempt may succeed without a change of settings or addresses.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(

@@ -1,7 +1,7 @@
-//! `IBEX_*` variables: what the site knows and the program does not.
+//! `IBEX_*` variables, by which a site overrides a program.
 //!
-//! A pure parser: names and values in, overrides and warnings out, or the first error. What
-//! each variable means stands in the documentation of [`NodeBuilder`](crate::NodeBuilder).
+//! A pure parser: names and values in, overrides and warnings out, or the first error.
+//! [`NodeBuilder`] documents each variable.
 #![forbid(unsafe_code)]
 
 use std::{env, fmt, time::Duration};
@@ -10,13 +10,13 @@ use ibex_verbs::CompletionPolling;
 
 use crate::Fabric;
 
-/// What a node took from `IBEX_*` variables when it was made, and what it could not use.
+/// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Environment {
-    /// Variables that were set and took the place of what the program said, or the default.
+    /// Variables that replaced the program's setting, or the default.
     pub overrides: Vec<Override>,
-    /// What has no effect; each is also a [`tracing`] warning.
+    /// Variables without effect. Each is also a [`tracing`] warning.
     pub warnings: Vec<EnvironmentWarning>,
 }
 
@@ -24,9 +24,9 @@ pub struct Environment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Override {
-    /// Its name.
+    /// The variable's name.
     pub variable: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
 }
 
@@ -34,16 +34,16 @@ pub struct Override {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnvironmentWarning {
-    /// There is no such variable.
+    /// No variable has this name.
     Unknown {
-        /// Its name.
+        /// The variable's name.
         variable: String,
-        /// The one that may have been meant.
+        /// The variable that may have been meant.
         nearest: Option<&'static str>,
     },
-    /// It is about a fabric that this build does not have.
+    /// The variable concerns a fabric that this build does not have.
     NotCompiledIn {
-        /// Its name.
+        /// The variable's name.
         variable: &'static str,
         /// The fabric, and the cargo feature that it needs.
         fabric: Fabric,
@@ -54,32 +54,32 @@ pub enum EnvironmentWarning {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VariableError {
-    /// Its name.
+    /// The variable's name.
     pub variable: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
-    /// What it may be.
+    /// The values that are allowed.
     pub range: &'static str,
 }
 
-/// What the variables say.
+/// The settings that the variables make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Those that may be used, the preferred one first.
+    /// The fabrics that may be used, the preferred one first.
     pub(crate) fabrics: Option<Vec<Fabric>>,
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
-    /// Key that names a partition.
+    /// The key that names a partition.
     pub(crate) partition_key: Option<u16>,
-    /// In bytes; one that a port can have.
+    /// An MTU in bytes, which a port can have.
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) completion_polling: Option<CompletionPolling>,
     pub(crate) fail_over_after: Option<Duration>,
     pub(crate) environment: Environment,
 }
 
-/// A variable: its name, and what it may be.
+/// A variable: its name, and its allowed values.
 struct Variable {
     name: &'static str,
     range: &'static str,
@@ -164,7 +164,7 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// Beginnings of names that are for ibex's own tests and tools.
+/// Prefixes of names that are for ibex's own tests and tools.
 const TOOLS: &[&str] = &[
     "IBEX_TEST_",
     "IBEX_CONFORMANCE_",
@@ -174,12 +174,12 @@ const TOOLS: &[&str] = &[
     "IBEX_MUTANT",
 ];
 
-/// What every variable of ours begins with.
+/// Prefix of all variables of ibex.
 const PREFIX: &str = "IBEX_";
-/// What those begin with that say something about verbs.
+/// Prefix of the variables that concern verbs.
 const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
-/// Variables whose names begin with `IBEX_`, of the process.
+/// Returns the process's variables whose names begin with `IBEX_`.
 pub(crate) fn of_process() -> Vec<(String, String)> {
     let all = env::vars_os();
     all.filter_map(|(name, value)| {
@@ -189,7 +189,7 @@ pub(crate) fn of_process() -> Vec<(String, String)> {
     .collect()
 }
 
-/// Reads the variables whose names begin with `IBEX_`; others are none of ours.
+/// Reads the variables whose names begin with `IBEX_`, and ignores others.
 pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableError> {
     let mut site = Site::default();
     for (name, value) in variables {
@@ -239,8 +239,8 @@ fn take_fabrics(site: &mut Site, value: &str) -> Option<()> {
     Some(())
 }
 
-/// The known name that ends alike, else the one that differs least, if it is not another one
-/// altogether.
+/// Returns the known name that ends alike, or else the one that differs least, unless it is
+/// altogether different.
 fn nearest(name: &str) -> Option<&'static str> {
     let tail = &name[PREFIX.len() - 1..];
     let known = || VARIABLES.iter().map(|variable| variable.name);
@@ -254,7 +254,8 @@ fn nearest(name: &str) -> Option<&'static str> {
     (2 * least < near.len().max(name.len()) - PREFIX.len()).then_some(near)
 }
 
-/// How many letters have to be added, taken away or changed to make one of the other.
+/// Returns the number of letters to add, remove or change to turn one word into the other (the
+/// [Levenshtein distance](https://en.wikipedia.org/wiki/Levenshtein_distance)).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {

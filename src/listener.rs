@@ -69,9 +69,8 @@ impl ControlSource for Listener {
     }
 }
 
-/// Connections that did not become sessions, as the log hears of them. Whoever can connect
-/// can cause one, so it hears of a few of each kind, and how many more there were; the others
-/// are debug messages.
+/// Connections that became no sessions, as the log reports them. Strangers can cause them, so the
+/// log gets a few of each kind, and then the number of the others, which are debug messages.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     limit: LogLimit<FailureKind>,
@@ -139,7 +138,7 @@ pub(crate) fn admit(
     }
 }
 
-/// What a finished handshake hands to the engine, whoever dialed.
+/// Makes the engine's admission of a finished handshake, whichever end dialed.
 pub(crate) fn admission(
     established: Established,
     our_channels: u32,
@@ -207,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts warnings, and keeps the last count that one of them told.
+    /// Counts warnings, and keeps the count that the last one reported.
     #[derive(Clone, Default)]
     struct Log(Arc<Counts>);
 

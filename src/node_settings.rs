@@ -1,4 +1,4 @@
-//! What a node is made with, each setting within its range.
+//! A node's settings, each within its range.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -107,7 +107,7 @@ impl NodeSettings {
         Ok(())
     }
 
-    /// Checks that callers turn one engine alone, and that each has some credit of its own.
+    /// Checks that callers turn one engine alone, and that each engine has some credit of its own.
     fn check_io_threads(&self) -> Result<(), SettingConflict> {
         if self.driver == Driver::Caller && self.io_threads > 1 {
             return Err(SettingConflict {
@@ -147,14 +147,15 @@ impl NodeSettings {
         })
     }
 
-    /// Bytes that peers may make the nodes of this process hold, as far as this one goes.
+    /// Returns the bytes that peers may make the nodes of this process hold, as far as this node is
+    /// concerned.
     pub(crate) fn memory_limit(&self) -> u64 {
         let default = || process_memory_limit().map_or(UNKNOWN_LIMIT, |most| most / 4);
         self.memory_limit
             .unwrap_or_else(|| default().max(LEAST_MEMORY_LIMIT))
     }
 
-    /// Whether there can be sessions over verbs alone.
+    /// Returns whether all sessions must use verbs.
     #[cfg(feature = "verbs")]
     pub(crate) fn needs_verbs(&self) -> bool {
         let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
@@ -180,7 +181,7 @@ impl NodeSettings {
     }
 }
 
-/// Whether a session can be had with these wishes.
+/// Returns an error if no session is possible with these policies.
 fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     let with = |policy| {
         let fits = wishes.iter().filter(move |(_, wish)| *wish == policy);
@@ -204,14 +205,13 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     Ok(())
 }
 
-/// The least credit that is of use to an engine: a session over tcp may hold so much.
+/// The least credit that is of use to an engine, since one TCP session may hold as much.
 const LEAST_CREDIT: u64 = 1 << 20;
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
 /// Bytes for peers where nobody says what the process may have.
 const UNKNOWN_LIMIT: u64 = 256 << 20;
 
-/// What falling asleep and being woken take together, on machines where it takes long: two
-/// threads that wait for each other would sleep for ever after one hiccup if they looked
-/// for less.
+/// Time that falling asleep and being woken take together, on machines where it takes long. With a
+/// shorter spin, two threads that wait for each other would sleep for ever after one hiccup.
 const SPIN: Duration = Duration::from_micros(50);

@@ -1,7 +1,7 @@
-//! A setting that is out of its range, as an error.
+//! Errors of settings that are out of their range, or exclude each other.
 //!
-//! One shape for nodes, channels and devices: which setting, what it was given, what it may
-//! be; and one for two settings that do not go together.
+//! Nodes, channels and devices share one shape: the setting, its value and its range. A second
+//! shape is for two settings that exclude each other.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -14,13 +14,13 @@ use std::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingError {
-    /// Its name, that of the builder's method.
+    /// The setting's name, which is that of the builder's method.
     pub setting: &'static str,
-    /// What it was given.
+    /// The value that it was given.
     pub value: SettingValue,
-    /// The least that it may be.
+    /// The least allowed value.
     pub least: SettingValue,
-    /// The most that it may be; `None` where there is no bound.
+    /// The greatest allowed value; `None` where there is no bound.
     pub most: Option<SettingValue>,
 }
 
@@ -28,25 +28,25 @@ pub struct SettingError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingValue {
-    /// A number of things.
+    /// A count.
     Count(u64),
     /// A number of bytes.
     Bytes(u64),
-    /// A time.
+    /// A duration.
     Time(Duration),
 }
 
-/// Two settings of a node that do not go together, each within its own range.
+/// Two settings of a node that exclude each other, each within its own range.
 ///
-/// Found when the node is made, since either may be set first.
+/// The conflict is found when the node is made, since either may be set first.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingConflict {
-    /// The two, by the names of the builder's methods.
+    /// The two settings, by the names of the builder's methods.
     pub settings: [&'static str; 2],
-    /// What they were given.
+    /// The values that the two settings were given.
     pub values: [String; 2],
-    /// How they are bound to each other, and what to do.
+    /// The rule that binds them, and what to do.
     pub rule: String,
 }
 
@@ -67,7 +67,7 @@ impl SettingError {
         Self::check(setting, value, range, SettingValue::Bytes)
     }
 
-    /// A `range` without an end says that any longer time will do.
+    /// Checks a time against a range; a range without an end allows any longer time.
     pub(crate) fn check_time(
         setting: &'static str,
         value: Duration,

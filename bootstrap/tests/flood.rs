@@ -62,8 +62,8 @@ fn honest_peers_get_through_while_the_flood_goes_on() {
     });
 }
 
-/// How many connections to oneself this process may hold, after asking for as
-/// many as the system lets it have.
+/// Returns the number of connections to itself that this process may hold, after raising its limit
+/// as far as the system lets it.
 fn room_for_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(

@@ -22,8 +22,8 @@ use crate::{
     template::ChannelTemplate,
 };
 
-/// Settings of calls to one peer, and of a service for it. Made by [`Peer::calls`], ends in
-/// [`caller`](Self::caller) or [`service`](Self::service).
+/// Settings of calls to one peer, and of a service for it. [`Peer::calls`] begins them, and
+/// [`caller`](Self::caller) or [`service`](Self::service) ends them.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `caller` or `service`"]
 pub struct CallsBuilder<C = DefaultCodec> {
@@ -32,8 +32,8 @@ pub struct CallsBuilder<C = DefaultCodec> {
     _codec: PhantomData<fn() -> C>,
 }
 
-/// Settings of a service for all peers. Made by [`Node::calls`], ends in
-/// [`service`](Self::service).
+/// Settings of a service for all peers. [`Node::calls`] begins them, and [`service`](Self::service)
+/// ends them.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `service`"]
 pub struct ServiceBuilder<'a, C = DefaultCodec> {
@@ -49,15 +49,16 @@ pub(super) struct CallSettings {
 }
 
 impl Peer {
-    /// Calls to the service `name` of this peer, with the default settings and codec.
+    /// Opens a caller of this peer's service `name`, with the default settings and codec.
     ///
-    /// Announces it and returns, without waiting for the peer. A session has one caller of a name
-    /// at a time, which may be cloned; once the last clone is dropped another may be made.
+    /// This announces the caller and returns, without waiting for the peer. A session has one
+    /// caller of a name at a time, which may be cloned. Once the last clone is dropped, another may
+    /// be made.
     ///
-    /// When the peer drops its service all calls of the caller fail, those to come included. A
-    /// caller that is dropped and made anew is served by the service that comes in its place, for
-    /// which its first call waits. One that was made before the end of the old service was known
-    /// here fails its calls in the same way: make another.
+    /// When the peer drops its service, all calls of the caller fail, later ones too. Drop the
+    /// caller then and make a new one: the peer's next service serves it, and its first call waits
+    /// for that service. A new caller that was made before the end of the old service was known
+    /// here fails in the same way; make another.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Peer {
         self.calls(name).caller()
     }
 
-    /// A service for calls of this peer alone, with the default settings and codec.
+    /// Opens a service for calls of this peer alone, with the default settings and codec.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ impl Peer {
         self.calls(name).service()
     }
 
-    /// The same with settings.
+    /// Begins a caller with settings.
     pub fn calls(&self, name: &str) -> CallsBuilder {
         CallsBuilder {
             session: self.session().clone(),
@@ -101,8 +102,8 @@ impl Peer {
 }
 
 impl Node {
-    /// A service for calls of all peers, present and future, with the default settings and codec.
-    /// A name has one service for all peers, or one for each of some
+    /// Opens a service for calls of all peers, present and future, with the default settings and
+    /// codec. A name has either one service for all peers, or one for each of some peers
     /// ([`Peer::service`](crate::Peer::service)). Dropping the service gives its name back.
     ///
     /// # Errors
@@ -120,7 +121,7 @@ impl Node {
         self.calls(name).service()
     }
 
-    /// The same with settings.
+    /// Begins a service with settings.
     pub fn calls(&self, name: &str) -> ServiceBuilder<'_> {
         ServiceBuilder {
             node: self,
@@ -132,30 +133,30 @@ impl Node {
 
 macro_rules! settings {
     () => {
-        /// Calls of one caller that may be under way. Default: 1024, range 1 to 65536. A caller
-        /// waits at its own limit; what goes beyond the service's is
-        /// [refused](crate::calls::CallError::Refused). More lets more requests and replies lie in the
-        /// window.
+        /// Limits the calls of one caller that may be under way. Default: 1024. Range: 1 to 65536.
+        /// A caller waits at its own limit; calls beyond the service's limit are
+        /// [refused](crate::calls::CallError::Refused). A higher limit lets more requests and
+        /// replies lie in the window.
         pub fn max_in_flight(mut self, calls: u32) -> Self {
             self.settings = self.settings.max_in_flight(calls);
             self
         }
 
-        /// Bytes of requests, and of replies, that may be sent and not yet released. As
+        /// Limits the bytes of requests, and of replies, that may be sent and not yet released; see
         /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
         pub fn window_bytes(mut self, bytes: u64) -> Self {
             self.settings.template = self.settings.template.window_bytes(bytes);
             self
         }
 
-        /// The longest request or reply, with 16 to 64 bytes for what ibex says of it. As
+        /// Limits the length of a request or reply, with 16 to 64 bytes for ibex's header; see
         /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
         pub fn max_message_bytes(mut self, bytes: u64) -> Self {
             self.settings.template = self.settings.template.max_message_bytes(bytes);
             self
         }
 
-        /// How long a blocking call waits for the peer to open its end. As
+        /// Limits how long a blocking call waits for the peer to open its end; see
         /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
         pub fn open_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.settings.template = self.settings.template.open_timeout(timeout);
@@ -175,7 +176,7 @@ impl<C> Clone for CallsBuilder<C> {
 }
 
 impl<C> CallsBuilder<C> {
-    /// How requests and replies are encoded. As
+    /// Chooses how requests and replies are encoded; see
     /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
     pub fn codec<D>(self) -> CallsBuilder<D> {
         CallsBuilder {
@@ -232,7 +233,7 @@ impl<C> CallsBuilder<C> {
 }
 
 impl<'a, C> ServiceBuilder<'a, C> {
-    /// How requests and replies are encoded. As
+    /// Chooses how requests and replies are encoded; see
     /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
     pub fn codec<D>(self) -> ServiceBuilder<'a, D> {
         ServiceBuilder {
@@ -244,7 +245,7 @@ impl<'a, C> ServiceBuilder<'a, C> {
 
     settings!();
 
-    /// Opens the serving end with every peer that is there, and with those that come.
+    /// Opens the serving end with every present and future peer.
     ///
     /// # Errors
     ///
@@ -276,14 +277,14 @@ impl CallSettings {
     }
 }
 
-/// Requests as peers compare them: by both types, so that a caller whose reply differs hears of it
-/// before anything is executed.
+/// Returns the message version of requests. It covers both types, so that a caller whose reply type
+/// differs hears of it before anything is executed.
 pub(super) fn request_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
 -> Result<MessageVersion, OpenFailure> {
     call_version::<Q, R, C>(message_version::<Q, C>()?.alignment)
 }
 
-/// The same for replies.
+/// Returns the message version of the replies.
 pub(super) fn reply_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
 -> Result<MessageVersion, OpenFailure> {
     call_version::<Q, R, C>(message_version::<R, C>()?.alignment)

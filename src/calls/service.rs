@@ -33,15 +33,16 @@ use crate::{
     fan_in::Gathered, message::DefaultCodec,
 };
 
-/// Serves calls. Made by [`Node::service`] for all peers, or by
-/// [`Peer::service`](crate::Peer::service) for one.
+/// Serves calls. [`Node::service`] opens one for all peers, and
+/// [`Peer::service`](crate::Peer::service) one for a single peer.
 ///
-/// It gives out requests one after the other; each may be answered at once, or be handed to another
-/// thread or task and be answered whenever it is ready, in any order. Nothing runs by itself: a
-/// request waits until it is asked for, and its caller with it.
+/// A service returns requests one after the other. Each may be answered at once, or moved to
+/// another thread or task and answered whenever it is ready, in any order. Nothing runs by itself:
+/// a request waits until it is asked for, and its caller waits with it.
 ///
-/// Dropping it refuses the requests that it holds and nobody got, so that their callers know them
-/// as [not executed](crate::calls::Execution::NotExecuted). Handlers that have theirs may still answer.
+/// Dropping the service refuses the requests that no handler has taken, so that their callers know
+/// them as [not executed](crate::calls::Execution::NotExecuted). Handlers may still answer the
+/// requests that they have.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -68,7 +69,7 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
     _name: ServiceName,
 }
 
-/// How far a service is. See [`Service::stats`].
+/// Counts of a service's requests; see [`Service::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceStats {
@@ -80,14 +81,14 @@ pub struct ServiceStats {
     pub strays: u64,
 }
 
-/// What the service and its wakers share.
+/// The state that a service shares with its wakers.
 struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     source: Attended<Source<Q, R, C>>,
     shared: Arc<Shared>,
     waker: Waker,
     /// The waker is left at the source and was not called since.
     is_registered: AtomicBool,
-    /// Of the task that waits for a request.
+    /// The waker of the task that waits for a request.
     next: Mutex<Option<Waker>>,
     node: Arc<NodeState>,
 }
@@ -154,8 +155,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         Self { hub, _name: name }
     }
 
-    /// The next request, of whichever caller; `None` when the node was closed, or, of a service for
-    /// one peer, when that closed its caller. Waits while nothing is there.
+    /// Returns the next request of any caller. `None` when the node was closed or, for a service of
+    /// one peer, when that peer closed its caller. Waits while there is none.
     ///
     /// # Errors
     ///
@@ -180,7 +181,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         next
     }
 
-    /// The same for a task. Dropping the future loses no request.
+    /// Like [`next`](Self::next), for a task. Dropping the future loses no request.
     ///
     /// # Errors
     ///
@@ -189,7 +190,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         poll_fn(|context| self.hub.poll_next(context)).await
     }
 
-    /// How far it is. Never waits.
+    /// Returns the service's counts. Never waits.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         let shared = &self.hub.shared;
@@ -211,7 +212,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Stream for Service<Q, R, C> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
-    /// Takes in what has come, as far as that is worth it for the next request, and gives that;
+    /// Takes in arrived frames, as far as the next request needs it, and returns that request.
     /// `Some(Ok(None))` and an error are the end.
     fn look_for(&self, source: &mut Source<Q, R, C>) -> Option<super::Taken<Q, R, C>> {
         while source.backlog.len() < LOOK_AHEAD {
@@ -297,13 +298,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Whether what comes is to be taken in though nobody asks for the next request.
+    /// Returns whether arriving frames must be taken in although no one asks for the next request.
     fn is_attended(&self) -> bool {
         self.shared.waiting.load(Ordering::Acquire) > 0 || self.node.is_draining()
     }
 
-    /// Takes in all that has come, for handlers that wait, and sees to it that what comes next is
-    /// told.
+    /// Takes in everything that has come, for handlers that wait, and has later arrivals reported.
     fn take_all(&self, source: &mut Source<Q, R, C>) {
         loop {
             while let Some(asked) = source.find() {
@@ -323,7 +323,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Leaves the waker, unless it is there. Returns whether something came in between.
+    /// Leaves the waker, unless it is there already. Returns whether a frame came in between.
     fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
             return false;
@@ -361,7 +361,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Something has come: for the task that waits for a request, or for handlers.
+    /// Wakes the task that waits for a request, or handlers, because frames have come.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Release);
         if self.is_attended() {
@@ -410,6 +410,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, 
     }
 }
 
-/// Requests that are taken in before the first of them is given out: a caller that has left, or a
-/// deadline that has passed meanwhile, is seen before a handler gets the request.
+/// Number of requests that are taken in before the first is returned. A caller that has left, or a
+/// deadline that has passed meanwhile, is then seen before a handler gets the request.
 const LOOK_AHEAD: usize = 32;

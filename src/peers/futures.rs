@@ -12,7 +12,7 @@ use ibex_ring::parking::Ticket;
 use super::{PeersEvent, PeersEvents, board::Board};
 use crate::Peer;
 
-/// The peer at an address. See [`Peers::wait_for_async`](super::Peers::wait_for_async).
+/// A wait for the peer at an address; see [`Peers::wait_for_async`](super::Peers::wait_for_async).
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct PeerAtAsync<'a> {
     board: &'a Board,

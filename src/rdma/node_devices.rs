@@ -36,7 +36,7 @@ use super::{RdmaSettings, choose};
 pub(crate) struct NodeDevices {
     settings: RdmaSettings,
     state: Mutex<State>,
-    /// Who cares for what is open, before there are sessions as well.
+    /// The runtime that looks after an open device before there are sessions.
     runtime: OnceLock<Weak<Runtime>>,
 }
 
@@ -45,7 +45,7 @@ struct State {
     provider: Option<Arc<dyn Provider>>,
     /// With the moment when it was taken.
     inventory: Option<(Instant, Inventory)>,
-    /// What is open, and why that.
+    /// The open site, and the choice that led to it.
     site: Option<(Choice, Arc<Site>)>,
 }
 
@@ -161,7 +161,7 @@ impl NodeDevices {
 }
 
 impl State {
-    /// What there is, looked up again when it is old.
+    /// Returns the machine's devices, looked up again if the list is old.
     fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
         if self.inventory.is_none() {
             let taken = discovery::discover(self.provider()?, &Sysfs::default())?;
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// Whether another look may show something else.
+    /// Forgets an old list of devices. Returns whether another look may show something else.
     fn forget_inventory(&mut self) -> bool {
         let is_old = |(taken, _): &mut (Instant, Inventory)| taken.elapsed() > INVENTORY_LASTS;
         self.inventory.take_if(is_old).is_some()
@@ -204,7 +204,7 @@ impl State {
         Ok(site)
     }
 
-    /// Of a lost one nothing is kept.
+    /// Forgets a site that is lost, and the list of devices with it.
     fn forget_lost_site(&mut self) {
         if self.site.take_if(|(_, site)| site.is_lost()).is_some() {
             self.inventory = None;

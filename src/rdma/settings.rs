@@ -1,4 +1,4 @@
-//! How a node uses RDMA devices, checked when it is set.
+//! Settings of a node's RDMA device, checked when they are set.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -14,14 +14,12 @@ use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, Verbs
 
 use crate::{SettingConflict, SettingError, environment::Site};
 
-/// How a node uses RDMA devices: which one, and how much of it. Given to
-/// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
+/// Settings of a node's RDMA device, for [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
 ///
-/// A node has one device port, from its first session over RDMA on. Locked in memory are
-/// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 36 MiB, plus
-/// 32 KiB for each session, the rings of its senders, and what holds messages longer than a
-/// receive buffer while they are sent or, with [`trust_peers`](Self::trust_peers), until
-/// they are released.
+/// A node has one device port, from its first session over RDMA on. It locks `(receive_buffers +
+/// held_buffers) * receive_buffer_bytes` of memory, by default 36 MiB. On top come 32 KiB for each
+/// session, the rings of its senders, and messages longer than a receive buffer. These are locked
+/// while they are sent or, with [`trust_peers`](Self::trust_peers), until they are released.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,21 +40,21 @@ pub struct RdmaSettings {
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u32>,
     pub(super) partition_key: Option<PartitionKey>,
-    /// Whose devices these are, if not this machine's.
+    /// The devices to use in place of this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
 
     // What is set aside there.
     site: SiteSettings,
     connection: ConnectionSettings,
-    /// Which peers are trusted, if not all or none are.
+    /// The peers that are trusted, if not all or none are.
     trusted: Option<Trusted>,
 
     /// The first setting that was out of its range.
     error: Option<SettingError>,
 }
 
-/// Which peers are trusted, by their addresses.
+/// A choice of trusted peers, by their addresses.
 #[derive(Clone)]
 struct Trusted(Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
 
@@ -67,7 +65,7 @@ impl fmt::Debug for Trusted {
 }
 
 impl RdmaSettings {
-    /// All defaults.
+    /// Makes settings with all defaults.
     pub fn new() -> Self {
         Self {
             device: None,
@@ -85,28 +83,29 @@ impl RdmaSettings {
 
     // ---- The place -------------------------------------------------------------------
 
-    /// The device, such as `mlx5_0`. Default: the one that the route of a session's
-    /// connection leads over (the network interface with the connection's own address,
-    /// or what that stands on); for a connection over the loopback interface, any. A
-    /// device named here is taken whatever the route says, so both ends of a session have
-    /// to be on one RDMA network.
+    /// Names the device, such as `mlx5_0`. Default: the device on the route of a session's
+    /// connection, which is the network interface with the connection's own address, or the one
+    /// below it. For a connection over the loopback interface, any device will do. A named device
+    /// is taken whatever the route says, so both ends of a session have to be on one RDMA network.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
     }
 
-    /// The device's port. Default: the one of the route, else the first that is active.
-    /// Range 1 to 255.
+    /// Chooses the device's port. Default: that of the route, or else the first that is active.
+    /// Range: 1 to 255.
     pub fn port(mut self, number: u8) -> Self {
         self.note(SettingError::check_count("port", number.into(), 1..=255));
         self.port = Some(number);
         self
     }
 
-    /// The place in the port's GID table. Default: that of the GID of the connection's own
-    /// address, else the best: RoCE v2 before v1, IPv4 before IPv6, global before
-    /// link-local. Range 0 to 255. Both ends have to use GIDs of one type, and places move
-    /// when addresses change: set it where the default is wrong, and only there.
+    /// Chooses the place in the port's GID table. Default: the GID of the connection's own address,
+    /// or else the best: RoCE v2 before v1, IPv4 before IPv6, global before link-local. Range: 0 to
+    /// 255.
+    ///
+    /// Both ends have to use GIDs of one type. Places move when addresses change, so set this only
+    /// where the default is wrong.
     pub fn gid_index(mut self, index: u32) -> Self {
         self.note(SettingError::check_count(
             "gid_index",
@@ -117,12 +116,15 @@ impl RdmaSettings {
         self
     }
 
-    /// The partition that the node's queue pairs are in, on InfiniBand, by its key, such as
-    /// `0x8001`. Default: that of the network interface of the route, where that is an IPoIB
-    /// interface or stands on one (`ib0.8001`), else that of the first key of the port's table.
-    /// Range 0x0001 to 0xffff without 0x8000; the uppermost bit, which full members have, does
-    /// not count. It costs nothing. Both ends have to be in one partition, and one of them as
-    /// a full member; where the key stands in the port's table is looked up for each session.
+    /// Chooses the partition of the node's queue pairs on InfiniBand, by its key, such as `0x8001`
+    /// ([InfiniBand Architecture Specification](https://www.infinibandta.org/ibta-specification/),
+    /// volume 1, section 10.9). Default: the partition of the route's network interface, if that is
+    /// an IPoIB interface or stands on one (`ib0.8001`); otherwise that of the first key in the
+    /// port's table. Range: 0x0001 to 0xffff, except 0x8000; the uppermost bit, which full members
+    /// have, does not count.
+    ///
+    /// Both ends have to be in one partition, and one of them as a full member. Each session looks
+    /// up where the key stands in the port's table.
     pub fn partition_key(mut self, key: u16) -> Self {
         let number = u64::from(key & 0x7fff);
         self.note(SettingError::check_count(
@@ -146,16 +148,20 @@ impl RdmaSettings {
 
     // ---- What is set aside -----------------------------------------------------------
 
-    /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
-    /// range 18 to 2^20, and `max_sessions` + 17 at least. With more, more sessions can have
-    /// `session_credit` at a time; each costs `receive_buffer_bytes` of locked memory, and the
-    /// device has a limit of its own. With fewer than `max_sessions` + 16 and one for each session
-    /// that there is, sessions take turns at what is left. A peer that stands still (its process
-    /// is stopped, or nobody turns its node) keeps what it was lent, up to 4 buffers in a turn,
-    /// until it goes on or its session ends. The others take turns at the rest; where such peers
-    /// have all that is left, everybody waits for one of them. Without
-    /// [`shared_receives`](Self::shared_receives) each session takes `session_credit` + 18 of
-    /// them, and so many are the least.
+    /// Sets the number of receive buffers that are posted for all sessions together. Default: 4096.
+    /// Range: 18 to 2^20, and at least `max_sessions` + 17.
+    ///
+    /// With more buffers, more sessions can have `session_credit` at a time. Each costs
+    /// `receive_buffer_bytes` of locked memory, and the device has a limit of its own. With fewer
+    /// than `max_sessions` + 16 and one for each present session, sessions take turns at the
+    /// buffers that are left.
+    ///
+    /// A peer that stands still, because its process is stopped or its node is not turned, keeps
+    /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
+    /// turns at the rest. If such peers have all that is left, every session waits for one of them.
+    ///
+    /// Without [`shared_receives`](Self::shared_receives) each session takes `session_credit` + 18
+    /// buffers, and that is the minimum.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
             "receive_buffers",
@@ -166,23 +172,23 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether all sessions take their receives from one queue, where the device can.
-    /// Default: true, which is what lets many sessions do with few buffers. With false each
-    /// session has a queue and `session_credit` + 18 of the receive buffers to itself: for
-    /// a node with a handful of busy peers, on a device that takes longer over a shared
-    /// queue (soft-RoCE does, by 4 of 46 µs for a small message). There are then
-    /// `receive_buffers / (session_credit + 18)` places for sessions, 49 by default, and
-    /// each locks its buffers, and as many spare ones, when it comes.
+    /// Lets all sessions take their receives from one queue, where the device can. Default: true,
+    /// so that many sessions need few buffers. With false each session has a queue of its own, and
+    /// `session_credit` + 18 of the receive buffers. That is for a node with a handful of busy
+    /// peers, on a device that takes longer over a shared queue (soft-RoCE does, by 4 of 46 µs for
+    /// a small message). There are then `receive_buffers / (session_credit + 18)` places for
+    /// sessions, 49 by default. Each session locks its buffers, and as many spare ones, when it
+    /// begins.
     pub fn shared_receives(mut self, shared: bool) -> Self {
         self.site.shared_receives = shared;
         self
     }
 
-    /// Sessions over RDMA that there may be at a time. Default: 256, range 1 to 65536.
-    /// Those that this node dialed count as two, because two buffers are kept for them, and
-    /// one for others. Each place takes a receive buffer and `send_requests` + 2 entries of
-    /// a completion queue, of which a device has so many; where it has fewer, there are
-    /// fewer places.
+    /// Limits the sessions over RDMA at a time. Default: 256. Range: 1 to 65536.
+    ///
+    /// A session that this node dialed counts twice, because two buffers are kept for it, and one
+    /// for others. Each place takes a receive buffer and `send_requests` + 2 entries of a
+    /// completion queue. If the device has fewer entries, there are fewer places.
     pub fn max_sessions(mut self, sessions: u32) -> Self {
         let given = sessions.into();
         self.note(SettingError::check_count(
@@ -194,9 +200,9 @@ impl RdmaSettings {
         self
     }
 
-    /// Buffers beyond those, which stand in for what messages hold that were received and
-    /// not released. Default: 4096, range 0 to 2^20. When all are held, what arrives is
-    /// copied; each costs `receive_buffer_bytes` of locked memory.
+    /// Sets the number of spare buffers, which replace those of messages that were received and not
+    /// released. Default: 4096. Range: 0 to 2^20. When all are in use, arriving messages are
+    /// copied. Each costs `receive_buffer_bytes` of locked memory.
     pub fn held_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
             "held_buffers",
@@ -207,23 +213,24 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether peers are trusted to write to memory of this node: large messages then arrive
-    /// by RDMA writes where they are read, without a copy. Each is granted memory of its own,
-    /// and none that holds anything else; but a peer keeps the key and could change a message
-    /// while it is read, or one of another peer. Default: false, since nothing proves who a
-    /// peer is; large messages then come in pieces that are copied once.
+    /// Trusts peers to write to memory of this node. Large messages then arrive by RDMA writes
+    /// where they are read, without a copy. Each peer is granted memory of its own, which holds
+    /// nothing else. But a peer keeps the key, so it could change a message while it is read, or a
+    /// message of another peer. Default: false, because nothing proves a peer's identity; large
+    /// messages then come in pieces that are copied once.
     ///
-    /// Messages between a receive buffer and 64 KiB go, where a channel has some of them, into
-    /// [blocks](Self::landing_blocks) that are granted before they are sent.
+    /// A channel that has messages between a receive buffer and 64 KiB gets
+    /// [blocks](Self::landing_blocks), which are granted before the messages are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
         self.site.grants_memory = trust;
         self.trusted = None;
         self
     }
 
-    /// The same for some peers: those whose address, as this node sees it when they meet,
-    /// `is_trusted` says yes to. The others' queue pairs let no write in. An address is what
-    /// the network makes of it: trust those that no stranger can have.
+    /// Trusts those peers for whose address `is_trusted` returns true, as
+    /// [`trust_peers`](Self::trust_peers) does for all. The address is the one that this node sees
+    /// when they meet. The queue pairs of other peers let no write in. An address is what the
+    /// network makes of it, so trust only addresses that no stranger can have.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -243,10 +250,10 @@ impl RdmaSettings {
         self
     }
 
-    /// Blocks that trusted peers are granted ahead in all, for messages between a receive
-    /// buffer and 64 KiB. Default: 1024, range 0 to 65536. A channel that has such messages
-    /// has 8 as long as it is used, all channels of a session have 128 at most; each is 64 KiB
-    /// and 192 bytes of locked memory. A message that finds none waits for a round trip.
+    /// Sets the number of blocks that trusted peers are granted ahead, for messages between a
+    /// receive buffer and 64 KiB. Default: 1024. Range: 0 to 65536. A channel with such messages
+    /// has 8 while it is used, and all channels of a session have at most 128. Each is 64 KiB and
+    /// 192 bytes of locked memory. A message that finds no block waits for a round trip.
     pub fn landing_blocks(mut self, blocks: u32) -> Self {
         let (given, range) = (blocks.into(), 0..=1 << 16);
         self.note(SettingError::check_count("landing_blocks", given, range));
@@ -254,18 +261,18 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether a write may carry 32 bits that tell of it, which spares a message of a
-    /// [block](Self::landing_blocks) a request. Default: as a test says, which is made with
-    /// the device when peers are trusted. Without them such a message is a write and a frame
-    /// behind it: of 8 KiB there and a small one back that takes 1.15 times as long on
-    /// soft-RoCE. Whoever asks for them is not tested: a device that does not carry them fails
+    /// Lets a write carry 32 bits of immediate data that announce it, which spares a message of a
+    /// [block](Self::landing_blocks) a request. Default: chosen by a test, which is made with the
+    /// device when peers are trusted. Without immediate data such a message is a write and a frame
+    /// behind it; a message of 8 KiB and a small one back then take 1.15 times as long on
+    /// soft-RoCE. A setting of true skips the test: a device that does not carry the data fails
     /// such messages, and their queue pair with them, or leaves them unannounced.
     pub fn immediate_data(mut self, is_used: bool) -> Self {
         self.site.immediate = Some(is_used);
         self
     }
 
-    /// Whether a peer at that address may be granted memory.
+    /// Returns whether a peer at that address may be granted memory.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         self.site.grants_memory
             && self
@@ -274,10 +281,10 @@ impl RdmaSettings {
                 .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
 
-    /// The length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
-    /// some fields and what goes before it; range 4 KiB to 64 KiB, rounded up to a multiple
-    /// of 64. Sessions send no longer pieces than the smaller of both ends'
-    /// buffers; small messages that arrive alone take a whole one.
+    /// Sets the length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
+    /// its headers. Range: 4 KiB to 64 KiB, rounded up to a multiple of 64. A session sends no
+    /// longer pieces than the smaller of both ends' buffers. A small message that arrives alone
+    /// takes a whole buffer.
     pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
         let range = 4 << 10..=64 << 10;
         self.note(SettingError::check_bytes(
@@ -290,8 +297,8 @@ impl RdmaSettings {
         self
     }
 
-    /// Receive buffers that one session's peer may fill at the most before it hears from
-    /// this node; less when many want some. Default: 64, range 2 to 65536. More keeps a
+    /// Limits the receive buffers that one session's peer may fill before it hears from this node;
+    /// it gets less when many want some. Default: 64. Range: 2 to 65536. A higher value keeps a
     /// longer or faster link busy.
     pub fn session_credit(mut self, buffers: u32) -> Self {
         let given = buffers.into();
@@ -304,8 +311,8 @@ impl RdmaSettings {
         self
     }
 
-    /// Sends that one session may have outstanding. Default: 128, range 64 to 32768. More
-    /// keeps a longer or faster link busy; each takes some 100 bytes of the device's
+    /// Limits the sends that one session may have outstanding. Default: 128. Range: 64 to 32768. A
+    /// higher value keeps a longer or faster link busy. Each takes some 100 bytes of the device's
     /// memory and an entry of its completion queue.
     pub fn send_requests(mut self, requests: u32) -> Self {
         let given = requests.into();
@@ -318,9 +325,9 @@ impl RdmaSettings {
         self
     }
 
-    /// Bytes that a send may carry inside its request. Default: 220, range 0 to 4 KiB; the
-    /// device may give less. More spares the device a look at memory for longer messages,
-    /// and makes every entry of the send queue longer.
+    /// Sets the bytes that a send may carry inside its request. Default: 220. Range: 0 to 4 KiB;
+    /// the device may allow less. A higher value spares the device a read of memory for longer
+    /// messages, and makes every entry of the send queue longer.
     pub fn inline_bytes(mut self, bytes: u32) -> Self {
         let range = 0..=4 << 10;
         self.note(SettingError::check_bytes(
@@ -332,50 +339,53 @@ impl RdmaSettings {
         self
     }
 
-    /// How completions are polled. Default: on a device of hardware what its self-test
-    /// says, else plain; [`NodeStats`](crate::NodeStats) and the log say which and why. One
-    /// that is set here is taken without a test, and a device that does not have it gives
-    /// an error: for a device on which the other is measured to be faster, and for tests.
+    /// Chooses how completions are polled. Default: on a hardware device as its self-test says,
+    /// otherwise plainly; [`NodeStats`](crate::NodeStats) and the log say which and why. A value
+    /// that is set here is used without a test, and is an error on a device that lacks it. Set it
+    /// for a device on which the other way is measured to be faster, and for tests.
     pub fn completion_polling(mut self, polling: CompletionPolling) -> Self {
         self.site.completion_polling = Some(polling);
         self
     }
 
-    /// Whether messages have the time at which the device had them whole
-    /// ([`Message::received_at`](crate::Message::received_at)), where it has a clock for
-    /// that: soft-RoCE has none. Default: false. It takes an extended completion queue,
-    /// a call per receive to read the clock's ticks, and a multiplication to turn them
-    /// into time.
+    /// Gives messages the time at which the device had them whole
+    /// ([`Message::received_at`](crate::Message::received_at)), if the device has a clock for that;
+    /// soft-RoCE has none. Default: false. It takes an extended completion queue, a call for each
+    /// receive to read the clock's ticks, and a multiplication to turn them into time.
     pub fn completion_times(mut self, wanted: bool) -> Self {
         self.site.completion_times = wanted;
         self
     }
 
-    /// The device's completion vector, that is the interrupt that wakes a thread which sleeps
-    /// until something completes. Default: 0; range 0 to one less than the device has, which
-    /// the example `devices` shows and which is checked when the device is opened. Nodes with
-    /// vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then chooses a
-    /// core for each. It costs nothing, and means nothing to a thread that polls.
+    /// Chooses the device's completion vector, which is the interrupt that wakes a thread waiting
+    /// for completions. Default: 0. Range: 0 to one less than the device has, which the example
+    /// `devices` shows; it is checked when the device is opened.
+    ///
+    /// Nodes with vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then
+    /// chooses a core for each ([SMP IRQ
+    /// affinity](https://docs.kernel.org/core-api/irq/irq-affinity.html)). It means nothing to a
+    /// thread that polls.
     pub fn completion_vector(mut self, vector: u32) -> Self {
         self.site.completion_vector = vector;
         self
     }
 
-    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`) in all memory
-    /// that it uses for this node. Default: false. Some hosts write faster so, AMD EPYC and
-    /// guests among them, and on others it makes no difference or is slower: set it where
-    /// `ib_write_bw`, which asks for it, is faster than `ib_write_bw
-    /// --disable_pcie_relaxed`. Messages stay in order and whole, as ibex reads memory only
-    /// behind the completion that announces it. Devices, kernels and libraries without it
-    /// ignore it.
+    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`,
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)) in all memory that
+    /// it uses for this node. Default: false. Some hosts write faster with it, AMD EPYC and guests
+    /// among them; on others it makes no difference or is slower. Set it where `ib_write_bw`, which
+    /// asks for it, is faster than `ib_write_bw --disable_pcie_relaxed`.
+    ///
+    /// Messages stay in order and whole, because ibex reads memory only after the completion that
+    /// announces it. Devices, kernels and libraries without it ignore it.
     pub fn relaxed_ordering(mut self, relaxed: bool) -> Self {
         self.site.relaxed_ordering = relaxed;
         self
     }
 
-    /// Pieces of memory that the device collects for one send. Default and most: 3, range
-    /// 1 to 3; the device may take fewer. With fewer, what would be more is copied first:
-    /// for a device that is slower with several, and for tests.
+    /// Limits the pieces of memory that the device collects for one send. Default: 3. Range: 1 to
+    /// 3; the device may take fewer. Further pieces are copied first. It is meant for a device that
+    /// is slower with several, and for tests.
     pub fn send_entries(mut self, pieces: u32) -> Self {
         self.note(SettingError::check_count(
             "send_entries",
@@ -388,25 +398,29 @@ impl RdmaSettings {
 
     // ---- The connection --------------------------------------------------------------
 
-    /// Bytes per packet. Default: the smaller of what both ports carry. A session whose
-    /// ports carry less goes over another fabric; a smaller one costs throughput.
+    /// Sets the bytes of a packet. Default: the smaller of what both ports carry. A session whose
+    /// ports carry less goes over another fabric. A smaller value costs throughput.
     pub fn path_mtu(mut self, mtu: Mtu) -> Self {
         self.connection = self.connection.path_mtu(mtu);
         self
     }
 
-    /// How long an acknowledgement may take before a packet is sent again. Default: 67 ms,
-    /// range 5 µs to 8796 s, rounded up to 4.096 µs times a power of two. Shorter repairs
-    /// a loss sooner, and takes a busy peer for a lost one.
+    /// Sets how long an acknowledgement may take before a packet is sent again. Default: 67 ms.
+    /// Range: 5 µs to 8796 s, rounded up to 4.096 µs times a power of two ([InfiniBand Architecture
+    /// Specification](https://www.infinibandta.org/ibta-specification/), volume 1, section
+    /// 9.7.6.1.3). A shorter time repairs a loss sooner, and mistakes a busy peer for a lost
+    /// packet.
     pub fn timeout(self, timeout: Duration) -> Self {
         let range = Duration::from_micros(5)..=Duration::from_secs(8796);
         self.with_time("timeout", timeout, range, ConnectionSettings::timeout)
     }
 
-    /// How often a packet is sent again before the queue pair fails and its session is
-    /// suspended. Default and most: 6, range 0 to 6. With `timeout` it says when a peer that is
-    /// gone is noticed: after `timeout * (retry_count + 1)`, by default 0.5 s, and up to four
-    /// times that, since devices may wait for longer. Fewer gives up on a link that is merely bad.
+    /// Sets how often a packet is sent again before the queue pair fails and its session is
+    /// suspended. Default: 6. Range: 0 to 6.
+    ///
+    /// With `timeout` it decides when a peer that is gone is noticed: by default after 0.5 s, which is
+    /// `timeout * (retry_count + 1)`, and up to four times that, since devices may wait longer. A
+    /// smaller value gives up on a link that is merely bad.
     pub fn retry_count(mut self, tries: u8) -> Self {
         self.note(SettingError::check_count(
             "retry_count",
@@ -420,9 +434,11 @@ impl RdmaSettings {
         self
     }
 
-    /// How long a peer waits before it sends again what found no receive buffer. Default:
-    /// 1.28 ms, range 10 µs to 655.36 ms, rounded up to one of 32 steps. Credits keep it
-    /// from happening; shorter burdens the link where they fail.
+    /// Sets how long a peer waits before it sends again a message that found no receive buffer.
+    /// Default: 1.28 ms. Range: 10 µs to 655.36 ms, rounded up to one of 32 steps ([InfiniBand
+    /// Architecture Specification](https://www.infinibandta.org/ibta-specification/), volume 1,
+    /// table 45). Credit normally prevents such messages. A shorter time burdens the link when it
+    /// fails to.
     pub fn min_rnr_timer(self, timer: Duration) -> Self {
         let range = Duration::from_micros(10)..=Duration::from_micros(655_360);
         self.with_time(
@@ -433,8 +449,8 @@ impl RdmaSettings {
         )
     }
 
-    /// The service level of packets, which InfiniBand maps to a lane. Default: 0, range 0
-    /// to 15. What the levels mean is up to the network.
+    /// Sets the service level of packets, which InfiniBand maps to a lane. Default: 0. Range: 0 to
+    /// 15. The network decides what the levels mean.
     pub fn service_level(mut self, level: u8) -> Self {
         self.note(SettingError::check_count(
             "service_level",
@@ -448,9 +464,10 @@ impl RdmaSettings {
         self
     }
 
-    /// The traffic class of packets; on RoCE v2 the IP header's, whose upper six bits are
-    /// the DSCP. Default: 0, range 0 to 255. A lossless network usually wants a certain
-    /// one; what the classes mean is up to the network.
+    /// Sets the traffic class of packets. On RoCE v2 it is the IP header's, whose upper six bits
+    /// are the DSCP ([RFC 2474](https://www.rfc-editor.org/rfc/rfc2474)). Default: 0. Range: 0 to
+    /// 255. A lossless network usually wants a certain class; the network decides what the classes
+    /// mean.
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.connection = self.connection.traffic_class(class);
         self
@@ -458,12 +475,12 @@ impl RdmaSettings {
 
     // ---- For the node ----------------------------------------------------------------
 
-    /// The first setting that is out of its range.
+    /// Returns the first setting that is out of its range.
     pub(crate) fn error(&self) -> Option<SettingError> {
         self.error
     }
 
-    /// How the settings go together.
+    /// Checks settings that exclude each other.
     pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
         if self.site.completion_times
             && self.site.completion_polling == Some(CompletionPolling::Plain)
@@ -514,7 +531,7 @@ impl RdmaSettings {
         }
     }
 
-    /// As the site wants them.
+    /// Returns the settings of the site.
     pub(super) fn site(&self) -> SiteSettings {
         SiteSettings {
             connection: self.connection,
@@ -541,7 +558,7 @@ impl RdmaSettings {
     }
 }
 
-/// What one place for a session takes.
+/// Receive buffers that one place for a session takes at least.
 const LEAST_BUFFERS: u64 = 18;
 
 impl Default for RdmaSettings {

@@ -1,5 +1,5 @@
-//! The queue pair of an end that dialed: whatever takes its time is done at once, since whoever
-//! dials waits anyhow.
+//! The queue pair of an end that dialed. Work that takes time is done at once, since the dialing
+//! thread waits anyhow.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -13,7 +13,7 @@ use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
 use crate::verbs::{VerbsPair, VerbsSite};
 
-/// A queue pair, and what it is made from.
+/// A queue pair, and the site that makes it.
 pub(super) struct OwnPair {
     /// Our address on the connection, by which a device is chosen, of these.
     own_address: IpAddr,
@@ -44,7 +44,7 @@ impl OwnPair {
         Ok(self.pair.insert(pair).endpoint())
     }
 
-    /// One that cannot be connected is dropped.
+    /// Connects the queue pair to the peer's, or drops it if that fails.
     pub(super) fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String> {
         let mut pair = self.pair.take().ok_or("there is none")?;
         pair.connect(theirs)?;

@@ -21,7 +21,7 @@ pub(crate) struct FakeSite {
     pub(crate) asked: Mutex<Vec<(IpAddr, ThreadId)>>,
 }
 
-/// One of its queue pairs.
+/// A queue pair of the fake site.
 #[derive(Debug)]
 pub(crate) struct FakePair {
     /// To whom it is connected.

@@ -87,7 +87,7 @@ impl Drop for Listening {
     }
 }
 
-/// Whether the acceptor has work, waiting for it for at most `timeout`.
+/// Waits for up to `timeout`, and returns whether the acceptor has work.
 pub(crate) fn wait_readable(acceptor: &Acceptor, timeout: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: timeout.as_secs() as i64,

@@ -20,7 +20,7 @@ pub struct RawMessage {
     /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
     time: u64,
     units: u32,
-    /// Of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
+    /// Bits of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
     marks: u8,
 }
 
@@ -80,7 +80,7 @@ impl RawMessage {
         NonZero::new(self.time)
     }
 
-    /// Whether the bytes were copied out of the ring.
+    /// Returns whether the bytes were copied out of the ring.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.marks & DETACHED != 0

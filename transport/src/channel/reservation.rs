@@ -55,7 +55,7 @@ impl RawReservation<'_> {
         producer.map_or(&[], |producer| producer.reserved(self.length))
     }
 
-    /// The same, to be written.
+    /// Returns the reserved bytes, to be written.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let length = self.length;

@@ -57,13 +57,13 @@ type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + '
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
-    /// Whether it was said that nothing more comes from here.
+    /// True once this handle has said that it sends no more.
     is_closed: bool,
-    /// What tasks left here that wait.
+    /// Wakers and tickets that waiting tasks left here.
     pub(super) waits: SendWaits,
 }
 
-/// Whether a reservation of a handle was made and neither published nor dropped.
+/// The state of a handle's reservation: none, or made and neither published nor dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserved {
     No,
@@ -83,7 +83,7 @@ impl SendHandle {
         }
     }
 
-    /// The same handle; errors of its end are told in the words of `interface`.
+    /// Has errors of this end speak of `interface`.
     #[must_use]
     pub fn told_as(self, interface: Interface) -> Self {
         self.end.set_interface(interface);
@@ -126,7 +126,7 @@ impl SendHandle {
         self.end.id
     }
 
-    /// How far the channel came.
+    /// Returns the channel's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.end.counts()
@@ -182,7 +182,7 @@ impl SendHandle {
         })
     }
 
-    /// Whether there is another handle, or was one.
+    /// Returns whether there is another handle, or was one.
     pub(super) fn was_cloned(&self) -> bool {
         self.end.bias.is_withdrawn()
     }
@@ -204,7 +204,7 @@ impl SendHandle {
         })
     }
 
-    /// What `enter` gave when the reservation was made and nobody took back since.
+    /// Returns the right that `enter` gave when the reservation was made, which was kept since.
     #[inline(always)]
     pub(super) fn reserved_entry(&mut self) -> Entered<'_> {
         Entered {
@@ -213,7 +213,7 @@ impl SendHandle {
         }
     }
 
-    /// The same for a message to be encoded, and the reservation is out no more.
+    /// Takes that right for a message to be encoded, and ends the reservation.
     pub(super) fn take_reserved_entry(&mut self) -> Entered<'_> {
         let in_turn = mem::replace(&mut self.reserved, Reserved::No) == Reserved::InTurn;
         if in_turn {
@@ -235,7 +235,7 @@ impl SendHandle {
         unsafe { (*self.end.writing.get()).producer.as_deref_mut() }
     }
 
-    /// The same, to be looked at.
+    /// Returns the producer of the reservation that is out, to be read.
     pub(super) fn peek_reserved_producer(&self) -> Option<&SendProducer> {
         debug_assert_ne!(self.reserved, Reserved::No);
         // SAFETY: as above; whoever has the handle borrowed only looks.
@@ -287,7 +287,7 @@ impl SendHandle {
         &self.end
     }
 
-    /// Whether the peer reads the ring itself.
+    /// Returns whether the peer reads the ring itself.
     pub(super) fn is_shm(&self) -> bool {
         self.end.ours.get().is_some()
     }
@@ -331,13 +331,13 @@ impl SendHandle {
         failure.map(SendError::from)
     }
 
-    /// Whether the peer has opened its end.
+    /// Returns whether the peer has opened its end.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.end.state.agreed().is_some()
     }
 
-    /// Whether the peer has closed its end, in whatever way, and nothing was sent.
+    /// Returns whether the peer has closed its end, in whatever way, before a message was sent.
     #[must_use]
     pub fn has_met_closed_end(&self) -> bool {
         let reason = self.end.state.reason();
@@ -534,7 +534,7 @@ impl Entered<'_> {
         }
     }
 
-    /// The same, waiting for it.
+    /// Makes a place for a message, and waits for room.
     #[cold]
     #[inline(never)]
     fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
@@ -556,7 +556,7 @@ impl Entered<'_> {
     }
 }
 
-/// What whoever has the right to the producer does with it.
+/// Steps that need the right to the producer.
 impl SendEnd {
     /// Publishes a payload that stands in the ring's slot.
     #[inline(always)]
@@ -795,7 +795,7 @@ impl SendEnd {
     }
 }
 
-/// What is asked for by who waits for the release of any message.
+/// The question of a call that waits for the release of any message.
 const FOR_RELEASE: Ask = Ask {
     received: 0,
     released: u64::MAX,

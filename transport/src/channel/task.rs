@@ -42,13 +42,13 @@ use crate::{
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]
 pub struct TaskWait {
-    /// Its waker.
+    /// Ticket of the task's waker.
     ticket: Option<Ticket>,
-    /// What the peer was asked by way of its memory (shm).
+    /// The question that the peer was asked by way of its memory (shm).
     pub(super) asked: Option<Wish>,
 }
 
-/// What a task left where it waits for all peers of a node.
+/// The wakers that a task left where it waits for all peers of a node.
 #[derive(Debug, Default)]
 pub struct GatheringWait {
     left: TaskWait,
@@ -83,9 +83,9 @@ pub(super) struct SendWaits {
     pub(super) room: TaskWait,
     /// The turn of who waits for room.
     turn: Option<Ticket>,
-    /// That the peer's engine holds a message.
+    /// The wait for the peer's engine to hold a message.
     pub(super) received: TaskWait,
-    /// That the peer's application has acknowledged one.
+    /// The wait for the peer's application to acknowledge a message.
     pub(super) acked: TaskWait,
 }
 
@@ -532,8 +532,8 @@ impl Runtime {
 }
 
 impl Gathering {
-    /// What makes `condition` hold, for a task: pending until a member, a session or the node
-    /// tells. Where callers turn the engine it runs a turn when nothing is there.
+    /// Polls until `condition` holds. Pending until a member, a session or the node tells. Where
+    /// callers turn the engine, it runs a turn when nothing is there.
     ///
     /// A task may look for a moment first, where what it waits for comes soon;
     /// `in_memory` is as for [`wait`](Self::wait).

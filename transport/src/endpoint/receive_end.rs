@@ -30,7 +30,7 @@ use crate::{
     wire::FrameMemory,
 };
 
-/// What one receiving handle, its guards' cells and its engine share.
+/// The state that a receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]
 pub struct ReceiveEnd {
     // Who it is and how it stands.
@@ -43,7 +43,7 @@ pub struct ReceiveEnd {
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
 
     // What arrives.
-    /// What the handle takes over when it first looks: frames or a ring.
+    /// The source of records, which the handle takes over when it first looks: frames or a ring.
     pub(crate) source: Mutex<Option<Source>>,
     /// Set when `source` is there.
     pub(crate) has_source: AtomicBool,
@@ -60,17 +60,18 @@ pub struct ReceiveEnd {
     // What is handed out.
     pub(crate) cells: CellLease,
     pub(crate) prefix: Advance,
-    /// What the prefix frees when it passes.
+    /// Memory that is freed when the prefix passes it.
     pub(crate) held: Mutex<Held>,
     /// Messages handed out, for those who are not the handle.
     pub(crate) handed_out: AtomicU64,
-    /// Of these, messages with memory of their own, as the handle counts them.
+    /// Messages with memory of their own among those, as the handle counts them.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
-    /// What the sender was last told; the position from where the ring begins.
+    /// The count of released messages that the sender was last told, and the position from which
+    /// the ring begins.
     told_released: AtomicU64,
     told_position: AtomicU64,
-    /// It is told at latest when so many messages are released.
+    /// Number of released messages after which the sender is told at the latest.
     pub(crate) tell_every: u64,
     /// And when this one is, which came in a block, as another has since: it would be short
     /// of them.
@@ -81,16 +82,16 @@ pub struct ReceiveEnd {
     pub(crate) is_marked: AtomicBool,
 }
 
-/// Where the handle finds records.
+/// The source in which the handle finds records.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Frames in arrival blocks.
     Frames(ArrivalReader<Frame>),
     /// The sender's ring, to be mapped by the handle's own thread.
     Ring {
-        /// Its memory.
+        /// The ring's memory.
         fd: PassedFd,
-        /// Its bytes.
+        /// The ring's length.
         capacity: u64,
     },
 }
@@ -116,12 +117,12 @@ unsafe impl Send for Frame {}
 pub(crate) struct LargeArrival {
     pub(crate) sequence: u64,
     pub(crate) length: usize,
-    /// As [`Frame::time`], of its last piece.
+    /// The time of arrival of its last piece; see [`Frame::time`].
     pub(crate) time: u64,
     pub(crate) place: LargePlace,
 }
 
-/// Where a large message lies.
+/// The place of a large message.
 #[derive(Debug)]
 pub(crate) enum LargePlace {
     /// In memory that we granted.
@@ -132,21 +133,21 @@ pub(crate) enum LargePlace {
     Segment {
         /// Which one.
         slot: u32,
-        /// Its bytes.
+        /// The segment's length.
         capacity: u64,
-        /// Its memory, unless we have it mapped already.
+        /// The segment's memory, unless it is mapped already.
         fd: Option<PassedFd>,
     },
 }
 
-/// What stays until the prefix has passed it.
+/// Memory that stays until the prefix has passed it.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) frames: Option<ArrivalRetirer<Frame>>,
     pub(crate) large: VecDeque<HeldLarge>,
     /// The ring itself, for as long as any guard may read it (shm).
     pub(crate) ring: Option<RingSegment>,
-    /// What large messages come in (shm).
+    /// Segments in which large messages come (shm).
     pub(crate) slots: MessageSlots,
     /// The last message that came in a block and was released.
     pub(crate) last_landed: u64,
@@ -274,7 +275,7 @@ impl ReceiveEnd {
         Ok(())
     }
 
-    /// Nobody waits for this end's counters any more.
+    /// Notes that no call waits for this end's counters any more.
     pub(crate) fn hush(&self) {
         self.cells.hush();
     }
@@ -302,8 +303,8 @@ impl ReceiveEnd {
         }
     }
 
-    /// Where the sender's ring begins: known once it is settled which of the versions that
-    /// were offered holds. Until then nothing is handed out.
+    /// Returns where the sender's ring begins. That is known once it is settled which of the
+    /// offered versions holds, and until then nothing is handed out.
     fn ring_start(&self) -> u64 {
         let agreed = self.state.agreed();
         agreed.map_or(0, |agreed| first_position(agreed.alignment as usize))
@@ -392,8 +393,8 @@ impl ReceiveEnd {
         self.unusable(|| self.counts()).into()
     }
 
-    /// How far the channel came, as far as this end can tell: what arrived behind a message
-    /// that never became whole is not received.
+    /// Returns the channel's counters, as far as this end can tell. Messages that arrived behind
+    /// one that never became whole do not count as received.
     pub(crate) fn counts(&self) -> Counts {
         let Counters {
             received,

@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{counter::Counter, session::Counts};
 
-/// What the handles of one sending end and its engine share.
+/// The state that the handles of a sending end and its engine share.
 #[derive(Debug)]
 pub struct SendEnd {
     // Who it is and how it stands.
@@ -49,7 +49,7 @@ pub struct SendEnd {
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
     /// Our words where the peer reads them itself (shm).
     pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// That somebody waits for room or news, for the peer to know (shm).
+    /// The question of threads that wait for room or news, for the peer to see (shm).
     pub(crate) asking: Asking,
     /// The message that was asked for last by a caller that does not wait.
     pub(crate) asked_in_passing: AtomicU64,
@@ -62,7 +62,7 @@ pub struct SendEnd {
     pub(crate) bias: BiasedLock,
     pub(crate) turnstile: Turnstile,
     pub(crate) handles: AtomicU32,
-    /// It counts as one of them, and stays open without.
+    /// The shared handle, which counts as one of the handles, and stays open without the others.
     pub(crate) shared: Shared,
     /// Messages sent, for those who must not touch the producer.
     pub(crate) sent: AtomicU64,
@@ -82,12 +82,12 @@ pub struct SendEnd {
 // turnstile's acquire and release). Everything else is `Sync` by itself.
 unsafe impl Sync for SendEnd {}
 
-/// What the handles of an end write with.
+/// The means by which the handles of an end write.
 #[derive(Debug, Default)]
 pub(crate) struct Writing {
     /// There while the channel is used, and small while it is not.
     pub(crate) producer: Option<Box<SendProducer>>,
-    /// How far the one before it came, whose ring went back.
+    /// The released count of the producer before this one, whose ring was given back.
     pub(crate) before: Option<Released>,
 }
 
@@ -123,7 +123,7 @@ impl SendEnd {
         }
     }
 
-    /// How far the channel came.
+    /// Returns the channel's counters.
     pub(crate) fn counts(&self) -> Counts {
         let sent = self.sent.load(Ordering::Acquire);
         let Some(theirs) = self.theirs.get().filter(|_| !fork::is_child()) else {
@@ -156,7 +156,7 @@ impl SendEnd {
         self.unusable(|| self.counts()).into()
     }
 
-    /// What calls answer in a fork of the process.
+    /// Returns the error of calls in a fork of the process.
     #[cold]
     pub(crate) fn used_after_fork(&self) -> SendError {
         self.common.used_after_fork().into()
@@ -175,16 +175,16 @@ pub(crate) struct Asking(Mutex<Askers>);
 struct Askers {
     arm: Arm,
     count: u32,
-    /// Of these, who waits for room.
+    /// Threads among these that wait for room.
     for_room: u32,
 }
 
-/// What a thread asks for.
+/// The event that a thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// That something is released.
+    /// A message is released.
     Room,
-    /// That counters move.
+    /// The counters move.
     News,
 }
 
@@ -230,7 +230,7 @@ pub(crate) struct Turnstile {
     pub(crate) waiters: WaitSlot,
 }
 
-/// Who is inside.
+/// The holder of the right to the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
     Us,
@@ -352,12 +352,12 @@ impl SendEnd {
 }
 
 impl Claim<'_> {
-    /// Whether no handle is inside, behind the heavy barrier.
+    /// Returns whether no handle is inside. The heavy barrier comes before.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.bias.is_left()
     }
 
-    /// What the handles write with, if none is inside and all that they published has been
+    /// Takes the producer, if no handle is inside and everything that they published has been
     /// released. The next send makes another, which goes on behind it.
     pub(crate) fn take(self) -> Option<Rested> {
         if !self.is_alone() {
@@ -385,8 +385,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// What a silent sender wrote with. Dropping it unmaps its memory, or gives it back to its
-/// pool.
+/// The producer of a silent sender. Dropping it unmaps its memory, or gives it back to its pool.
 #[derive(Debug)]
 pub(crate) struct Rested(#[allow(dead_code, reason = "held for its drop")] Box<SendProducer>);
 

@@ -73,7 +73,7 @@ impl SendEnd {
         failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
     }
 
-    /// What the counters say, or the end of the channel.
+    /// Returns the answer of the counters, or the end of the channel.
     pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
         // The counters first: what they say stays true when the channel has ended.
         let over = self.state.is_over();
@@ -139,7 +139,7 @@ impl SendEnd {
         }
     }
 
-    /// Nobody needs to be told any more.
+    /// Takes back the question, because no thread needs the answer.
     pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
         if let Some(ours) = self.ours.get() {
             self.asking.give_up(ours, asked);
@@ -219,8 +219,8 @@ pub(crate) struct Room<'a, F> {
 }
 
 impl SendEnd {
-    /// What has moved so far of what is waited for: what the peer released, or, where that
-    /// does not matter, what our own engine sent.
+    /// Returns the progress of what is waited for: messages that the peer released, or, where that
+    /// does not matter, bytes that this engine sent.
     fn progress(&self, producer: &SendProducer, ask: Ask) -> u64 {
         if ask == Ask::default() && !self.session.is_shm() {
             return self.session.counters.bytes_sent.get();
@@ -239,7 +239,7 @@ impl SendEnd {
         }
     }
 
-    /// What to tell of the present wait, if it is so long and nobody was told.
+    /// Returns the notice of the present wait, if it is long enough and was not given yet.
     pub(crate) fn take_notice(&self) -> Option<What> {
         let since = self.stall.take_notice()?;
         Some(What::Stalled(Stalled {

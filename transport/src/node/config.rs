@@ -75,8 +75,8 @@ pub enum Driver {
     /// out when 32 KiB are queued, at `flush`, or when a second task of the node's runs, which
     /// the first unsent message wakes. So a task that sends and then computes should flush.
     ///
-    /// A task that receives looks for up to 50 µs before it waits, if the last messages of its
-    /// channel came that soon; `NodeBuilder::wait` says more.
+    /// A task that receives over shared memory looks for up to 4 µs before it waits, if the last
+    /// messages of its channel came within 150 µs each; `NodeBuilder::wait` says more.
     ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
     /// engine themselves, as under [`Caller`](Self::Caller). Each message over shared memory

@@ -29,32 +29,32 @@ use crate::session::{EndCause, Fabric, NotOpened, PeerDescription};
 pub struct Event {
     /// The peer's address as this end sees it.
     pub address: SocketAddr,
-    /// Its identity.
+    /// The peer's identity.
     pub identity: [u8; 16],
-    /// Its incarnation.
+    /// The peer's incarnation.
     pub incarnation: u64,
-    /// What happened.
+    /// The event.
     pub what: What,
 }
 
-/// What happened.
+/// An event of a node.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A session is up.
     Connected {
-        /// What carries its data.
+        /// The fabric of the session's data.
         fabric: Fabric,
         /// Why this fabric.
         reason: String,
     },
     /// A session has no connection to its peer; it goes on when there is one again.
     Suspended {
-        /// What became of the connection.
+        /// The cause of the break.
         cause: EndCause,
         /// Since when.
         since: Instant,
     },
-    /// It goes on.
+    /// The session goes on.
     Resumed {
         /// How long it had none.
         suspended: Duration,
@@ -63,11 +63,11 @@ pub enum What {
     },
     /// A session goes on over another fabric than before.
     FabricChanged {
-        /// What carried its data.
+        /// The fabric that the data left.
         from: Fabric,
-        /// What carries it now.
+        /// The fabric that the data goes over now.
         to: Fabric,
-        /// What became of the one before.
+        /// The reason why the fabric before was left.
         reason: String,
     },
     /// The peer begins no call any more that it serves.
@@ -82,7 +82,7 @@ pub enum What {
     NotOpened(Box<NotOpened>),
     /// A sender waits for its window, and nothing has moved for a while.
     Stalled(Stalled),
-    /// The same goes on.
+    /// The sender goes on.
     Recovered {
         /// The channel.
         channel: String,
@@ -93,7 +93,7 @@ pub enum What {
     },
 }
 
-/// Who waits for whom.
+/// A wait of one end for the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
     /// The channel.

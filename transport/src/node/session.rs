@@ -32,7 +32,7 @@ use crate::{
     shared_memory::Bells,
 };
 
-/// One session as its handles see it.
+/// A session as its handles see it.
 pub struct SessionShared {
     pub(crate) node: Arc<NodeState>,
     /// The runtime that turns the session's engine.
@@ -41,18 +41,18 @@ pub struct SessionShared {
     peer: PeerDescription,
     /// The address of ours that the peer connected to, if it did.
     accepted_on: Option<SocketAddr>,
-    /// Where data goes through memory that both processes map.
+    /// The doorbells, where data goes through memory that both processes map.
     bells: Option<Arc<Bells>>,
-    /// What the data goes over now.
+    /// The route of the data now.
     pub(crate) carrier: Route,
-    /// It goes on over another connection when its own breaks.
+    /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
     /// Either side cannot use membarrier, or does not want to, so both use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
     pub(crate) ending: Ending,
-    /// What the peer has said about calls that it serves.
+    /// The peer's notices about calls that it serves.
     pub(crate) draining: PeerDraining,
     pub(crate) counters: SessionCounters,
 }
@@ -76,7 +76,7 @@ impl fmt::Display for PeerInLog<'_> {
     }
 }
 
-/// What a session's data goes over.
+/// The means of a session's data.
 pub(crate) enum Over<'a> {
     /// The connection.
     Stream,
@@ -151,7 +151,7 @@ impl SessionShared {
         EngineId::of_session(self.id)
     }
 
-    /// Who the peer is and how it is reached.
+    /// Returns the peer's identity, and the way it is reached.
     #[must_use]
     pub fn peer(&self) -> &PeerDescription {
         &self.peer
@@ -165,7 +165,7 @@ impl SessionShared {
         }
     }
 
-    /// What the session counted so far.
+    /// Returns the session's counts so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let site = self.carrier.last_site();
@@ -180,7 +180,7 @@ impl SessionShared {
         site.map(|site| site.polling().to_string())
     }
 
-    /// What a call answers in a fork of the process, about the session.
+    /// Returns the error of calls in a fork of the process, about the session.
     #[cold]
     #[must_use]
     pub fn used_after_fork(&self) -> UsedAfterFork {
@@ -192,13 +192,13 @@ impl SessionShared {
         self.node.has_lost_driver()
     }
 
-    /// Whether its channels lie in memory that the peer shares.
+    /// Returns whether the session's channels lie in memory that the peer shares.
     #[must_use]
     pub fn is_shm(&self) -> bool {
         self.bells.is_some()
     }
 
-    /// What carries its data now, or did last.
+    /// Returns the fabric that carries the data now, or did last.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         self.carrier.fabric()
@@ -259,10 +259,10 @@ impl SessionShared {
         Some(lease)
     }
 
-    /// The same, mapped and registered now if it has to be. Memory that the peer's device may
-    /// write to is there and charged as a whole, and takes half of what there may be at most;
-    /// else there are addresses, which get memory as the message comes. Takes long: off the
-    /// turn.
+    /// Leases memory for a message that is to arrive, mapped and registered now if it has to be.
+    /// Memory that the peer's device may write to is charged as a whole, and takes at most half of
+    /// what there may be. Otherwise the lease is addresses, which get memory as the message comes.
+    /// Takes long, so it runs off the turn.
     pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         if let Some(site) = self.granting_site()
             && let Some(claim) = self.node.memory.half().claim(bytes as u64)
@@ -283,12 +283,12 @@ impl SessionShared {
         self.large_pool().reserve(bytes)
     }
 
-    /// Whether a message of so much may go into a block of the peer's.
+    /// Returns whether a message of `bytes` may go into a block of the peer's.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
         self.carrier.is_pair() && lands(bytes as u64)
     }
 
-    /// Whether the peer is granted blocks.
+    /// Returns whether the peer is granted blocks.
     pub(crate) fn grants_landings(&self) -> bool {
         self.granting_site()
             .is_some_and(|site| site.has_landing_places())
@@ -318,8 +318,8 @@ impl SessionShared {
             .collect()
     }
 
-    /// What the peer has to know of memory that it may write a message of `bytes` to; `None`
-    /// if it may not.
+    /// Returns the address and key of memory that the peer may write a message of `bytes` to;
+    /// `None` if it may not.
     pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
         self.granting_site()?.granted_memory(lease, bytes)
     }
@@ -348,7 +348,7 @@ impl SessionShared {
         }
     }
 
-    /// Whether the session is over.
+    /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
@@ -378,13 +378,13 @@ impl SessionShared {
         }
     }
 
-    /// Whether calls that wait for the peer's memory look for a while before they sleep.
+    /// Returns whether calls that wait for the peer's memory look for a while before they sleep.
     #[inline]
     pub(crate) fn spins(&self) -> bool {
         self.node.spins()
     }
 
-    /// What calls look at that wait for this session.
+    /// Returns the kind of look that waiting calls of this session need.
     pub(crate) fn looks(&self) -> Looks {
         match self.bells {
             Some(_) => Looks::Memory,
@@ -531,6 +531,6 @@ impl fmt::Debug for SessionShared {
     }
 }
 
-/// What `send` queues before it runs a turn under `Driver::Caller`: writes of 5 KiB carry
+/// Bytes that `send` queues before it runs a turn under `Driver::Caller`: writes of 5 KiB carry
 /// 10–14 million records of 64 bytes per second, writes of 32 KiB 40–75 million.
 const CALLER_BATCH_BYTES: usize = 32 << 10;

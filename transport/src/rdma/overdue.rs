@@ -27,9 +27,9 @@ pub(super) struct Overdue {
 /// A look that waits for its time.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// What was posted earlier is overdue
+    /// Receives with a lower number are overdue.
     before: u64,
-    /// when so many are posted.
+    /// Number of posted receives at which the look is due.
     at: u64,
 }
 
@@ -49,8 +49,9 @@ impl Overdue {
         self.look.map(|look| look.before)
     }
 
-    /// The same, once it is time: `posted` were posted so far, and so many are out. Queue pairs
-    /// that went meanwhile are looked for next.
+    /// Returns the number below which receives are overdue, once it is time for the look. `posted`
+    /// receives were posted so far, and `outstanding` are out. Queue pairs that went meanwhile are
+    /// looked for next.
     pub(super) fn poll(&mut self, posted: u64, outstanding: u32) -> Option<u64> {
         let look = self.look.take_if(|look| look.at <= posted)?;
         if self.latest > look.before {

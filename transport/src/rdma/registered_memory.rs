@@ -56,12 +56,12 @@ impl RegisteredRing {
         Ok(Self { site, region })
     }
 
-    /// Whether that site can send from it.
+    /// Returns whether that site can send from it.
     pub(super) fn is_of(&self, site: u64) -> bool {
         self.site == site && self.region.is_registered()
     }
 
-    /// What [`ensure`](Self::ensure) has attached.
+    /// Returns the registration that [`ensure`](Self::ensure) has attached.
     pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
         attachments.find(|ring: &Self| ring.site == site)
     }
@@ -89,9 +89,9 @@ pub struct LargeRegion<U> {
     used: PhantomData<U>,
 }
 
-/// What a large buffer is registered for.
+/// The purpose of a large buffer's registration.
 pub trait LargeUse: fmt::Debug + Send + Sync + 'static {
-    /// What the device may do with it, and for whom.
+    /// The device's rights to the memory, and for whom.
     const ACCESS: RegionAccess;
 }
 
@@ -116,7 +116,7 @@ pub type RegisteredMessage = LargeRegion<Sent>;
 /// Memory that peers of a site may write large messages to.
 pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
-/// As much of a large buffer as messages have reached: the rest has no pages.
+/// The part of a large buffer that messages have reached. The rest has no pages.
 #[derive(Debug)]
 struct Beginning {
     memory: Arc<Mapping>,
@@ -184,12 +184,12 @@ impl<U: LargeUse> LargeRegion<U> {
         })
     }
 
-    /// Whether that site can use as many bytes of it.
+    /// Returns whether that site can use `bytes` bytes of it.
     pub(super) fn is_of(&self, site: u64, bytes: usize) -> bool {
         self.site == site && self.region.is_registered() && self.region.bytes() >= bytes
     }
 
-    /// What [`ensure`](Self::ensure) has attached.
+    /// Returns the registration that [`ensure`](Self::ensure) has attached.
     pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
         attachments.find(|registered: &Self| registered.site == site)
     }
@@ -205,7 +205,7 @@ impl RegisteredMessage {
 }
 
 impl GrantedMemory {
-    /// Its first `bytes` as a peer knows them, if there are so many.
+    /// Returns the first `bytes` as a peer addresses them, if there are so many.
     pub(super) fn remote(&self, bytes: usize) -> Option<RemoteMemory> {
         let start = (bytes <= self.region.bytes()).then(|| self.region.remote(0))?;
         RemoteMemory::new(start.address, start.rkey, bytes as u64)

@@ -27,7 +27,7 @@ pub(crate) struct SendSlots {
 }
 
 impl SendSlots {
-    /// For so many requests outstanding, and a head slab of so many bytes.
+    /// Makes slots for so many outstanding requests, and a head slab of so many bytes.
     #[must_use]
     pub(crate) fn new(requests: u32, slab_bytes: usize) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl SendSlots {
         self.done
     }
 
-    /// Whether a head of `bytes` finds its place, wherever in the slab that is.
+    /// Returns whether a head of `bytes` finds a place, wherever in the slab that is.
     #[inline]
     #[must_use]
     pub(crate) fn has_stage(&self, bytes: usize) -> bool {
@@ -92,7 +92,7 @@ impl SendSlots {
         ((self.staged - bytes as u64) % self.slab_bytes) as usize
     }
 
-    /// What the next request is known by. `staged_until` is what was
+    /// Returns the identifier of the next request. `staged_until` is the end of what was
     /// [staged](Self::staged) up to and with it.
     #[inline(always)]
     pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {

@@ -53,11 +53,10 @@ pub struct SiteSettings {
     /// messages of medium size, as long as it has some, and up to 64 for a session. Without
     /// one such a message waits for its memory to be granted. Default: 1024.
     pub landing_blocks: u32,
-    /// Whether writes carry immediate data. Default: what a test says, which is made where
-    /// memory is granted.
+    /// Writes carry immediate data. Default: as a test says, which is made where memory is granted.
     pub immediate: Option<bool>,
-    /// One receive queue for all sessions, where the device can; else one for each, which
-    /// costs memory for each. Default: true.
+    /// All sessions share one receive queue, where the device can. Otherwise each has its own,
+    /// which costs memory. Default: true.
     pub shared_receives: bool,
     /// How completions are polled, without a test whether that works. Default: what the
     /// [self-test](ibex_verbs::PollingChoice) says.
@@ -67,8 +66,7 @@ pub struct SiteSettings {
     pub completion_vector: u32,
     /// Asks the device to order its writes to memory loosely on the PCIe bus. Default: false.
     pub relaxed_ordering: bool,
-    /// Whether messages have the time of their completion, where the device has a clock.
-    /// Default: false.
+    /// Messages have the time of their completion, where the device has a clock. Default: false.
     pub completion_times: bool,
 }
 
@@ -184,7 +182,7 @@ impl SiteSettings {
         }
     }
 
-    /// What the sessions of a shared receive queue share.
+    /// Returns the settings of the credit that sessions of a shared receive queue share.
     pub(super) fn broker(&self) -> BrokerSettings {
         BrokerSettings {
             capacity: (self.receive_buffers - REPOST_BATCH).into(),

@@ -56,7 +56,7 @@ impl Unjoined {
 }
 
 impl Ticket {
-    /// What is not given again.
+    /// Returns the ticket's number, which is never given again.
     pub(crate) fn get(&self) -> u64 {
         self.ticket
     }

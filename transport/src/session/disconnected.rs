@@ -12,8 +12,8 @@ use ibex_protocol::format::control::{CloseReason, Role};
 
 use super::interface::Interface;
 
-/// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
-/// is said otherwise.
+/// A channel's progress, as one of its ends knows it. The counters are a sending end's, unless a
+/// field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent. Exact.
@@ -53,16 +53,16 @@ pub enum EndCause {
     /// The peer has ended, or broke the protocol, or its connection broke and no other came in
     /// time. In [`Suspended`](crate::node::What::Suspended): the connection broke.
     PeerGone {
-        /// What the kernel or the peer's bytes said.
+        /// The words of the kernel, or the finding in the peer's bytes.
         why: String,
-        /// Whether it is known to have ended, or to have no such session any more. If not, it
-        /// may live, out of reach, and think the same of this end.
+        /// True if the peer is known to have ended, or to have no such session any more. Otherwise
+        /// it may live, out of reach, and think the same of this end.
         certain: bool,
     },
     /// Our own device or its driver failed, and the session could not go on without; where it is
     /// only suspended, it may.
     DeviceLost {
-        /// What the device said.
+        /// The words of the device.
         why: String,
     },
     /// The system refused this process what the session could not go on without, a descriptor
@@ -71,7 +71,7 @@ pub enum EndCause {
         /// What, and what would help.
         why: String,
     },
-    /// This node was closed.
+    /// The node was closed.
     NodeClosed,
     /// The tokio runtime whose tasks drove this node ([`Driver::Tasks`](crate::runtime::Driver::Tasks))
     /// was shut down before the node was closed, which closed it.
@@ -113,7 +113,7 @@ impl EndCause {
         }
     }
 
-    /// Whether other channels of the session go on.
+    /// Returns whether other channels of the session go on.
     pub(crate) fn spares_session(&self) -> bool {
         matches!(
             self,
@@ -121,7 +121,7 @@ impl EndCause {
         )
     }
 
-    /// What whoever holds `end` can do about it.
+    /// Returns advice for the holder of `end`.
     fn advice(&self, end: Role) -> &'static str {
         match (self, end) {
             (EndCause::NodeClosed, Role::Sender) => {
@@ -172,7 +172,7 @@ pub struct Disconnected {
     pub end: Role,
     /// Why.
     pub cause: EndCause,
-    /// How far it came. At a receiving end `sent` is 0: it does not know.
+    /// The channel's counters. At a receiving end `sent` is 0, because that end does not know it.
     pub counts: Counts,
     pub(crate) interface: Interface,
 }

@@ -29,7 +29,7 @@ pub enum Interface {
 }
 
 impl fmt::Display for Interface {
-    /// As somebody is told that a name is taken.
+    /// Writes the interface as an error names it when a name is taken.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Channel => "a channel of messages",

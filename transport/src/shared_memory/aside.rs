@@ -1,9 +1,10 @@
 //! Descriptors that a peer chose, and how they are closed.
 //!
-//! close(2) may sleep: for the last descriptor of a TCP socket as long as SO_LINGER says, for
-//! a file of a FUSE file system until its server answers. The owner of a peer's process can
-//! choose both, pass one over a Unix socket, and leave the last close to us. It may as well
-//! lie in the socket, where we never took it: then closing the socket closes it.
+//! [close(2)](https://man7.org/linux/man-pages/man2/close.2.html) may sleep: for the last
+//! descriptor of a TCP socket as long as SO_LINGER says, for a file of a FUSE file system until its
+//! server answers. The owner of a peer's process can choose both, pass one over a Unix socket, and
+//! leave the last close to us. It may as well lie in the socket, where we never took it: then
+//! closing the socket closes it.
 //!
 //! Rules:
 //! 1. What a peer passed is closed here only if it is a sealed memory file of bounded size,
@@ -127,7 +128,7 @@ pub(super) enum Peeked {
     Bytes(usize),
     /// A packet with something beside its bytes.
     Descriptors,
-    /// Nothing yet.
+    /// No packet is there.
     Nothing,
 }
 

@@ -73,7 +73,7 @@ impl ControlSegment {
             .map_err(|errno| MemoryError::new(what, bytes, "F_DUPFD_CLOEXEC", errno))
     }
 
-    /// Whether no block is left that could be given to a session.
+    /// Returns whether no block is left that could be given to a session.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.given.load(Ordering::Relaxed) >= blocks_in(self.memory.bytes())
@@ -87,7 +87,7 @@ impl ControlSegment {
     }
 }
 
-/// What one session has of a control segment.
+/// A session's share of a control segment.
 #[derive(Debug)]
 pub struct SegmentShare {
     segment: Arc<ControlSegment>,
@@ -96,7 +96,7 @@ pub struct SegmentShare {
 }
 
 impl SegmentShare {
-    /// Nothing of it, as yet.
+    /// Makes an empty share.
     #[must_use]
     pub fn new(segment: Arc<ControlSegment>) -> Arc<Self> {
         let free = Mutex::default();
@@ -121,7 +121,7 @@ impl SegmentShare {
     }
 }
 
-/// One block of ours, for as long as it is leased.
+/// A leased block of this node's segment.
 #[derive(Debug)]
 pub struct ControlBlock {
     index: u32,
@@ -196,7 +196,7 @@ impl PeerControlSegment {
         Some(unsafe { Words::mapped(block, self.clone()) })
     }
 
-    /// The same for an end that the peer receives on.
+    /// Returns the counters of an end on which the peer receives.
     #[must_use]
     pub fn receiver_words(self: &Arc<Self>, index: u32) -> Option<Words<ReceiverWords>> {
         let block = (index < blocks_in(self.memory.bytes()))
@@ -207,7 +207,7 @@ impl PeerControlSegment {
     }
 }
 
-/// How many blocks a segment of so many bytes has.
+/// Returns the number of blocks in a segment of so many bytes.
 fn blocks_in(bytes: usize) -> u32 {
     (bytes / BLOCK_BYTES) as u32
 }

@@ -34,7 +34,7 @@ const ROUND_SLOTS: usize = 4;
 /// Messages up to this length are short.
 const SHORT_MESSAGE_BYTES: usize = 4 << 20;
 
-/// One side's mapping of a message segment.
+/// A side's mapping of a message segment.
 #[derive(Debug)]
 pub struct MessageSegment {
     memory: Mapping,
@@ -192,7 +192,7 @@ impl MessageSegmentPool {
         }
     }
 
-    /// How many slots carry a message that has not been released.
+    /// Returns the number of slots with a message that has not been released.
     #[must_use]
     pub fn busy(&self) -> usize {
         self.slots.iter().filter(|slot| slot.busy).count()

@@ -15,7 +15,7 @@ use ibex_ring::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_
 
 use super::sealed::{self, SegmentRefused};
 
-/// One side's mapping of a channel's ring.
+/// A side's mapping of a channel's ring.
 #[derive(Debug)]
 pub struct RingSegment {
     memory: MirroredMapping,

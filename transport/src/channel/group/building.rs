@@ -277,7 +277,7 @@ impl<P: Copy, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     }
 }
 
-/// What to try with when `room` bytes were not enough.
+/// Returns the room for the next attempt, after `room` bytes were not enough.
 fn more_room(room: usize, wanted: usize, largest: usize, limit: u64) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     if room < largest {

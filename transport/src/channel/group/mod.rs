@@ -43,14 +43,14 @@ mod building;
 mod member;
 mod quorum;
 
-/// What becomes of a member whose window is full.
+/// The fate of a member whose window is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Whoever sends waits for it.
+    /// The sending call waits for the member.
     #[default]
     Wait,
-    /// Whoever sends waits for it until it has been full for so long, and then drops it; at
-    /// once, if that is zero.
+    /// The sending call waits until the member has been full for so long, and then drops it. Zero
+    /// drops it at once.
     DropAfter(Duration),
 }
 
@@ -64,9 +64,9 @@ pub struct SendGroup<P> {
     members: Vec<Member<P>>,
     /// The number of the next one to join.
     next_number: u64,
-    /// Those that were members, the last at the back.
+    /// Members that have left, the last at the back.
     former: VecDeque<Parted<P>>,
-    /// Those that were lost and not told of.
+    /// Members that were lost, until the program is told.
     lost: VecDeque<(Parted<P>, LossReason)>,
 
     // Messages.
@@ -92,7 +92,7 @@ pub trait GroupMessage {
     fn encode(&mut self, slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort>;
 }
 
-/// Nothing was sent.
+/// A failure to send, after which no member has the message.
 #[derive(Debug)]
 pub enum GroupFailure<P> {
     /// The group has no members.
@@ -101,9 +101,9 @@ pub enum GroupFailure<P> {
     Full(P),
     /// A member has not opened its end.
     NotOpen(P),
-    /// It will not work with this message, or for lack of memory.
+    /// The message cannot be sent, or memory is lacking.
     Failed(P, SendError),
-    /// This process is a fork of the one that made the group.
+    /// The process is a fork of the one that made the group.
     UsedAfterFork(UsedAfterFork),
 }
 
@@ -166,7 +166,7 @@ impl<P: Copy> SendGroup<P> {
         Ok(number)
     }
 
-    /// Nothing more comes, and nothing is missing: see [`SendHandle::close`].
+    /// Closes every member's channel in order: see [`SendHandle::close`].
     pub fn close(&mut self) {
         let members = self.members.iter_mut();
         members.for_each(|member| member.handle.close());
@@ -193,7 +193,7 @@ impl<P: Copy> SendGroup<P> {
         member
     }
 
-    /// How far each member came, in the order of joining.
+    /// Returns the progress of each member, in the order of joining.
     pub fn members(&self) -> impl Iterator<Item = MemberCounts<P>> {
         self.members.iter().map(Member::counts)
     }
@@ -252,7 +252,7 @@ impl<P: Copy> SendGroup<P> {
         }
     }
 
-    /// The same for a task: pending while a member is full or has not opened its end.
+    /// Sends from a task. Pending while a member is full or has not opened its end.
     pub fn poll_send(
         &mut self,
         waker: &Waker,
@@ -281,7 +281,7 @@ impl<P: Copy> SendGroup<P> {
         Ok(())
     }
 
-    /// The same for a task: pending while the engine of one does not.
+    /// Flushes from a task. Pending while a member's engine does not hold everything.
     pub fn poll_flush(&mut self, waker: &Waker) -> Poll<Result<(), P>> {
         let mut index = 0;
         let mut flushed = Poll::Ready(Ok(()));
@@ -347,7 +347,7 @@ impl<P: Copy> SendGroup<P> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// What the members' sessions make a call look at that waits.
+    /// Returns the kind of look that a waiting call needs for all members' sessions.
     fn looks(&self) -> Looks {
         let looks = self
             .members
@@ -367,7 +367,7 @@ impl<P: Copy> SendGroup<P> {
     }
 }
 
-/// Whether the group is this process's.
+/// Returns an error if the calling process is a fork of the one that made the group.
 #[inline]
 fn check_fork() -> Result<(), UsedAfterFork> {
     fork::check(|| "a group".to_owned())

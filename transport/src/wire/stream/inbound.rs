@@ -53,7 +53,7 @@ pub(crate) struct ChunkInProgress {
     pub(crate) left: usize,
     /// Zeros behind it that fill the frame.
     pub(crate) fill: usize,
-    /// This is the message's last chunk.
+    /// True if this is the message's last chunk.
     pub(crate) complete: bool,
     /// Extent that its check covers, and the value that it has to have.
     pub(crate) check: (Coverage, u32),

@@ -212,7 +212,8 @@ impl<'a, 'b> Space<'a, 'b> {
     }
 }
 
-/// Plaintext of one record: RFC 8446, section 5.1.
+/// Plaintext of one record: [RFC 8446, section
+/// 5.1](https://www.rfc-editor.org/rfc/rfc8446#section-5.1).
 const RECORD_BYTES: usize = 16 << 10;
 /// Plaintext that one call seals at most, which bounds the backlog.
 const WRITE_BYTES: usize = 64 << 10;
