@@ -81,6 +81,11 @@ impl Tls {
     }
 
     /// Never called.
+    pub fn failed(&self) -> Option<&TlsError> {
+        match *self {}
+    }
+
+    /// Never called.
     pub fn is_ended(&self) -> bool {
         match *self {}
     }
