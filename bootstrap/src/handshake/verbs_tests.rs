@@ -109,6 +109,16 @@ fn meeting(dialer: &Local, acceptor: &Local) -> Meeting {
     Meeting::on_hosts(dialer, host(1), acceptor, host(2))
 }
 
+/// A node in good order with hardware.
+pub(super) fn with_hardware(identity: u8) -> Local {
+    with(identity, site(identity, true))
+}
+
+/// A meeting of two such nodes across two hosts.
+pub(super) fn hardware_of(dialer: &Local, acceptor: &Local) -> Meeting {
+    meeting(dialer, acceptor)
+}
+
 /// A meeting of two nodes in good order with hardware.
 pub(super) fn hardware() -> Meeting {
     meeting(&with(1, site(1, true)), &with(2, site(2, true)))
