@@ -71,9 +71,9 @@ pub struct Local {
     /// Default: 5 s. Longer bears with slower peers, and keeps a place of
     /// `max_pending` for as long with silent ones.
     pub handshake_timeout: Duration,
-    /// Most handshakes that a listener keeps unfinished at a time; above it the
-    /// oldest that has said nothing is dropped. Default: 256, range from 1;
-    /// each takes one descriptor and at most 16 KiB, or 96 KiB where they are authenticated.
+    /// Most handshakes that a listener keeps unfinished at a time, and half as many of one
+    /// address; above it the oldest that has said nothing is dropped. Default: 256, range from 1;
+    /// each takes one descriptor and at most 64 KiB, or 96 KiB where they are authenticated.
     pub max_pending: usize,
 }
 

@@ -83,6 +83,11 @@ impl Inbox {
         Ok(Some(Received { message, bytes }))
     }
 
+    /// Bytes that came and were not taken.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether anything came behind the last message taken.
     pub(super) fn has_more(&self) -> bool {
         !self.bytes.is_empty()
