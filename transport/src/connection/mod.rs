@@ -222,6 +222,7 @@ impl Connection {
             connection.say_last_word();
             return Err(refused);
         }
+        connection.limit_age_of_wire();
         Ok(connection)
     }
 

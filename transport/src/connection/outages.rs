@@ -72,6 +72,7 @@ impl Core {
         context: &mut Context<'_>,
     ) -> bool {
         self.broken = None;
+        self.common.timers.clear(Timer::Age);
         self.common.shared.counters.credit_is_there();
         self.retained.free(u64::MAX, &mut context.wakers);
         let (progress, is_under_way) = (

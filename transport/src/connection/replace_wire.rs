@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_protocol::session::is_newer_epoch;
+use ibex_protocol::{session::is_newer_epoch, timer::Timer};
 
 use super::{
     Connection,
@@ -75,6 +75,31 @@ impl Connection {
             self.wire_broke(EndCause::lost(why), tools, context);
         }
         true
+    }
+
+    /// Sets when the wire is to be left for another, over which both ends authenticate each other
+    /// again.
+    pub(super) fn limit_age_of_wire(&mut self) {
+        let reconnect = self.core.reconnect.as_ref();
+        let due = reconnect
+            .and_then(|reconnect| reconnect.terms.max_age)
+            .and_then(|age| clock::now().checked_add(age));
+        if let Some(due) = due {
+            self.core.common.timers.set(Timer::Age, due);
+        }
+    }
+
+    /// Leaves a wire that is as old as the node allows.
+    pub(super) fn leave_old_wire(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
+        let reconnect = self.core.reconnect.as_ref();
+        let age = reconnect.and_then(|reconnect| reconnect.terms.max_age);
+        let is_in_use = self.core.phase == Phase::Up && self.core.broken.is_none();
+        if let Some(age) = age.filter(|_| is_in_use && !self.wire.is_down()) {
+            let why = format!(
+                "it was authenticated {age:?} ago, which is max_session_age, and has to be again"
+            );
+            self.wire_broke(EndCause::lost(why), tools, context);
+        }
     }
 
     /// Waits for another wire. What the old one had is gone.
@@ -242,6 +267,7 @@ impl Connection {
         self.wire = wire;
         self.socket.join(&tools.epoll)?;
         self.core.common.session.resume(terms);
+        self.limit_age_of_wire();
         Ok(())
     }
 

@@ -288,6 +288,7 @@ impl Connection {
                 Timer::Redial => self.redial(context),
                 Timer::Verdict => self.core.give_up(context),
                 Timer::Alarm => self.core.sound_alarms(now, context),
+                Timer::Age => self.leave_old_wire(tools, context),
             }
         }
         if any {
