@@ -109,10 +109,16 @@ impl Resuming {
             redial,
             ways,
             process: peer.pid.or(peer.stated_pid),
+            max_age: self.max_age(),
         };
         let is_found = !established.is_dialer;
         let registered = is_found.then(|| self.sessions.enter(id, session));
         (terms, registered)
+    }
+
+    fn max_age(&self) -> Option<Duration> {
+        let credentials = self.local.credentials.as_ref();
+        credentials.and_then(|credentials| credentials.max_session_age())
     }
 
     /// The newest connection of a session, made by the end that dialed.

@@ -69,9 +69,9 @@ pub struct Local {
     /// Longest time for one handshake, from the connected socket to *Ready*. Default: 5 s. A longer
     /// time tolerates slower peers, and lets silent ones keep a place of `max_pending` for as long.
     pub handshake_timeout: Duration,
-    /// Limit of the unfinished handshakes of a listener. Above it the oldest one that has said
-    /// nothing is dropped. Default: 256. Range: from 1. Each takes one descriptor and at most 16
-    /// KiB, or 96 KiB where they are authenticated.
+    /// Limit of the unfinished handshakes of a listener, of which one address has at most half. Above
+    /// it the oldest one that has said nothing is dropped. Default: 256. Range: from 1. Each takes
+    /// one descriptor and at most 64 KiB, or 96 KiB where they are authenticated.
     pub max_pending: usize,
 }
 

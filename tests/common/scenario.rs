@@ -4,7 +4,7 @@ use std::{env, fmt};
 
 use ibex::{Driver, Fabric};
 
-use super::stage::Stage;
+use super::{secured::Secured, stage::Stage};
 
 /// One story between two processes. Both call `play`, which asks its stage for the side.
 #[derive(Clone, Copy)]
@@ -47,6 +47,8 @@ pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
+    /// How the two sides authenticate each other, if they do.
+    pub(crate) secured: Option<Secured>,
     /// Where both sides are played in one process: what is between them.
     #[cfg(feature = "fake-device")]
     pub(crate) between: Option<super::fake::Between>,
@@ -111,6 +113,7 @@ impl Scenario {
                         scenario: self,
                         fabric,
                         driver,
+                        secured: None,
                         #[cfg(feature = "fake-device")]
                         between: None,
                     },
@@ -143,16 +146,24 @@ impl fmt::Display for Cell {
             Driver::Caller => "caller",
             Driver::Tasks => "tasks",
         };
-        #[cfg(feature = "fake-device")]
-        if let Some(between) = self.between {
-            let (name, between) = (self.scenario.name, between.name());
-            return write!(f, "{name}/fake/{between}/{driver}");
+        write!(f, "{}/{}/{driver}", self.scenario.name, self.carrier())?;
+        match self.secured {
+            Some(secured) => write!(f, "/{}", secured.name()),
+            None => Ok(()),
         }
-        write!(f, "{}/{}/{driver}", self.scenario.name, self.fabric)
     }
 }
 
 impl Cell {
+    /// What carries the messages, as cells are called.
+    fn carrier(&self) -> String {
+        #[cfg(feature = "fake-device")]
+        if let Some(between) = self.between {
+            return format!("fake/{}", between.name());
+        }
+        self.fabric.to_string()
+    }
+
     /// Whether it is played on an RDMA device of this machine.
     pub(crate) fn takes_device(&self) -> bool {
         self.fabric == Fabric::Verbs && !self.is_of_one_process()
@@ -169,4 +180,11 @@ impl Cell {
 
 impl Side {
     pub(crate) const BOTH: [Self; 2] = [Side::Dialer, Side::Listener];
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Side::Dialer => Side::Listener,
+            Side::Listener => Side::Dialer,
+        }
+    }
 }

@@ -24,6 +24,7 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
                     Span::EachFabric => Driver::default(),
                     _ => Driver::Caller,
                 },
+                secured: None,
                 between: Some(Between::Device(fake)),
             })
     })
@@ -44,6 +45,7 @@ pub(crate) fn cells_over_pipes(scenarios: &[Scenario]) -> impl Iterator<Item = C
             scenario,
             fabric: Fabric::Tcp,
             driver,
+            secured: None,
             between: Some(Between::Pipes),
         })
     })

@@ -86,6 +86,11 @@ impl Inbox {
         Ok(Some(Received { message, bytes }))
     }
 
+    /// Returns the number of bytes that came and were not taken.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns whether bytes came behind the last message taken.
     pub(super) fn has_more(&self) -> bool {
         !self.bytes.is_empty()

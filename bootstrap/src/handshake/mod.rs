@@ -194,6 +194,8 @@ impl fmt::Display for Step {
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod interception_tests;
+#[cfg(test)]
 mod resume_tests;
 #[cfg(test)]
 mod resume_verbs_tests;

@@ -122,6 +122,12 @@ pub enum MessageError {
         /// The announced length.
         length: usize,
     },
+    /// Bytes that nobody waited for.
+    #[error("{length} bytes came while this node had something of its own to do first")]
+    Unasked {
+        /// How many came.
+        length: usize,
+    },
     /// A kind that is not in this version of the protocol.
     #[error("message kind {0} is unknown")]
     UnknownKind(u8),

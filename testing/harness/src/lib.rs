@@ -16,6 +16,8 @@ pub mod clock;
 pub mod cores;
 pub mod draw;
 mod error;
+#[cfg(feature = "tls")]
+pub mod fixed_random;
 mod foreign;
 pub mod histogram;
 pub mod interleave;

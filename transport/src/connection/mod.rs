@@ -219,6 +219,9 @@ impl Connection {
             connection.say_last_word();
             return Err(refused);
         }
+        if let Some(reconnect) = &connection.core.reconnect {
+            reconnect.limit_age_of_wire(&mut connection.core.common.timers);
+        }
         Ok(connection)
     }
 

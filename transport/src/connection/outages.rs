@@ -53,6 +53,7 @@ impl Core {
         context: &mut Context<'_>,
     ) -> bool {
         self.broken = None;
+        self.common.timers.clear(Timer::Age);
         self.common.shared.counters.credit_is_there();
         self.retained.free(u64::MAX, &mut context.wakers);
         let (progress, is_under_way) = (
@@ -176,6 +177,17 @@ impl Core {
         has_ended
     }
 
+    /// Returns the cause for which a wire ends that is as old as the node allows, if it is in use.
+    pub(super) fn age_of_wire_is_over(&self) -> Option<EndCause> {
+        let age = self.reconnect.as_ref()?.terms.max_age?;
+        let why = || {
+            format!(
+                "it was authenticated {age:?} ago, which is max_session_age, and has to be again"
+            )
+        };
+        self.is_undisturbed().then(|| EndCause::lost(why()))
+    }
+
     // ---- Time ------------------------------------------------------------------------
 
     /// The peer did not come back in time.
@@ -201,6 +213,15 @@ impl Core {
 }
 
 impl Reconnect {
+    /// Sets when the wire is to be left for another, over which both ends authenticate each other
+    /// again.
+    pub(super) fn limit_age_of_wire(&self, timers: &mut TimerTable) {
+        let due = self.terms.max_age;
+        if let Some(due) = due.and_then(|age| clock::now().checked_add(age)) {
+            timers.set(Timer::Age, due);
+        }
+    }
+
     /// Returns whether this end dials when the wire breaks.
     pub(crate) fn dials(&self) -> bool {
         self.terms.redial.is_some()

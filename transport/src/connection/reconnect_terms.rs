@@ -1,6 +1,6 @@
 //! The terms on which a session goes on over another wire.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{dialer::Redial, failover_policy::FailoverPolicy};
 
@@ -15,4 +15,7 @@ pub struct ReconnectTerms {
     pub ways: FailoverPolicy,
     /// The peer's process, where it is one of this host's.
     pub process: Option<u32>,
+    /// The longest time for which it goes over the same wires, so that both ends authenticate
+    /// each other again; none where they do not.
+    pub max_age: Option<Duration>,
 }

@@ -201,6 +201,9 @@ impl Connection {
         self.wire = wire;
         self.socket.join(&tools.epoll)?;
         self.core.common.session.resume(terms);
+        if let Some(reconnect) = &self.core.reconnect {
+            reconnect.limit_age_of_wire(&mut self.core.common.timers);
+        }
         Ok(())
     }
 

@@ -295,6 +295,13 @@ impl Connection {
                     let timers = &mut core.common.timers;
                     core.alarms.sound(now, timers, &mut context.wakers);
                 }
+                Timer::Age => {
+                    if let Some(cause) = core.age_of_wire_is_over()
+                        && !self.wire.is_down()
+                    {
+                        self.wire_broke(cause, tools, context);
+                    }
+                }
             }
         }
         if any {

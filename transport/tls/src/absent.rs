@@ -1,6 +1,7 @@
 //! The types of a build without TLS: they have no values, so none of this is ever called.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::{AuthenticatedAs, Encryption, Method, TlsError};
 
@@ -30,6 +31,11 @@ impl Credentials {
 
     /// Never called.
     pub fn trusts_authenticated(&self) -> bool {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn max_session_age(&self) -> Option<Duration> {
         match *self {}
     }
 
@@ -77,6 +83,11 @@ impl Tls {
 
     /// Never called.
     pub fn has_unread(&self) -> bool {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn failed(&self) -> Option<&TlsError> {
         match *self {}
     }
 

@@ -1,6 +1,7 @@
 //! The keys and authorities that a node's connections are made from.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -38,6 +39,15 @@ enum Material {
 
 impl Credentials {
     pub(crate) fn new(security: Security) -> Result<Credentials, SecurityError> {
+        match security.max_session_age {
+            Some(given) if given < LEAST_SESSION_AGE => {
+                return Err(SecurityError::SessionAge {
+                    given,
+                    least: LEAST_SESSION_AGE,
+                });
+            }
+            _ => {}
+        }
         let provider = match &security.provider {
             Some(given) => given.clone(),
             None => provider::of_features()?,
@@ -73,6 +83,12 @@ impl Credentials {
     #[must_use]
     pub fn trusts_authenticated(&self) -> bool {
         self.security.trusts_authenticated
+    }
+
+    /// Returns how long a session goes on before both ends authenticate each other again.
+    #[must_use]
+    pub fn max_session_age(&self) -> Option<Duration> {
+        self.security.max_session_age
     }
 
     /// Reads the certificates once more, for the connections that begin from now on. Those that
@@ -190,3 +206,6 @@ fn provider_error(error: TlsError) -> SecurityError {
 /// The protocol inside (RFC 7301), so that a certificate that other services share is of no use
 /// for passing their connections off as ours.
 const PROTOCOL: &[u8] = b"ibex/1";
+
+/// A session that is authenticated more often sends little else.
+const LEAST_SESSION_AGE: Duration = Duration::from_millis(100);

@@ -149,6 +149,12 @@ impl Tls {
         self.incoming.len() > 0
     }
 
+    /// Returns what has ended the connection, where an error has.
+    #[must_use]
+    pub fn failed(&self) -> Option<&TlsError> {
+        self.failed.as_ref()
+    }
+
     /// Tells whether the peer has announced the end of its stream.
     #[must_use]
     pub fn is_ended(&self) -> bool {

@@ -6,7 +6,9 @@
 //!    did not take are a backlog, and while there is one, nothing more is sealed.
 //! 2. A record that is opened may be longer than what the reader has room for. The rest is kept,
 //!    and epoll does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
-//! 3. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
+//! 3. What is wrong with the bytes behind good ones is told by the next read, whether or not more
+//!    arrives: `has_unread` is true then, too.
+//! 4. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
 //!    The end of the stream is one only if the peer's TLS has announced it.
 
 use std::{
@@ -107,7 +109,7 @@ impl Sealed {
         });
         let filled = space.filled;
         match opened {
-            // What came before what is wrong was right, and the error comes again.
+            // What came before what is wrong was right, and the error comes again (rule 3).
             Ok(()) => Ok(filled),
             Err(_) if filled > 0 => Ok(filled),
             Err(error) => Err(io::Error::other(error)),
@@ -127,7 +129,10 @@ impl RecordLayer for Sealed {
 
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.has_unread() {
-            return Ok(self.take_unread(into));
+            if self.unread_from < self.unread.len() {
+                return Ok(self.take_unread(into));
+            }
+            return self.open(into);
         }
         for _ in 0..READS {
             let room = self.tls.room(READ_BYTES);
@@ -170,7 +175,7 @@ impl RecordLayer for Sealed {
     }
 
     fn has_unread(&self) -> bool {
-        self.unread_from < self.unread.len()
+        self.unread_from < self.unread.len() || self.tls.failed().is_some()
     }
 
     fn rest(&mut self) {
@@ -221,3 +226,6 @@ const WRITE_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 64 << 10;
 /// Reads of one call, where none brings plaintext.
 const READS: usize = 8;
+
+#[cfg(test)]
+mod tests;

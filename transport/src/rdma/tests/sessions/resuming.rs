@@ -200,6 +200,7 @@ impl Resuming {
                 redial,
                 ways,
                 process: None,
+                max_age: None,
             });
         });
         *way.sites.lock().unwrap() = Some([0, 1].map(|end| stage.nodes[end].site.clone()));
