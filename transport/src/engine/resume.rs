@@ -22,6 +22,12 @@ impl Engine {
         }
     }
 
+    /// Returns whether a session of that name is here in which this node is the end that `dials`.
+    pub(crate) fn has_named(&self, session: &[u8; 16], dials: bool) -> bool {
+        let mut cores = self.links.values().map(|link| &link.core);
+        cores.any(|core| core.is_named(session) && core.dials() == dials)
+    }
+
     /// A session goes on over another connection.
     pub(crate) fn resume_session(
         &mut self,
