@@ -1,7 +1,8 @@
 //! Conformance: what every fabric promises under every driver, between real processes.
 //!
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
-//! two processes that the kernel says are two. Another fabric joins in one line, in
+//! two processes that the kernel says are two. The driver `two-engines` is that of threads, with
+//! two engines in each node, for scenarios that span engines. Another fabric joins in one line, in
 //! `common/scenario.rs`. A filter chooses as with any test:
 //! `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is played
 //! in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of verbs are there
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "fake-device")]
     let cells = cells
         .chain(masked::cells(&scenarios))
+        .chain(masked::cells_of_two_engines(&scenarios))
         .chain(masked::cells_over_pipes(&scenarios));
     let cells: Vec<Cell> = cells.collect();
     if let Some(exit) = supervisor::play_part(&cells) {
