@@ -44,6 +44,8 @@ pub enum ConnectErrorKind {
     Refused,
     /// The peer fell silent, closed the connection or broke the protocol during the handshake.
     Interrupted,
+    /// The node has no engine of the number that [`ConnectOptions`](crate::ConnectOptions) ask for.
+    NoSuchEngine,
     /// The node was closed meanwhile.
     Closed,
     /// The process lacks descriptors, threads or memory.
@@ -58,6 +60,12 @@ enum Failure {
     Dial(DialError),
     /// The session could not be set up on this side.
     Environment { address: String, error: io::Error },
+    /// The options name an engine that the node does not have.
+    NoSuchEngine {
+        address: String,
+        engine: usize,
+        engines: usize,
+    },
     /// The process is a fork.
     UsedAfterFork(UsedAfterFork),
 }
@@ -69,12 +77,22 @@ impl ConnectError {
         Self(Box::new(Failure::Environment { address, error }))
     }
 
+    /// The error of options for a session with `address` that name an engine beyond the last.
+    pub(crate) fn no_such_engine(address: String, engine: usize, engines: usize) -> Self {
+        Self(Box::new(Failure::NoSuchEngine {
+            address,
+            engine,
+            engines,
+        }))
+    }
+
     /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ConnectErrorKind {
         match &*self.0 {
             Failure::Dial(error) => kind_of_dial(error),
             Failure::Environment { .. } => ConnectErrorKind::Resources,
+            Failure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
             Failure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
         }
     }
@@ -159,6 +177,15 @@ impl fmt::Display for ConnectError {
                 f,
                 "connected to {address}, but cannot set the session up: {error}{}",
                 ibex_bootstrap::shortage_step(error)
+            ),
+            Failure::NoSuchEngine {
+                address,
+                engine,
+                engines,
+            } => write!(
+                f,
+                "the session with {address} is to be on engine {engine}, and this node has \
+                 {engines}, numbered from 0; name one of them, or give the node more io_threads"
             ),
             Failure::UsedAfterFork(error) => error.fmt(f),
         }

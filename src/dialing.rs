@@ -26,7 +26,7 @@ use std::{
 use ibex_base::{fork, sync::lock};
 use ibex_transport::engine::Admission;
 
-use crate::{ConnectError, Node, Peer, ToAddress, address};
+use crate::{ConnectError, ConnectOptions, Node, Peer, ToAddress, address};
 
 /// Threads that dial, and what they are to do.
 #[derive(Clone)]
@@ -92,6 +92,7 @@ impl Dialers {
 pub struct ConnectAsync<'a> {
     node: &'a Node,
     address: String,
+    options: ConnectOptions,
     state: State,
 }
 
@@ -139,9 +140,27 @@ impl Node {
     ///
     /// If it is polled after it was ready.
     pub fn connect_async(&self, address: impl ToAddress) -> ConnectAsync<'_> {
+        self.connect_async_with(address, ConnectOptions::new())
+    }
+
+    /// Connects like [`connect_async`](Self::connect_async), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_with`](Self::connect_with).
+    ///
+    /// # Panics
+    ///
+    /// If it is polled after it was ready.
+    pub fn connect_async_with(
+        &self,
+        address: impl ToAddress,
+        options: ConnectOptions,
+    ) -> ConnectAsync<'_> {
         ConnectAsync {
             node: self,
             address: address::text_of(&address),
+            options,
             state: State::New,
         }
     }
@@ -150,7 +169,8 @@ impl Node {
 impl ConnectAsync<'_> {
     fn start(&self) -> Result<Arc<Call>, ConnectError> {
         let call = Arc::<Call>::default();
-        let (address, dial) = (self.address.clone(), self.node.dialing());
+        let address = self.address.clone();
+        let dial = self.node.dialing(&address, self.options)?;
         let job = {
             let call = call.clone();
             Box::new(move || {

@@ -145,12 +145,14 @@
 )]
 extern crate self as ibex;
 
+mod accept_placement;
 mod address;
 pub mod asynchronous;
 pub mod calls;
 mod channel_builder;
 mod channel_defaults;
 mod connect_error;
+mod connect_options;
 mod dialing;
 pub mod discovery;
 mod draining;
@@ -186,6 +188,7 @@ mod versions;
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
 pub use connect_error::{ConnectError, ConnectErrorKind};
+pub use connect_options::ConnectOptions;
 pub use draining::DrainReport;
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{

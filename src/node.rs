@@ -17,14 +17,15 @@ use ibex_transport::{
     engine::Admission,
     node::{CloseReport, SessionShared},
     runtime::{Driver, Runtime, RuntimeConfig, has_membarrier},
+    session::EngineId,
     shared_memory,
 };
 
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    AcceptError, ChannelBuilder, CloseReason, ConnectError, Environment, Events, ListenError,
-    NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
+    AcceptError, ChannelBuilder, CloseReason, ConnectError, ConnectOptions, Environment, Events,
+    ListenError, NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     io::ListenerNames,
@@ -157,6 +158,8 @@ pub struct Node {
     pub(crate) dialers: Dialers,
     resuming: Resuming,
     local: Local,
+    #[cfg(feature = "verbs")]
+    devices: Arc<NodeDevices>,
     local_addr: Option<SocketAddr>,
     settings: NodeSettings,
     environment: Environment,
@@ -275,7 +278,10 @@ impl Node {
         local.integrity = settings.integrity;
         local.credentials.clone_from(&settings.credentials);
         #[cfg(feature = "verbs")]
-        let devices = Arc::new(NodeDevices::new(settings.rdma.clone()));
+        let devices = Arc::new(NodeDevices::new(
+            settings.rdma.clone(),
+            settings.placement.clone(),
+        ));
         #[cfg(feature = "verbs")]
         {
             if settings.needs_verbs() {
@@ -328,6 +334,8 @@ impl Node {
             dialers: Dialers::new(dialing::CONNECTING),
             resuming,
             local,
+            #[cfg(feature = "verbs")]
+            devices,
             local_addr: None,
             settings,
             environment,
@@ -358,6 +366,8 @@ impl Node {
             failures: Failures::default(),
             our_channels: self.settings.max_channels,
             resuming: self.resuming.clone(),
+            placement: self.settings.placement.clone(),
+            engines: self.settings.io_threads,
         };
         self.runtime.set_control_source(Box::new(listener))?;
         Ok(())
@@ -383,16 +393,51 @@ impl Node {
     /// [`ConnectError`]: nobody came in time, what answered is not ibex or of another
     /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
     pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_with(address, ConnectOptions::new())
+    }
+
+    /// Connects like [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and [`ConnectErrorKind::NoSuchEngine`](crate::ConnectErrorKind).
+    pub fn connect_with(
+        &self,
+        address: impl ToAddress,
+        options: ConnectOptions,
+    ) -> Result<Peer, ConnectError> {
         self.check_fork()?;
         let address = address::text_of(&address);
-        let established = dial(
-            &address,
-            &self.local,
-            self.settings.connect_timeout,
-            &Dialing(&self.runtime),
-        )?;
-        let admission = admission(established, self.settings.max_channels, &self.resuming);
+        let (local, engine) = self.local_for(&address, options)?;
+        let (timeout, runtime) = (self.settings.connect_timeout, &self.runtime);
+        let established = dial(&address, &local, timeout, &Dialing(runtime))?;
+        let mut admission = admission(established, self.settings.max_channels, &self.resuming);
+        admission.engine = engine;
         self.admit(&address, admission)
+    }
+
+    /// Returns what this node brings to the handshake of a session with these options, and the
+    /// engine that they ask for.
+    fn local_for(
+        &self,
+        address: &str,
+        options: ConnectOptions,
+    ) -> Result<(Local, Option<EngineId>), ConnectError> {
+        let local = self.local.clone();
+        let Some(engine) = options.engine else {
+            return Ok((local, None));
+        };
+        let engines = self.settings.io_threads;
+        if engine >= engines {
+            let address = address.to_owned();
+            return Err(ConnectError::no_such_engine(address, engine, engines));
+        }
+        #[cfg(feature = "verbs")]
+        let local = Local {
+            verbs_site: Some(Arc::new(self.devices.of_engine(engine))),
+            ..local
+        };
+        Ok((local, Some(EngineId::new(engine))))
     }
 
     /// Makes a session of a finished handshake.
@@ -402,15 +447,22 @@ impl Node {
 
     /// Returns a closure that connects on another thread, for a task. It turns no engine, under any
     /// driver.
-    pub(crate) fn dialing(&self) -> impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<> {
-        let (local, runtime) = (self.local.clone(), self.runtime.clone());
+    pub(crate) fn dialing(
+        &self,
+        address: &str,
+        options: ConnectOptions,
+    ) -> Result<impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<>, ConnectError> {
+        let (local, engine) = self.local_for(address, options)?;
+        let runtime = self.runtime.clone();
         let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
         let resuming = self.resuming.clone();
-        move |address, is_dropped| {
+        Ok(move |address: &str, is_dropped: &dyn Fn() -> bool| {
             let is_cancelled = || is_dropped() || runtime.is_closed();
             let established = dial(address, &local, timeout, &is_cancelled)?;
-            Ok(admission(established, max_channels, &resuming))
-        }
+            let mut admission = admission(established, max_channels, &resuming);
+            admission.engine = engine;
+            Ok(admission)
+        })
     }
 
     /// Returns the means to reach kept peers, by one attempt at a time on another thread.

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{TcpListener, ToSocketAddrs},
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
     sync::Arc,
     time::Duration,
 };
@@ -11,7 +11,9 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
-    Fabric, ListenError, Node, SettingError, ToAddress, address,
+    Fabric, ListenError, Node, PeerId, SettingError, ToAddress,
+    accept_placement::AcceptPlacement,
+    address,
     environment::{self, EnvironmentWarning, Site},
     node::Listening,
     node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
@@ -247,8 +249,10 @@ impl NodeBuilder {
     ///
     /// An engine has its own epoll set, arrival memory and sessions. A new session is placed on the
     /// engine that has the fewest, and stays there; [`Peer::engine`](crate::Peer::engine) returns
-    /// which. All sessions over verbs are on one engine, which has the device port. Fan-ins, groups
-    /// and calls span engines.
+    /// which. [`ConnectOptions::engine`](crate::ConnectOptions::engine) and
+    /// [`place_accepted`](Self::place_accepted) name it instead. Over RDMA each engine has queues and
+    /// receive buffers of its own on each device port that its sessions use, as many as
+    /// `RdmaSettings` says. Fan-ins, groups and calls span engines.
     ///
     /// More than one engine is for nodes whose sessions keep a core busy. With one, threads that
     /// wait in calls turn the engine themselves. With more, only the I/O threads do, and a message
@@ -266,6 +270,33 @@ impl NodeBuilder {
             range,
         ));
         self.settings.io_threads = io_threads;
+        self
+    }
+
+    /// Places the sessions that peers dial: `place` gets the peer and its address, and returns the
+    /// number of an engine. Default: the engine with the fewest sessions, which also gets those for
+    /// which `place` returns `None` or a number that no engine has.
+    ///
+    /// `place` runs where connections are taken in, so it must not block, and may be asked more
+    /// than once for one session. A session that goes on over another connection stays where it is.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ibex::Node;
+    /// // Nodes of this host have an engine to themselves.
+    /// let node = Node::builder()
+    ///     .listen("127.0.0.1:0")
+    ///     .io_threads(2)
+    ///     .place_accepted(|_, address| Some(usize::from(!address.ip().is_loopback())))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn place_accepted(
+        mut self,
+        place: impl Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.placement = Some(AcceptPlacement::new(place));
         self
     }
 

@@ -11,7 +11,8 @@ use ibex_transport::{node::Wait, runtime::Driver};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, SettingConflict, channel_defaults::ChannelDefaults, node_builder::is_compiled_in,
+    Fabric, SettingConflict, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    node_builder::is_compiled_in,
 };
 
 /// Settings of a node.
@@ -22,6 +23,7 @@ pub(crate) struct NodeSettings {
     pub(crate) wait: Option<Wait>,
     pub(crate) io_threads: usize,
     pub(crate) cores: Vec<usize>,
+    pub(crate) placement: Option<AcceptPlacement>,
     pub(crate) shm: Policy,
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
@@ -55,6 +57,7 @@ impl Default for NodeSettings {
             wait: None,
             io_threads: 1,
             cores: Vec::new(),
+            placement: None,
             shm: Policy::Auto,
             tcp: Policy::Auto,
             verbs: Policy::Auto,

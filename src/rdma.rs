@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod node_devices;
+mod node_pair;
 mod settings;
 
 use std::sync::Arc;

@@ -63,4 +63,4 @@ pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, parse_mess
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
 pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
-pub use verbs::{VerbsPair, VerbsSite};
+pub use verbs::{PairRequest, VerbsPair, VerbsSite};

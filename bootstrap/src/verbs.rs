@@ -11,9 +11,10 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::fabric::VerbsDevice;
+use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
 
@@ -25,12 +26,27 @@ pub trait VerbsSite: Debug + Send + Sync {
     /// Why there is none.
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String>;
 
-    /// Makes a queue pair on that device, for a session with a peer at `peer` in which this node is
-    /// that end. It is ready to receive as soon as it is connected.
+    /// Makes a queue pair on that device. It is ready to receive as soon as it is connected.
     ///
     /// # Errors
     /// Why there can be none.
-    fn prepare(&self, local: IpAddr, peer: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String>;
+    fn prepare(&self, wanted: &PairRequest) -> Result<Box<dyn VerbsPair>, String>;
+}
+
+/// The session that a queue pair is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairRequest {
+    /// The address of this end of its connection.
+    pub local: IpAddr,
+    /// The address of the peer.
+    pub peer: SocketAddr,
+    /// The identity that a peer which dialed has offered, and its run; none at the end that
+    /// dialed, and for a session that goes on.
+    pub offered: Option<(NodeIdentity, Incarnation)>,
+    /// This node's end.
+    pub end: End,
+    /// The session that goes on; none for a new one.
+    pub resumes: Option<[u8; 16]>,
 }
 
 /// A queue pair that waits for its peer. Dropping it destroys it.

@@ -16,10 +16,12 @@ use crate::{SettingConflict, SettingError, environment::Site};
 
 /// Settings of a node's RDMA device, for [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
 ///
-/// A node has one device port, from its first session over RDMA on. It locks `(receive_buffers +
-/// held_buffers) * receive_buffer_bytes` of memory, by default 36 MiB. On top come 32 KiB for each
-/// session, the rings of its senders, and messages longer than a receive buffer. These are locked
-/// while they are sent or, with [`trust_peers`](Self::trust_peers), until they are released.
+/// Each engine of a node ([`io_threads`](crate::NodeBuilder::io_threads)) opens each device port that
+/// a session of its goes over, and has queues and buffers of its own there. Counts of buffers and
+/// sessions are for one engine and port. Each locks `(receive_buffers + held_buffers) *
+/// receive_buffer_bytes` of memory, by default 36 MiB. On top come 32 KiB for each session, the rings
+/// of its senders, and messages longer than a receive buffer. These are locked while they are sent
+/// or, with [`trust_peers`](Self::trust_peers), until they are released.
 ///
 /// ```
 /// use std::time::Duration;
@@ -531,10 +533,11 @@ impl RdmaSettings {
         }
     }
 
-    /// Returns the settings of the site.
-    pub(super) fn site(&self) -> SiteSettings {
+    /// Returns the settings of an engine's sites.
+    pub(super) fn site(&self, engine: usize) -> SiteSettings {
         SiteSettings {
             connection: self.connection,
+            engine,
             ..self.site
         }
     }
@@ -594,7 +597,7 @@ mod tests {
             (settings.error(), settings.check_relations()),
             (None, Ok(()))
         );
-        let site = settings.site();
+        let site = settings.site(0);
         let again = RdmaSettings::new()
             .receive_buffers(site.receive_buffers)
             .held_buffers(site.held_buffers)
@@ -608,7 +611,7 @@ mod tests {
             .min_rnr_timer(site.connection.actual_rnr_timer())
             .retry_count(6);
         assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
-        assert_eq!(again.site(), site);
+        assert_eq!(again.site(0), site);
     }
 
     #[test]
@@ -752,12 +755,12 @@ mod tests {
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
         assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
         let expected = RdmaSettings::new().path_mtu(Mtu::from_bytes(1024).unwrap());
-        assert_eq!(settings.site(), expected.site());
+        assert_eq!(settings.site(0), expected.site(0));
     }
 
     #[test]
     fn buffers_are_rounded_up_to_whole_lines() {
-        let site = RdmaSettings::new().receive_buffer_bytes(5000).site();
+        let site = RdmaSettings::new().receive_buffer_bytes(5000).site(0);
         assert_eq!(site.buffer_bytes, 5056);
     }
 }

@@ -114,6 +114,7 @@ impl Stage {
         let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
             .driver(self.cell.driver)
+            .io_threads(self.cell.engines)
             .connect_timeout(LONG)
             .handshake_timeout(LONG)
             .open_timeout(LONG)

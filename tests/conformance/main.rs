@@ -1,8 +1,10 @@
 //! Conformance: what every fabric promises under every driver, between real processes.
 //!
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
-//! two processes that the kernel says are two. Those that `secured.rs` lists are played again by
-//! nodes that authenticate each other, as `scenario/fabric/driver/certificates` and `…/secret`. Another fabric joins in one line, in
+//! two processes that the kernel says are two. The driver `two-engines` is that of threads, with
+//! two engines in each node, for scenarios that span engines. Scenarios that `secured.rs` lists are
+//! played again by nodes that authenticate each other, as `scenario/fabric/driver/certificates` and
+//! `…/secret`. Another fabric joins in one line, in
 //! `common/scenario.rs`. A filter chooses as with any test:
 //! `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is played
 //! in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of verbs are there
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
     let cells = cells
         .chain(secured::cells_over_fake_device(masked::cells(&scenarios)))
         .chain(masked::cells(&scenarios))
+        .chain(masked::cells_of_two_engines(&scenarios))
         .chain(masked::cells_over_pipes(&scenarios));
     let cells: Vec<Cell> = cells.collect();
     if let Some(exit) = supervisor::play_part(&cells) {

@@ -126,7 +126,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-transport",
         tool: Tool::Proptest,
-        test: "a_session_is_of_the_engine_that_numbered_it",
+        test: "session::engine_id::tests::a_session_is_of_the_engine_that_numbered_it",
         mutants: &["wrong_engine"],
     },
     Finder {

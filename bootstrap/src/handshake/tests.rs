@@ -19,7 +19,7 @@ use crate::message::{
 };
 use crate::negotiate::{End, FabricConflict};
 use crate::places::{Places, SessionLimit, SessionLimits};
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// Two nodes on one host, and what happens to what they send.
 pub(super) struct Meeting {
@@ -370,7 +370,13 @@ impl Meeting {
         } else {
             End::Acceptor
         };
-        let pair = self.site(end).prepare(ADDRESS, ADDRESS, role)?;
+        let pair = self.site(end).prepare(&PairRequest {
+            local: ADDRESS,
+            peer: (ADDRESS, 7000).into(),
+            offered: None,
+            end: role,
+            resumes: None,
+        })?;
         Ok(self.pairs[end].insert(pair).endpoint())
     }
 

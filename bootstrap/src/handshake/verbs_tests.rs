@@ -16,8 +16,8 @@ use crate::message::{
     ALONE, CHECKSUM_BYTES, Endpoint, GidType, Message, MessageError, MessageKind, Ready,
     VerbsEndpoint, checksum,
 };
-use crate::negotiate::{End, FabricConflict};
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::negotiate::FabricConflict;
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// A device that does what its fields say.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl VerbsSite for FakeSite {
         self.device.clone()
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         self.prepares.clone()?;
         Ok(Box::new(FakePair {
             endpoint: self.endpoint.clone(),

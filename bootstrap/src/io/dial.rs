@@ -363,7 +363,7 @@ impl<'a> Conversation<'a> {
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
         let host = host::hint(&stream).map_err(|error| Broken::Environment(host::HINT, error))?;
         let machine = DialerHandshake::new(local, host, nonce, now, patience.deadline);
-        let pair = OwnPair::new(&stream, address, local)
+        let pair = OwnPair::new(&stream, address, local, None)
             .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
         Ok(Conversation {
             line: Line::new(machine, stream, patience),

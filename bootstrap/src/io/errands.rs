@@ -21,19 +21,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fabric::VerbsDevice;
 use crate::message::VerbsEndpoint;
-use crate::negotiate::End;
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// A piece of work for a handshake.
 pub(super) enum Errand {
     /// Which device it is to offer.
     Find(IpAddr),
-    /// A queue pair for a session between these addresses.
-    Prepare {
-        local: IpAddr,
-        peer: IpAddr,
-        end: End,
-    },
+    /// A queue pair for a session.
+    Prepare(PairRequest),
     /// Connects that queue pair with the peer's.
     Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
 }
@@ -77,9 +72,7 @@ impl Errand {
     pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
         match self {
             Errand::Find(local) => Outcome::Found(site.device(local)),
-            Errand::Prepare { local, peer, end } => {
-                Outcome::Prepared(site.prepare(local, peer, end))
-            }
+            Errand::Prepare(wanted) => Outcome::Prepared(site.prepare(&wanted)),
             Errand::Connect(mut pair, theirs) => {
                 Outcome::Connected(pair.connect(&theirs).map(|()| pair))
             }
@@ -185,6 +178,7 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::negotiate::End;
     use rustix::event::{PollFd, PollFlags, poll};
 
     /// Asked from the loopback address it panics; from others it has no device.
@@ -197,7 +191,7 @@ mod tests {
             Err(format!("not from {local}"))
         }
 
-        fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+        fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
             Err("there is no device".to_string())
         }
     }
@@ -218,11 +212,13 @@ mod tests {
             errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));
             errands.begin(
                 round * 3 + 2,
-                Errand::Prepare {
+                Errand::Prepare(PairRequest {
                     local: elsewhere,
-                    peer: elsewhere,
+                    peer: (elsewhere, 7000).into(),
+                    offered: None,
                     end: End::Acceptor,
-                },
+                    resumes: None,
+                }),
             );
             let mut done = Vec::new();
             while done.len() < 2 {

@@ -11,23 +11,31 @@ use crate::fabric::VerbsDevice;
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// A queue pair, and the site that makes it.
 pub(super) struct OwnPair {
     /// Our address on the connection, by which a device is chosen, of these.
     own_address: IpAddr,
-    peer: IpAddr,
+    peer: SocketAddr,
+    /// The session that goes on, if it is not a new one.
+    resumes: Option<[u8; 16]>,
     site: Option<Arc<dyn VerbsSite>>,
     pair: Option<Box<dyn VerbsPair>>,
 }
 
 impl OwnPair {
-    /// None yet.
-    pub(super) fn new(stream: &TcpStream, peer: SocketAddr, local: &Local) -> io::Result<OwnPair> {
+    /// None yet. A session that goes on is named.
+    pub(super) fn new(
+        stream: &TcpStream,
+        peer: SocketAddr,
+        local: &Local,
+        resumes: Option<[u8; 16]>,
+    ) -> io::Result<OwnPair> {
         Ok(OwnPair {
             own_address: tcp::own_address(stream)?,
-            peer: peer.ip(),
+            peer,
+            resumes,
             site: local.usable_site().cloned(),
             pair: None,
         })
@@ -38,9 +46,13 @@ impl OwnPair {
     }
 
     pub(super) fn prepare(&mut self) -> Result<VerbsEndpoint, String> {
-        let pair = self
-            .site()?
-            .prepare(self.own_address, self.peer, End::Dialer)?;
+        let pair = self.site()?.prepare(&PairRequest {
+            local: self.own_address,
+            peer: self.peer,
+            offered: None,
+            end: End::Dialer,
+            resumes: self.resumes,
+        })?;
         Ok(self.pair.insert(pair).endpoint())
     }
 

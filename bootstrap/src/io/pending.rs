@@ -18,7 +18,7 @@ use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, ResumedSessi
 use crate::negotiate::End;
 use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
-use crate::verbs::VerbsPair;
+use crate::verbs::{PairRequest, VerbsPair};
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll set under the same
 /// `key`. Whichever is ready, [`Pending::advance`] looks at all of them, since there are two or
@@ -320,11 +320,13 @@ impl Pending {
                 }
                 AcceptorEvent::CloseUnix => self.close_unix(watch),
                 AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
-                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare {
+                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare(PairRequest {
                     local: self.own_address,
-                    peer: self.address.ip(),
+                    peer: self.address,
+                    offered: self.machine.offered(),
                     end: End::Acceptor,
-                }),
+                    resumes: self.machine.resumes(),
+                })),
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
                     self.errands

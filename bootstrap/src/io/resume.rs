@@ -98,7 +98,7 @@ fn attempt(
     let now = Instant::now();
     let patience = patience.until(after(now, local.handshake_timeout));
     let deadline = patience.deadline;
-    let pair = OwnPair::new(&stream, address, local)
+    let pair = OwnPair::new(&stream, address, local, Some(ticket.session_id))
         .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
     let machine = ResumerHandshake::new(local, ticket.clone(), nonce, now, deadline);
     let line = Line::new(machine, stream, patience);

@@ -17,10 +17,9 @@ use ibex_bootstrap::handshake::{
     ResumerHandshake,
 };
 use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
-use ibex_bootstrap::negotiate::End;
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, Resumable, ResumableSessions, Secret, Ticket,
-    VerbsDevice, VerbsPair, VerbsSite, parse_message,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions, Secret,
+    Ticket, VerbsDevice, VerbsPair, VerbsSite, parse_message,
 };
 use ibex_tls::Credentials;
 
@@ -347,7 +346,7 @@ impl VerbsSite for Devices {
         Ok(device())
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         Ok(Box::new(Devices))
     }
 }

@@ -9,10 +9,9 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, Policy, Resumable, ResumableSessions, Secret,
-    Ticket, VerbsDevice, VerbsPair, VerbsSite,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
+    Secret, Ticket, VerbsDevice, VerbsPair, VerbsSite,
     handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
-    negotiate::End,
 };
 use ibex_protocol::framing::Carriage;
 use ibex_tls::AuthenticatedAs;
@@ -212,7 +211,7 @@ impl VerbsSite for Site {
         Err("the meeting has the devices".to_owned())
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         Err("the meeting has the queue pairs".to_owned())
     }
 }

@@ -25,6 +25,13 @@ impl Engine {
         }
     }
 
+    /// Returns whether a session of that name is here in which this node is the end that `dials`.
+    pub(crate) fn has_named(&self, session: &[u8; 16], dials: bool) -> bool {
+        let cores = self.links.values().map(|link| &link.core);
+        let mut reconnects = cores.filter_map(|core| core.reconnect.as_ref());
+        reconnects.any(|one| one.is_named(session) && one.dials() == dials)
+    }
+
     /// A session goes on over another connection.
     pub(crate) fn resume_session(
         &mut self,

@@ -1,9 +1,10 @@
-//! A site: what a node has on one device port.
+//! A site: what an engine of a node has on one device port.
 //!
 //! One protection domain, one completion queue with its channel, the buffers for what
 //! arrives, and one receive queue for all sessions (or one for each, where a device has no
-//! shared ones). It is opened once; queue pairs are prepared on any thread, while the
-//! engine that has the site in its care polls for those that live.
+//! shared ones). Engines share nothing of a device, each opens it for itself. Queue pairs are
+//! prepared on any thread, while the engine that has the site in its care polls for those that
+//! live.
 //!
 //! Its sizes follow from the settings, so that nothing can overflow: the completion queue
 //! holds what all sends and receives can come to, and a session whose credit the receive
@@ -181,7 +182,7 @@ impl Site {
         device.partition(choice.port, choice.partition_key)?;
         let domain = ProtectionDomain::with_ordering(&device, settings.relaxed_ordering)?;
         let polling = choose_polling(&device, &domain, choice, &settings);
-        let vector = settings.completion_vector;
+        let vector = (settings.completion_vector + settings.engine as u32) % vectors;
         let (kind, times) = (polling.polling, polling.times);
         let queue = CompletionQueue::of_kind(&device, completions, vector, kind, times)?;
         tracing::info!(device = device.name(), %polling, "completion queue");
@@ -308,6 +309,12 @@ impl Site {
 
     pub(crate) fn lose(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the engine that has it.
+    #[must_use]
+    pub fn engine(&self) -> usize {
+        self.settings.engine
     }
 
     /// The port's number.

@@ -63,7 +63,10 @@ pub struct SiteSettings {
     pub completion_polling: Option<CompletionPolling>,
     /// The completion vector of the device, that is the interrupt that wakes a thread which
     /// sleeps on the completion queue. Default: 0; less than the device's number of vectors.
+    /// Engine number n has the n-th behind it, and from the first again where there are fewer.
     pub completion_vector: u32,
+    /// The number of the engine that has the site. Default: 0.
+    pub engine: usize,
     /// Asks the device to order its writes to memory loosely on the PCIe bus. Default: false.
     pub relaxed_ordering: bool,
     /// Messages have the time of their completion, where the device has a clock. Default: false.
@@ -88,6 +91,7 @@ impl Default for SiteSettings {
             shared_receives: true,
             completion_polling: None,
             completion_vector: 0,
+            engine: 0,
             relaxed_ordering: false,
             completion_times: false,
         }

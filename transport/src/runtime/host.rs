@@ -31,7 +31,7 @@ use crate::{
 
 impl Runtime {
     /// Returns the engine of a session.
-    fn engine_of(&self, session: u64) -> &Arc<EventLoop> {
+    fn loop_of(&self, session: u64) -> &Arc<EventLoop> {
         self.event_loop(EngineId::of_session(session))
     }
 }
@@ -39,11 +39,11 @@ impl Runtime {
 impl Host for Runtime {
     fn mark(&self, mark: Mark, quiet: bool) {
         let (Mark::Ready { session, .. } | Mark::Released { session, .. }) = mark;
-        self.engine_of(session).mark_quietly(mark, quiet);
+        self.loop_of(session).mark_quietly(mark, quiet);
     }
 
     fn turn(&self, session: u64) {
-        self.engine_of(session).poll_in_passing();
+        self.loop_of(session).poll_in_passing();
     }
 
     fn wait(
@@ -54,7 +54,7 @@ impl Host for Runtime {
         looks: Looks,
         condition: &mut dyn Condition<Output = ()>,
     ) -> Result<(), TimedOut> {
-        let engine = self.engine_of(session);
+        let engine = self.loop_of(session);
         engine.wait(slot, deadline, looks, Pointed(condition))
     }
 
@@ -126,7 +126,7 @@ impl Runtime {
     fn watch_link(&self, session: u64, set: impl FnOnce(&mut Connection) -> bool) {
         if self.on_link(session, |link, _| set(link)) == Some(true) {
             // Whoever sleeps in the epoll set has another deadline.
-            self.engine_of(session).bell().wake();
+            self.loop_of(session).bell().wake();
         }
     }
 }
@@ -172,7 +172,7 @@ impl SessionShared {
 
     /// Returns the engine of the session, with whoever runs it.
     pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
-        self.runtime().engine_of(self.id)
+        self.runtime().loop_of(self.id)
     }
 
     /// Does something to the session in its engine; `None` if it is not there any more.

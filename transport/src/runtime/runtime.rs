@@ -120,13 +120,13 @@ impl Runtime {
             .with_engine(|engine, _| engine.set_control_source(source))
     }
 
-    /// Takes an open device port into care before it has a session: what its device says is
-    /// heard from now on, and it is closed if the device is removed.
+    /// Takes an open device port into the care of its engine before it has a session: what its
+    /// device says is heard from now on, and it is closed if the device is removed.
     ///
     /// # Errors
     /// Another node has it, or it is lost.
     pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
-        let event_loop = self.event_loop(self.sessions.engine_of_rdma());
+        let event_loop = &self.event_loops[site.engine()];
         let cared = event_loop.with_engine(|engine, _| engine.care_for(site));
         // Whoever sleeps has another time to wake up.
         event_loop.bell.wake();
@@ -146,6 +146,22 @@ impl Runtime {
         // about them, so the leader takes them in a turn of its own.
         event_loop.bell.wake();
         session
+    }
+
+    /// Returns how many sessions each engine has.
+    #[must_use]
+    pub fn loads(&self) -> Vec<usize> {
+        self.sessions.loads()
+    }
+
+    /// Returns the engine of the session of that name in which this node is the end that `dials`.
+    #[must_use]
+    pub fn engine_of(&self, session: &[u8; 16], dials: bool) -> Option<EngineId> {
+        let has = |event_loop: &&Arc<EventLoop>| {
+            event_loop.with_engine(|engine, _| engine.has_named(session, dials))
+        };
+        let event_loop = self.event_loops.iter().find(has);
+        event_loop.map(|event_loop| event_loop.id())
     }
 
     /// Returns the counts of each engine, and its sessions but for those that have been forgotten.
@@ -259,13 +275,11 @@ impl Exchange for Runtime {
         self.event_loops.len()
     }
 
-    /// The engine that the program wants, or that has the device port of the session's queue pair,
-    /// or the least loaded one.
+    /// The engine of the session's queue pair, or the one that the program wants, or the least loaded
+    /// one.
     fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
-        let wanted = match &admission.rdma {
-            Some(_) => Some(self.sessions.engine_of_rdma()),
-            None => admission.engine,
-        };
+        let of_pair = admission.rdma.as_ref().map(|pair| pair.site().engine());
+        let wanted = of_pair.map(EngineId::new).or(admission.engine);
         let place = self.sessions.place(wanted);
         let engine = place.engine();
         admission.place = Box::new((admission.place, place));
