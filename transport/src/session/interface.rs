@@ -1,9 +1,9 @@
 //! The interface by which a program uses a channel, and so the words that its errors are told in.
 //!
-//! Calls and byte streams go over channels, and hand on what those say. Who calls a service has
-//! no sender to drop and no message to send again, so an error tells the fact and the advice in
-//! the words of the handle that it comes of. What is certain of a call is not said here: the
-//! call knows that, and adds it.
+//! Calls and byte streams use channels, and pass on their errors. A caller of a service has no
+//! sender to drop and no message to send again. So an error states fact and advice in the words of
+//! the handle that returned it. The certainty of a call is not stated here: the call knows it, and
+//! adds it.
 #![forbid(unsafe_code)]
 
 use std::{cmp::Ordering, fmt};
@@ -25,7 +25,7 @@ pub enum Interface {
     Service,
     /// A direction of a byte stream.
     Stream,
-    /// A listener, or who asks it to take a byte stream in.
+    /// A listener, or the end that asks it to accept a byte stream.
     Listener,
 }
 
@@ -58,7 +58,7 @@ impl Interface {
         }
     }
 
-    /// The advice to who waits in vain for the program at the peer to take what is sent.
+    /// Returns advice for a wait in which the peer's program takes nothing.
     fn until_taken(self) -> &'static str {
         match self {
             Self::Channel => "takes messages and drops them",
@@ -299,7 +299,7 @@ mod tests {
         "channel \"",
     ];
 
-    /// The text says who and what to do, and nothing of channels.
+    /// Texts name peer and advice, and do not speak of channels.
     fn check(text: &str, advice: &str) {
         for word in OF_CHANNELS {
             assert!(!text.contains(word), "{word}: {text}");

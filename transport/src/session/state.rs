@@ -164,7 +164,7 @@ impl SessionShared {
         &self.peer
     }
 
-    /// The peer as the log names it: who, where, and whom it connected to.
+    /// Names the peer for the log: its identity, its address, and the address that it connected to.
     pub(crate) fn peer_in_log(&self) -> impl fmt::Display {
         PeerInLog {
             peer: &self.peer,
@@ -259,7 +259,7 @@ impl SessionShared {
         Ok(lease)
     }
 
-    /// Memory for a large message that the session can send from; likewise.
+    /// Leases memory for a large message that the session can send from, in the same way.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
         if let Some(site) = self.carrier.site() {
@@ -445,7 +445,7 @@ impl SessionShared {
         self.event_loop.poll_in_passing();
     }
 
-    /// Lets out what was sent, where callers turn the engine and a device carries it.
+    /// Sends published messages out, where callers turn the engine and a device carries them.
     pub(crate) fn let_out(&self) {
         if self.runtime.driver() != Driver::Threads {
             self.event_loop.let_out(self.id);
@@ -498,7 +498,7 @@ impl SessionShared {
 
     // ---- What handles tell the engine ----------------------------------------------
 
-    /// `from` is what was released before.
+    /// Attaches a ring to its end. `from` is the released count before it.
     pub(crate) fn attach_ring(
         &self,
         end: u32,
@@ -579,7 +579,7 @@ impl SessionShared {
         });
     }
 
-    /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
+    /// Notes that a receiving end lacks memory for an arrival. Its waiters are woken at `retry_at`.
     #[cold]
     pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
         self.event_loop
