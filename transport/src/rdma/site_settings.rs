@@ -48,8 +48,8 @@ pub struct SiteSettings {
     /// one is not. This is for trusted peers only: the holder of a key can write there again, while
     /// a message is read and when others lie there. Default: false.
     pub grants_memory: bool,
-    /// Blocks of 64 KiB and a head that peers are granted ahead: 4 for a channel with messages of
-    /// medium size, as long as it has some, and up to 64 for a session. A message without a block
+    /// Blocks of 64 KiB and a head that peers are granted ahead: 8 for a channel with messages of
+    /// medium size, as long as it has some, and up to 128 for a session. A message without a block
     /// waits for its memory to be granted. Default: 1024.
     pub landing_blocks: u32,
     /// Writes carry immediate data. Default: as a test says, which is made where memory is granted.
