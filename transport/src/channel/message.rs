@@ -17,7 +17,7 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
-    /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
+    /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
     units: u32,
     /// Bits of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
@@ -128,7 +128,7 @@ impl RawMessage {
     }
 }
 
-/// Gives back what a marked message has beside its cell, and says how that is settled.
+/// Frees the memory that a marked message has beside its cell, and returns how the cell is settled.
 ///
 /// By value: a reference to the message would keep all of it in memory, on the path of those
 /// that have no mark, too.

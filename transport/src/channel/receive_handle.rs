@@ -65,7 +65,7 @@ pub struct ReceiveHandle {
     last_cell: u64,
     /// The count of messages handed out when the source was last found empty.
     empty_at: u64,
-    /// When a wait for a message last gave back what was released meanwhile.
+    /// The last time at which a wait for a message gave back released memory.
     gave_back_at: CoarseTime,
     /// Turns of an empty loop before the first look for a message, learnt from those that
     /// came soon after we had begun to wait.
@@ -85,7 +85,7 @@ pub struct ReceiveHandle {
     /// How soon messages came for which tasks waited.
     pub(super) promptness: Promptness,
 
-    /// There was no memory for what has come; it is tried again at this time.
+    /// The time of the next attempt, after memory for an arrival was lacking.
     retry_at: Option<Instant>,
     /// Claim to memory for the next message, if it lies in a segment and has been looked at.
     claim: Option<MemoryClaim>,
@@ -302,7 +302,7 @@ impl ReceiveHandle {
     /// Handles everything but a plain message: a large message, a full set of cells, a source that
     /// has just come, or the end.
     ///
-    /// Where there is no memory for what has come, that is said once; from then on nothing is
+    /// If memory for an arrival is lacking, that error is returned once. From then on nothing is
     /// there until memory is, which is tried now and then.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
@@ -641,7 +641,8 @@ impl ReceiveHandle {
         self.end.error()
     }
 
-    /// Takes over what the engine left, if it has; maps a ring here, on the caller's thread.
+    /// Takes over the source that the engine left, if it has. A ring is mapped here, on the
+    /// caller's thread.
     fn take_source(&mut self) -> Result<(), RecvError> {
         if !self.end.has_source.load(Ordering::Acquire) {
             return Ok(());
@@ -692,7 +693,7 @@ impl ReceiveHandle {
         self.advance_at_bytes = self.quarter_bytes;
     }
 
-    /// Maps a ring that came, and goes on there behind what the one before had.
+    /// Maps a ring that came, and goes on there behind the last record of the ring before.
     fn map_ring(
         &self,
         fd: &PassedFd,
@@ -748,7 +749,7 @@ impl ReceiveHandle {
         self.end.used_after_fork().into()
     }
 
-    /// The error for a message whose bytes are not valid.
+    /// Makes the error for a message whose bytes are not valid.
     #[cold]
     #[must_use]
     pub fn corrupt(&self, message: &RawMessage, why: &str) -> RecvError {

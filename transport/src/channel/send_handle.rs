@@ -1,9 +1,8 @@
 //! A sender's handle: encode in place, publish, ring once if the other side sleeps.
 //!
-//! The path of a message is [`SendHandle::send`] down to `Entered::publish`:
-//! no fence, no locked instruction, no system call, no allocation. Everything else here
-//! is what happens instead when the channel is not open, the ring is full, the message
-//! is too long for it, or the channel is over.
+//! The path of a message is [`SendHandle::send`] down to `Entered::publish`: no fence, no locked
+//! instruction, no system call, no allocation. The rest of this file handles a channel that is not
+//! open or is over, a full ring, and a message too long for it.
 
 use std::sync::atomic::Ordering;
 use std::{
@@ -102,8 +101,8 @@ impl SendHandle {
         self.is_closed = true;
     }
 
-    /// When the last handle goes, the receiver gets what was sent and then no orderly end, but
-    /// an error with this reason. The first reason stands.
+    /// Breaks the channel off. When the last handle goes, the receiver gets everything that was
+    /// sent, and then an error with this reason instead of an orderly end. The first reason stands.
     pub fn break_off(&mut self, reason: CloseReason) {
         self.end.break_off(reason);
     }
@@ -723,9 +722,9 @@ impl SendEnd {
         })
     }
 
-    /// Waits until `enough` holds of the producer, looking after each release. `ask` is
-    /// what the other engine is asked for where it has to be; a release of any message
-    /// if it says [`u64::MAX`]; `full` is which limit is in the way.
+    /// Waits until `enough` holds of the producer, checking after each release. `ask` is the
+    /// question to the other engine, where it has to be asked; [`u64::MAX`] in it means any
+    /// release. `full` is the limit that was reached.
     fn wait_until(
         &self,
         producer: &mut SendProducer,

@@ -1,9 +1,9 @@
-//! Waiting at several ends at a time: which of them has what is waited for.
+//! Waiting at several ends at a time for the first that has something.
 //!
-//! A thread waits in one place, and ends have a place each, as have all peers of a node
-//! together. So each gets a waker that tells that one place, when the thread is about to
-//! sleep; it takes them back when it is awake. Nothing is polled meanwhile, and nobody stands
-//! between.
+//! A thread waits in one place. Each end has a place of its own, and so have all peers of a node
+//! together. When the thread is about to sleep, it leaves a waker at each of them, which leads to
+//! its one place; when it is awake, it takes them back. Nothing is polled meanwhile, and no other
+//! thread stands in between.
 
 use std::{
     fmt,
@@ -174,8 +174,7 @@ impl Several {
         }
     }
 
-    /// The number of an end that has what is waited for. Of those that have, the one that comes
-    /// next in the round.
+    /// Returns the number of an end that has something: of several, the next one in the round.
     ///
     /// # Panics
     /// If there are no ends, or, where callers turn the engine, of more than one node.

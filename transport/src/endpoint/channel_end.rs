@@ -106,7 +106,7 @@ impl ChannelEnd {
         }
     }
 
-    /// The interface in whose words the errors of this end are told.
+    /// Returns the interface in whose words the errors of this end speak.
     pub(crate) fn interface(&self) -> Interface {
         self.interface.get().copied().unwrap_or_default()
     }
@@ -239,7 +239,7 @@ impl ChannelEnd {
     }
 }
 
-/// Somebody waits for the peer's open, and no time-out will tell of it.
+/// Notes a wait for the peer's open that no time-out will end.
 #[derive(Debug, Default)]
 struct OpenWatch {
     /// Since when.
@@ -248,8 +248,8 @@ struct OpenWatch {
 }
 
 impl ChannelEnd {
-    /// Somebody waits, in a call that `open_timeout` does not end: has the engine tell of it
-    /// when that time is over, once.
+    /// Notes a wait in a call that `open_timeout` does not end. The engine reports it once, when
+    /// that time is over.
     pub(crate) fn watch_open(&self) {
         if self.state.is_pending()
             && self.open_watch.since.set(clock::now()).is_ok()

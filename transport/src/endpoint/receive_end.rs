@@ -1,8 +1,8 @@
 //! The receiving end of a channel: what its handle, its guards and the engine share.
 //!
-//! Guards reach only their release cells. Summing the cells, freeing what the prefix has
-//! passed and telling the sender is `ReceiveEnd::advance`, which the handle calls each
-//! quarter window and before it sleeps, and the engine when someone waits.
+//! Guards reach only their release cells. `ReceiveEnd::advance` sums the cells, frees the memory
+//! that the prefix has passed, and tells the sender. The handle calls it each quarter window and
+//! before it sleeps, and the engine when someone waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
@@ -37,7 +37,7 @@ pub struct ReceiveEnd {
     common: ChannelEnd,
 
     // What the two sides say.
-    /// Our words: what the sender, or the engine on its behalf, reads.
+    /// The counters of this end, which the sender reads, or the engine on its behalf.
     pub(crate) ours: OnceLock<Words<ReceiverWords>>,
     /// The sending end's words: the peer's own, or the engine's copy.
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
@@ -62,7 +62,7 @@ pub struct ReceiveEnd {
     pub(crate) prefix: Advance,
     /// Memory that is freed when the prefix passes it.
     pub(crate) held: Mutex<Held>,
-    /// Messages handed out, for those who are not the handle.
+    /// Messages handed out, for readers other than the handle.
     pub(crate) handed_out: AtomicU64,
     /// Messages with memory of their own among those, as the handle counts them.
     pub(crate) large_messages: Counter,
@@ -103,7 +103,7 @@ pub(crate) struct Frame {
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) last_sequence: u64,
-    /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
+    /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     pub(crate) time: u64,
     #[allow(dead_code, reason = "held for its drop")]
     pub(crate) memory: FrameMemory,
@@ -182,7 +182,7 @@ impl Deref for ReceiveEnd {
 }
 
 impl ReceiveEnd {
-    /// An end whose guards settle in `cells`.
+    /// Makes an end whose guards settle in `cells`.
     pub(crate) fn new(common: ChannelEnd, cells: CellLease, tell_every: u64) -> Self {
         Self {
             common,
@@ -209,7 +209,8 @@ impl ReceiveEnd {
         }
     }
 
-    /// Sums the cells, frees what was passed and tells the sender what it waits for.
+    /// Sums the cells, frees the memory that was passed, and tells the sender whatever it waits
+    /// for.
     ///
     /// `idle` says that the handle is about to sleep: then every little counts.
     pub(crate) fn advance(&self, idle: bool) {
@@ -280,7 +281,8 @@ impl ReceiveEnd {
         self.cells.hush();
     }
 
-    /// The counters, with what has settled since the last sum. No lock of this end is held.
+    /// Returns the counters, with the cells that have settled since the last sum. No lock of this
+    /// end is held.
     pub(crate) fn summed(&self) -> Counters {
         if !fork::is_child() {
             self.advance(false);
@@ -388,7 +390,7 @@ impl ReceiveEnd {
         }
     }
 
-    /// Why the channel is over, as an error for the one who wanted to receive.
+    /// Returns the end of the channel as an error of a receiving call.
     pub(crate) fn error(&self) -> RecvError {
         self.unusable(|| self.counts()).into()
     }
@@ -432,7 +434,7 @@ impl ReceiveEnd {
     }
 }
 
-/// An end whose handle is gone while guards are out: it stays until the last is dropped.
+/// An end whose handle is gone while guards are out. It stays until the last guard is dropped.
 pub(crate) struct OrphanedEnd(pub(crate) Arc<ReceiveEnd>);
 
 impl Orphan for OrphanedEnd {

@@ -3,10 +3,10 @@
 //! Rules for `writing`, the only part that is not shared by atomics:
 //!
 //! 1. While there is one handle, that handle is favoured by `bias` and touches it inside.
-//! 2. Before a second handle exists, the favour is withdrawn; from then on every handle
-//!    touches it only while it holds `turnstile`. Who finds `bias` closed takes that way.
-//! 3. The engine touches it while it holds the turnstile and has closed `bias`, so that
-//!    nobody is inside by either rule: to take back what a silent sender writes with.
+//! 2. Before a second handle exists, the favour is withdrawn. From then on every handle touches the
+//!    producer only while it holds `turnstile`. A handle that finds `bias` closed goes that way.
+//! 3. The engine touches the producer while it holds the turnstile and has closed `bias`, so that
+//!    no handle is inside by either rule. It does so to take back a silent sender's producer.
 //! 4. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
@@ -64,7 +64,7 @@ pub struct SendEnd {
     pub(crate) handles: AtomicU32,
     /// The shared handle, which counts as one of the handles, and stays open without the others.
     pub(crate) shared: Shared,
-    /// Messages sent, for those who must not touch the producer.
+    /// Messages sent, for readers that must not touch the producer.
     pub(crate) sent: AtomicU64,
     /// The last large message whose bytes have all gone out, and whose memory is back in
     /// its pool (not on shm).
@@ -146,12 +146,12 @@ impl SendEnd {
         let _ = self.broken_off.set(reason);
     }
 
-    /// Why the channel ends once nobody has a handle any more.
+    /// Returns the reason why the channel ends once it has no handle any more.
     pub(crate) fn parting(&self) -> CloseReason {
         *self.broken_off.get().unwrap_or(&CloseReason::Dropped)
     }
 
-    /// Why the channel is over, as an error for the one who wanted to send.
+    /// Returns the end of the channel as an error of a sending call.
     pub(crate) fn error(&self) -> SendError {
         self.unusable(|| self.counts()).into()
     }
@@ -165,9 +165,9 @@ impl SendEnd {
 
 /// Our *asked* word (shm): set while any thread waits for the peer's counters.
 ///
-/// Several threads may wait at a time, some for room and some for acknowledgements. They
-/// share the word: each question is a generation of its own, so that the peer answers it
-/// whatever it answered before, and the last to give up clears the word.
+/// Several threads may wait at a time, some for room and some for acknowledgements, and they share
+/// the word. Each question is a generation of its own, so that the peer answers it whatever it
+/// answered before. The last thread to give up clears the word.
 #[derive(Debug, Default)]
 pub(crate) struct Asking(Mutex<Askers>);
 
@@ -264,13 +264,13 @@ impl Turnstile {
         }
     }
 
-    /// Says that a task holds it from now on, and not this thread, which may come here for
-    /// another task. For who is inside.
+    /// Notes that a task holds the right from now on, and not this thread, which may come here for
+    /// another task. For the holder.
     pub(crate) fn hand_to_task(&self) {
         self.holder.store(TASK, Ordering::Relaxed);
     }
 
-    /// Says that this thread holds it from now on. For who is inside.
+    /// Notes that this thread holds the right from now on. For the holder.
     pub(crate) fn hand_to_thread(&self) {
         self.holder.store(thread_number(), Ordering::Relaxed);
     }
@@ -336,8 +336,8 @@ impl SendEnd {
     }
 }
 
-/// The engine's wish to take back what a silent sender writes with (rule 3), or to know that
-/// nobody publishes in an end that is over; dropping it lets handles in again.
+/// The engine's claim to a silent sender's producer (rule 3), or its wish to know that no handle
+/// publishes in an end that is over. Dropping it lets handles in again.
 #[must_use = "behind a heavy barrier it may be taken"]
 pub(crate) struct Claim<'a>(&'a SendEnd);
 

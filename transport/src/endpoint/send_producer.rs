@@ -168,8 +168,8 @@ impl SendProducer {
         Ok(())
     }
 
-    /// The bytes of the reservation that is out, to be written. What stands there before is
-    /// left over from earlier messages.
+    /// Returns the bytes of the reservation that is out, to be written. Until then they hold those
+    /// of earlier messages.
     #[inline(always)]
     pub(crate) fn reserved_mut(&mut self, length: usize) -> &mut [u8] {
         let slot = match &mut self.reserved_large {
@@ -259,8 +259,8 @@ impl SendProducer {
         self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
     }
 
-    /// Forgets the large messages whose memory is free again: sent, or, where the peer
-    /// reads it in place, released.
+    /// Forgets the large messages whose memory is free again: those that were sent or, where the
+    /// peer reads in place, released.
     pub(crate) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
         let done = if is_shm {
             self.theirs.released().0

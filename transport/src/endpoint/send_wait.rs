@@ -66,8 +66,8 @@ impl SendEnd {
             .unwrap_or_else(|TimedOut| Err(self.late(ask)))
     }
 
-    /// The answer to whoever waits for nothing: no message is missing, but none ever went
-    /// where the open failed.
+    /// Returns the answer to a wait for no message: none is missing, but none ever went where the
+    /// open failed.
     pub(crate) fn check_opened(&self) -> Result<(), WaitAckedError> {
         let failure = self.open_failure(|| self.counts());
         failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
@@ -107,8 +107,8 @@ impl SendEnd {
         }
     }
 
-    /// Has the peer tell of the next release. Nobody has to be asked for memory of large
-    /// messages, which our own engine frees, nor while the peer has not opened its end.
+    /// Has the peer tell of the next release. The peer need not be asked for memory of large
+    /// messages, which our own engine frees, nor while it has not opened its end.
     pub(crate) fn ask_for_room(&self, asked: &mut Option<Wish>) {
         if self.theirs.get().is_some() {
             let released = self.counts().released + 1;

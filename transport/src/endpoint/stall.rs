@@ -1,7 +1,7 @@
 //! Stalls of a sender that waits for room: since when, how often, how long in all.
 //!
-//! Written by whoever may touch the producer, one thread at a time and only where there is
-//! no room; read by anyone.
+//! The thread that may touch the producer writes it, one at a time and only where there is no room.
+//! Any thread reads it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -65,7 +65,7 @@ impl Stall {
         is_due.then(|| notice_at - NOTICE)
     }
 
-    /// There is room, or nobody will wait any more.
+    /// Ends the wait, because there is room or no call waits any more.
     #[inline]
     pub(crate) fn end(&self) -> Option<Recovered> {
         let since = self.since.load(Ordering::Relaxed);

@@ -2,8 +2,8 @@
 //!
 //! Rules:
 //!
-//! 1. Telling never waits for whoever listens: the queue is bounded, and with one more the
-//!    oldest goes and is counted.
+//! 1. Telling never waits for a listener: the queue is bounded, and at the limit the oldest event
+//!    is dropped and counted.
 //! 2. Each event is handed out once.
 //! 3. Of a session the end is told once, and nothing behind it.
 #![forbid(unsafe_code)]
@@ -77,8 +77,7 @@ pub enum What {
         /// Why.
         cause: EndCause,
     },
-    /// Somebody waits for an end of the peer's for as long as its `open_timeout`, in a call that
-    /// goes on.
+    /// A call that goes on has waited for an end of the peer's for as long as its `open_timeout`.
     NotOpened(Box<NotOpened>),
     /// A sender waits for its window, and nothing has moved for a while.
     Stalled(Stalled),
@@ -139,7 +138,7 @@ impl fmt::Display for Stalled {
     }
 }
 
-/// The events that nobody has taken yet.
+/// The events that were not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     state: Mutex<State>,
@@ -188,14 +187,14 @@ impl EventQueue {
         }
     }
 
-    /// Returns how many events were dropped because nobody took them.
+    /// Returns how many events were dropped because they were not taken.
     pub(crate) fn dropped(&self) -> u64 {
         lock(&self.state).dropped
     }
 }
 
 impl What {
-    /// For the log: what is waited for in vain as a warning, its end as news.
+    /// Logs an event: a wait in vain as a warning, its end as news.
     pub(crate) fn warn(&self, session: &SessionShared) {
         let (peer, warnings) = (session.peer_in_log(), &session.node.warnings);
         match self {

@@ -157,7 +157,7 @@ impl SessionShared {
         &self.peer
     }
 
-    /// The peer as the log names it: who, where, and whom it connected to.
+    /// Names the peer for the log: its identity, its address, and the address that it connected to.
     pub(crate) fn peer_in_log(&self) -> impl fmt::Display {
         PeerInLog {
             peer: &self.peer,
@@ -220,7 +220,7 @@ impl SessionShared {
         Ok(lease)
     }
 
-    /// Memory for a large message that the session can send from; likewise.
+    /// Leases memory for a large message that the session can send from, in the same way.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
         if let Some(site) = self.carrier.site() {

@@ -1,4 +1,4 @@
-//! A session's end, for whoever waits for that alone.
+//! A session's end, for those that wait for it alone.
 
 use std::{
     sync::OnceLock,
@@ -11,7 +11,7 @@ use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 use super::SessionShared;
 use crate::session::EndCause;
 
-/// Cause of a session's end, and the wakers of those who wait for it.
+/// Cause of a session's end, and the wakers that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     cause: OnceLock<EndCause>,

@@ -28,7 +28,7 @@ pub struct PairEndpoint {
 }
 
 impl PairEndpoint {
-    /// Checks what a peer says of itself.
+    /// Checks a peer's description of itself.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         if (self.buffer_bytes as usize) < LEAST_BUFFER_BYTES {
             return Err(SiteError::PeerEndpoint {

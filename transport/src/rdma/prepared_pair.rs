@@ -43,9 +43,10 @@ pub struct PreparedPair {
 /// Memory for the heads of frames that are not inline, for each session: a send queue's
 /// worth of the usual 64 to 128 bytes, and some control messages of up to 4 KiB.
 const HEADS_BYTES: usize = 32 << 10;
-/// Frames for which there is room there where a device takes so few pieces that they are
-/// copied: those between two completions twice, or the room of the first would be waited
-/// for while no completion was asked for, and what has to be free before another is taken.
+/// Number of frames that have room there on a device that takes so few pieces that frames are
+/// copied. It is twice the frames between two completions, because the room of the first would
+/// otherwise be waited for while no completion was asked for, and the room that has to be free
+/// before another frame is taken.
 const COPIED_FRAMES: usize = 2 * INTERVAL as usize + 2;
 
 impl PreparedPair {

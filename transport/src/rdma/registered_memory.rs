@@ -1,12 +1,12 @@
 //! Memory that senders encode into, and that peers write large messages to, registered for
 //! a site and attached to itself, so that it is registered once however often it is leased.
 //!
-//! What we send from carries no rights of a peer. What a peer was granted once it keeps the
-//! key to, so such memory is leased for nothing else than to be granted again.
+//! Memory to send from carries no rights of a peer. A peer keeps the key to memory that it was
+//! granted once, so such memory is leased only to be granted again.
 //!
-//! Of a ring one of the two windows is registered: locked memory is counted for each
-//! registration, so both would cost twice the ring, and a device needs no window where it
-//! can send a record over the seam as two pieces.
+//! Only one of a ring's two windows is registered. Locked memory is counted for each registration,
+//! so both would cost twice the ring. A device that can send a record over the seam as two pieces
+//! needs only one.
 
 use std::fmt;
 use std::marker::PhantomData;

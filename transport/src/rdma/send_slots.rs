@@ -1,10 +1,10 @@
-//! The send queue of a session as its link sees it: which request is in which place, which
-//! bytes of the head slab it uses, and what a completion says of those before it.
+//! The send queue of a session as its connection sees it: the place of each request, the bytes of
+//! the head slab that it uses, and the requests that a completion covers.
 //!
-//! Requests complete in order. A signaled one that completes says that it and all before
-//! it are done, so two counters tell everything: how many were posted, and how many are
-//! done. A place's number comes back in the completion with the lap in which it was used,
-//! so a completion that is late, or a device's invention, is known.
+//! Requests complete in order. A signaled one that completes covers itself and all before it, so
+//! two counters are enough: how many were posted, and how many are done. A place's number comes
+//! back in the completion with the lap in which it was used, so that a completion that is late, or
+//! a device's invention, is recognised.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::{Operation, WorkId};

@@ -1,14 +1,13 @@
-//! A site: what an engine of a node has on one device port.
+//! A site: an engine's objects on one device port.
 //!
-//! One protection domain, one completion queue with its channel, the buffers for what
-//! arrives, and one receive queue for all sessions (or one for each, where a device has no
-//! shared ones). Engines share nothing of a device, each opens it for itself. Queue pairs are
-//! prepared on any thread, while the engine that has the site in its care polls for those that
-//! live.
+//! A site has one protection domain, one completion queue with its channel, the receive buffers,
+//! and one receive queue for all sessions (or one for each, where a device cannot share one).
+//! Engines share nothing of a device: each opens it for itself. Queue pairs are prepared on any
+//! thread, while the engine that has the site in its care polls for the live ones.
 //!
-//! Its sizes follow from the settings, so that nothing can overflow: the completion queue
-//! holds what all sends and receives can come to, and a session whose credit the receive
-//! buffers do not cover is refused.
+//! Its sizes follow from the settings, so that nothing can overflow: the completion queue holds the
+//! completions of all possible sends and receives, and a session whose credit the receive buffers
+//! do not cover is refused.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -45,7 +44,7 @@ pub struct Site {
     // The device.
     name: String,
     max_queue_pairs: u32,
-    /// `None` once it is closed, whoever has the site.
+    /// `None` once it is closed, whichever thread has the site.
     opened: Mutex<Option<Opened>>,
     port: u8,
     gid: GidEntry,
@@ -55,7 +54,7 @@ pub struct Site {
     standing: Mutex<Standing>,
     /// True once the device, and so every object on it, has stopped working.
     is_lost: AtomicBool,
-    /// By which memory knows what is registered for this site.
+    /// The number under which memory is registered for this site.
     number: u64,
     polling: PollingChoice,
 
@@ -70,7 +69,7 @@ pub struct Site {
     has_immediate: bool,
     /// Queue pairs that wait for their last completion.
     leavers: AtomicU32,
-    /// A queue pair went with what it may have had of the shared receives.
+    /// True if a queue pair was destroyed that may have kept some of the shared receives.
     has_undrained: AtomicBool,
     /// Queue pairs on their way to a session.
     unjoined: Arc<Unjoined>,
@@ -264,8 +263,8 @@ impl Site {
         })
     }
 
-    /// Closes the device: its queues first, then what is registered with it, whoever has the
-    /// memory. Queue pairs that are still on their way to a session keep it open until then.
+    /// Closes the device: its queues first, then the registrations, whoever has the memory. Queue
+    /// pairs that are still on their way to a session keep it open until then.
     pub(crate) fn close(&self, queues: SiteQueues) {
         let opened = self.opened.lock();
         let opened = opened.unwrap_or_else(PoisonError::into_inner).take();
@@ -488,7 +487,7 @@ impl Site {
         &self.unjoined
     }
 
-    /// Gives an engine what it has to poll, once.
+    /// Gives an engine the queues to poll, once.
     pub(crate) fn take_into_care(&self) -> Result<SiteQueues, VerbsError> {
         let mut queues = lock(&self.queues);
         queues.take().ok_or_else(|| {
@@ -499,7 +498,7 @@ impl Site {
         })
     }
 
-    /// The engine cannot poll them after all: whoever tries next may.
+    /// Takes the queues back from an engine that cannot poll them after all. Another may try next.
     pub(crate) fn give_back(&self, queues: SiteQueues) {
         let mut kept = lock(&self.queues);
         *kept = Some(queues);
@@ -727,9 +726,9 @@ fn port_of(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {
     local_port(device, choice.port, &choice.gid, choice.partition_key)
 }
 
-/// The port as it is now; the indices of its GID and of its partition move. Where several
-/// interfaces have the GID, as a VLAN's has its parent's link-local one, it is that of the same
-/// interface, unless that was made anew.
+/// Returns the port as it is now, since the indices of its GID and its partition move. If several
+/// interfaces have the GID, as a VLAN has its parent's link-local one, the GID is that of the same
+/// interface, unless the interface was made anew.
 fn local_port(
     device: &Device,
     port: u8,

@@ -3,7 +3,7 @@
 
 use ibex_verbs::VerbsError;
 
-/// A site cannot do what it was asked for, although its device could. It comes in a
+/// A request that a site cannot fulfil, although its device could. It comes in a
 /// [`VerbsError::Other`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -1,9 +1,9 @@
 //! The end of a channel, told at either end: why, how far it came, and what to do next.
 //!
-//! Counters travel with it. At a sender `sent` is exact and the others are at least so
-//! high; what lies between them is unknown, and an application that cannot send twice has
-//! to ask its peer. The advice goes by two questions: whether the session lives, and
-//! whether whoever reads it sends.
+//! Counters travel with it. At a sender `sent` is exact and the others are lower bounds. The
+//! messages in between are unknown, and an application that cannot send twice has to ask its peer.
+//! The advice depends on two questions: does the session live, and does the reader of the error
+//! send?
 #![forbid(unsafe_code)]
 
 use std::{error::Error, fmt};
@@ -65,16 +65,16 @@ pub enum EndCause {
         /// The words of the device.
         why: String,
     },
-    /// The system refused this process what the session could not go on without, a descriptor
-    /// or memory.
+    /// The system refused this process a descriptor or memory that the session needed.
     Refused {
         /// What, and what would help.
         why: String,
     },
     /// The node was closed.
     NodeClosed,
-    /// The tokio runtime whose tasks drove this node ([`Driver::Tasks`](crate::runtime::Driver::Tasks))
-    /// was shut down before the node was closed, which closed it.
+    /// The tokio runtime whose tasks drove this node
+    /// ([`Driver::Tasks`](crate::runtime::Driver::Tasks)) was shut down before the node was closed,
+    /// which closed the node.
     RuntimeEnded,
     /// A reservation of this end was leaked, so nothing behind it can be sent.
     SlotLeaked,
@@ -160,7 +160,7 @@ impl EndCause {
     }
 }
 
-/// A channel that cannot go on: who, why, and how far it came.
+/// A channel that cannot go on: the peer, the cause, and the counters.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Disconnected {

@@ -1,9 +1,9 @@
 //! The interface by which a program uses a channel, and so the words that its errors are told in.
 //!
-//! Calls and byte streams go over channels, and hand on what those say. Who calls a service has
-//! no sender to drop and no message to send again, so an error tells the fact and the advice in
-//! the words of the handle that it comes of. What is certain of a call is not said here: the
-//! call knows that, and adds it.
+//! Calls and byte streams use channels, and pass on their errors. A caller of a service has no
+//! sender to drop and no message to send again. So an error states fact and advice in the words of
+//! the handle that returned it. The certainty of a call is not stated here: the call knows it, and
+//! adds it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum Interface {
     Service,
     /// A direction of a byte stream.
     Stream,
-    /// A listener, or who asks it to take a byte stream in.
+    /// A listener, or the end that asks it to accept a byte stream.
     Listener,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Rules:
 //!
-//! 1. The longest record only ever grows: a ring may hold records of what was said before, and
-//!    they go over whatever wires come next. So a session whose records have grown with a
-//!    connection gets no queue pair any more, and one that may get another does not let them.
+//! 1. The longest record only ever grows: a ring may hold earlier records, and they go over
+//!    whatever wires come next. So a session whose records have grown with a connection gets no
+//!    queue pair any more, and a session that may get another does not let them grow.
 //! 2. While the session may get another queue pair, whatever it sends from is registered with
 //!    the site of the last.
 #![forbid(unsafe_code)]
@@ -116,7 +116,7 @@ impl Route {
         self.eager_bytes.load(Ordering::Relaxed)
     }
 
-    /// The site with which what is sent from is registered.
+    /// Returns the site with which the memory to send from is registered.
     pub(crate) fn site(&self) -> Option<Arc<Site>> {
         let carried = self.carried();
         carried.site.clone().filter(|_| carried.gets_pairs)
@@ -127,7 +127,7 @@ impl Route {
         self.carried().site.clone()
     }
 
-    /// In a fork of the process, what it holds stays.
+    /// In a fork of the process, its contents stay.
     pub(crate) fn forget(&mut self) {
         let carried = self.carried.get_mut();
         mem::forget(carried.unwrap_or_else(PoisonError::into_inner).site.take());

@@ -2,11 +2,12 @@
 //! `SOCK_SEQPACKET` Unix socket.
 //!
 //! The kernel keeps message bounds, so a message and its descriptor arrive together or not at all.
-//! A process that may open no more descriptors would lose the one and get the other (`MSG_CTRUNC`,
-//! [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html)), so a message is peeked at, which
-//! brings its descriptor and leaves it where it is, and taken once that is here. Every call is
-//! non-blocking. Whatever a hostile peer attaches, no descriptor leaks or is closed here: what is
-//! too much for a message stays where it is, and goes with the socket.
+//! A process that may open no more descriptors would lose the descriptor and get the message
+//! (`MSG_CTRUNC`, [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html)). So a message is
+//! peeked at first, which brings its descriptor and leaves the message where it is, and taken once
+//! the descriptor is here. Every call is non-blocking. Whatever a hostile peer attaches, no
+//! descriptor leaks or is closed here: surplus descriptors stay where they are, and go with the
+//! socket.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -43,7 +44,7 @@ impl FdSocket {
     /// own descriptor as soon as the message is sent.
     ///
     /// # Errors
-    /// What the kernel says, except that the peer is gone, which is [`Outgoing::End`].
+    /// The error of the kernel. A peer that is gone is [`Outgoing::End`] instead.
     ///
     /// # Panics
     /// If `bytes` is empty, which the receiver would take for the end, or longer

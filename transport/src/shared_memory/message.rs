@@ -1,9 +1,9 @@
 //! Messages of the Unix socket beside shared memory, as bytes.
 //!
-//! Only what needs a descriptor or names one goes this way; counters, records
-//! and wake-ups do not. Each message is one packet: a kind byte and fields of
-//! fixed width, little-endian, and nothing behind them. Both sides speak the
-//! version that the bootstrap settled, so an unknown kind is a broken peer.
+//! Only messages that carry or name a descriptor go this way; counters, records and wake-ups do
+//! not. Each message is one packet: a kind byte and fields of fixed width, little-endian, and
+//! nothing behind them. Both sides speak the version that the bootstrap settled, so an unknown kind
+//! is a broken peer.
 #![forbid(unsafe_code)]
 
 /// The longest encoding of any [`Message`].

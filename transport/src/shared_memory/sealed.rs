@@ -1,11 +1,10 @@
 //! Memory files that one side writes and the other may trust to stay as they are.
 //!
-//! The owner sizes the file, backs all of it (`fallocate`), maps it writable and
-//! then seals it: from there nobody can shrink it (so no SIGBUS), grow it, write
-//! it, map it writable or punch holes into it, except through the mappings that
-//! existed before the seals. Only then does the descriptor travel. The peer
-//! checks all of that before it maps anything, so that neither side depends on
-//! what the other does later:
+//! The owner sizes the file, backs all of it (`fallocate`), maps it writable and then seals it.
+//! From there no process can shrink it (so no SIGBUS), grow it, write it, map it writable or punch
+//! holes into it, except through the mappings that existed before the seals. Only then does the
+//! descriptor travel. The peer checks all of that before it maps anything, so that neither side
+//! depends on the other's later acts:
 //!
 //! - the owner's bytes change by the owner's stores alone, which is what makes
 //!   a `&mut` into them sound whatever the peer does;

@@ -11,7 +11,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 use super::{GroupFailure, GroupMessage, SendGroup};
 use crate::channel::{Abort, SendError, SendHandle};
 
-/// A message that is being built. Dropping it gives back what it took.
+/// A message that is being built. Dropping it gives its places back.
 pub(super) struct Building<'g, P: Copy, M> {
     group: &'g mut SendGroup<P>,
     message: &'g mut M,
@@ -36,8 +36,8 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
         }
     }
 
-    /// Sends the message, if every member has a place for it. What is encoded stays so for
-    /// the next attempt.
+    /// Sends the message, if every member has a place for it. An encoded message stays for the next
+    /// attempt.
     #[inline]
     pub(super) fn attempt(&mut self) -> Result<u64, GroupFailure<P>> {
         let length = match self.encoded {

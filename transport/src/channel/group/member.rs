@@ -33,7 +33,7 @@ pub(super) struct Member<P> {
     // What it keeps whoever sends waiting with.
     /// True if the member had no place for a message at the last look.
     pub(super) is_lacking: bool,
-    /// Since when it is full, as whoever sends has noticed.
+    /// The time since when the member is full, as sending calls have noticed.
     full_since: Option<Instant>,
 }
 
@@ -206,7 +206,7 @@ impl<P: Copy> Member<P> {
         }
     }
 
-    /// When whoever waits for it has to look again, whatever happens.
+    /// Returns the time at which a wait for the member has to look again in any case.
     pub(super) fn look_again_at(&self, when_full: WhenFull) -> Option<Instant> {
         let drop_at = match (when_full, self.full_since) {
             (WhenFull::DropAfter(patience), Some(since)) => since.checked_add(patience),

@@ -4,8 +4,8 @@
 //!
 //! 1. A member's handle is the only one of its end, and never had a clone: the group may
 //!    touch its producer at any time.
-//! 2. All or nothing: a message is published only when every member has a place for it, and
-//!    then at each. What is encoded stands in the first member's place, and the others' places get a
+//! 2. All or nothing: a message is published only when every member has a place for it, and then at
+//!    each. The encoded message stands in the first member's place, and the others' places get a
 //!    copy.
 //! 3. Messages are counted by the group. From when a member joins it gets every message and
 //!    nothing else, so its own count and the group's differ by what they were then.
@@ -54,7 +54,7 @@ pub enum WhenFull {
     DropAfter(Duration),
 }
 
-/// Sending ends that are sent the same. `P` says who a member is.
+/// Sending ends that send the same messages. `P` identifies a member.
 #[derive(Debug)]
 pub struct SendGroup<P> {
     runtime: Arc<Runtime>,
@@ -236,8 +236,8 @@ impl<P: Copy> SendGroup<P> {
 
     /// Encodes a message once, and publishes it at every member, or at none.
     ///
-    /// A member that has not opened its end within its `open_timeout`, whose channel is over,
-    /// or that is full for too long, is dropped.
+    /// Drops a member that has not opened its end within its `open_timeout`, whose channel is over,
+    /// or that is full for too long.
     #[inline]
     pub fn send(
         &mut self,

@@ -1,8 +1,8 @@
 //! Which messages enough members have acknowledged.
 //!
-//! An acknowledgement stays one when the member is gone that gave it, as it does on a channel
-//! by itself: it says that an application was done with the message, which its end does not
-//! unsay. A member that joined later has acknowledged nothing of what was sent before.
+//! An acknowledgement still counts when its member has left, as it does on a channel by itself: it
+//! says that an application was done with the message, and the end of the member does not change
+//! that. A member that joined later has acknowledged no message that was sent before.
 
 use std::task::{Poll, Waker};
 

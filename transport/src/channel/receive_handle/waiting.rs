@@ -195,8 +195,7 @@ const BACK_OFF: u32 = 100;
 /// Looks at a ring's next header before anything else is looked at.
 const HEADER_SPINS: u32 = 200;
 
-/// A message that comes within so many looks counts as a reply, whose time is worth
-/// learning.
+/// Number of looks within which a message counts as a reply, whose time is worth learning.
 const REPLY_LOOKS: u32 = 32;
 /// By how much the delay shrinks after a message that was there at the first look; it
 /// grows by four times that after one that was not. About 5 ns.

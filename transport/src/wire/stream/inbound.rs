@@ -3,8 +3,8 @@
 //!
 //! Rules:
 //!
-//! 1. Bytes of the block below `filled` are written once and then only read; the socket
-//!    is read into what lies behind. So frames that were handed on stay as they are.
+//! 1. Bytes of the block below `filled` are written once and then only read; the socket is read
+//!    into the bytes behind. So frames that were handed on stay as they are.
 //! 2. Offsets in the block equal the stream's position modulo 64, so that the padding
 //!    that the sender computed aligns payloads here.
 //! 3. When no frame of the block is held any more, or its end is near, reading goes on
@@ -155,8 +155,8 @@ impl Inbound {
         Ok(cut)
     }
 
-    /// Begins at the front again if nobody holds a frame of the block: the pool and we
-    /// have the only references.
+    /// Begins at the front again if no frame of the block is held: the pool and we have the only
+    /// references.
     fn rewind(&mut self) -> bool {
         let Some(block) = &self.block else {
             return false;

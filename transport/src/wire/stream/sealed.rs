@@ -2,12 +2,12 @@
 //!
 //! Rules:
 //!
-//! 1. `write` says how much it has taken, not what the socket has: sealed bytes that the socket
-//!    did not take are a backlog, and while there is one, nothing more is sealed.
-//! 2. A record that is opened may be longer than what the reader has room for. The rest is kept,
-//!    and epoll does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
-//! 3. What is wrong with the bytes behind good ones is told by the next read, whether or not more
-//!    arrives: `has_unread` is true then, too.
+//! 1. `write` returns how much it has taken, not how much the socket has. Sealed bytes that the
+//!    socket did not take are a backlog, and while there is one, nothing more is sealed.
+//! 2. A record that is opened may be longer than the reader's room. The rest is kept, and epoll
+//!    does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
+//! 3. An error behind good bytes is returned by the next read, whether or not more arrives:
+//!    `has_unread` is true then, too.
 //! 4. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
 //!    The end of the stream is one only if the peer's TLS has announced it.
 
@@ -86,7 +86,7 @@ impl Sealed {
         sealed.map_err(io::Error::other)
     }
 
-    /// Hands out what is kept of a record.
+    /// Hands out the kept bytes of a record.
     fn take_unread(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
         let mut space = Space::new(into);
         let unread = &self.unread[self.unread_from..];
@@ -99,7 +99,8 @@ impl Sealed {
         taken
     }
 
-    /// Opens what has arrived, into `into` as far as that goes. Returns the bytes that are there.
+    /// Opens arrived records into `into`, as far as its room goes. Returns the number of bytes
+    /// there.
     fn open(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut space = Space::new(into);
         let unread = &mut self.unread;
@@ -202,7 +203,7 @@ impl<'a, 'b> Space<'a, 'b> {
         Self { pieces, filled: 0 }
     }
 
-    /// Copies what fits behind what is there, and returns the rest.
+    /// Copies the bytes that fit behind those in `into`, and returns the rest.
     fn take<'c>(&mut self, mut bytes: &'c [u8]) -> &'c [u8] {
         let mut skip = self.filled;
         for piece in &mut *self.pieces {

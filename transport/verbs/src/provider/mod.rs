@@ -12,16 +12,10 @@
 //!
 //! Rules for every implementation, which the layer's `unsafe` relies on:
 //! 1. A handle stays valid until the call that destroys it has returned 0.
-//! 2. The hot calls follow the contracts of
-//!    [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html),
-//!    [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html),
-//!    [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html),
-//!    [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) and
-//!    [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html), also
-//!    as to which threads may call them at a time: all of them. Those of an extended completion
-//!    queue ([`BatchCalls`]) follow
-//!    [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html), and one
-//!    thread calls them at a time.
+//! 2. The hot calls follow the contracts of ibv_post_send(3), ibv_post_recv(3),
+//!    ibv_post_srq_recv(3), ibv_poll_cq(3) and ibv_req_notify_cq(3), also as to which
+//!    threads may call them at a time: all of them. Those of an extended completion queue
+//!    ([`BatchCalls`]) follow ibv_create_cq_ex(3), and one thread calls them at a time.
 //! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
 //!    region any more.
 
