@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use ibex_base::fork::{self, UsedAfterFork};
@@ -25,7 +25,7 @@ use ibex_transport::{
 use crate::rdma::NodeDevices;
 use crate::{
     AcceptError, ChannelBuilder, CloseReason, ConnectError, ConnectOptions, Environment, Events,
-    ListenError, NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
+    ListenError, NodeBuilder, NodeStats, Peer, PeerId, SecurityStats, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     io::ListenerNames,
@@ -277,6 +277,9 @@ impl Node {
         local.absent = absent_fabrics();
         local.integrity = settings.integrity;
         local.credentials.clone_from(&settings.credentials);
+        if let Some(stats) = SecurityStats::of(&local) {
+            stats.warn_of_expiry(SystemTime::now());
+        }
         #[cfg(feature = "verbs")]
         let devices = Arc::new(NodeDevices::new(
             settings.rdma.clone(),
@@ -610,7 +613,11 @@ impl Node {
     #[cfg(feature = "tls")]
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.local.credentials.as_ref();
-        credentials.map_or(Ok(()), |credentials| credentials.reload())
+        credentials.map_or(Ok(()), |credentials| credentials.reload())?;
+        if let Some(stats) = SecurityStats::of(&self.local) {
+            stats.warn_of_expiry(SystemTime::now());
+        }
+        Ok(())
     }
 
     /// Returns this node's identity, as its peers see it.
@@ -630,6 +637,7 @@ impl Node {
             self.local_addr,
             self.settings.driver,
             has_membarrier(),
+            SecurityStats::of(&self.local),
             self.runtime.stats(),
         )
     }

@@ -9,7 +9,10 @@ use ibex_transport::{
     session::SessionStats,
 };
 
-use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
+use crate::{
+    ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of,
+    security_stats::SecurityStats,
+};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
@@ -30,6 +33,9 @@ pub struct NodeStats {
     /// True if sleeping readers pay for doorbells by `membarrier`. Otherwise every publisher pays
     /// by a fence, because the kernel refuses that call.
     pub has_membarrier: bool,
+    /// Handshakes that authenticate peers; none without
+    /// [`security`](crate::NodeBuilder#method.security).
+    pub security: Option<SecurityStats>,
     /// Turns that all engines have run.
     pub turns: u64,
     /// Counts of each engine.
@@ -101,6 +107,7 @@ impl NodeStats {
         address: Option<SocketAddr>,
         driver: Driver,
         has_membarrier: bool,
+        security: Option<SecurityStats>,
         counts: Vec<EngineCounts>,
     ) -> Self {
         let (mut engines, mut sessions) = (Vec::new(), Vec::new());
@@ -115,6 +122,7 @@ impl NodeStats {
             address,
             driver,
             has_membarrier,
+            security,
             turns: engines.iter().map(|engine| engine.turns).sum(),
             engines,
             sessions,
@@ -182,6 +190,9 @@ impl fmt::Display for NodeStats {
             self.sessions.len(),
             self.turns
         )?;
+        if let Some(security) = &self.security {
+            writeln!(f, "  security: {security}")?;
+        }
         if self.engines.len() > 1 {
             for (number, engine) in self.engines.iter().enumerate() {
                 writeln!(f, "  engine {number}: {engine}")?;

@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use ibex::{
@@ -376,6 +376,58 @@ fn certificates_are_replaced_under_load() {
     assert!(!first.is_gone() && first.stats().suspensions == 0);
 }
 
+#[test]
+fn what_became_of_handshakes_is_counted_by_kind() {
+    let folder = Folder::new();
+    let authority = folder.authority();
+    let mut request = Request::new("a", &[A]);
+    request.until_year = 2100;
+    let files = authority.issue(&request).unwrap();
+    let choosy = certificate(&files).authorize(|peer| peer.uri() != Some(B));
+    let acceptor = listening(Fabric::Tcp, choosy);
+    let security = |node: &Node| node.stats().security.expect("it has security");
+    let expires = security(&acceptor).certificate_expires.unwrap();
+    let since_1970 = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(since_1970.as_secs(), 4_102_444_800, "2100-01-01");
+
+    let welcome = dialing(Fabric::Tcp, certificate(&files));
+    welcome.connect(address(&acceptor)).unwrap();
+    assert_eq!(security(&welcome).handshakes, 1);
+    let unwelcome = dialing(
+        Fabric::Tcp,
+        certificate(&authority.issue(&Request::new("b", &[B])).unwrap()),
+    );
+    refusal(&unwelcome, &acceptor);
+    let other = Authority::new("other", &folder.0.join("other")).unwrap();
+    let other = certificate(&other.issue(&Request::new("c", &[A])).unwrap());
+    refusal(&dialing(Fabric::Tcp, other), &acceptor);
+    let of_secret = dialing(Fabric::Tcp, secret(1));
+    refusal(&of_secret, &acceptor);
+    assert_eq!(security(&of_secret).other_mode, 1);
+    assert_eq!(security(&of_secret).certificate_expires, None);
+    let counted = security(&acceptor);
+    // The dialer with another authority's certificate may be the one that refuses.
+    assert!(
+        counted.handshakes >= 1 && counted.not_authorized == 1,
+        "{counted}"
+    );
+    assert!(
+        counted.unknown_issuer == 1 && counted.other_mode == 1,
+        "{counted}"
+    );
+    let shown = acceptor.stats().to_string();
+    assert!(shown.contains("security: handshakes"), "{shown}");
+    assert!(shown.contains("not_authorized 1"), "{shown}");
+    assert!(
+        builder(Fabric::Tcp)
+            .build()
+            .unwrap()
+            .stats()
+            .security
+            .is_none()
+    );
+}
+
 /// Sessions are authenticated again and again, by both ends, and go on.
 #[test]
 fn sessions_of_an_age_are_authenticated_again_under_load() {
@@ -451,6 +503,11 @@ fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
     talk(&there, &here, "before");
     // It goes on while its certificate is good.
     let (_sender, mut receiver) = log(&there, &here);
+    let (_answers, mut answered) = {
+        let channel = |peer: &Peer| peer.channel("answers").codec::<Raw>();
+        let sender = channel(&here).sender::<[u8]>().unwrap();
+        (sender, channel(&there).receiver::<[u8]>().unwrap())
+    };
     while here.stats().resumes < 1 {
         thread::sleep(Duration::from_millis(5));
     }
@@ -458,14 +515,10 @@ fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
     acceptor.reload_certificates().unwrap();
     let error = receiver.recv().expect_err("the peer is gone").to_string();
     assert!(error.contains("max_session_age"), "{error}");
-    let (_sender, mut receiver) = {
-        let name = "behind";
-        (name, there.channel(name).codec::<Raw>().receiver::<[u8]>())
-    };
-    let error = match &mut receiver {
-        Ok(receiver) => receiver.recv().expect_err("this end knows").to_string(),
-        Err(error) => error.to_string(),
-    };
+    let error = answered
+        .recv()
+        .expect_err("this end is refused")
+        .to_string();
     assert!(error.contains("revoked"), "{error}");
     // And it does not come back as another session.
     let refused = refusal(&dialer, &acceptor);

@@ -303,6 +303,9 @@ impl<E> Conversation<E> {
                 theirs: theirs.versions,
             })?;
         if ours.security != theirs.security {
+            if let Some(credentials) = &self.credentials {
+                credentials.note_other_mode();
+            }
             return Err(HandshakeError::Security {
                 ours: ours.security,
                 theirs: theirs.security,

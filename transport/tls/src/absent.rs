@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{AuthenticatedAs, Encryption, Method, TlsError};
+use crate::{AuthenticatedAs, Encryption, HandshakeCounts, Method, TlsError};
 
 /// Credentials, which a build without TLS does not have.
 #[derive(Debug)]
@@ -36,6 +36,21 @@ impl Credentials {
 
     /// Never called.
     pub fn max_session_age(&self) -> Option<Duration> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn counts(&self) -> HandshakeCounts {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn note_other_mode(&self) {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn expires(&self) -> Option<u64> {
         match *self {}
     }
 
