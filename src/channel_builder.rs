@@ -140,7 +140,7 @@ impl<C, At> ChannelBuilder<C, At> {
     /// The most bytes of one message. Default: 16 MiB, range 1 byte to 1 GiB; of both ends' the
     /// smaller holds. `max_message_bytes` of a receiving end is lowered to its node's
     /// [`memory_limit`](crate::NodeBuilder::memory_limit); a longer message is
-    /// [`SendError::TooLong`](crate::SendError::TooLong). More lets more be sent and not released, where
+    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong). More lets more be sent and not released, where
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         self.template = self.template.max_message_bytes(bytes);

@@ -126,7 +126,6 @@ pub mod asynchronous;
 pub mod calls;
 mod channel_builder;
 mod channel_defaults;
-mod connect_error;
 mod dialing;
 pub mod discovery;
 mod draining;
@@ -161,18 +160,15 @@ mod versions;
 
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
-pub use connect_error::{ConnectError, ConnectErrorKind};
 pub use draining::DrainReport;
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
-    AcceptError, ListenError, OpenError, OpenFailure, RecvTimeoutError, SendTimeoutError,
-    TryRecvError, TrySendError,
+    AcceptError, ConnectError, ConnectErrorKind, ListenError, OpenError, OpenFailure, RecvError,
+    RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
 pub use events::{Event, Events};
-pub use fan_in::{FanIn, FanInError, FanInEvent, FanInPeer, NothingCame};
-pub use group::{
-    FlushTimeout, Group, GroupMember, GroupSendError, MemberId, MemberLost, QuorumError, QuorumLack,
-};
+pub use fan_in::{FanIn, FanInEvent, FanInPeer};
+pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;
@@ -197,25 +193,17 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 pub use ibex_base::fork::UsedAfterFork;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
-pub use ibex_protocol::format::{
-    channel_window::ChannelWindow,
-    control::{ChannelSpec, CloseReason, Role},
-    message_version::MessageVersion,
-};
-pub use ibex_ring::memory::{MemoryError, MemoryUse};
+pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_tls::AuthenticatedAs;
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
-    channel::{
-        LossReason, MessageTooLong, NoMessage, NotOpened, RecvError, SchemaMismatch, SendError,
-        StayedFull, WaitAckedError, WhenFull,
-    },
+    channel::{NotOpened, WhenFull},
     endpoint::stats::{ChannelState, ChannelStats},
     engine::Wait,
     node::{CloseReport, Undelivered},
     runtime::Driver,
-    session::{Counts, Disconnected, EndCause, SessionStats},
+    session::{Counts, EndCause, SessionStats},
 };
 
 /// The README's code, as it is shown.

@@ -235,7 +235,7 @@ where
     /// ```
     ///
     /// Bytes that are no value never get here: the receiving call checked them, and gave
-    /// [`RecvError::Corrupt`](crate::RecvError::Corrupt).
+    /// [`RecvErrorKind::Corrupt`](crate::RecvErrorKind::Corrupt).
     ///
     /// # Panics
     ///

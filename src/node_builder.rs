@@ -147,7 +147,7 @@ impl NodeBuilder {
     ///
     /// Both nodes of a session need it, in the same way: a node with security has no session with
     /// a node without, and both ends get
-    /// [`HandshakeError::Security`](crate::bootstrap::HandshakeError::Security), which names the
+    /// [`ConnectErrorKind::Incompatible`](crate::ConnectErrorKind::Incompatible), which names the
     /// mode of each. No variable of the environment changes that.
     /// [`Security`](crate::Security) says how peers are authenticated.
     #[cfg(feature = "tls")]
@@ -468,7 +468,7 @@ impl NodeBuilder {
     /// [`Event::Stalled`](crate::Event::Stalled) says so.
     /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes) of a receiving end is
     /// lowered to `memory_limit`; a longer message is
-    /// [`SendError::TooLong`](crate::SendError::TooLong).
+    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong).
     ///
     /// All nodes of a process are charged together. If their limits differ, each takes in more
     /// only while what all of them hold is below its own.

@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::Sink as _;
 use ibex::{
-    Counts, Driver, Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError,
-    Role, SendError, SendTimeoutError, SettingValue, TrySendError, Wait, WaitAckedError,
+    Counts, Driver, Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvErrorKind, Role,
+    SendErrorKind, SettingValue, Wait, WaitError, WaitErrorKind,
 };
 
 #[test]
@@ -313,14 +313,16 @@ fn a_peer_that_does_not_open_its_end_in_time_is_named() {
         )
     );
     let error = sender.send_timeout(&1, MOMENT).expect_err("nobody there");
-    assert!(matches!(error, SendTimeoutError::NotOpen(_)), "{error}");
+    assert!(error.kind() == SendErrorKind::NotOpened, "{error}");
 
     let hasty = peer.channel("log").open_timeout(MOMENT);
     let mut receiver = hasty.receiver::<u64>().expect("the other direction");
     let error = receiver.opened(Duration::from_secs(60));
-    let Err(RecvTimeoutError::Failed(error)) = error else {
-        panic!("open_timeout is over, and waiting longer is of no use: {error:?}");
-    };
+    let error = error.expect_err("nobody there");
+    assert!(
+        !error.is_transient(),
+        "open_timeout is over, and waiting longer is of no use: {error}"
+    );
     assert!(
         error
             .to_string()
@@ -406,9 +408,7 @@ fn a_name_that_only_one_of_both_has_is_told_with_those_of_the_peer() {
     }
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let error = sender.opened(MOMENT).expect_err("no receiver");
-    let SendTimeoutError::NotOpen(missing) = &error else {
-        panic!("it is not open: {error}");
-    };
+    let missing = error.not_opened().expect("it is not open");
     let mut names = missing.other_names.clone();
     names.sort();
     assert_eq!(names, ["l\nog", "logs"]);
@@ -428,10 +428,14 @@ fn a_time_out_names_the_channel_and_how_far_it_came() {
     let mut receiver = theirs.receiver::<u64>("log").expect("the other");
     sender.send(&1).expect("one fits");
     let error = sender.send_timeout(&2, MOMENT).expect_err("two do not");
-    let SendTimeoutError::Timeout(full) = error else {
-        panic!("it is open, and full: {error}");
-    };
-    assert_eq!((&*full.channel, full.counts.sent), ("log", 1));
+    assert_eq!(
+        error.kind(),
+        SendErrorKind::Timeout,
+        "it is open, and full: {error}"
+    );
+    let full = error;
+    let sent = full.counts().map(|counts| counts.sent);
+    assert_eq!((full.channel(), sent), (Some("log"), Some(1)));
     let start = format!(
         "channel \"log\": not sent within the time-out, the channel to {} stayed full (1 sent, ",
         peer.address()
@@ -440,10 +444,13 @@ fn a_time_out_names_the_channel_and_how_far_it_came() {
 
     drop(receiver.recv().expect("the one that was sent"));
     let error = receiver.recv_timeout(MOMENT).expect_err("no other was");
-    let RecvTimeoutError::Timeout(missed) = error else {
-        panic!("it is open, and empty: {error}");
-    };
-    assert_eq!((&*missed.channel, missed.received), ("log", 1));
+    assert_eq!(
+        error.kind(),
+        RecvErrorKind::Timeout,
+        "it is open, and empty: {error}"
+    );
+    let missed = error;
+    assert_eq!(missed.channel(), Some("log"));
     let start = format!(
         "channel \"log\": no message came from {} within the time-out, behind 1 ",
         theirs.address()
@@ -460,10 +467,10 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
     let _receiver = raw.receiver::<[u8]>().expect("the other");
     let mut clone = sender.clone();
     let reservation = sender.reserve(8).expect("room");
-    let Err(TrySendError::Failed(error)) = clone.try_send(&[1]) else {
-        panic!("it cannot be this clone's turn");
-    };
-    assert!(matches!(error, SendError::Nested), "{error}");
+    let error = clone
+        .try_send(&[1])
+        .expect_err("it cannot be this clone's turn");
+    assert!(error.kind() == SendErrorKind::Nested, "{error}");
     assert!(error.to_string().contains("a reservation of another clone"));
     assert_eq!(reservation.send().unwrap(), 1);
     assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
@@ -479,11 +486,9 @@ fn who_waits_for_another_clone_is_told_so() {
     let mut clone = sender.clone();
     let reservation = sender.reserve(8).expect("room");
     let waiting = std::thread::spawn(move || clone.send_timeout(&[1], MOMENT).map_err(Box::new));
-    let error = waiting.join().expect("an answer").expect_err("no turn");
-    let SendTimeoutError::Timeout(late) = *error else {
-        panic!("its turn may come later: {error}");
-    };
-    assert!(late.is_behind_clone);
+    let late = waiting.join().expect("an answer").expect_err("no turn");
+    assert!(late.is_transient(), "its turn may come later: {late}");
+    assert!(late.is_behind_clone());
     let said = late.to_string();
     assert!(
         said.contains("another clone of this sender had the turn to send"),
@@ -500,14 +505,16 @@ fn who_waits_for_another_clone_is_told_so() {
 fn a_close_behind_an_open_that_failed_says_why() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (node, (listener, theirs), peer) = meet_over(fabric);
-        let mismatch = |error: WaitAckedError| match error {
-            WaitAckedError::Failed(SendError::Mismatch(mismatch)) => {
-                let said = mismatch.to_string();
-                assert!(said.contains(": u64 ") && said.contains(": u32 "), "{said}");
-                assert!(said.contains("no message was delivered"), "{said}");
-                assert_eq!(mismatch.counts, Counts::default());
-            }
-            other => panic!("over {fabric}: {other}"),
+        let mismatch = |error: WaitError| {
+            let said = error.to_string();
+            assert_eq!(
+                error.kind(),
+                WaitErrorKind::Mismatch,
+                "over {fabric}: {said}"
+            );
+            assert!(said.contains(": u64 ") && said.contains(": u32 "), "{said}");
+            assert!(said.contains("no message was delivered"), "{said}");
+            assert_eq!(error.counts(), Some(Counts::default()));
         };
         let mut sender = peer.sender::<u64>("typed").expect("an end");
         let _receiver = theirs.receiver::<u32>("typed").expect("another type");
@@ -519,7 +526,10 @@ fn a_close_behind_an_open_that_failed_says_why() {
         mismatch(now(sender.wait_acked_async(0)).expect_err("nor for a task"));
         let mut context = Context::from_waker(Waker::noop());
         let closed = pin!(sender.sink::<u64>()).poll_close(&mut context);
-        assert!(matches!(closed, Poll::Ready(Err(SendError::Mismatch(_)))));
+        assert!(matches!(
+            closed,
+            Poll::Ready(Err(error)) if error.kind() == SendErrorKind::Mismatch
+        ));
         let clone = sender.clone();
         mismatch(clone.close().expect_err("nor by a clone"));
         mismatch(sender.close().expect_err("nothing was delivered"));
@@ -530,7 +540,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
         unopened.send(&1).expect_err("nobody opens it");
         assert!(matches!(
             unopened.close(),
-            Err(WaitAckedError::Failed(SendError::NotOpened(_)))
+            Err(error) if error.kind() == WaitErrorKind::NotOpened
         ));
         // As long as that may still come, nothing is missing.
         let patient = peer.sender::<u64>("patient").expect("an end");
@@ -542,7 +552,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
         late.send(&1).expect_err("the peer said goodbye");
         assert!(matches!(
             late.close(),
-            Err(WaitAckedError::Failed(SendError::Disconnected(_)))
+            Err(error) if error.kind() == WaitErrorKind::Disconnected
         ));
         drop(node);
     }

@@ -4,12 +4,9 @@
 use std::fmt;
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_transport::{
-    channel::{RecvError, SendError},
-    session::Interface,
-};
+use ibex_transport::{channel::RecvError, session::Interface};
 
-use crate::SettingError;
+use crate::{SendError, SendErrorKind, SettingError};
 
 /// How far a call that failed came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,8 +131,8 @@ pub enum CallError {
     /// The request did not go out, so it was not executed.
     #[error(
         "the request was not sent, and so not executed: {_0}{}",
-        match _0 {
-            SendError::Disconnected(_) => ", and call again",
+        match _0.kind() {
+            SendErrorKind::Disconnected => ", and call again",
             _ => "",
         }
     )]

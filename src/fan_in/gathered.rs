@@ -16,7 +16,7 @@ use ibex_transport::{
     session::SessionShared,
 };
 
-use super::{FanInEvent, FanInPeer, NothingCame, Opening, member::Member};
+use super::{FanInEvent, FanInPeer, Opening, member::Member};
 use crate::{
     Node, Peer, PeerAt, SettingError, channel_defaults::ChannelDefaults, template::ChannelTemplate,
 };
@@ -48,6 +48,10 @@ pub(crate) struct Gathered<O: Opening> {
 
 /// Looks at a peer that has nothing before it is left alone until it tells.
 pub(super) const HOT_LOOKS: u32 = 64;
+
+/// Nothing came, within the time given or now.
+#[derive(Debug)]
+pub(crate) struct NothingCame;
 
 impl<O: Opening> Gathered<O> {
     /// Opens the receiving end with every peer that is there, and with those that come.

@@ -5,12 +5,15 @@ use std::{fmt, time::Duration};
 use ibex_codec::Codec;
 
 use self::opening::OfType;
-pub use self::{
-    event::{FanInError, FanInEvent, NothingCame},
-    member::FanInPeer,
+pub use self::{event::FanInEvent, member::FanInPeer};
+pub(crate) use self::{
+    gathered::{Gathered, NothingCame},
+    opening::Opening,
 };
-pub(crate) use self::{gathered::Gathered, opening::Opening};
-use crate::{ChannelBuilder, Message, Node, Peer, PeerAt, SettingError, message::DefaultCodec};
+use crate::{
+    ChannelBuilder, Message, Node, Peer, PeerAt, RecvError, RecvErrorKind, SettingError,
+    message::DefaultCodec,
+};
 
 mod event;
 mod futures;
@@ -32,7 +35,7 @@ mod opening;
 /// Peers need not be accepted. A [`Select`](crate::Select) waits for it beside other receivers.
 ///
 /// ```
-/// use ibex::{FanIn, FanInEvent, Raw, RecvError};
+/// use ibex::{FanIn, FanInEvent, Raw};
 ///
 /// /// Counts the bytes of all peers until the node is closed.
 /// fn count(requests: &mut FanIn<[u8], Raw>) -> u64 {
@@ -102,13 +105,15 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///
     /// # Errors
     ///
-    /// [`NothingCame`] when the time was up.
+    /// [`RecvErrorKind::Timeout`] when the time was up.
     #[inline]
     pub fn next_timeout(
         &mut self,
         timeout: Duration,
-    ) -> Result<Option<FanInEvent<Message<T, C>>>, NothingCame> {
-        self.gathered.next_timeout(timeout)
+    ) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
+        self.gathered
+            .next_timeout(timeout)
+            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Timeout))
     }
 
     /// What is there now, if anything is. Under [`Driver::Caller`](crate::Driver::Caller) it
@@ -116,10 +121,12 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///
     /// # Errors
     ///
-    /// [`NothingCame`] if nothing is there.
+    /// [`RecvErrorKind::Empty`] if nothing is there.
     #[inline]
-    pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, NothingCame> {
-        self.gathered.try_next()
+    pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
+        self.gathered
+            .try_next()
+            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Empty))
     }
 
     /// The peers that have joined and are not gone, and how far each of their channels came;

@@ -1,13 +1,13 @@
 //! A group's members, as it tells of them.
 
-use std::{fmt, time::Instant};
+use std::{fmt, sync::Arc, time::Instant};
 
 use ibex_transport::{
     channel::{LossReason, MemberCounts, Parted},
     session::Counts,
 };
 
-use crate::{PeerAt, Sequence};
+use crate::{PeerAt, SendError, Sequence};
 
 /// A member of a [`Group`](crate::Group). No other member of that group gets the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ pub struct GroupMember {
 }
 
 /// A member that a [`Group`](crate::Group) has dropped.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct MemberLost {
     /// Which member.
@@ -45,15 +45,16 @@ pub struct MemberLost {
     pub joined_after: Sequence,
     /// How far it came, as in [`GroupMember::counts`].
     pub counts: Counts,
-    /// Why. Counters in there are those of its channel.
-    pub reason: LossReason,
+    /// Why: its [kind](SendError::kind) is [`Full`](crate::SendErrorKind::Full) if its window was
+    /// full for too long. Counters in there are those of its channel.
+    pub reason: SendError,
 }
 
 impl GroupMember {
-    pub(super) fn of(member: MemberCounts<PeerAt>) -> Self {
+    pub(super) fn of(member: MemberCounts<Arc<PeerAt>>) -> Self {
         Self {
             id: MemberId(member.number),
-            peer: member.peer,
+            peer: *member.peer,
             joined_after: member.joined,
             counts: member.counts,
             room_messages: member.room_messages,
@@ -63,13 +64,13 @@ impl GroupMember {
 }
 
 impl MemberLost {
-    pub(super) fn of(parted: Parted<PeerAt>, reason: LossReason) -> Self {
+    pub(super) fn of(parted: Parted<Arc<PeerAt>>, reason: LossReason) -> Self {
         Self {
             id: MemberId(parted.number),
-            peer: parted.peer,
+            peer: *parted.peer,
             joined_after: parted.joined,
             counts: parted.counts,
-            reason,
+            reason: SendError::of_loss(reason),
         }
     }
 }

@@ -1,25 +1,23 @@
 //! One sender for several peers: what a primary tells its replicas.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{SendGroup, WhenFull};
 
 pub use self::{
-    error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},
     futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, SettingError,
+    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, SettingError, WaitError,
     channel_builder::{Offer, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
 };
 
 mod encoding;
-mod error;
 mod futures;
 mod member;
 mod sending;
@@ -45,7 +43,7 @@ mod sending;
 /// [`open_timeout`](crate::ChannelBuilder::open_timeout) is always dropped, by the call that notices,
 /// and the group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped.
 /// Its receiver, if it lives, gets what was sent to it, and then, if it was too slow or opened
-/// its end too late, no orderly end but [`RecvError::Disconnected`](crate::RecvError) with
+/// its end too late, no orderly end but [`RecvErrorKind::Disconnected`](crate::RecvErrorKind::Disconnected) with
 /// [`CloseReason::NoRoom`](crate::CloseReason): what it has is not all that there is.
 ///
 /// A member whose session is *suspended*, as its [connection](Node#when-a-connection-breaks)
@@ -81,7 +79,8 @@ mod sending;
 /// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
 /// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
 pub struct Group<T: ?Sized, C = DefaultCodec> {
-    group: SendGroup<PeerAt>,
+    /// A peer is shared with the errors that name it, which so cost no allocation.
+    group: SendGroup<Arc<PeerAt>>,
     template: ChannelTemplate,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
@@ -173,7 +172,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session());
         let handle = channel.open_sender(message_version::<T, C>().map(Offer::of_one))?;
-        let Ok(member) = self.group.join(peer.at(), handle) else {
+        let Ok(member) = self.group.join(Arc::new(peer.at()), handle) else {
             unreachable!("a new end has no clone")
         };
         Ok(MemberId(member))
@@ -214,10 +213,10 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`FlushTimeout`] with a member that is not that far.
-    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), FlushTimeout> {
+    /// [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout) with a [member](WaitError::member) that is not that far.
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         let flushed = self.group.flush(Patience::at_most(timeout));
-        flushed.map_err(|peer| FlushTimeout { peer })
+        flushed.map_err(|peer| WaitError::of_flush(*peer))
     }
 
     /// Delivers what was sent to every member's engine, then ends all channels. Returns those
@@ -250,9 +249,9 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`QuorumError::Lost`] as soon as too few members are left that may acknowledge it;
-    /// [`QuorumError::NotSent`] if there is no such message yet.
-    pub fn wait_acked(&mut self, sequence: Sequence, quorum: usize) -> Result<(), QuorumError> {
+    /// [`WaitErrorKind::NoQuorum`](crate::WaitErrorKind::NoQuorum) as soon as too few members are left that may acknowledge it;
+    /// [`WaitErrorKind::NotSent`](crate::WaitErrorKind::NotSent) if there is no such message yet.
+    pub fn wait_acked(&mut self, sequence: Sequence, quorum: usize) -> Result<(), WaitError> {
         self.wait_with(sequence, quorum, Patience::FOREVER)
     }
 
@@ -260,13 +259,13 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`QuorumError::Timeout`].
+    /// As [`wait_acked`](Self::wait_acked), and [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
         sequence: Sequence,
         quorum: usize,
         timeout: Duration,
-    ) -> Result<(), QuorumError> {
+    ) -> Result<(), WaitError> {
         self.wait_with(sequence, quorum, Patience::at_most(timeout))
     }
 
@@ -275,10 +274,10 @@ impl<T: ?Sized, C> Group<T, C> {
         sequence: Sequence,
         quorum: usize,
         patience: Patience,
-    ) -> Result<(), QuorumError> {
+    ) -> Result<(), WaitError> {
         let answer = self.group.wait_acknowledged(sequence, quorum, patience);
         let channel = self.template.name();
-        answer.map_err(|failure| QuorumError::of(channel, sequence, quorum, failure))
+        answer.map_err(|failure| WaitError::of_quorum(channel, sequence, quorum, failure))
     }
 }
 

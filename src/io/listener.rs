@@ -21,7 +21,7 @@ use super::{
     connecting::check_name,
     error,
 };
-use crate::{AcceptError, FanIn, FanInError, FanInEvent, Message, Node, OpenFailure, PeerAt};
+use crate::{AcceptError, FanIn, FanInEvent, Message, Node, OpenFailure, PeerAt};
 
 /// Accepts byte streams of all peers, those included that come later: what a `TcpListener` is,
 /// with a name in the place of a port.
@@ -165,10 +165,12 @@ impl Listener {
                 // It has gone behind it.
                 None => message.ack(),
             },
-            FanInEvent::Lost(_, FanInError::Open(error)) => return Err(error::of_open(error)),
-            FanInEvent::Lost(peer, FanInError::Recv(error)) => {
-                tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
-            }
+            FanInEvent::Lost(peer, error) => match error.into_open_error() {
+                Ok(error) => return Err(error::of_open(error)),
+                Err(error) => {
+                    tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
+                }
+            },
             FanInEvent::Joined(_) | FanInEvent::Ended(_) => {}
         }
         Ok(())

@@ -512,7 +512,7 @@ impl SessionShared {
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
         self.event_loop.on_link(self.id, |link, _| {
-            link.core.pass_ring(end, capacity as u64, fd)
+            link.core.pass_ring(end, capacity as u64, fd);
         });
     }
 

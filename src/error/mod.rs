@@ -1,4 +1,4 @@
-//! Errors of nodes and opens, and the shapes that `try_` and `_timeout` calls answer in.
+//! Errors: one for each thing that a program asks for.
 //!
 //! A text has its cause in it, so `source()` does not give that once more: a field that would
 //! be taken for the source by its name is written `r#source`.
@@ -10,12 +10,21 @@ use ibex_protocol::{
     format::control::{MAX_NAME_BYTES, Role},
     session::CannotOpen,
 };
-use ibex_transport::{
-    channel::{NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull},
-    session::Interface,
+use ibex_transport::session::Interface;
+
+pub use self::{
+    connect::{ConnectError, ConnectErrorKind},
+    receive::{RecvError, RecvErrorKind},
+    send::{SendError, SendErrorKind},
+    wait::{WaitError, WaitErrorKind},
 };
 
 use crate::{Fabric, SettingConflict, SettingError, VariableError};
+
+mod connect;
+mod receive;
+mod send;
+mod wait;
 
 /// A node could not be made.
 #[derive(thiserror::Error)]
@@ -251,172 +260,20 @@ impl From<CannotOpen> for OpenFailure {
     }
 }
 
-/// `try_send` did not send. The value stays with the caller.
-///
-/// [`Full`](Self::Full) and [`NotOpen`](Self::NotOpen) are answers of the hot path, which
-/// whoever polls gets all the time, so they allocate nothing and name neither the channel nor
-/// the peer: the caller knows both. `send_timeout` names them.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum TrySendError {
-    /// The channel's window is full, or another clone of the sender has the turn, in a
-    /// reservation or in a call that waits.
-    #[error("the channel is full, or another clone of this sender has the turn")]
-    Full,
-    /// The peer has not opened its end yet.
-    #[error("the peer has not opened its end yet")]
-    NotOpen,
-    /// It will not work.
-    #[error(transparent)]
-    Failed(#[from] SendError),
+/// The channel and the peer that an error is about.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    channel: &'a str,
+    peer: &'a str,
 }
 
-impl TrySendError {
-    /// Whether it was too early: there is no room yet, or the peer has not opened its end. A
-    /// lack of memory ([`SendError::Memory`]) may pass as well, and is not meant.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        matches!(self, TrySendError::Full | TrySendError::NotOpen)
-    }
-
-    pub(crate) fn of(failure: SendFailure) -> Self {
-        match failure {
-            SendFailure::Full | SendFailure::TimedOut(_) => TrySendError::Full,
-            SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => TrySendError::NotOpen,
-            SendFailure::Failed(error) => TrySendError::Failed(error),
-        }
+impl<'a> Subject<'a> {
+    fn new(channel: &'a str, peer: &'a str) -> Option<Self> {
+        Some(Self { channel, peer })
     }
 }
 
-/// `send_timeout` did not send, or `opened` did not see the peer's end. The value stays
-/// with the caller.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum SendTimeoutError {
-    /// The channel stayed full, or another clone of the sender had the turn.
-    #[error(transparent)]
-    Timeout(Box<StayedFull>),
-    /// The peer did not open its end within the time-out.
-    #[error(transparent)]
-    NotOpen(Box<NotOpened>),
-    /// It will not work.
-    #[error(transparent)]
-    Failed(#[from] SendError),
-}
-
-impl SendTimeoutError {
-    /// Whether a later attempt may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        !matches!(self, SendTimeoutError::Failed(_))
-    }
-
-    pub(crate) fn of(failure: SendFailure) -> Self {
-        match failure {
-            SendFailure::Failed(error) => SendTimeoutError::Failed(error),
-            SendFailure::NotOpenInTime(error) => SendTimeoutError::NotOpen(error),
-            SendFailure::TimedOut(error) => SendTimeoutError::Timeout(error),
-            other @ (SendFailure::Full | SendFailure::NotOpen) => {
-                unreachable!("a call with a time-out ended with {other:?}")
-            }
-        }
-    }
-}
-
-/// The failure of a call that waits for ever.
-pub(crate) fn send_error(failure: SendFailure) -> SendError {
-    match failure {
-        SendFailure::Failed(error) => error,
-        other => unreachable!("a call without a time-out ended with {other:?}"),
-    }
-}
-
-/// `try_recv` found no message.
-///
-/// [`Empty`](Self::Empty) and [`NotOpen`](Self::NotOpen) are answers of the hot path, which
-/// whoever polls gets all the time, so they allocate nothing and name neither the channel nor
-/// the peer: the caller knows both. `recv_timeout` names them.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum TryRecvError {
-    /// Nothing is there.
-    #[error("no message is there")]
-    Empty,
-    /// The peer has not opened its end yet.
-    #[error("the peer has not opened its end yet")]
-    NotOpen,
-    /// No message will come.
-    #[error(transparent)]
-    Failed(#[from] RecvError),
-}
-
-impl TryRecvError {
-    /// Whether a later attempt may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        matches!(self, TryRecvError::Empty | TryRecvError::NotOpen)
-    }
-
-    pub(crate) fn of(failure: RecvFailure) -> Self {
-        match failure {
-            RecvFailure::Empty | RecvFailure::TimedOut(_) => TryRecvError::Empty,
-            RecvFailure::NotOpen | RecvFailure::NotOpenInTime(_) => TryRecvError::NotOpen,
-            RecvFailure::Failed(error) => TryRecvError::Failed(error),
-        }
-    }
-}
-
-/// `recv_timeout` got no message, or `opened` did not see the peer's end.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum RecvTimeoutError {
-    /// Nothing came.
-    #[error(transparent)]
-    Timeout(Box<NoMessage>),
-    /// The peer did not open its end within the time-out.
-    #[error(transparent)]
-    NotOpen(Box<NotOpened>),
-    /// No message will come.
-    #[error(transparent)]
-    Failed(#[from] RecvError),
-}
-
-impl RecvTimeoutError {
-    /// Whether a later attempt may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        !matches!(self, RecvTimeoutError::Failed(_))
-    }
-
-    pub(crate) fn of(failure: RecvFailure) -> Self {
-        match failure {
-            RecvFailure::Failed(error) => RecvTimeoutError::Failed(error),
-            RecvFailure::NotOpenInTime(error) => RecvTimeoutError::NotOpen(error),
-            RecvFailure::TimedOut(error) => RecvTimeoutError::Timeout(error),
-            other @ (RecvFailure::Empty | RecvFailure::NotOpen) => {
-                unreachable!("a call with a time-out ended with {other:?}")
-            }
-        }
-    }
-}
-
-pub(crate) fn recv_error(failure: RecvFailure) -> RecvError {
-    match failure {
-        RecvFailure::Failed(error) => error,
-        other => unreachable!("a call without a time-out ended with {other:?}"),
-    }
-}
-
-ibex_base::debug_as_display!(
-    ListenError,
-    AcceptError,
-    OpenError,
-    OpenFailure,
-    TrySendError,
-    SendTimeoutError,
-    TryRecvError,
-    RecvTimeoutError,
-);
+ibex_base::debug_as_display!(ListenError, AcceptError, OpenError, OpenFailure,);
 
 #[cfg(test)]
 mod tests {
