@@ -5,7 +5,7 @@
 
 use std::{net::SocketAddr, os::unix::net::UnixStream, thread};
 
-use ibex::{Driver, Node, Raw, RecvError, TryRecvError};
+use ibex::{Driver, Node, Raw, RecvErrorKind};
 use rustix::event::{PollFd, PollFlags, poll};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -27,7 +27,7 @@ fn serve(node: &Node, other: &UnixStream) -> Result<u64, Error> {
             loop {
                 match bytes.try_recv() {
                     Ok(message) => received += message.len() as u64,
-                    Err(TryRecvError::Failed(RecvError::Ended)) => return Ok(received),
+                    Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(received),
                     Err(error) if error.is_transient() => break,
                     Err(error) => return Err(error.into()),
                 }

@@ -5,7 +5,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use ibex::{Driver, Node, Peer, RecvError};
+use ibex::{Driver, Node, Peer, RecvErrorKind};
 
 #[ibex::message]
 struct Request {
@@ -27,7 +27,7 @@ async fn serve(client: Peer) -> Result<(), Error> {
     loop {
         let request = match requests.recv_async().await {
             Ok(request) => request,
-            Err(RecvError::Ended) => return Ok(()),
+            Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         let pause_ms: u64 = request.pause_ms.into();

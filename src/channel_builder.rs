@@ -15,7 +15,9 @@ use ibex_transport::{
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use crate::Node;
 use crate::{
-    Codec, OpenError, OpenFailure, Peer, Receiver, Sender, VersionsBuilder, message::DefaultCodec,
+    Codec, OpenError, Peer, Receiver, Sender, VersionsBuilder,
+    error::{OpenFailure, Refusal},
+    message::DefaultCodec,
     template::ChannelTemplate,
 };
 
@@ -162,7 +164,7 @@ impl<C, At> ChannelBuilder<C, At> {
     ///
     /// The value of a receiving end is lowered to its node's
     /// [`memory_limit`](crate::NodeBuilder::memory_limit). A longer message is
-    /// [`SendError::TooLong`](crate::SendError::TooLong). If
+    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong). If
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set, a higher limit also lets
     /// more be sent and not released.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
@@ -233,7 +235,7 @@ impl<C> ChannelBuilder<C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], whose reason says: the end is open already, the session has ended or
+    /// [`OpenError`], whose kind says: the end is open already, the session has ended or
     /// is at its limit, memory was refused, or the name, the type or a setting cannot be
     /// had. A peer whose type differs is told of by the first call that waits for it.
     pub fn sender<T: ?Sized>(self) -> Result<Sender<T, C>, OpenError>
@@ -333,14 +335,14 @@ impl<C> ChannelBuilder<C> {
         };
         let is_taken = reason == OpenFailure::AlreadyOpen;
         let holder = is_taken.then(|| self.at.session().interface_of(self.template.name(), end));
-        OpenError {
+        OpenError::from(Refusal {
             channel: self.template.name().to_owned(),
             peer: self.at.session().peer_name(),
             end,
             reason,
             interface: self.template.interface,
             holder: holder.flatten().unwrap_or(self.template.interface),
-        }
+        })
     }
 
     fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {

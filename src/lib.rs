@@ -151,7 +151,6 @@ pub mod asynchronous;
 pub mod calls;
 mod channel_builder;
 mod channel_defaults;
-mod connect_error;
 mod connect_options;
 mod dialing;
 pub mod discovery;
@@ -188,19 +187,16 @@ mod versions;
 
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
-pub use connect_error::{ConnectError, ConnectErrorKind};
 pub use connect_options::ConnectOptions;
 pub use draining::DrainReport;
-pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
+pub use environment::Environment;
 pub use error::{
-    AcceptError, ListenError, OpenError, OpenFailure, RecvTimeoutError, SendTimeoutError,
-    TryRecvError, TrySendError,
+    AcceptError, ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, OpenError,
+    OpenErrorKind, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
 pub use events::{Event, Events};
-pub use fan_in::{FanIn, FanInError, FanInEvent, FanInPeer, NothingCame};
-pub use group::{
-    FlushTimeout, Group, GroupMember, GroupSendError, MemberId, MemberLost, QuorumError, QuorumLack,
-};
+pub use fan_in::{FanIn, FanInEvent, FanInPeer};
+pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;
@@ -210,7 +206,6 @@ pub use reservation::{Permit, Reservation};
 pub use security_stats::SecurityStats;
 pub use select::{Select, Selectable};
 pub use sender::{Sender, Sequence, UntilAcked};
-pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{EngineStats, NodeSession, NodeStats, SessionState};
 pub use versions::{
     VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
@@ -226,24 +221,16 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 pub use ibex_base::fork::UsedAfterFork;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
-pub use ibex_protocol::format::{
-    channel_window::ChannelWindow,
-    control::{ChannelSpec, CloseReason, Role},
-    message_version::MessageVersion,
-};
-pub use ibex_ring::memory::{MemoryError, MemoryUse};
+pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_tls::AuthenticatedAs;
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
-    channel::{
-        LossReason, MessageTooLong, NoMessage, NotOpened, RecvError, SchemaMismatch, SendError,
-        StayedFull, WaitAckedError, WhenFull,
-    },
+    channel::{NotOpened, WhenFull},
     endpoint::stats::{ChannelState, ChannelStats},
     node::{CloseReport, Undelivered, Wait},
     runtime::Driver,
-    session::{Counts, Disconnected, EndCause, SessionStats},
+    session::{Counts, EndCause, SessionStats},
 };
 
 /// The README, whose code is compiled.

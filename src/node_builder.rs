@@ -11,12 +11,14 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
-    Fabric, ListenError, Node, PeerId, SettingError, ToAddress,
+    Fabric, ListenError, Node, PeerId, ToAddress,
     accept_placement::AcceptPlacement,
     address,
-    environment::{self, EnvironmentWarning, Site},
+    environment::{self, Environment, EnvironmentWarning, Site},
+    error::ListenFailure,
     node::Listening,
     node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
+    setting::SettingError,
 };
 
 /// Settings of a node, from [`Node::builder`] to [`build`](Self::build).
@@ -326,7 +328,7 @@ impl NodeBuilder {
     ///
     /// A fabric whose cargo feature is off is never used, and requiring it is an error of
     /// [`build`](Self::build). On a machine without a usable RDMA device it is also an error to
-    /// require verbs, or to forbid all other fabrics (`ListenError::Rdma`).
+    /// require verbs, or to forbid all other fabrics (`ListenErrorKind::Rdma`).
     pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
         let wish = match fabric {
             Fabric::Shm => &mut self.settings.shm,
@@ -461,7 +463,7 @@ impl NodeBuilder {
     ///
     /// An end costs some hundred bytes and, once it is used, its [window and more](Self#memory).
     /// Opening one more fails at either end with
-    /// [`OpenFailure::TooMany`](crate::OpenFailure::TooMany), which has the limit. A peer that
+    /// [`OpenErrorKind::TooMany`](crate::OpenErrorKind::TooMany), which has the limit. A peer that
     /// opens one more all the same loses its session. An end that was dropped counts until the peer
     /// has opened its own end, which is then told what was sent and that the channel has ended.
     pub fn max_channels(mut self, ends: u32) -> Self {
@@ -554,7 +556,7 @@ impl NodeBuilder {
     /// [`Event::Stalled`](crate::Event::Stalled) says so.
     /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes) of a receiving end is
     /// lowered to `memory_limit`; a longer message is
-    /// [`SendError::TooLong`](crate::SendError::TooLong).
+    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong).
     ///
     /// All nodes of a process are charged together. If their limits differ, each takes in more only
     /// while the sum is below its own limit.
@@ -691,12 +693,16 @@ impl NodeBuilder {
         let mut site = environment::parse(&variables)?;
         let warnings;
         (self, warnings) = self.apply(&site);
-        site.environment.warnings.extend(warnings);
-        for warning in &site.environment.warnings {
+        site.warnings.extend(warnings);
+        for warning in &site.warnings {
             tracing::warn!(%warning, "a variable has no effect");
         }
+        let environment = Environment {
+            overrides: site.overrides,
+            warnings: site.warnings.iter().map(ToString::to_string).collect(),
+        };
         if let Some(fabric) = self.absent {
-            return Err(ListenError::NotCompiledIn { fabric });
+            return Err(ListenFailure::NotCompiledIn { fabric }.into());
         }
         self.settings.check_relations()?;
         #[cfg(feature = "tls")]
@@ -707,12 +713,12 @@ impl NodeBuilder {
             && !self.insecure_network
             && self.settings.credentials.is_none()
         {
-            return Err(ListenError::InsecureAddress { address });
+            return Err(ListenFailure::InsecureAddress { address }.into());
         }
         if self.insecure_network && self.settings.credentials.is_none() {
             tracing::info!("a node authenticates nobody, as insecure_network() allows");
         }
-        Node::start(self.settings, site.environment, listening)
+        Node::start(self.settings, environment, listening)
     }
 }
 
@@ -727,7 +733,7 @@ impl Listen {
     fn resolve(&self) -> Result<Listening, ListenError> {
         let failed = |address: &str| {
             let address = address.to_owned();
-            move |source| ListenError::Address { address, source }
+            move |source| ListenFailure::Address { address, source }
         };
         match self {
             Self::At(name) => {

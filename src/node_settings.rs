@@ -11,8 +11,8 @@ use ibex_transport::{node::Wait, runtime::Driver};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, SettingConflict, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
-    node_builder::is_compiled_in,
+    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    node_builder::is_compiled_in, setting::SettingConflict,
 };
 
 /// Settings of a node.

@@ -16,7 +16,7 @@
 //! [`Peer::fabric_reason`](crate::Peer::fabric_reason) says for each session why it has its fabric.
 //! The example `devices` (`cargo run --features verbs --example devices -- --peer HOST`) says what
 //! this machine has and would take. A node that *requires* verbs is refused with the same words
-//! ([`ListenError::Rdma`](crate::ListenError::Rdma), [`ConnectError`](crate::ConnectError)); all
+//! ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma), [`ConnectError`](crate::ConnectError)); all
 //! others go on over shared memory or TCP. Without settings, two nodes also
 //!
 //! - prefer shared memory on one host under one user, and

@@ -5,16 +5,11 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use ibex_codec::{Codec, Invalid};
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure},
+    channel::{RawMessage, ReceiveHandle, RecvError as ChannelError},
     session::Counts,
 };
 
-use crate::{
-    Message,
-    error::{RecvTimeoutError, TryRecvError, recv_error},
-    message::DefaultCodec,
-    sender::Sequence,
-};
+use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec, sender::Sequence};
 
 /// Receives messages of type `T`, encoded by `C`, on one channel.
 ///
@@ -59,7 +54,7 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use ibex::{Raw, Receiver, RecvError, RecvTimeoutError};
+/// use ibex::{Raw, Receiver, RecvError, RecvErrorKind};
 ///
 /// /// Takes what comes, and does something else each second in which nothing does.
 /// fn serve(bytes: &mut Receiver<[u8], Raw>) -> Result<(), RecvError> {
@@ -69,9 +64,9 @@ use crate::{
 ///                 println!("{} bytes", message.len());
 ///                 message.ack();
 ///             }
-///             Err(RecvTimeoutError::Failed(RecvError::Ended)) => return Ok(()),
-///             Err(RecvTimeoutError::Failed(error)) => return Err(error),
-///             Err(quiet) => println!("{quiet}"),
+///             Err(quiet) if quiet.is_transient() => println!("{quiet}"),
+///             Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
+///             Err(error) => return Err(error),
 ///         }
 ///     }
 /// }
@@ -111,7 +106,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// [`RecvError`]: the peer did not open its end within `open_timeout` or has another
     /// type, the session broke (everything that arrived was handed out before), one
     /// message is not valid (the next call goes on), or the kernel refuses memory for what has
-    /// come ([`RecvError::Memory`], said once; later calls wait for it).
+    /// come ([`RecvErrorKind::Memory`], said once; later calls wait for it).
     ///
     /// A long message for which there is no room within the node's
     /// [`memory_limit`](crate::NodeBuilder::memory_limit) is no error. The call waits until
@@ -126,7 +121,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     pub fn next(&mut self) -> Result<Option<Message<T, C>>, RecvError> {
         match self.recv() {
             Ok(message) => Ok(Some(message)),
-            Err(RecvError::Ended) => Ok(None),
+            Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -135,11 +130,11 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next); the orderly end is [`RecvError::Ended`].
+    /// As [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
     #[inline(always)]
     pub fn recv(&mut self) -> Result<Message<T, C>, RecvError> {
-        let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
-        open(&self.handle, raw)
+        let raw = self.handle.receive(Patience::FOREVER)?;
+        Ok(open(&self.handle, raw)?)
     }
 
     /// Returns the next message if one is there now. Never waits. Under
@@ -147,14 +142,11 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// [`TryRecvError::Empty`] or [`TryRecvError::NotOpen`] while there may be one later;
-    /// else [`TryRecvError::Failed`] with what [`recv`](Self::recv) says.
+    /// [`RecvErrorKind::Empty`] or [`RecvErrorKind::NotOpened`] while there may be one later;
+    /// else as [`recv`](Self::recv).
     #[inline]
-    pub fn try_recv(&mut self) -> Result<Message<T, C>, TryRecvError> {
-        let raw = self
-            .handle
-            .receive(Patience::None)
-            .map_err(TryRecvError::of)?;
+    pub fn try_recv(&mut self) -> Result<Message<T, C>, RecvError> {
+        let raw = self.handle.receive(Patience::None)?;
         Ok(open(&self.handle, raw)?)
     }
 
@@ -162,14 +154,10 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// [`RecvTimeoutError::Timeout`] if none came, [`RecvTimeoutError::NotOpen`] if the peer
-    /// has not opened its end; else [`RecvTimeoutError::Failed`] with what
-    /// [`recv`](Self::recv) says.
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message<T, C>, RecvTimeoutError> {
-        let raw = self
-            .handle
-            .receive(Patience::at_most(timeout))
-            .map_err(|failure: RecvFailure| RecvTimeoutError::of(failure))?;
+    /// [`RecvErrorKind::Timeout`] if none came, [`RecvErrorKind::NotOpened`] if the peer
+    /// has not opened its end; else as [`recv`](Self::recv).
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message<T, C>, RecvError> {
+        let raw = self.handle.receive(Patience::at_most(timeout))?;
         Ok(open(&self.handle, raw)?)
     }
 
@@ -187,13 +175,13 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// [`RecvTimeoutError::NotOpen`] if it has not within `timeout`;
-    /// [`RecvTimeoutError::Failed`] if it has not within `open_timeout`, has another type,
-    /// or the session has ended.
-    pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
+    /// [`RecvErrorKind::NotOpened`] if it has not within `timeout`
+    /// ([`is_transient`](RecvError::is_transient)) or `open_timeout`; another kind if it has
+    /// another type, or the session has ended.
+    pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvError> {
         self.handle
             .opened(Patience::at_most(timeout))
-            .map_err(RecvTimeoutError::of)
+            .map_err(RecvError::from)
     }
 
     /// Returns the number of messages handed out so far.
@@ -227,7 +215,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
 pub(crate) fn open<T: ?Sized, C: Codec<T>>(
     handle: &ReceiveHandle,
     raw: RawMessage,
-) -> Result<Message<T, C>, RecvError> {
+) -> Result<Message<T, C>, ChannelError> {
     match C::open(raw.bytes()) {
         Ok(held) => Ok(Message::new(raw, held)),
         Err(invalid) => Err(corrupt(handle, raw, &invalid)),
@@ -235,7 +223,7 @@ pub(crate) fn open<T: ?Sized, C: Codec<T>>(
 }
 
 #[cold]
-fn corrupt(handle: &ReceiveHandle, raw: RawMessage, invalid: &Invalid) -> RecvError {
+fn corrupt(handle: &ReceiveHandle, raw: RawMessage, invalid: &Invalid) -> ChannelError {
     handle.corrupt(&raw, &invalid.to_string())
 }
 

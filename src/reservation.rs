@@ -7,9 +7,9 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_transport::channel::{RawReservation, SendError};
+use ibex_transport::channel::RawReservation;
 
-use crate::{Sender, Sequence, error::TrySendError, message::DefaultCodec};
+use crate::{SendError, Sender, Sequence, message::DefaultCodec};
 
 /// Room for one message, to be built in place.
 ///
@@ -29,11 +29,11 @@ impl<'a> Reservation<'a> {
     ///
     /// # Errors
     ///
-    /// [`SendError::Disconnected`] if the channel has ended since the reservation was made;
-    /// nothing was sent then.
+    /// [`SendErrorKind::Disconnected`](crate::SendErrorKind::Disconnected) if the channel has ended
+    /// since the reservation was made; nothing was sent then.
     #[inline(always)]
     pub fn send(self) -> Result<Sequence, SendError> {
-        self.raw.publish()
+        self.raw.publish().map_err(SendError::from)
     }
 }
 
@@ -96,13 +96,13 @@ impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] if the message is longer than [`bytes`](Self::bytes) and there is
-    /// no room for it; nothing was sent then. Else [`TrySendError::Failed`] with what
-    /// [`send`](Sender::send) says.
-    pub fn send(self, value: &T) -> Result<Sequence, TrySendError> {
+    /// [`SendErrorKind::Full`](crate::SendErrorKind::Full) if the message is longer than
+    /// [`bytes`](Self::bytes) and there is no room for it; nothing was sent then. Else as
+    /// [`send`](Sender::send).
+    pub fn send(self, value: &T) -> Result<Sequence, SendError> {
         let encode = Sender::<T, C>::encoder(value);
         let sent = self.raw.send(C::size(value), encode);
-        sent.map_err(TrySendError::of)
+        sent.map_err(SendError::from)
     }
 }
 

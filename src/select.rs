@@ -11,19 +11,19 @@ use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
 /// Waits for the first of several receivers, fan-ins and acknowledgements.
 ///
 /// ```
-/// use ibex::{Raw, Receiver, RecvError, Select, TryRecvError};
+/// use ibex::{Raw, Receiver, RecvError, RecvErrorKind, Select};
 ///
 /// /// Handles commands and data as they come, until the commands end.
 /// fn serve(
 ///     commands: &mut Receiver<[u8], Raw>,
 ///     data: &mut Receiver<[u8], Raw>,
-/// ) -> Result<(), TryRecvError> {
+/// ) -> Result<(), RecvError> {
 ///     let mut select = Select::new();
 ///     loop {
 ///         match select.ready(&mut [commands, data]) {
 ///             0 => match commands.try_recv() {
 ///                 Ok(command) => println!("command of {} bytes", command.len()),
-///                 Err(TryRecvError::Failed(RecvError::Ended)) => return Ok(()),
+///                 Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
 ///                 Err(error) => return Err(error),
 ///             },
 ///             _ => println!("{} bytes", data.try_recv()?.len()),

@@ -7,15 +7,11 @@ use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
 use ibex_codec::{SerdeBorrowed, WithLifetime};
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{Abort, SendError, SendFailure, SendHandle, WaitAckedError},
+    channel::{Abort, SendHandle},
     session::Counts,
 };
 
-use crate::{
-    CloseReason, Reservation,
-    error::{SendTimeoutError, TrySendError, send_error},
-    message::DefaultCodec,
-};
+use crate::{CloseReason, Reservation, SendError, WaitError, message::DefaultCodec};
 
 /// A message's place in its channel. The first is 1.
 pub type Sequence = u64;
@@ -155,16 +151,16 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// serializer comes through; it sends nothing either, and the channel goes on.
     #[inline]
     pub fn send(&mut self, value: &T) -> Result<Sequence, SendError> {
-        self.send_with(value, Patience::FOREVER).map_err(send_error)
+        self.send_with(value, Patience::FOREVER)
     }
 
     /// Sends a message if there is room for it now.
     ///
     /// ```
-    /// use ibex::{Raw, Sender, TrySendError};
+    /// use ibex::{Raw, SendError, Sender};
     ///
     /// /// Sends the newest sample, or none: a late one is of no use.
-    /// fn sample(bytes: &mut Sender<[u8], Raw>, sample: &[u8]) -> Result<bool, TrySendError> {
+    /// fn sample(bytes: &mut Sender<[u8], Raw>, sample: &[u8]) -> Result<bool, SendError> {
     ///     match bytes.try_send(sample) {
     ///         Ok(_sequence) => Ok(true),
     ///         Err(error) if error.is_transient() => Ok(false),
@@ -175,34 +171,30 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] or [`TrySendError::NotOpen`] while it may work later; else
-    /// [`TrySendError::Failed`] with what [`send`](Self::send) says.
+    /// [`SendErrorKind::Full`](crate::SendErrorKind::Full) or
+    /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) while it may work later; else
+    /// as [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, value: &T) -> Result<Sequence, TrySendError> {
+    pub fn try_send(&mut self, value: &T) -> Result<Sequence, SendError> {
         self.send_with(value, Patience::None)
-            .map_err(TrySendError::of)
     }
 
     /// Sends a message, waiting for up to `timeout`.
     ///
     /// # Errors
     ///
-    /// [`SendTimeoutError::Timeout`] if the channel stayed full,
-    /// [`SendTimeoutError::NotOpen`] if the peer has not opened its end; else
-    /// [`SendTimeoutError::Failed`] with what [`send`](Self::send) says.
-    pub fn send_timeout(
-        &mut self,
-        value: &T,
-        timeout: Duration,
-    ) -> Result<Sequence, SendTimeoutError> {
+    /// [`SendErrorKind::Timeout`](crate::SendErrorKind::Timeout) if the channel stayed full,
+    /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) if the peer has not opened
+    /// its end; else as [`send`](Self::send).
+    pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<Sequence, SendError> {
         self.send_with(value, Patience::at_most(timeout))
-            .map_err(SendTimeoutError::of)
     }
 
     #[inline]
-    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendFailure> {
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendError> {
         self.handle
             .send(C::size(value), patience, Self::encoder(value))
+            .map_err(SendError::from)
     }
 
     /// Returns a closure that encodes a value into a slot.
@@ -223,13 +215,13 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// [`SendTimeoutError::NotOpen`] if it has not within `timeout`;
-    /// [`SendTimeoutError::Failed`] if it has not within `open_timeout`, has another type,
-    /// or the session has ended.
-    pub fn opened(&mut self, timeout: Duration) -> Result<(), SendTimeoutError> {
+    /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) if it has not within
+    /// `timeout` ([`is_transient`](SendError::is_transient)) or `open_timeout`; another kind if it
+    /// has another type, or the session has ended.
+    pub fn opened(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.handle
             .opened(Patience::at_most(timeout))
-            .map_err(SendTimeoutError::of)
+            .map_err(SendError::from)
     }
 
     /// Waits until the peer's engine holds everything that was sent. Over shared memory publishing
@@ -237,23 +229,25 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// [`WaitAckedError::Failed`] if the channel ended before; its counters say how far it
-    /// came. Where nothing was sent: if the channel never opened, as far as that is certain,
+    /// [`Disconnected`](crate::WaitErrorKind::Disconnected) if the channel ended before; its
+    /// [counts](WaitError::counts) say how far it came. Where nothing was sent: if the channel never opened, as far as that is certain,
     /// because the peer has another type, the session has ended, or a call has waited for all
     /// of `open_timeout`; else that is `Ok`.
-    pub fn flush(&mut self) -> Result<(), WaitAckedError> {
+    pub fn flush(&mut self) -> Result<(), WaitError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::FOREVER)
+            .map_err(WaitError::from)
     }
 
     /// Like [`flush`](Self::flush), for up to `timeout`.
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush), and [`WaitAckedError::Timeout`].
-    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitAckedError> {
+    /// As [`flush`](Self::flush), and [`Timeout`](crate::WaitErrorKind::Timeout).
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
+            .map_err(WaitError::from)
     }
 
     /// Waits until the receiving application has acknowledged everything up to `sequence`.
@@ -262,24 +256,27 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// [`WaitAckedError::Unacknowledged`] if a message up to `sequence` was dropped there
-    /// without acknowledgement; [`WaitAckedError::Failed`] if the channel ended before, or
-    /// never opened. What was acknowledged before the end still answers with `Ok`.
-    pub fn wait_acked(&mut self, sequence: Sequence) -> Result<(), WaitAckedError> {
-        self.handle.wait_acked(sequence, Patience::FOREVER)
+    /// [`Unacknowledged`](crate::WaitErrorKind::Unacknowledged) if a message up to `sequence` was
+    /// dropped there without acknowledgement; [`Disconnected`](crate::WaitErrorKind::Disconnected)
+    /// if the channel ended before, and other [kinds](WaitError::kind) if it never opened. What was
+    /// acknowledged before the end still answers with `Ok`.
+    pub fn wait_acked(&mut self, sequence: Sequence) -> Result<(), WaitError> {
+        let waited = self.handle.wait_acked(sequence, Patience::FOREVER);
+        waited.map_err(WaitError::from)
     }
 
     /// Like [`wait_acked`](Self::wait_acked), for up to `timeout`.
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`WaitAckedError::Timeout`].
+    /// As [`wait_acked`](Self::wait_acked), and [`Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
         sequence: Sequence,
         timeout: Duration,
-    ) -> Result<(), WaitAckedError> {
-        self.handle.wait_acked(sequence, Patience::at_most(timeout))
+    ) -> Result<(), WaitError> {
+        let waited = self.handle.wait_acked(sequence, Patience::at_most(timeout));
+        waited.map_err(WaitError::from)
     }
 
     /// Returns the condition that message `sequence` is acknowledged, or never will be.
@@ -337,13 +334,13 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// As [`flush`](Self::flush). The handle is gone in any case.
-    pub fn close(mut self) -> Result<(), WaitAckedError> {
+    pub fn close(mut self) -> Result<(), WaitError> {
         self.handle.close();
         self.flush()
     }
 
     /// Breaks the channel off, so that it does not end in order. The receiver gets what was sent,
-    /// and then [`RecvError::Disconnected`](crate::RecvError::Disconnected) with
+    /// and then [`RecvErrorKind::Disconnected`](crate::RecvErrorKind::Disconnected) with
     /// [`CloseReason::Aborted`](crate::CloseReason::Aborted). It gets the error at once or, if the
     /// sender has clones, when the last of them goes. Other channels go on, and this one may be
     /// opened again. `abort` does not wait.
@@ -405,7 +402,7 @@ impl Sender<[u8], Raw> {
         let raw = self
             .handle
             .reserve(length, Patience::FOREVER)
-            .map_err(send_error)?;
+            .map_err(SendError::from)?;
         Ok(Reservation::new(raw))
     }
 
@@ -415,11 +412,11 @@ impl Sender<[u8], Raw> {
     ///
     /// As [`try_send`](Self::try_send).
     #[inline]
-    pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, TrySendError> {
+    pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
         let raw = self
             .handle
             .reserve(length, Patience::None)
-            .map_err(TrySendError::of)?;
+            .map_err(SendError::from)?;
         Ok(Reservation::new(raw))
     }
 
@@ -428,11 +425,11 @@ impl Sender<[u8], Raw> {
         &mut self,
         length: usize,
         timeout: Duration,
-    ) -> Result<Reservation<'_>, SendTimeoutError> {
+    ) -> Result<Reservation<'_>, SendError> {
         let raw = self
             .handle
             .reserve(length, Patience::at_most(timeout))
-            .map_err(SendTimeoutError::of)?;
+            .map_err(SendError::from)?;
         Ok(Reservation::new(raw))
     }
 }

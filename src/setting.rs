@@ -12,23 +12,21 @@ use std::{
 
 /// A setting is out of its range.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SettingError {
-    /// The setting's name, which is that of the builder's method.
-    pub setting: &'static str,
-    /// The value that it was given.
-    pub value: SettingValue,
-    /// The least allowed value.
-    pub least: SettingValue,
-    /// The greatest allowed value; `None` where there is no bound.
-    pub most: Option<SettingValue>,
+pub(crate) struct SettingError {
+    /// Its name, that of the builder's method.
+    pub(crate) setting: &'static str,
+    /// What it was given.
+    pub(crate) value: SettingValue,
+    /// The least that it may be.
+    pub(crate) least: SettingValue,
+    /// The most that it may be; `None` where there is no bound.
+    pub(crate) most: Option<SettingValue>,
 }
 
 /// The value of a setting, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SettingValue {
-    /// A count.
+pub(crate) enum SettingValue {
+    /// A number of things.
     Count(u64),
     /// A number of bytes.
     Bytes(u64),
@@ -40,14 +38,13 @@ pub enum SettingValue {
 ///
 /// The conflict is found when the node is made, since either may be set first.
 #[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SettingConflict {
-    /// The two settings, by the names of the builder's methods.
-    pub settings: [&'static str; 2],
-    /// The values that the two settings were given.
-    pub values: [String; 2],
-    /// The rule that binds them, and what to do.
-    pub rule: String,
+pub(crate) struct SettingConflict {
+    /// The two, by the names of the builder's methods.
+    pub(crate) settings: [&'static str; 2],
+    /// What they were given.
+    pub(crate) values: [String; 2],
+    /// How they are bound to each other, and what to do.
+    pub(crate) rule: String,
 }
 
 impl SettingError {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ibex_transport::node::SessionShared;
 use ibex_transport::session::Interface;
 
-use crate::{ChannelBuilder, Node, Peer, SettingError, channel_defaults::ChannelDefaults};
+use crate::{ChannelBuilder, Node, Peer, channel_defaults::ChannelDefaults, setting::SettingError};
 
 /// A name and settings, from which the channel with each of several peers is opened.
 #[derive(Clone, Debug)]

@@ -8,7 +8,8 @@ mod processes;
 
 use std::process::ExitCode;
 
-use ibex::{Codec, RecvError, SchemaMismatch, SendError, Serde};
+use ibex::{Codec, RecvErrorKind, SendErrorKind, Serde};
+use ibex_transport::channel::SchemaMismatch;
 use processes::{Party, Proof, Setup};
 
 /// The type as one program has it.
@@ -161,7 +162,7 @@ fn send_named(party: &mut Party) {
     let other = party.peer.channel("other").codec::<Serde>();
     let mut other = other.sender::<foreign::Named>().unwrap();
     match other.send(&foreign::Named(append())) {
-        Err(SendError::Mismatch(mismatch)) => check(&mismatch),
+        Err(error) if error.kind() == SendErrorKind::Mismatch => check(error.schema_mismatch()),
         other => panic!("{other:?}"),
     }
     party.meet();
@@ -176,8 +177,8 @@ fn receive_named(party: &mut Party) {
     let other = party.peer.channel("other").codec::<Serde>();
     let mut other = other.receiver::<foreign::Newer>().unwrap();
     match other.recv() {
-        Err(RecvError::Mismatch(mismatch)) => {
-            check(&mismatch);
+        Err(mismatch) if mismatch.kind() == RecvErrorKind::Mismatch => {
+            check(mismatch.schema_mismatch());
             assert!(mismatch.to_string().contains("raft-0.11"));
         }
         other => panic!("{:?}", other.map(|message| message.sequence())),
@@ -203,7 +204,7 @@ fn open_ours(party: &mut Party) {
             size: 2,
             origin,
         }) {
-            Err(SendError::Mismatch(mismatch)) => check(&mismatch),
+            Err(error) if error.kind() == SendErrorKind::Mismatch => check(error.schema_mismatch()),
             other => panic!("{}: {other:?}", sender.name()),
         }
     }
@@ -225,14 +226,15 @@ where
 {
     let mut receiver = party.peer.receiver::<T>(name).unwrap();
     match receiver.next() {
-        Err(RecvError::Mismatch(mismatch)) => check(&mismatch),
+        Err(error) if error.kind() == RecvErrorKind::Mismatch => check(error.schema_mismatch()),
         Err(other) => panic!("{name}: {other}"),
         Ok(message) => panic!("{name}: {:?}", message.map(|message| message.sequence())),
     }
 }
 
 /// The error shows who, and what both ends have.
-fn check(mismatch: &SchemaMismatch) {
+fn check(mismatch: Option<&SchemaMismatch>) {
+    let mismatch = mismatch.expect("the types of both ends");
     let (ours, theirs) = (&mismatch.ours.newest, &mismatch.theirs.newest);
     assert_ne!(ours.fingerprint, theirs.fingerprint);
     assert_ne!(ours.schema, theirs.schema);

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Event, Fabric, FanInEvent, Node, Policy, Raw, WaitAckedError};
+use ibex::{Event, Fabric, FanInEvent, Node, Policy, Raw, WaitErrorKind};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::connect_unspec,
@@ -132,7 +132,9 @@ fn converse(node: &Node, relay: SocketAddr) -> Result<(), String> {
     let mut numbers = numbers?;
     let last = numbers.send(b"one").map_err(|error| error.to_string())?;
     match numbers.wait_acked_timeout(last, PATIENCE) {
-        Err(WaitAckedError::Timeout { .. }) => panic!("neither acknowledged nor over"),
+        Err(error) if error.kind() == WaitErrorKind::Timeout => {
+            panic!("neither acknowledged nor over")
+        }
         answer => answer.map_err(|error| error.to_string()),
     }
 }

@@ -10,8 +10,8 @@
 use std::{fs, ops::RangeInclusive, time::Duration};
 
 use ibex::{
-    ChannelBuilder, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    SendTimeoutError, Sender,
+    ChannelBuilder, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver, SendErrorKind,
+    Sender,
 };
 
 #[test]
@@ -174,8 +174,8 @@ fn fill(sender: &mut Sender<[u8], Raw>, message: &[u8]) -> u64 {
     loop {
         match sender.send_timeout(message, MOMENT) {
             Ok(_) => sent += 1,
-            Err(SendTimeoutError::Timeout(_)) if sent == arrived => return sent,
-            Err(SendTimeoutError::Timeout(_)) => {
+            Err(error) if error.kind() == SendErrorKind::Timeout && sent == arrived => return sent,
+            Err(error) if error.kind() == SendErrorKind::Timeout => {
                 sender.flush_timeout(LONG).expect("there is room for them");
                 arrived = sent;
             }

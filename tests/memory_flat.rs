@@ -15,7 +15,7 @@ mod processes;
 
 use std::{collections::VecDeque, env, fs, process::ExitCode, thread, time::Duration};
 
-use ibex::{Raw, Receiver, Sender, TrySendError};
+use ibex::{Raw, Receiver, SendErrorKind, Sender};
 use processes::{Party, Proof, Setup, own_pid};
 
 fn main() -> ExitCode {
@@ -84,7 +84,7 @@ fn push(party: &mut Party, beside: Beside) {
         }
         if beside != Beside::Held {
             match stuck.try_send(&[7; MESSAGE]) {
-                Err(TrySendError::Full) => {}
+                Err(error) if error.kind() == SendErrorKind::Full => {}
                 other => panic!("nobody reads, and yet: {other:?}"),
             }
         }
@@ -101,7 +101,7 @@ fn fill(sender: &mut Sender<[u8], Raw>) -> u64 {
     loop {
         match sender.try_send(&[7; MESSAGE]) {
             Ok(_) => messages += 1,
-            Err(TrySendError::Full) => break,
+            Err(error) if error.kind() == SendErrorKind::Full => break,
             Err(error) => panic!("{error}"),
         }
     }

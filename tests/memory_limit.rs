@@ -16,7 +16,7 @@ use std::{
 
 use ibex::{
     ChannelBuilder, Driver, Event, Events, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw,
-    Receiver, RecvTimeoutError, SendTimeoutError,
+    Receiver, RecvErrorKind, SendErrorKind,
 };
 
 /// Half a gigabyte and more is announced over tcp and does not come. The process grows by no
@@ -62,7 +62,7 @@ fn what_is_mapped_counts_and_the_rest_waits() {
             for (_, receiver) in &mut attackers {
                 match receiver.recv_timeout(Duration::from_millis(1)) {
                     Ok(message) => held.push(message),
-                    Err(RecvTimeoutError::Timeout(_)) => {}
+                    Err(error) if error.kind() == RecvErrorKind::Timeout => {}
                     Err(error) => panic!("round {round}: {error}"),
                 }
             }
@@ -100,8 +100,10 @@ fn who_holds_all_that_there_is_hears_of_it() {
         let error = loop {
             // Before the third has begun to come nothing is known of it.
             match receiver.recv_timeout(Duration::from_millis(100)) {
-                Err(RecvTimeoutError::Timeout(error)) if error.lacks_room => break error,
-                Err(RecvTimeoutError::Timeout(_)) => {}
+                Err(error) if error.kind() == RecvErrorKind::Timeout && error.lacks_room() => {
+                    break error;
+                }
+                Err(error) if error.kind() == RecvErrorKind::Timeout => {}
                 other => panic!("{fabric}: {other:?}"),
             }
         };
@@ -138,7 +140,7 @@ fn who_holds_all_that_there_is_hears_of_it() {
         let full = loop {
             match sender.send_timeout(&vec![1; HELD], Duration::from_millis(300)) {
                 Ok(_) => {}
-                Err(SendTimeoutError::Timeout(full)) => break full,
+                Err(full) if full.kind() == SendErrorKind::Timeout => break full,
                 Err(error) => panic!("{fabric}: {error}"),
             }
         };

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Codec, Events, Raw, Receiver, Rkyv, Sender, Sequence, TrySendError};
+use ibex::{Codec, Events, Raw, Receiver, Rkyv, SendErrorKind, Sender, Sequence};
 use processes::{Party, Proof, Setup};
 
 /// The system's allocator, counting.
@@ -227,7 +227,7 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
     loop {
         match sender.try_send(value) {
             Ok(sequence) => last = sequence,
-            Err(TrySendError::Full) => break,
+            Err(error) if error.kind() == SendErrorKind::Full => break,
             Err(error) => panic!("{error}"),
         }
     }

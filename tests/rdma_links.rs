@@ -16,7 +16,7 @@ use std::{env, fs, io, thread};
 
 use ibex::rdma::RdmaSettings;
 use ibex::{
-    Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError, Sender,
+    Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, Sender,
 };
 
 /// Nothing here takes long; a guest under emulation may.
@@ -85,8 +85,9 @@ fn hear(peer: &Peer) -> String {
                 assert!(said[..] == message(count)[..], "message {count}");
             }
             Ok(None) => return format!("{count}, all"),
-            Err(RecvError::Disconnected(end)) => {
-                assert_eq!(end.counts.received, count, "{end}");
+            Err(end) if end.kind() == RecvErrorKind::Disconnected => {
+                let received = end.counts().map(|counts| counts.received);
+                assert_eq!(received, Some(count), "{end}");
                 return format!("{count}, and then {end}");
             }
             Err(error) => panic!("{error}"),

@@ -10,21 +10,18 @@ use std::{
 
 use futures_util::Sink as _;
 use ibex::{
-    Counts, Driver, Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError,
-    Role, SendError, SendTimeoutError, SettingValue, TrySendError, Wait, WaitAckedError,
+    Counts, Driver, Fabric, ListenErrorKind, Node, OpenErrorKind, Peer, Policy, Raw, RecvErrorKind,
+    Role, SendErrorKind, Wait, WaitError, WaitErrorKind,
 };
 
 #[test]
 fn a_setting_out_of_its_range_is_told_with_its_range() {
     let refused = Node::builder().max_channels(0).session_credit_bytes(1);
-    let Err(ListenError::Setting(error)) = refused.build() else {
-        panic!("0 channels are too few");
-    };
+    let error = refused.build().expect_err("0 channels are too few");
     // The first counts.
-    assert_eq!(error.setting, "max_channels");
-    assert_eq!(error.value, SettingValue::Count(0));
-    assert_eq!(error.least, SettingValue::Count(1));
-    assert_eq!(error.most, Some(SettingValue::Count(16384)));
+    assert_eq!(error.kind(), ListenErrorKind::Setting);
+    assert_eq!(error.setting(), Some("max_channels"));
+    assert_eq!(error.to_string(), "max_channels is 0; it may be 1 to 16384");
 
     let refused = Node::builder().window_bytes(8 << 20).build();
     assert_eq!(
@@ -110,7 +107,7 @@ fn every_knob_of_a_node_is_checked_against_its_range() {
     ];
     for (builder, says) in cases {
         let error = builder.build().expect_err(says);
-        assert!(matches!(error, ListenError::Setting(_)), "{error:?}");
+        assert!(error.kind() == ListenErrorKind::Setting, "{error:?}");
         assert_eq!(error.to_string(), says);
     }
 }
@@ -121,7 +118,7 @@ fn settings_that_do_not_go_together_are_both_named() {
         .fabric(Fabric::Shm, Policy::Require)
         .fabric(Fabric::Tcp, Policy::Require);
     let error = both.build().expect_err("a session runs on one");
-    assert!(matches!(error, ListenError::Conflict(_)), "{error:?}");
+    assert!(error.kind() == ListenErrorKind::Setting, "{error:?}");
     assert_eq!(
         error.to_string(),
         "shm is required and tcp is required: a session runs on one fabric; require one of them"
@@ -155,7 +152,7 @@ fn a_knob_of_a_channel_is_checked_when_it_is_set() {
     let channel = peer.channel("log").codec::<Raw>();
     let odd = channel.window_messages(0).window_messages(8);
     let error = odd.sender::<[u8]>().expect_err("0 messages are too few");
-    assert!(matches!(error.reason, OpenFailure::Setting(_)), "{error}");
+    assert!(error.kind() == OpenErrorKind::Setting, "{error}");
     let says = "window_messages is 0; it may be 1 to 1048576";
     assert!(error.to_string().ends_with(says), "{error}");
     let odd = peer.channel("log").codec::<Raw>().ack_every(0);
@@ -169,12 +166,7 @@ fn a_knob_of_a_channel_is_checked_when_it_is_set() {
 fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
     let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     let error = required.build().expect_err("it is not there");
-    assert!(matches!(
-        error,
-        ListenError::NotCompiledIn {
-            fabric: Fabric::Verbs
-        }
-    ));
+    assert_eq!(error.fabric(), Some(Fabric::Verbs));
     assert!(error.to_string().contains("enable the feature `verbs`"));
     // What is only preferred gives way.
     let preferred = Node::builder().fabric(Fabric::Verbs, Policy::Prefer);
@@ -205,9 +197,7 @@ fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
         .fabric(Fabric::Verbs, Policy::Require)
         .rdma(RdmaSettings::new().device("no-such-device"));
     let error = required.build().expect_err("there is none of that name");
-    let ListenError::Rdma { source } = &error else {
-        panic!("not about RDMA: {error}");
-    };
+    let source = error.verbs_error().expect("it is about RDMA");
     match ibex::rdma::discover() {
         Ok(_) => assert!(
             matches!(source, VerbsError::NoSuchDevice { .. }),
@@ -220,9 +210,7 @@ fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
         format!("verbs is required, and this node cannot have it: {source}")
     );
     let odd = Node::builder().rdma(RdmaSettings::new().retry_count(7));
-    let Err(ListenError::Setting(error)) = odd.build() else {
-        panic!("7 means for ever");
-    };
+    let error = odd.build().expect_err("7 means for ever");
     assert_eq!(error.to_string(), "retry_count is 7; it may be 0 to 6");
 }
 
@@ -237,7 +225,7 @@ fn a_device_is_required_where_no_other_fabric_is_left() {
     };
     let verbs_only = without_shm().fabric(Fabric::Tcp, Policy::Forbid);
     let error = verbs_only.build().expect_err("there is none of that name");
-    assert!(matches!(error, ListenError::Rdma { .. }), "{error}");
+    assert!(error.kind() == ListenErrorKind::Rdma, "{error}");
     without_shm().build().expect("tcp is left");
 }
 
@@ -269,8 +257,8 @@ fn an_end_that_cannot_be_opened_says_which_and_why() {
     let _log = peer.sender::<u64>("log").expect("the first");
     let again = peer.sender::<u64>("log").expect_err("the second");
     assert_eq!(
-        (again.end, &again.reason),
-        (Role::Sender, &OpenFailure::AlreadyOpen)
+        (again.end(), again.kind()),
+        (Some(Role::Sender), OpenErrorKind::AlreadyOpen)
     );
     assert_eq!(
         again.to_string(),
@@ -285,16 +273,15 @@ fn an_end_that_cannot_be_opened_says_which_and_why() {
     drop(peer.receiver::<u64>("log").expect("the other direction"));
 
     let nameless = peer.receiver::<u64>("").expect_err("no name");
-    assert_eq!(nameless.reason, OpenFailure::Name { bytes: 0 });
+    assert_eq!(nameless.kind(), OpenErrorKind::Name);
     let narrow = peer.channel("x").window_messages(0).receiver::<u64>();
-    let OpenFailure::Setting(error) = narrow.expect_err("no window").reason else {
-        panic!("the window is a setting");
-    };
-    assert_eq!(error.setting, "window_messages");
+    let narrow = narrow.expect_err("no window");
+    assert_eq!(narrow.kind(), OpenErrorKind::Setting);
+    assert_eq!(narrow.setting(), Some("window_messages"));
 
     let _ = node.close(Duration::ZERO);
     let late = peer.sender::<u64>("late").expect_err("the node was closed");
-    assert_eq!(late.reason, OpenFailure::NodeClosed);
+    assert_eq!(late.kind(), OpenErrorKind::NodeClosed);
 }
 
 #[test]
@@ -313,14 +300,16 @@ fn a_peer_that_does_not_open_its_end_in_time_is_named() {
         )
     );
     let error = sender.send_timeout(&1, MOMENT).expect_err("nobody there");
-    assert!(matches!(error, SendTimeoutError::NotOpen(_)), "{error}");
+    assert!(error.kind() == SendErrorKind::NotOpened, "{error}");
 
     let hasty = peer.channel("log").open_timeout(MOMENT);
     let mut receiver = hasty.receiver::<u64>().expect("the other direction");
     let error = receiver.opened(Duration::from_secs(60));
-    let Err(RecvTimeoutError::Failed(error)) = error else {
-        panic!("open_timeout is over, and waiting longer is of no use: {error:?}");
-    };
+    let error = error.expect_err("nobody there");
+    assert!(
+        !error.is_transient(),
+        "open_timeout is over, and waiting longer is of no use: {error}"
+    );
     assert!(
         error
             .to_string()
@@ -406,9 +395,7 @@ fn a_name_that_only_one_of_both_has_is_told_with_those_of_the_peer() {
     }
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let error = sender.opened(MOMENT).expect_err("no receiver");
-    let SendTimeoutError::NotOpen(missing) = &error else {
-        panic!("it is not open: {error}");
-    };
+    let missing = error.not_opened().expect("it is not open");
     let mut names = missing.other_names.clone();
     names.sort();
     assert_eq!(names, ["l\nog", "logs"]);
@@ -428,10 +415,14 @@ fn a_time_out_names_the_channel_and_how_far_it_came() {
     let mut receiver = theirs.receiver::<u64>("log").expect("the other");
     sender.send(&1).expect("one fits");
     let error = sender.send_timeout(&2, MOMENT).expect_err("two do not");
-    let SendTimeoutError::Timeout(full) = error else {
-        panic!("it is open, and full: {error}");
-    };
-    assert_eq!((&*full.channel, full.counts.sent), ("log", 1));
+    assert_eq!(
+        error.kind(),
+        SendErrorKind::Timeout,
+        "it is open, and full: {error}"
+    );
+    let full = error;
+    let sent = full.counts().map(|counts| counts.sent);
+    assert_eq!((full.channel(), sent), (Some("log"), Some(1)));
     let start = format!(
         "channel \"log\": not sent within the time-out, the channel to {} stayed full (1 sent, ",
         peer.address()
@@ -440,10 +431,13 @@ fn a_time_out_names_the_channel_and_how_far_it_came() {
 
     drop(receiver.recv().expect("the one that was sent"));
     let error = receiver.recv_timeout(MOMENT).expect_err("no other was");
-    let RecvTimeoutError::Timeout(missed) = error else {
-        panic!("it is open, and empty: {error}");
-    };
-    assert_eq!((&*missed.channel, missed.received), ("log", 1));
+    assert_eq!(
+        error.kind(),
+        RecvErrorKind::Timeout,
+        "it is open, and empty: {error}"
+    );
+    let missed = error;
+    assert_eq!(missed.channel(), Some("log"));
     let start = format!(
         "channel \"log\": no message came from {} within the time-out, behind 1 ",
         theirs.address()
@@ -460,10 +454,10 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
     let _receiver = raw.receiver::<[u8]>().expect("the other");
     let mut clone = sender.clone();
     let reservation = sender.reserve(8).expect("room");
-    let Err(TrySendError::Failed(error)) = clone.try_send(&[1]) else {
-        panic!("it cannot be this clone's turn");
-    };
-    assert!(matches!(error, SendError::Nested), "{error}");
+    let error = clone
+        .try_send(&[1])
+        .expect_err("it cannot be this clone's turn");
+    assert!(error.kind() == SendErrorKind::Nested, "{error}");
     assert!(error.to_string().contains("a reservation of another clone"));
     assert_eq!(reservation.send().unwrap(), 1);
     assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
@@ -479,11 +473,9 @@ fn who_waits_for_another_clone_is_told_so() {
     let mut clone = sender.clone();
     let reservation = sender.reserve(8).expect("room");
     let waiting = std::thread::spawn(move || clone.send_timeout(&[1], MOMENT).map_err(Box::new));
-    let error = waiting.join().expect("an answer").expect_err("no turn");
-    let SendTimeoutError::Timeout(late) = *error else {
-        panic!("its turn may come later: {error}");
-    };
-    assert!(late.is_behind_clone);
+    let late = waiting.join().expect("an answer").expect_err("no turn");
+    assert!(late.is_transient(), "its turn may come later: {late}");
+    assert!(late.is_behind_clone());
     let said = late.to_string();
     assert!(
         said.contains("another clone of this sender had the turn to send"),
@@ -500,14 +492,16 @@ fn who_waits_for_another_clone_is_told_so() {
 fn a_close_behind_an_open_that_failed_says_why() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (node, (listener, theirs), peer) = meet_over(fabric);
-        let mismatch = |error: WaitAckedError| match error {
-            WaitAckedError::Failed(SendError::Mismatch(mismatch)) => {
-                let said = mismatch.to_string();
-                assert!(said.contains(": u64 ") && said.contains(": u32 "), "{said}");
-                assert!(said.contains("no message was delivered"), "{said}");
-                assert_eq!(mismatch.counts, Counts::default());
-            }
-            other => panic!("over {fabric}: {other}"),
+        let mismatch = |error: WaitError| {
+            let said = error.to_string();
+            assert_eq!(
+                error.kind(),
+                WaitErrorKind::Mismatch,
+                "over {fabric}: {said}"
+            );
+            assert!(said.contains(": u64 ") && said.contains(": u32 "), "{said}");
+            assert!(said.contains("no message was delivered"), "{said}");
+            assert_eq!(error.counts(), Some(Counts::default()));
         };
         let mut sender = peer.sender::<u64>("typed").expect("an end");
         let _receiver = theirs.receiver::<u32>("typed").expect("another type");
@@ -519,7 +513,10 @@ fn a_close_behind_an_open_that_failed_says_why() {
         mismatch(now(sender.wait_acked_async(0)).expect_err("nor for a task"));
         let mut context = Context::from_waker(Waker::noop());
         let closed = pin!(sender.sink::<u64>()).poll_close(&mut context);
-        assert!(matches!(closed, Poll::Ready(Err(SendError::Mismatch(_)))));
+        assert!(matches!(
+            closed,
+            Poll::Ready(Err(error)) if error.kind() == SendErrorKind::Mismatch
+        ));
         let clone = sender.clone();
         mismatch(clone.close().expect_err("nor by a clone"));
         mismatch(sender.close().expect_err("nothing was delivered"));
@@ -530,7 +527,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
         unopened.send(&1).expect_err("nobody opens it");
         assert!(matches!(
             unopened.close(),
-            Err(WaitAckedError::Failed(SendError::NotOpened(_)))
+            Err(error) if error.kind() == WaitErrorKind::NotOpened
         ));
         // As long as that may still come, nothing is missing.
         let patient = peer.sender::<u64>("patient").expect("an end");
@@ -542,7 +539,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
         late.send(&1).expect_err("the peer said goodbye");
         assert!(matches!(
             late.close(),
-            Err(WaitAckedError::Failed(SendError::Disconnected(_)))
+            Err(error) if error.kind() == WaitErrorKind::Disconnected
         ));
         drop(node);
     }

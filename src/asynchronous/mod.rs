@@ -44,7 +44,7 @@
 //!
 //! ```
 //! use std::{future::Future, pin::Pin, task::{Context, Poll, ready}};
-//! use ibex::{Raw, Receiver, RecvError, Sender};
+//! use ibex::{Raw, Receiver, RecvErrorKind, Sender};
 //!
 //! /// Sends back what comes, until the end.
 //! struct Echo {
@@ -62,7 +62,7 @@
 //!             drop(ready!(this.answers.poll_reserve(context, 4096))?);
 //!             match ready!(this.requests.poll_recv(context)) {
 //!                 Ok(request) => this.answers.try_send(&request[..request.len().min(4096)])?,
-//!                 Err(RecvError::Ended) => return Poll::Ready(Ok(())),
+//!                 Err(error) if error.kind() == RecvErrorKind::Ended => return Poll::Ready(Ok(())),
 //!                 Err(error) => return Poll::Ready(Err(error.into())),
 //!             };
 //!         }
@@ -91,7 +91,7 @@
 //! `open_timeout` [an event](crate::Event::NotOpened) and the log tell of the missing end.
 //!
 //! ```
-//! use ibex::{Raw, Receiver, RecvError, SendError, Sender};
+//! use ibex::{Raw, Receiver, RecvErrorKind, Sender};
 //!
 //! /// Answers each message with its length.
 //! async fn serve(
@@ -101,7 +101,7 @@
 //!     loop {
 //!         match requests.recv_async().await {
 //!             Ok(request) => answers.send_async(&request.len().to_le_bytes()).await?,
-//!             Err(RecvError::Ended) => return Ok(()),
+//!             Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
 //!             Err(error) => return Err(error.into()),
 //!         };
 //!     }

@@ -11,7 +11,8 @@ use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
 
 use crate::{
-    FanIn, FanInEvent, Message, Receiver, RecvError, VersionedMessage, VersionedReceiver, receiver,
+    FanIn, FanInEvent, Message, Receiver, RecvError, RecvErrorKind, VersionedMessage,
+    VersionedReceiver, receiver,
 };
 
 /// An end that receives: a [`Receiver`], a [`VersionedReceiver`], a [`FanIn`], or a `&mut` to
@@ -148,7 +149,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         context: &mut Context<'_>,
     ) -> Poll<Result<Message<T, C>, RecvError>> {
         let raw = ready!(self.handle.poll_receive(context.waker()))?;
-        Poll::Ready(receiver::open(&self.handle, raw))
+        Poll::Ready(receiver::open(&self.handle, raw).map_err(RecvError::from))
     }
 
     /// Returns the messages up to the end, as a stream. After an error that ends the channel the
@@ -243,7 +244,7 @@ impl<R: ReceivingEnd> ReceivingEnd for &mut R {
 fn item_of<M>(received: Result<M, RecvError>, is_over: &mut bool) -> Option<Result<M, RecvError>> {
     *is_over = matches!(&received, Err(error) if !error.spares_channel());
     match received {
-        Err(RecvError::Ended) => None,
+        Err(error) if error.kind() == RecvErrorKind::Ended => None,
         item => Some(item),
     }
 }

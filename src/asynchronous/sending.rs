@@ -13,10 +13,7 @@ use futures_sink::Sink;
 use ibex_codec::{Codec, Raw};
 use ibex_transport::channel::{RawReservation, SendHandle};
 
-use crate::{
-    Permit, Reservation, SendError, Sender, Sequence, TrySendError, WaitAckedError,
-    message::DefaultCodec,
-};
+use crate::{Permit, Reservation, SendError, Sender, Sequence, WaitError, message::DefaultCodec};
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Sends a message in a task. Pending while the channel's window is full, or while the peer has
@@ -49,6 +46,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         let encode = Self::encoder(value);
         self.handle
             .poll_send(context.waker(), C::size(value), encode)
+            .map_err(SendError::from)
     }
 
     /// Waits in a task for room, and returns a permit to send a message without waiting.
@@ -92,7 +90,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         context: &mut Context<'_>,
     ) -> Poll<Result<Permit<'_, T, C>, SendError>> {
         let reserved = self.handle.poll_reserve(context.waker(), None);
-        reserved.map_or(Poll::Pending, |raw| Poll::Ready(raw.map(Permit::new)))
+        reserved.map_or(Poll::Pending, |raw| Poll::Ready(Ok(Permit::new(raw?))))
     }
 
     /// Waits in a task until the peer's engine holds everything that was sent.
@@ -116,9 +114,10 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// As [`flush`](Self::flush).
-    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitAckedError>> {
+    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
         let last = self.handle.last_sequence();
-        self.handle.poll_received(context.waker(), last)
+        let flushed = self.handle.poll_received(context.waker(), last);
+        flushed.map_err(WaitError::from)
     }
 
     /// Waits in a task until the receiving application has acknowledged everything up to
@@ -147,8 +146,9 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         &mut self,
         context: &mut Context<'_>,
         sequence: Sequence,
-    ) -> Poll<Result<(), WaitAckedError>> {
-        self.handle.poll_acked(context.waker(), sequence)
+    ) -> Poll<Result<(), WaitError>> {
+        let acknowledged = self.handle.poll_acked(context.waker(), sequence);
+        acknowledged.map_err(WaitError::from)
     }
 
     /// Turns this sender into a sink of values, or of types that borrow as them: `Vec<u8>` for
@@ -193,7 +193,7 @@ impl Sender<[u8], Raw> {
         length: usize,
     ) -> Poll<Result<Reservation<'_>, SendError>> {
         let reserved = self.handle.poll_reserve(context.waker(), Some(length));
-        reserved.map_or(Poll::Pending, |raw| Poll::Ready(raw.map(Reservation::new)))
+        reserved.map_or(Poll::Pending, |raw| Poll::Ready(Ok(Reservation::new(raw?))))
     }
 }
 
@@ -257,7 +257,7 @@ impl<'a, R: Reserved<'a>> Future for ReserveAsync<'a, R> {
         let this = self.get_mut();
         let handle = this.handle.take().expect("it was ready before");
         match handle.poll_reserve(context.waker(), this.length) {
-            Ok(reserved) => Poll::Ready(reserved.map(R::of)),
+            Ok(reserved) => Poll::Ready(reserved.map(R::of).map_err(SendError::from)),
             Err(handle) => {
                 this.handle = Some(handle);
                 Poll::Pending
@@ -285,15 +285,16 @@ pub struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
 }
 
 impl<T: ?Sized, C: Codec<T>> Future for WaitAckedAsync<'_, T, C> {
-    type Output = Result<(), WaitAckedError>;
+    type Output = Result<(), WaitError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let handle = &mut this.sender.handle;
-        match this.is_flush {
+        let answer = match this.is_flush {
             true => handle.poll_received(context.waker(), this.sequence),
             false => handle.poll_acked(context.waker(), this.sequence),
-        }
+        };
+        answer.map_err(WaitError::from)
     }
 }
 
@@ -321,7 +322,7 @@ pub trait SendingEnd: sealed::Sealed {
     ) -> Poll<Result<Sequence, SendError>>;
 
     #[doc(hidden)]
-    fn try_send(&mut self, value: &Self::Value) -> Result<Sequence, TrySendError>;
+    fn try_send(&mut self, value: &Self::Value) -> Result<Sequence, SendError>;
 
     #[doc(hidden)]
     fn handle(&mut self) -> &mut SendHandle;
@@ -338,7 +339,7 @@ impl<T: ?Sized, C: Codec<T>> SendingEnd for Sender<T, C> {
         Sender::poll_send(self, context, value)
     }
 
-    fn try_send(&mut self, value: &T) -> Result<Sequence, TrySendError> {
+    fn try_send(&mut self, value: &T) -> Result<Sequence, SendError> {
         Sender::try_send(self, value)
     }
 
@@ -358,7 +359,7 @@ impl<S: SendingEnd> SendingEnd for &mut S {
         (**self).poll_send(context, value)
     }
 
-    fn try_send(&mut self, value: &S::Value) -> Result<Sequence, TrySendError> {
+    fn try_send(&mut self, value: &S::Value) -> Result<Sequence, SendError> {
         (**self).try_send(value)
     }
 
@@ -426,11 +427,11 @@ impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {
         let this = self.get_mut();
         match this.sender().try_send(value.borrow()) {
             Ok(_) => Ok(()),
-            Err(TrySendError::Failed(error)) => Err(error),
-            Err(_) => {
+            Err(error) if error.is_transient() => {
                 this.kept = Some(value);
                 Ok(())
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -442,7 +443,7 @@ impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {
         let this = self.get_mut();
         ready!(this.poll_empty(context))?;
         let failure = this.sender().handle().open_failure();
-        Poll::Ready(failure.map_or(Ok(()), Err))
+        Poll::Ready(failure.map_or(Ok(()), |error| Err(error.into())))
     }
 }
 

@@ -191,7 +191,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 self.is_sent = true;
                 Ok(())
             }
-            Err(Unsent::Failed(error)) => Err(CallError::NotSent(error)),
+            Err(Unsent::Failed(error)) => Err(CallError::NotSent(error.into())),
             Err(Unsent::Late) => Err(self.late()),
             Err(Unsent::InVain) => Err(self.over_before_sent()),
         }

@@ -25,7 +25,7 @@ use super::{
     header::{CallId, Header, Kind},
     outbox::Outbox,
 };
-use crate::{OpenError, OpenFailure, PeerAt, channel_builder::Offer};
+use crate::{OpenError, PeerAt, channel_builder::Offer, error::OpenFailure};
 
 /// The state that a service shares with its clients.
 pub(super) struct Shared {

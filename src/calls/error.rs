@@ -2,13 +2,9 @@
 
 use std::fmt;
 
-use ibex_base::fork::UsedAfterFork;
-use ibex_transport::{
-    channel::{RecvError, SendError},
-    session::Interface,
-};
+use ibex_transport::{channel::RecvError, session::Interface};
 
-use crate::SettingError;
+use crate::{SendError, SendErrorKind};
 
 /// How far a failed call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,8 +129,8 @@ pub enum CallError {
     /// The request did not go out, so it was not executed.
     #[error(
         "the request was not sent, and so not executed: {_0}{}",
-        match _0 {
-            SendError::Disconnected(_) => ", and call again",
+        match _0.kind() {
+            SendErrorKind::Disconnected => ", and call again",
             _ => "",
         }
     )]
@@ -284,28 +280,6 @@ pub enum AnswerError {
     NotSent(SendError),
 }
 
-/// A service for all peers of a node could not be made.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// A service of the node has the name already, for all peers or for one.
-    #[error(
-        "this node has a service \"{name}\" already, for all peers or for one of them; drop it, or \
-         choose another name"
-    )]
-    #[non_exhaustive]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// A setting is out of its range.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// This process is a fork of the one that made the node.
-    #[error(transparent)]
-    UsedAfterFork(#[from] UsedAfterFork),
-}
-
 /// Why no more replies come over a channel.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
@@ -329,7 +303,7 @@ impl Over {
     }
 }
 
-ibex_base::debug_as_display!(CallError, AnswerError, ServiceError);
+ibex_base::debug_as_display!(CallError, AnswerError);
 
 /// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \

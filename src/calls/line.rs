@@ -20,7 +20,7 @@ use std::{
 use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut, WaitSlot, thread_waker};
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
+    channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::SessionShared,
     runtime::Driver,
 };
@@ -34,7 +34,6 @@ use super::{
     outbox::Outbox,
     slots::{Key, Landed, Look, Slots},
 };
-use crate::RecvError;
 
 /// See the module.
 pub(super) struct Line {

@@ -416,7 +416,7 @@ fn sent(sent: Result<(), Unsent>) -> Result<(), AnswerError> {
         Err(Unsent::Late | Unsent::InVain | Unsent::Failed(SendError::Disconnected(_))) => {
             Err(AnswerError::Cancelled)
         }
-        Err(Unsent::Failed(error)) => Err(AnswerError::NotSent(error)),
+        Err(Unsent::Failed(error)) => Err(AnswerError::NotSent(error.into())),
     }
 }
 

@@ -7,14 +7,14 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvFailure};
+use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure};
 
 use super::{
     asking::{Asked, Asking, Seat},
     builder::reply_version,
     request::Request,
 };
-use crate::{ChannelBuilder, FanInError, FanInEvent, RecvError, fan_in::Gathered};
+use crate::{ChannelBuilder, FanInEvent, RecvErrorKind, fan_in::Gathered};
 
 /// See the module.
 pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
@@ -151,7 +151,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
             Some(FanInEvent::Message(_, asked)) => return Taken::Frame(asked),
             Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}
             Some(FanInEvent::Lost(peer, error)) => {
-                let is_stray = matches!(&error, FanInError::Recv(RecvError::Corrupt { .. }));
+                let is_stray = error.kind() == RecvErrorKind::Corrupt;
                 self.strays += u64::from(is_stray);
                 tracing::debug!(%peer, %error, "a caller of a service");
             }
@@ -190,9 +190,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
     }
 
     /// The end, once nothing more comes: what it was by, once.
-    pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, RecvError>> {
+    pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, crate::RecvError>> {
         self.is_over.then(|| match self.error.take() {
-            Some(error) => Err(error),
+            Some(error) => Err(error.into()),
             None => Ok(None),
         })
     }

@@ -16,9 +16,10 @@ use ibex_transport::{
     runtime::Gathering,
 };
 
-use super::{FanInEvent, FanInPeer, NothingCame, Opening, member::Member};
+use super::{FanInEvent, FanInPeer, Opening, member::Member};
 use crate::{
-    Node, Peer, PeerAt, SettingError, channel_defaults::ChannelDefaults, template::ChannelTemplate,
+    Node, Peer, PeerAt, channel_defaults::ChannelDefaults, setting::SettingError,
+    template::ChannelTemplate,
 };
 
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
@@ -48,6 +49,10 @@ pub(crate) struct Gathered<O: Opening> {
 
 /// Number of looks at a peer that has nothing before it is left alone until it tells.
 pub(super) const HOT_LOOKS: u32 = 64;
+
+/// Nothing came, within the time given or now.
+#[derive(Debug)]
+pub(crate) struct NothingCame;
 
 impl<O: Opening> Gathered<O> {
     /// Opens the receiving end with every present and future peer.
@@ -266,7 +271,7 @@ impl<O: Opening> Gathered<O> {
         let handle = match channel.open_receiver(offer) {
             Ok(handle) => handle,
             // It came and went without a message: nobody has joined.
-            Err(error) if error.reason.is_end() => return,
+            Err(error) if error.is_end() => return,
             Err(error) => {
                 self.events.push_back(FanInEvent::Lost(peer, error.into()));
                 return;

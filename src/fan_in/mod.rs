@@ -5,12 +5,15 @@ use std::{fmt, time::Duration};
 use ibex_codec::Codec;
 
 use self::opening::OfType;
-pub use self::{
-    event::{FanInError, FanInEvent, NothingCame},
-    member::FanInPeer,
+pub use self::{event::FanInEvent, member::FanInPeer};
+pub(crate) use self::{
+    gathered::{Gathered, NothingCame},
+    opening::Opening,
 };
-pub(crate) use self::{gathered::Gathered, opening::Opening};
-use crate::{ChannelBuilder, Message, Node, Peer, PeerAt, SettingError, message::DefaultCodec};
+use crate::{
+    ChannelBuilder, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
+    message::DefaultCodec,
+};
 
 mod event;
 mod futures;
@@ -70,7 +73,7 @@ impl Node {
     ///
     /// None: the settings are the node's, which were checked when it was made.
     #[cfg(feature = "rkyv")]
-    pub fn fan_in<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, SettingError>
+    pub fn fan_in<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, OpenError>
     where
         crate::Rkyv: Codec<T>,
     {
@@ -83,12 +86,13 @@ impl<C> ChannelBuilder<C, &Node> {
     ///
     /// # Errors
     ///
-    /// [`SettingError`]: a setting is out of its range.
-    pub fn fan_in<T: ?Sized>(self) -> Result<FanIn<T, C>, SettingError>
+    /// [`OpenErrorKind::Setting`](crate::OpenErrorKind::Setting): a setting is out of its range.
+    pub fn fan_in<T: ?Sized>(self) -> Result<FanIn<T, C>, OpenError>
     where
         C: Codec<T>,
     {
-        Gathered::open(self.at, self.template).map(|gathered| FanIn { gathered })
+        let gathered = Gathered::open(self.at, self.template)?;
+        Ok(FanIn { gathered })
     }
 }
 
@@ -110,13 +114,15 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///
     /// # Errors
     ///
-    /// [`NothingCame`] when the time was up.
+    /// [`RecvErrorKind::Timeout`] when the time was up.
     #[inline]
     pub fn next_timeout(
         &mut self,
         timeout: Duration,
-    ) -> Result<Option<FanInEvent<Message<T, C>>>, NothingCame> {
-        self.gathered.next_timeout(timeout)
+    ) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
+        self.gathered
+            .next_timeout(timeout)
+            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Timeout))
     }
 
     /// Returns the next event if there is one now. Under [`Driver::Caller`](crate::Driver::Caller)
@@ -124,10 +130,12 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///
     /// # Errors
     ///
-    /// [`NothingCame`] if nothing is there.
+    /// [`RecvErrorKind::Empty`] if nothing is there.
     #[inline]
-    pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, NothingCame> {
-        self.gathered.try_next()
+    pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
+        self.gathered
+            .try_next()
+            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Empty))
     }
 
     /// Returns the peers that have joined and are not gone, with the counters of their channels. A

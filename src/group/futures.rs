@@ -9,8 +9,8 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{Group, GroupSendError, QuorumError, encoding::Encoded};
-use crate::{Sequence, message::DefaultCodec};
+use super::{Group, encoding::Encoded};
+use crate::{SendError, Sequence, WaitError, message::DefaultCodec};
 
 /// A message that is being sent to a group; see [`Group::send_async`].
 #[must_use = "a future does nothing unless it is awaited"]
@@ -55,9 +55,9 @@ impl<T: ?Sized, C> Group<T, C> {
     /// future takes the questions back.
     ///
     /// ```
-    /// use ibex::{Group, GroupSendError, Raw};
+    /// use ibex::{Group, Raw, SendError};
     ///
-    /// async fn send(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<(), GroupSendError> {
+    /// async fn send(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<(), SendError> {
     ///     log.send_async(entry).await?;
     ///     log.flush_async().await;
     ///     Ok(())
@@ -82,18 +82,18 @@ impl<T: ?Sized, C> Group<T, C> {
 }
 
 impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
-    type Output = Result<Sequence, GroupSendError>;
+    type Output = Result<Sequence, SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { group, value } = self.get_mut();
         let mut message = Encoded::<T, C>::new(value);
         let sent = group.group.poll_send(context.waker(), &mut message);
-        sent.map_err(|failure| GroupSendError::of(group.template.name(), failure))
+        sent.map_err(|failure| SendError::of_group(group.template.name(), failure))
     }
 }
 
 impl<T: ?Sized, C> Future for QuorumAsync<'_, T, C> {
-    type Output = Result<(), QuorumError>;
+    type Output = Result<(), WaitError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -101,7 +101,7 @@ impl<T: ?Sized, C> Future for QuorumAsync<'_, T, C> {
         let group = &mut this.group.group;
         let answer = group.poll_acknowledged(context.waker(), sequence, quorum);
         let channel = this.group.template.name();
-        answer.map_err(|failure| QuorumError::of(channel, sequence, quorum, failure))
+        answer.map_err(|failure| WaitError::of_quorum(channel, sequence, quorum, failure))
     }
 }
 

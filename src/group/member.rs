@@ -1,13 +1,13 @@
 //! Members of a group, and the description of them that it returns.
 
-use std::{fmt, time::Instant};
+use std::{fmt, sync::Arc, time::Instant};
 
 use ibex_transport::{
     channel::{LossReason, MemberCounts, Parted},
     session::Counts,
 };
 
-use crate::{PeerAt, Sequence};
+use crate::{PeerAt, SendError, Sequence};
 
 /// The name of a member of a [`Group`](crate::Group). No other member of that group ever gets the
 /// same.
@@ -36,7 +36,7 @@ pub struct GroupMember {
 }
 
 /// A member that a [`Group`](crate::Group) has dropped.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct MemberLost {
     /// The member's name.
@@ -47,15 +47,16 @@ pub struct MemberLost {
     pub joined_after: Sequence,
     /// The member's counters, as in [`GroupMember::counts`].
     pub counts: Counts,
-    /// The reason. Counters in it are those of the member's channel.
-    pub reason: LossReason,
+    /// Why: its [kind](SendError::kind) is [`Full`](crate::SendErrorKind::Full) if its window was
+    /// full for too long. Counters in there are those of its channel.
+    pub reason: SendError,
 }
 
 impl GroupMember {
-    pub(super) fn of(member: MemberCounts<PeerAt>) -> Self {
+    pub(super) fn of(member: MemberCounts<Arc<PeerAt>>) -> Self {
         Self {
             id: MemberId(member.number),
-            peer: member.peer,
+            peer: *member.peer,
             joined_after: member.joined,
             counts: member.counts,
             room_messages: member.room_messages,
@@ -65,13 +66,13 @@ impl GroupMember {
 }
 
 impl MemberLost {
-    pub(super) fn of(parted: Parted<PeerAt>, reason: LossReason) -> Self {
+    pub(super) fn of(parted: Parted<Arc<PeerAt>>, reason: LossReason) -> Self {
         Self {
             id: MemberId(parted.number),
-            peer: parted.peer,
+            peer: *parted.peer,
             joined_after: parted.joined,
             counts: parted.counts,
-            reason,
+            reason: SendError::of_loss(reason),
         }
     }
 }

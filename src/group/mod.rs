@@ -1,25 +1,23 @@
 //! Groups: one sender for several peers, as a primary has it for its replicas.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{SendGroup, WhenFull};
 
 pub use self::{
-    error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},
     futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, SettingError,
+    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, WaitError,
     channel_builder::{Offer, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
 };
 
 mod encoding;
-mod error;
 mod futures;
 mod member;
 mod sending;
@@ -93,7 +91,8 @@ mod sending;
 /// A lost member is no error of [`send`](Self::send). It is one of [`wait_acked`](Self::wait_acked) as
 /// soon as too few members are left for the quorum.
 pub struct Group<T: ?Sized, C = DefaultCodec> {
-    group: SendGroup<PeerAt>,
+    /// A peer is shared with the errors that name it, which so cost no allocation.
+    group: SendGroup<Arc<PeerAt>>,
     template: ChannelTemplate,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
@@ -124,7 +123,7 @@ impl Node {
     /// None: the settings are the node's, which were checked when it was made. A name or type
     /// that cannot be had is told by [`join`](Group::join).
     #[cfg(feature = "rkyv")]
-    pub fn group<T: ?Sized>(&self, name: &str) -> Result<Group<T>, SettingError>
+    pub fn group<T: ?Sized>(&self, name: &str) -> Result<Group<T>, OpenError>
     where
         crate::Rkyv: Codec<T>,
     {
@@ -137,9 +136,9 @@ impl<C> ChannelBuilder<C, &Node> {
     ///
     /// # Errors
     ///
-    /// [`SettingError`]: a setting is out of its range. A name or type that cannot be had is
+    /// [`OpenErrorKind::Setting`](crate::OpenErrorKind::Setting): a setting is out of its range. A name or type that cannot be had is
     /// told by [`join`](Group::join).
-    pub fn group<T: ?Sized>(self) -> Result<Group<T, C>, SettingError>
+    pub fn group<T: ?Sized>(self) -> Result<Group<T, C>, OpenError>
     where
         C: Codec<T>,
     {
@@ -185,7 +184,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session());
         let handle = channel.open_sender(message_version::<T, C>().map(Offer::of_one))?;
-        let Ok(member) = self.group.join(peer.at(), handle) else {
+        let Ok(member) = self.group.join(Arc::new(peer.at()), handle) else {
             unreachable!("a new end has no clone")
         };
         Ok(MemberId(member))
@@ -226,10 +225,10 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`FlushTimeout`] with a member that is not that far.
-    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), FlushTimeout> {
+    /// [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout) with a [member](WaitError::member) that is not that far.
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         let flushed = self.group.flush(Patience::at_most(timeout));
-        flushed.map_err(|peer| FlushTimeout { peer })
+        flushed.map_err(|peer| WaitError::of_flush(*peer))
     }
 
     /// Delivers everything that was sent to every member's engine, then ends all channels. Returns
@@ -262,9 +261,9 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`QuorumError::Lost`] as soon as too few members are left that may acknowledge it;
-    /// [`QuorumError::NotSent`] if there is no such message yet.
-    pub fn wait_acked(&mut self, sequence: Sequence, quorum: usize) -> Result<(), QuorumError> {
+    /// [`WaitErrorKind::NoQuorum`](crate::WaitErrorKind::NoQuorum) as soon as too few members are left that may acknowledge it;
+    /// [`WaitErrorKind::NotSent`](crate::WaitErrorKind::NotSent) if there is no such message yet.
+    pub fn wait_acked(&mut self, sequence: Sequence, quorum: usize) -> Result<(), WaitError> {
         self.wait_with(sequence, quorum, Patience::FOREVER)
     }
 
@@ -272,13 +271,13 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`QuorumError::Timeout`].
+    /// As [`wait_acked`](Self::wait_acked), and [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
         sequence: Sequence,
         quorum: usize,
         timeout: Duration,
-    ) -> Result<(), QuorumError> {
+    ) -> Result<(), WaitError> {
         self.wait_with(sequence, quorum, Patience::at_most(timeout))
     }
 
@@ -287,10 +286,10 @@ impl<T: ?Sized, C> Group<T, C> {
         sequence: Sequence,
         quorum: usize,
         patience: Patience,
-    ) -> Result<(), QuorumError> {
+    ) -> Result<(), WaitError> {
         let answer = self.group.wait_acknowledged(sequence, quorum, patience);
         let channel = self.template.name();
-        answer.map_err(|failure| QuorumError::of(channel, sequence, quorum, failure))
+        answer.map_err(|failure| WaitError::of_quorum(channel, sequence, quorum, failure))
     }
 }
 

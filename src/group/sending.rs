@@ -1,12 +1,12 @@
 //! Sending to a group.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 
-use super::{Group, GroupSendError, MemberId, encoding::Encoded};
-use crate::{PeerAt, Sender, Sequence};
+use super::{Group, MemberId, encoding::Encoded};
+use crate::{PeerAt, SendError, Sender, Sequence};
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// Takes in a sending end that may have been used already, whatever its channel's name and
@@ -46,7 +46,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// If its peer is one of another node.
     pub fn join_sender(&mut self, sender: Sender<T, C>) -> Result<MemberId, Sender<T, C>> {
         let peer = PeerAt::of(sender.handle.session().peer());
-        let joined = self.group.join(peer, sender.handle);
+        let joined = self.group.join(Arc::new(peer), sender.handle);
         joined.map(MemberId).map_err(Sender::new)
     }
 
@@ -71,10 +71,10 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`GroupSendError::NoMembers`] or [`GroupSendError::Failed`]; nothing was sent to
+    /// [`SendError`], with [`SendErrorKind::NoMembers`](crate::SendErrorKind::NoMembers) if there is nobody to send to; nothing was sent to
     /// anyone then. Members may have been dropped all the same.
     #[inline]
-    pub fn send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
+    pub fn send(&mut self, value: &T) -> Result<Sequence, SendError> {
         self.send_with(value, Patience::FOREVER)
     }
 
@@ -82,10 +82,12 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`GroupSendError::Full`] or [`GroupSendError::NotOpen`], with a member that it is so
-    /// of, while it may work later; else as [`send`](Self::send). Nothing was sent to anyone.
+    /// [`SendErrorKind::Full`](crate::SendErrorKind::Full) or
+    /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened), with the
+    /// [member](SendError::member) that is in the way, while it may work later; else as
+    /// [`send`](Self::send). Nothing was sent to anyone.
     #[inline]
-    pub fn try_send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
+    pub fn try_send(&mut self, value: &T) -> Result<Sequence, SendError> {
         self.send_with(value, Patience::None)
     }
 
@@ -94,18 +96,14 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// # Errors
     ///
     /// As [`try_send`](Self::try_send), when the time is up.
-    pub fn send_timeout(
-        &mut self,
-        value: &T,
-        timeout: Duration,
-    ) -> Result<Sequence, GroupSendError> {
+    pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<Sequence, SendError> {
         self.send_with(value, Patience::at_most(timeout))
     }
 
     #[inline]
-    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, GroupSendError> {
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendError> {
         self.group
             .send(&mut Encoded::<T, C>::new(value), patience)
-            .map_err(|failure| GroupSendError::of(self.template.name(), failure))
+            .map_err(|failure| SendError::of_group(self.template.name(), failure))
     }
 }

@@ -17,14 +17,17 @@ use std::{
 
 use ibex_codec::SlotWriter;
 use ibex_ring::parking::Patience;
-use ibex_transport::{channel::Abort, session::Interface};
+use ibex_transport::{
+    channel::{Abort, SendFailure},
+    session::Interface,
+};
 
 use super::{
     Stream,
     announcement::{Announcement, MOST_NAME_BYTES, Opening, Side, is_name, next_number},
     error,
 };
-use crate::{Peer, SendTimeoutError, Sender, Sequence};
+use crate::{Peer, Sender, Sequence};
 
 /// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
 /// accepted the stream.
@@ -62,7 +65,7 @@ pub fn connect(peer: &Peer, name: &str) -> io::Result<Stream> {
         .send(Some(NUMBER_BYTES), deadline, |slot| {
             announce(opening, stream, slot)
         });
-    let sequence = sent.map_err(|failure| error::of_connect(SendTimeoutError::of(failure)))?;
+    let sequence = sent.map_err(error::of_connect)?;
     let accepted = request.announcer.handle.wait_acked(sequence, deadline);
     accepted.map_err(error::of_acceptance)?;
     request.stream()
@@ -127,7 +130,7 @@ impl Request {
                 let (opening, stream) = (&mut self.opening, &mut self.stream);
                 let encode = |slot: &mut [_]| announce(opening, stream, slot);
                 let sent = handle.poll_send(context.waker(), Some(NUMBER_BYTES), encode);
-                let sent = ready!(sent).map_err(SendTimeoutError::Failed);
+                let sent = ready!(sent).map_err(SendFailure::from);
                 *self.sequence.insert(sent.map_err(error::of_connect)?)
             }
         };

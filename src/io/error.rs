@@ -3,10 +3,9 @@
 
 use std::io;
 
-use crate::{
-    CloseReason, EndCause, OpenError, OpenFailure, RecvError, RecvTimeoutError, SendError,
-    SendTimeoutError, WaitAckedError,
-};
+use ibex_transport::channel::{RecvError, RecvFailure, SendError, SendFailure, WaitAckedError};
+
+use crate::{CloseReason, EndCause, OpenError, OpenErrorKind};
 
 pub(super) fn of_recv(error: RecvError) -> io::Error {
     let kind = match &error {
@@ -20,13 +19,13 @@ pub(super) fn of_recv(error: RecvError) -> io::Error {
         RecvError::Memory(_) => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, error)
+    io::Error::new(kind, crate::RecvError::from(error))
 }
 
-pub(super) fn of_recv_timeout(error: RecvTimeoutError) -> io::Error {
-    match error {
-        RecvTimeoutError::Failed(error) => of_recv(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, late),
+pub(super) fn of_recv_timeout(failure: RecvFailure) -> io::Error {
+    match failure {
+        RecvFailure::Failed(error) => of_recv(error),
+        late => io::Error::new(io::ErrorKind::TimedOut, crate::RecvError::from(late)),
     }
 }
 
@@ -43,13 +42,13 @@ pub(super) fn of_send(error: SendError) -> io::Error {
         SendError::Memory(_) => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, error)
+    io::Error::new(kind, crate::SendError::from(error))
 }
 
-pub(super) fn of_send_timeout(error: SendTimeoutError) -> io::Error {
-    match error {
-        SendTimeoutError::Failed(error) => of_send(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, late),
+pub(super) fn of_send_timeout(failure: SendFailure) -> io::Error {
+    match failure {
+        SendFailure::Failed(error) => of_send(error),
+        late => io::Error::new(io::ErrorKind::TimedOut, crate::SendError::from(late)),
     }
 }
 
@@ -66,22 +65,22 @@ fn of_cause(cause: &EndCause) -> io::ErrorKind {
 
 /// An end of a stream cannot be opened here.
 pub(super) fn of_open(error: OpenError) -> io::Error {
-    let kind = match &error.reason {
-        OpenFailure::Name { .. } => io::ErrorKind::InvalidInput,
-        OpenFailure::AlreadyOpen => io::ErrorKind::AddrInUse,
-        OpenFailure::SessionOver => io::ErrorKind::ConnectionReset,
-        OpenFailure::NodeClosed => io::ErrorKind::ConnectionAborted,
-        OpenFailure::Memory(_) => io::ErrorKind::OutOfMemory,
+    let kind = match error.kind() {
+        OpenErrorKind::Name => io::ErrorKind::InvalidInput,
+        OpenErrorKind::AlreadyOpen => io::ErrorKind::AddrInUse,
+        OpenErrorKind::SessionOver => io::ErrorKind::ConnectionReset,
+        OpenErrorKind::NodeClosed => io::ErrorKind::ConnectionAborted,
+        OpenErrorKind::Memory => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }
 
 /// The listener was not there to take a stream in, or is gone.
-pub(super) fn of_connect(error: SendTimeoutError) -> io::Error {
-    match error {
-        SendTimeoutError::Failed(error) => refused(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, late),
+pub(super) fn of_connect(failure: SendFailure) -> io::Error {
+    match failure {
+        SendFailure::Failed(error) => refused(error),
+        late => io::Error::new(io::ErrorKind::TimedOut, crate::SendError::from(late)),
     }
 }
 
@@ -97,7 +96,6 @@ pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
             let refused = NotAccepted::Dropped(channel, peer);
             io::Error::new(io::ErrorKind::ConnectionRefused, refused)
         }
-        error => io::Error::other(error),
     }
 }
 
@@ -126,7 +124,7 @@ fn refused(error: SendError) -> io::Error {
         SendError::Encode(_) => return unopened(error),
         _ => return of_send(error),
     };
-    io::Error::new(kind, error)
+    io::Error::new(kind, crate::SendError::from(error))
 }
 
 /// The ends of a stream are opened while its announcement is encoded.

@@ -21,7 +21,7 @@ use super::{
     connecting::check_name,
     error,
 };
-use crate::{AcceptError, FanIn, FanInError, FanInEvent, Message, Node, OpenFailure, PeerAt};
+use crate::{AcceptError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt};
 
 /// Accepts byte streams of all present and future peers. It is the counterpart of a `TcpListener`,
 /// with a name in place of a port.
@@ -164,10 +164,12 @@ impl Listener {
                 // It has gone behind it.
                 None => message.ack(),
             },
-            FanInEvent::Lost(_, FanInError::Open(error)) => return Err(error::of_open(error)),
-            FanInEvent::Lost(peer, FanInError::Recv(error)) => {
-                tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
-            }
+            FanInEvent::Lost(peer, error) => match error.into_open_error() {
+                Ok(error) => return Err(error::of_open(error)),
+                Err(error) => {
+                    tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
+                }
+            },
             FanInEvent::Joined(_) | FanInEvent::Ended(_) => {}
         }
         Ok(())
@@ -187,7 +189,7 @@ impl Listener {
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }
             // The peer is gone, or says a number twice.
-            Err(error) if error.reason.is_end() || error.reason == OpenFailure::AlreadyOpen => {
+            Err(error) if error.is_end() || error.kind() == OpenErrorKind::AlreadyOpen => {
                 held.message.ack();
                 Ok(None)
             }

@@ -8,10 +8,10 @@ use std::{
 
 use ibex_codec::Raw;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
+use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure};
 
 use super::{Stream, WriteHalf, announcement::Side, error};
-use crate::{Peer, Receiver, RecvTimeoutError};
+use crate::{Peer, Receiver};
 
 /// The half of a [`Stream`] that reads. See [`Stream::into_split`].
 ///
@@ -177,9 +177,9 @@ impl ReadHalf {
         }
         let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
         while self.has_to_wait()? {
-            match self.handle.receive(patience).map_err(RecvTimeoutError::of) {
+            match self.handle.receive(patience) {
                 Ok(message) => self.begin(message),
-                Err(RecvTimeoutError::Failed(error)) => self.take_in(Err(error))?,
+                Err(RecvFailure::Failed(error)) => self.take_in(Err(error))?,
                 Err(late) => return Err(error::of_recv_timeout(late)),
             }
         }

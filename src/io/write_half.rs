@@ -12,7 +12,7 @@ use ibex_ring::parking::Patience;
 use ibex_transport::channel::{Abort, SendHandle};
 
 use super::{announcement::Side, error};
-use crate::{CloseReason, Peer, SendTimeoutError, Sender};
+use crate::{CloseReason, Peer, Sender};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).
@@ -111,8 +111,7 @@ impl WriteHalf {
         }
         let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
         let sent = handle.send(Some(bytes), patience, |slot| put(from, bytes, slot));
-        sent.map(|_| bytes)
-            .map_err(|failure| error::of_send_timeout(SendTimeoutError::of(failure)))
+        sent.map(|_| bytes).map_err(error::of_send_timeout)
     }
 
     /// Lets out what was written, where the program turns the engine.

@@ -4,11 +4,11 @@ use std::error::Error;
 
 use ibex_protocol::format::control::CloseReason;
 use ibex_transport::{
-    channel::{SendError, SendFailure},
+    channel::SendFailure,
     session::{Disconnected, EndCause},
 };
 
-use crate::Sequence;
+use crate::{SendError, Sequence};
 
 /// A log was not sent to its end, or is not acknowledged up to a position. Messages that were sent
 /// stay sent, and the next call goes on behind them.
@@ -96,7 +96,7 @@ impl Ended {
 /// The words of an attempt that did not send, if later ones may.
 pub(super) fn why_not_yet(failure: SendFailure) -> Result<String, SendError> {
     match failure {
-        SendFailure::Failed(error) => Err(error),
+        SendFailure::Failed(error) => Err(error.into()),
         SendFailure::TimedOut(full) => Ok(full.to_string()),
         SendFailure::NotOpenInTime(missing) => Ok(missing.to_string()),
         SendFailure::Full => Ok("the channel is full".to_owned()),

@@ -14,7 +14,7 @@ use std::{fmt, task::Poll, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{SendError, SendFailure, WaitAckedError};
+use ibex_transport::channel::{SendError, SendFailure};
 
 pub use self::{
     error::LogError,
@@ -27,7 +27,8 @@ use self::{
     source::Waiting,
 };
 use crate::{
-    Peer, Sender, Sequence, ToAddress, UntilAcked, address, discovery::Peers, message::DefaultCodec,
+    Peer, Sender, Sequence, ToAddress, UntilAcked, WaitError, WaitErrorKind, address,
+    discovery::Peers, message::DefaultCodec,
 };
 
 /// Sends a log that the program keeps, and goes on after a restart of the far end.
@@ -279,7 +280,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 return Ok(());
             };
             let waited = channel.handle.wait_acked(message, patience);
-            self.waited(log, waited)?;
+            self.waited(log, waited.map_err(WaitError::from))?;
         }
     }
 
@@ -410,7 +411,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 Ended::ForGood => {}
             }
         }
-        Err(error.into())
+        Err(LogError::Send(error.into()))
     }
 
     /// Takes the channel away. Its last counts are the most that will ever be known of it.
@@ -439,20 +440,22 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     fn waited<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        waited: Result<(), WaitAckedError>,
+        waited: Result<(), WaitError>,
     ) -> Result<(), LogError> {
         match waited {
             Ok(()) => Ok(()),
-            Err(WaitAckedError::Failed(error)) => self.failed(error),
             // What the far end dropped it does not have: it says where it goes on. That its channel
             // ends here is no end of the log.
-            Err(WaitAckedError::Unacknowledged { .. }) => {
+            Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
                 if let Some(channel) = self.leave_channel() {
                     channel.abort();
                 }
                 Ok(())
             }
-            Err(error) => Err(self.timed_out(log, &error.to_string())),
+            Err(error) => match error.into_failed() {
+                Ok(error) => self.failed(error),
+                Err(late) => Err(self.timed_out(log, &late.to_string())),
+            },
         }
     }
 

@@ -78,7 +78,7 @@ impl<'a, N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Future
         let sender = this.sender.take().expect("it was ready before");
         match sender.handle.poll_opened(context.waker()) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(sender.open())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             Poll::Pending => {
                 this.sender = Some(sender);
                 Poll::Pending

@@ -6,16 +6,16 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError, SendHandle},
+    channel::{RawMessage, ReceiveHandle, SendHandle},
     session::Counts,
 };
 
 pub use self::futures::VersionedOpenedAsync;
 use crate::{
-    ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvTimeoutError, SendTimeoutError,
-    Sender, Sequence, TryRecvError,
+    ChannelBuilder, Message, OpenError, Receiver, RecvError, RecvErrorKind, SendError, Sender,
+    Sequence,
     channel_builder::{Offer, message_version},
-    error::recv_error,
+    error::OpenFailure,
     message::DefaultCodec,
     receiver,
 };
@@ -95,8 +95,8 @@ mod futures;
 /// again.
 ///
 /// Both versions use the channel's one codec. They may differ in everything else, alignment
-/// included. Two types with the same structure are refused with [`OpenFailure::SameVersions`]. Ends
-/// that know no version in common get a [`SchemaMismatch`](crate::SchemaMismatch), which shows both
+/// included. Two types with the same structure are refused with [`OpenErrorKind::SameVersions`]. Ends
+/// that know no version in common get a [`Mismatch`](crate::SendErrorKind::Mismatch), which shows both
 /// lists, at either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions<N, O> {
@@ -149,7 +149,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
+    /// [`OpenError`], as there, and with [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions).
     pub fn sender(self) -> Result<VersionedSender<N, O, C>, OpenError> {
         let handle = self.channel.open_sender(Self::offer())?;
         Ok(VersionedSender::new(handle))
@@ -159,7 +159,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
+    /// [`OpenError`], as there, and with [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions).
     pub fn receiver(self) -> Result<VersionedReceiver<N, O, C>, OpenError> {
         let handle = self.channel.open_receiver(Self::offer())?;
         Ok(VersionedReceiver {
@@ -207,19 +207,17 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`SendTimeoutError::NotOpen`] if the peer has not opened its end within `timeout`;
-    /// [`SendTimeoutError::Failed`] if it has not within `open_timeout`, knows neither
-    /// version, or the session has ended.
+    /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) if the peer has not opened its
+    /// end within `timeout` ([`is_transient`](SendError::is_transient)) or `open_timeout`; another
+    /// kind if it knows neither version, or the session has ended.
     #[inline]
     #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
     pub fn opened(
         &mut self,
         timeout: Duration,
-    ) -> Result<Versions<&mut Sender<N, C>, &mut Sender<O, C>>, SendTimeoutError> {
+    ) -> Result<Versions<&mut Sender<N, C>, &mut Sender<O, C>>, SendError> {
         if self.handle.settled().is_none() {
-            self.handle
-                .opened(Patience::at_most(timeout))
-                .map_err(SendTimeoutError::of)?;
+            self.handle.opened(Patience::at_most(timeout))?;
         }
         Ok(self.open())
     }
@@ -285,7 +283,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     pub fn next(&mut self) -> Result<Option<VersionedMessage<N, O, C>>, RecvError> {
         match self.recv() {
             Ok(message) => Ok(Some(message)),
-            Err(RecvError::Ended) => Ok(None),
+            Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -294,10 +292,10 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next); the orderly end is [`RecvError::Ended`].
+    /// As [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
     #[inline]
     pub fn recv(&mut self) -> Result<VersionedMessage<N, O, C>, RecvError> {
-        let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
+        let raw = self.handle.receive(Patience::FOREVER)?;
         self.open(raw)
     }
 
@@ -305,24 +303,24 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`TryRecvError`], as there.
+    /// [`RecvError`], as there.
     #[inline]
-    pub fn try_recv(&mut self) -> Result<VersionedMessage<N, O, C>, TryRecvError> {
+    pub fn try_recv(&mut self) -> Result<VersionedMessage<N, O, C>, RecvError> {
         let received = self.handle.receive(Patience::None);
-        Ok(self.open(received.map_err(TryRecvError::of)?)?)
+        self.open(received?)
     }
 
     /// Returns the next message, waiting for up to `timeout`, as [`Receiver::recv_timeout`] does.
     ///
     /// # Errors
     ///
-    /// [`RecvTimeoutError`], as there.
+    /// [`RecvError`], as there.
     pub fn recv_timeout(
         &mut self,
         timeout: Duration,
-    ) -> Result<VersionedMessage<N, O, C>, RecvTimeoutError> {
+    ) -> Result<VersionedMessage<N, O, C>, RecvError> {
         let received = self.handle.receive(Patience::at_most(timeout));
-        Ok(self.open(received.map_err(RecvTimeoutError::of)?)?)
+        self.open(received?)
     }
 
     /// Waits until the peer has opened its end, and the version is settled, for up to
@@ -330,11 +328,11 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`RecvTimeoutError`], as [`Receiver::opened`].
-    pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
+    /// [`RecvError`], as [`Receiver::opened`].
+    pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvError> {
         self.handle
             .opened(Patience::at_most(timeout))
-            .map_err(RecvTimeoutError::of)
+            .map_err(RecvError::from)
     }
 
     /// Returns the receiver of the version that was settled, in place of this handle. Messages that

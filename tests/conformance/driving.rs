@@ -3,7 +3,7 @@
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
-use ibex::{Driver, Message, Node, Peer, Raw, RecvError, TryRecvError};
+use ibex::{Driver, Message, Node, Peer, Raw, RecvErrorKind};
 use rustix::{
     buffer::spare_capacity,
     event::{
@@ -270,8 +270,8 @@ fn own_event_loop(stage: &mut Stage) {
                         payload::check(received, &message);
                         message.ack();
                     }
-                    Err(TryRecvError::Empty | TryRecvError::NotOpen) => edges.next(&node),
-                    Err(TryRecvError::Failed(RecvError::Ended)) => break,
+                    Err(error) if error.is_transient() => edges.next(&node),
+                    Err(error) if error.kind() == RecvErrorKind::Ended => break,
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -310,16 +310,18 @@ fn taken_in_by_another_end(stage: &mut Stage) {
             let edges = Edges::of(&node);
             for round in 1..=rounds {
                 while node.poll() {}
-                assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
+                assert!(
+                    matches!(first.try_recv(), Err(error) if error.kind() == RecvErrorKind::Empty)
+                );
                 stage.tell("looked");
                 assert_eq!(stage.hear_any(), "sent");
                 let nothing = second.try_recv().expect_err("nobody sends");
-                assert!(matches!(nothing, TryRecvError::Empty), "{nothing}");
+                assert!(nothing.kind() == RecvErrorKind::Empty, "{nothing}");
                 let message = loop {
                     edges.next(&node);
                     match first.try_recv() {
                         Ok(message) => break message,
-                        Err(TryRecvError::Empty) => {}
+                        Err(error) if error.kind() == RecvErrorKind::Empty => {}
                         Err(error) => panic!("{error}"),
                     }
                 };
@@ -365,7 +367,9 @@ fn taken_in_by_a_guard(stage: &mut Stage) {
             for round in 1..=rounds {
                 let held = second.recv().expect("a message");
                 while node.poll() {}
-                assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
+                assert!(
+                    matches!(first.try_recv(), Err(error) if error.kind() == RecvErrorKind::Empty)
+                );
                 while node.poll() {}
                 stage.tell("looked");
                 assert_eq!(stage.hear_any(), "sent");
@@ -374,7 +378,7 @@ fn taken_in_by_a_guard(stage: &mut Stage) {
                     edges.next(&node);
                     match first.try_recv() {
                         Ok(message) => break message,
-                        Err(TryRecvError::Empty) => {}
+                        Err(error) if error.kind() == RecvErrorKind::Empty => {}
                         Err(error) => panic!("{error}"),
                     }
                 };
@@ -481,7 +485,7 @@ fn busy_recv(out: &mut BytesReceiver) -> Message<[u8], Raw> {
     loop {
         match out.try_recv() {
             Ok(message) => return message,
-            Err(TryRecvError::Empty | TryRecvError::NotOpen) => {}
+            Err(error) if error.is_transient() => {}
             Err(error) => panic!("{error}"),
         }
     }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibex::{
-    AcceptError, CloseReason, Codec, Disconnected, Driver, EndCause, Fabric, Raw, RecvError,
-    SendError, TryRecvError, TrySendError, WaitAckedError,
+    AcceptError, CloseReason, Codec, Counts, Driver, EndCause, Fabric, Raw, RecvError,
+    RecvErrorKind, SendError, SendErrorKind, WaitErrorKind,
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
 };
 
@@ -83,37 +83,33 @@ fn assert_left(cause: EndCause) {
 }
 
 /// Panics unless the peer is known to have ended: its kernel is ours, which knows.
-fn assert_died(end: &Disconnected) {
+fn assert_died(cause: Option<&EndCause>) {
     assert!(
-        matches!(end.cause, EndCause::PeerGone { certain: true, .. }),
-        "{end}"
+        matches!(cause, Some(EndCause::PeerGone { certain: true, .. })),
+        "{cause:?}"
     );
 }
 
 /// Goes on behind message `sent` until the channel is no more; the last message that was
 /// accepted, and the error.
-fn stream_until_refused(sender: &mut BytesSender, mut sent: u64) -> (u64, Disconnected) {
+fn stream_until_refused(sender: &mut BytesSender, mut sent: u64) -> (u64, SendError, Counts) {
     loop {
         match sender.send(&payload::numbered(sent + 1, 1000)) {
             Ok(sequence) => sent = sequence,
-            Err(SendError::Disconnected(error)) => return (sent, *error),
-            Err(other) => panic!("not a disconnection: {other}"),
+            Err(error) => {
+                let counts = error.counts().expect("a disconnection");
+                return (sent, error, counts);
+            }
         }
     }
 }
 
 fn cause_of_send(error: SendError) -> EndCause {
-    match error {
-        SendError::Disconnected(error) => error.cause,
-        other => panic!("not a disconnection: {other}"),
-    }
+    error.cause().expect("a disconnection").clone()
 }
 
 fn cause_of_recv(error: RecvError) -> EndCause {
-    match error {
-        RecvError::Disconnected(error) => error.cause,
-        other => panic!("not a disconnection: {other}"),
-    }
+    error.cause().expect("a disconnection").clone()
 }
 
 /// A program that sends 1000 messages and returns from `main` at once: all arrive.
@@ -148,7 +144,7 @@ fn sender_first(stage: &mut Stage) {
             assert_all_come(&mut receiver, 100);
             assert!(matches!(
                 receiver.try_recv(),
-                Err(TryRecvError::Failed(RecvError::Ended))
+                Err(error) if error.kind() == RecvErrorKind::Ended
             ));
             assert!(!peer.is_gone());
             stage.tell("done");
@@ -162,18 +158,15 @@ fn receiver_first(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "ends");
-            let (sent, error) = stream_until_refused(&mut sender, 0);
-            assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::Dropped));
-            assert_eq!(error.counts.sent, sent);
-            assert!(
-                (10..=sent).contains(&error.counts.received),
-                "{}",
-                error.counts
-            );
-            assert_eq!(error.counts.acknowledged, 10);
+            let (sent, error, counts) = stream_until_refused(&mut sender, 0);
+            let cause = EndCause::PeerClosed(CloseReason::Dropped);
+            assert_eq!(error.cause(), Some(&cause));
+            assert_eq!(counts.sent, sent);
+            assert!((10..=sent).contains(&counts.received), "{}", counts);
+            assert_eq!(counts.acknowledged, 10);
             assert!(matches!(
                 sender.try_send(b"more"),
-                Err(TrySendError::Failed(_))
+                Err(error) if !error.is_transient()
             ));
             assert!(!peer.is_gone());
             stage.tell("done");
@@ -477,11 +470,11 @@ fn close_interrupts(stage: &mut Stage) {
             let error = full.send(b"one too many").expect_err("nobody reads");
             assert_eq!(cause_of_send(error), EndCause::NodeClosed);
         }),
-        Box::new(|| match unacknowledged.wait_acked(1) {
-            Err(WaitAckedError::Failed(error)) => {
-                assert_eq!(cause_of_send(error), EndCause::NodeClosed);
-            }
-            other => panic!("nobody acknowledges: {other:?}"),
+        Box::new(|| {
+            let error = unacknowledged
+                .wait_acked(1)
+                .expect_err("nobody acknowledges");
+            assert_eq!(error.cause(), Some(&EndCause::NodeClosed));
         }),
         Box::new(|| {
             let error = pending.send(b"early").expect_err("nobody opens");
@@ -609,13 +602,12 @@ fn sender_killed(stage: &mut Stage) {
             }
             stage.kill_other();
             let (last, end) = receive_to_the_end(&mut receiver);
-            let RecvError::Disconnected(error) = end.expect_err("killed") else {
-                panic!("not a disconnection");
-            };
-            assert_died(&error);
-            assert_eq!(error.counts.received, last, "{error}");
-            assert_eq!(error.counts.released, last, "{error}");
-            assert_eq!(error.counts.acknowledged, 2000, "{error}");
+            let error = end.expect_err("killed");
+            assert_died(error.cause());
+            let counts = error.counts().expect("a disconnection");
+            assert_eq!(counts.received, last, "{error}");
+            assert_eq!(counts.released, last, "{error}");
+            assert_eq!(counts.acknowledged, 2000, "{error}");
             assert!(receiver.recv().is_err(), "and it stays so");
             assert!(peer.is_gone());
         }
@@ -649,11 +641,10 @@ fn sender_killed_in_large(stage: &mut Stage) {
             stage.kill_other();
             let (last, end) = receive_to_the_end(&mut receiver);
             assert!(last >= 5);
-            let RecvError::Disconnected(end) = end.expect_err("killed") else {
-                panic!("not a disconnection");
-            };
-            assert_died(&end);
-            assert_eq!(end.counts.received, last, "nothing more is handed out");
+            let end = end.expect_err("killed");
+            assert_died(end.cause());
+            let counts = end.counts().expect("a disconnection");
+            assert_eq!(counts.received, last, "nothing more is handed out");
         }
     }
 }
@@ -668,23 +659,23 @@ fn receiver_killed(stage: &mut Stage) {
             send_all(&mut sender, 100, |_| 1000);
             sender.wait_acked(100).expect("acknowledged");
             stage.kill_other();
-            let (sent, error) = stream_until_refused(&mut sender, 100);
-            assert_died(&error);
-            assert_eq!(error.counts.sent, sent);
-            assert!((100..=sent).contains(&error.counts.received), "{error}");
-            assert!((100..=sent).contains(&error.counts.acknowledged), "{error}");
+            let (sent, error, counts) = stream_until_refused(&mut sender, 100);
+            assert_died(error.cause());
+            assert_eq!(counts.sent, sent);
+            assert!((100..=sent).contains(&counts.received), "{error}");
+            assert!((100..=sent).contains(&counts.acknowledged), "{error}");
             // What was not taken is not delivered, whatever carried it.
-            let all_received = error.counts.received == sent;
+            let all_received = counts.received == sent;
             assert_eq!(sender.flush().is_ok(), all_received, "{error}");
             // Sending after the peer has gone, and waiting for what will not come.
             assert!(matches!(
                 sender.send(b"late"),
-                Err(SendError::Disconnected(_))
+                Err(error) if error.kind() == SendErrorKind::Disconnected
             ));
             sender.wait_acked(100).expect("acknowledged before");
             assert!(matches!(
                 sender.wait_acked(sent + 1),
-                Err(WaitAckedError::Failed(_))
+                Err(error) if error.kind() == WaitErrorKind::Disconnected
             ));
             assert!(
                 peer.channel("late")

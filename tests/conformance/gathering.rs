@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, fs, task::Poll};
 
 use futures_util::StreamExt;
 use ibex::{
-    Counts, FanIn, FanInEvent, Message, Node, Peer, PeerAt, Raw, RecvError, Select, Selectable,
-    TryRecvError,
+    Counts, FanIn, FanInEvent, Message, Node, Peer, PeerAt, Raw, RecvErrorKind, Select, Selectable,
 };
 
 use crate::common::{
@@ -210,7 +209,7 @@ fn fan_in_among_others(stage: &mut Stage) {
                         other => panic!("{other:?}"),
                     },
                     _ => match commands.try_recv() {
-                        Err(TryRecvError::Failed(RecvError::Ended)) => commands_end = true,
+                        Err(error) if error.kind() == RecvErrorKind::Ended => commands_end = true,
                         other => panic!("{other:?}"),
                     },
                 }

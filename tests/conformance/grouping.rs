@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibex::{
-    ChannelBuilder, CloseReason, EndCause, Fabric, Group, GroupSendError, LossReason, MemberId,
-    Node, Peer, QuorumError, Raw, RecvError, WhenFull,
+    ChannelBuilder, CloseReason, EndCause, Fabric, Group, MemberId, Node, Peer, Raw, RecvErrorKind,
+    SendErrorKind, WaitErrorKind, WhenFull,
 };
 
 use crate::common::{
@@ -90,7 +90,7 @@ fn acknowledging(mut receiver: BytesReceiver, first: u64, node: Node) -> JoinHan
                     message.ack();
                     next += 1;
                 }
-                Err(RecvError::Ended) => return (next - 1, node),
+                Err(error) if error.kind() == RecvErrorKind::Ended => return (next - 1, node),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -173,26 +173,29 @@ fn group_quorum(stage: &mut Stage) {
             }
             assert_eq!((group.acked(2), group.acked(3)), (rounds, 0));
             let timed_out = group.wait_acked_timeout(1, 3, MOMENT);
-            let Err(QuorumError::Timeout(lack)) = timed_out else {
+            let Err(lack) = timed_out else {
                 panic!("{timed_out:?}")
             };
-            assert_eq!((lack.needed, &lack.able[..]), (3, &[peers[0].at()][..]));
-            assert_eq!(lack.acknowledged, [peers[1].at(), peers[2].at()]);
+            assert_eq!(
+                (lack.needed(), lack.able()),
+                (Some(3), &[peers[0].at()][..])
+            );
+            assert_eq!(lack.acknowledged(), [peers[1].at(), peers[2].at()]);
             let unsent = group.wait_acked(rounds + 1, 1);
             assert!(
-                matches!(unsent, Err(QuorumError::NotSent { .. })),
+                matches!(&unsent, Err(error) if error.kind() == WaitErrorKind::NotSent),
                 "{unsent:?}"
             );
             group.wait_acked(0, 3).expect("nothing to wait for");
 
             // It wakes up when the third drops a message, though nobody acknowledged any.
             stage.tell("drop");
-            let Err(QuorumError::Lost(lost)) = group.wait_acked(rounds, 3) else {
+            let Err(lost) = group.wait_acked(rounds, 3) else {
                 panic!("the third never will")
             };
-            assert_eq!(lost.unable, [peers[0].at()]);
-            assert_eq!(lost.acknowledged, [peers[1].at(), peers[2].at()]);
-            assert!(lost.able.is_empty() && lost.gone.is_empty(), "{lost}");
+            assert_eq!(lost.unable(), [peers[0].at()]);
+            assert_eq!(lost.acknowledged(), [peers[1].at(), peers[2].at()]);
+            assert!(lost.able().is_empty() && lost.gone().is_empty(), "{lost}");
             stage.tell("done");
             drop(group);
         }
@@ -230,19 +233,19 @@ fn group_full(stage: &mut Stage) {
                 let full = group.try_send(&lost).expect_err("no room");
                 assert!(full.is_transient(), "{full}");
                 assert!(
-                    matches!(full, GroupSendError::Full { peer } if peer == slow),
+                    full.kind() == SendErrorKind::Full && full.member() == Some(slow),
                     "{full}"
                 );
             }
             let full = group.send_timeout(&lost, MOMENT).expect_err("no room");
             assert!(
-                matches!(full, GroupSendError::Full { peer } if peer == slow),
+                full.kind() == SendErrorKind::Full && full.member() == Some(slow),
                 "{full}"
             );
             let large = vec![0; 3 << 20];
             let full = group.send_timeout(&large, MOMENT).expect_err("no room");
             assert!(
-                matches!(full, GroupSendError::Full { peer } if peer == slow),
+                full.kind() == SendErrorKind::Full && full.member() == Some(slow),
                 "{full}"
             );
             let member = group.members().pop().expect("three");
@@ -295,20 +298,20 @@ fn group_drops_the_slow(stage: &mut Stage) {
                 let next = payload::numbered(WINDOW + 1, 100);
                 if patience > Duration::ZERO {
                     let full = group.try_send(&next).expect_err("for a moment");
-                    assert!(matches!(full, GroupSendError::Full { peer } if peer == slow));
+                    assert!(full.kind() == SendErrorKind::Full && full.member() == Some(slow));
                 }
                 assert_eq!(group.send(&next).expect("sent"), WINDOW + 1);
                 let lost = group.next_lost().expect("one");
                 assert_eq!((lost.id, lost.peer), (ids[0], slow));
-                assert!(matches!(lost.reason, LossReason::Full(time) if time >= patience));
+                assert!(lost.reason.full_for().is_some_and(|time| time >= patience));
                 assert_eq!((lost.counts.sent, lost.counts.acknowledged), (WINDOW, 0));
                 assert!(group.next_lost().is_none(), "told once");
                 assert_eq!(group.members().len(), 2);
                 group.wait_acked(WINDOW + 1, 2).expect("the others");
-                let Err(QuorumError::Lost(lost)) = group.wait_acked(WINDOW, 3) else {
+                let Err(lost) = group.wait_acked(WINDOW, 3) else {
                     panic!("one was dropped")
                 };
-                assert_eq!(lost.gone, [slow], "{lost}");
+                assert_eq!(lost.gone(), [slow], "{lost}");
                 assert!(group.close().is_empty(), "it was told");
             }
             stage.tell("read");
@@ -340,11 +343,12 @@ fn group_drops_the_slow(stage: &mut Stage) {
                 for sequence in 1..=WINDOW {
                     payload::check(sequence, &receiver.recv().expect("it was sent"));
                 }
-                let Err(RecvError::Disconnected(error)) = receiver.recv() else {
+                let Err(error) = receiver.recv() else {
                     panic!("an orderly end")
                 };
-                assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::NoRoom));
-                assert_eq!(error.counts.received, WINDOW);
+                let cause = EndCause::PeerClosed(CloseReason::NoRoom);
+                assert_eq!(error.cause(), Some(&cause));
+                assert_eq!(error.counts().map(|counts| counts.received), Some(WINDOW));
             }
             stage.tell("read");
             for other in others {
@@ -439,10 +443,10 @@ fn group_catches_up(stage: &mut Stage) {
             group.wait_acked(2 * part, MEMBERS).expect("all three");
             assert_eq!(group.acked(MEMBERS), 2 * part);
             // It has them all, but those of before not as a member.
-            let Err(QuorumError::Lost(lost)) = group.wait_acked(part, MEMBERS) else {
+            let Err(lost) = group.wait_acked(part, MEMBERS) else {
                 panic!("only two were sent it")
             };
-            assert_eq!(lost.unable, [peers[2].at()], "{lost}");
+            assert_eq!(lost.unable(), [peers[2].at()], "{lost}");
 
             let mut left = group.leave(late).expect("a member");
             send(&mut group, 3 * part);
@@ -507,15 +511,13 @@ fn group_member_killed(stage: &mut Stage) {
             let lost = group.next_lost().expect("the killed one");
             assert_eq!(lost.peer, killed.at());
             assert_eq!(lost.counts.sent, WINDOW, "{lost}");
-            let LossReason::Disconnected(error) = &lost.reason else {
-                panic!("{lost}")
-            };
-            assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{lost}");
-            let Err(QuorumError::Lost(lost)) = group.wait_acked(WINDOW, 3) else {
+            let cause = lost.reason.cause();
+            assert!(matches!(cause, Some(EndCause::PeerGone { .. })), "{lost}");
+            let Err(lost) = group.wait_acked(WINDOW, 3) else {
                 panic!("one is gone")
             };
-            assert_eq!(lost.gone, [killed.at()], "{lost}");
-            assert_eq!(lost.acknowledged.len(), 2, "{lost}");
+            assert_eq!(lost.gone(), [killed.at()], "{lost}");
+            assert_eq!(lost.acknowledged().len(), 2, "{lost}");
             assert!(group.close().is_empty(), "it was told");
             // All nodes of this process end beside each other: a caller answers a goodbye only
             // while its own is closed.

@@ -3,9 +3,7 @@
 
 use std::{sync::mpsc, thread};
 
-use ibex::{
-    ConnectErrorKind, Message, Node, OpenFailure, Peer, Raw, SendError, SendTimeoutError, Sender,
-};
+use ibex::{ConnectErrorKind, Message, Node, OpenErrorKind, Peer, Raw, SendErrorKind, Sender};
 use ibex_bootstrap::{DialError, HandshakeError, SessionLimit, negotiate::End};
 
 use crate::common::{
@@ -35,7 +33,7 @@ fn too_many_channels(stage: &mut Stage) {
     let one_more = || peer.channel("one more").codec::<Raw>().sender::<[u8]>();
     let is_refused = || {
         let error = one_more().expect_err("above the smaller limit");
-        assert_eq!(error.reason, OpenFailure::TooMany { limit: 8 });
+        assert_eq!(error.kind(), OpenErrorKind::TooMany);
         assert!(error.to_string().contains("max_channels"), "{error}");
     };
     let _ends: Vec<_> = (0..7).map(open).collect();
@@ -250,9 +248,13 @@ fn as_many_unreleased(stage: &mut Stage) {
 /// The channel has no room, and the error says which setting gives it more.
 fn assert_full(sender: &mut Sender<[u8], Raw>, message: &[u8], setting: &str) {
     let error = sender.send_timeout(message, 10 * MOMENT);
-    let Err(SendTimeoutError::Timeout(full)) = &error else {
-        panic!("{} bytes: {error:?}", message.len());
-    };
+    let full = error.expect_err("no room");
+    assert_eq!(
+        full.kind(),
+        SendErrorKind::Timeout,
+        "{} bytes: {full}",
+        message.len()
+    );
     let advice = format!("raise {setting}");
     assert!(full.to_string().contains(&advice), "{full}");
 }
@@ -264,11 +266,10 @@ fn too_long_for_the_node(stage: &mut Stage) {
     let (node, peer) = stage.meet_as(|builder| builder.memory_limit(limit + 1));
     if stage.is_dialer() {
         let mut sender = sender(&peer, "wal");
-        let error = sender.send(&vec![7; limit as usize + 1]);
-        let Err(SendError::TooLong(error)) = error else {
-            panic!("{error:?}");
-        };
-        assert_eq!(error.limit, limit);
+        let error = sender
+            .send(&vec![7; limit as usize + 1])
+            .expect_err("too long");
+        assert_eq!(error.limit(), Some(limit), "{error}");
         let advice = "raise max_message_bytes there, or memory_limit";
         assert!(error.to_string().contains(advice), "{error}");
         let last = sender.send(&vec![7; limit as usize]).expect("sent");

@@ -6,8 +6,8 @@ use std::{
 };
 
 use ibex::{
-    ChannelState, ChannelStats, EndCause, Event, Node, NodeStats, Peer, Raw, Role,
-    SendTimeoutError, SessionState, TrySendError,
+    ChannelState, ChannelStats, EndCause, Event, Node, NodeStats, Peer, Raw, Role, SendErrorKind,
+    SessionState,
 };
 
 use crate::common::{
@@ -48,7 +48,7 @@ fn stats(stage: &mut Stage) {
                     Err(error) => break error,
                 }
             };
-            assert!(matches!(full, SendTimeoutError::Timeout(_)), "{full}");
+            assert!(full.kind() == SendErrorKind::Timeout, "{full}");
             assert_eq!(sent, 1 + WINDOW);
             let stats = channel_of(&node, "full");
             assert_eq!((stats.end, stats.state), (Role::Sender, ChannelState::Open));
@@ -342,7 +342,7 @@ fn stall_of_who_tries(stage: &mut Stage) {
                 loop {
                     let sent = match sender.try_send(b"a few bytes") {
                         Ok(_) => true,
-                        Err(TrySendError::Full) => false,
+                        Err(error) if error.kind() == SendErrorKind::Full => false,
                         Err(error) => panic!("{error}"),
                     };
                     if done(events.try_next(), sent) {

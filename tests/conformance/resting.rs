@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Driver, Node, Raw, Receiver, RecvError, Sender, TryRecvError};
+use ibex::{Driver, Node, Raw, Receiver, RecvErrorKind, Sender};
 
 use crate::common::{
     scenario::{Scenario, Side},
@@ -172,8 +172,8 @@ fn take_all(receiver: &mut Receiver<[u8], Raw>, received: &mut u64) -> bool {
                 *received += 1;
                 assert_eq!(message[..], received.to_le_bytes());
             }
-            Err(TryRecvError::Empty | TryRecvError::NotOpen) => return true,
-            Err(TryRecvError::Failed(RecvError::Ended)) => return false,
+            Err(error) if error.is_transient() => return true,
+            Err(error) if error.kind() == RecvErrorKind::Ended => return false,
             Err(error) => panic!("{error}"),
         }
     }

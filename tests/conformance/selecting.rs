@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ibex::{Pod, Raw, Receiver, RecvError, Select, Selectable, TryRecvError};
+use ibex::{Pod, Raw, Receiver, RecvErrorKind, Select, Selectable};
 
 use crate::common::{
     payload,
@@ -54,7 +54,7 @@ fn select_types(stage: &mut Stage) {
                             payload::check(message.sequence(), &message);
                             false
                         }
-                        Err(TryRecvError::Failed(RecvError::Ended)) => true,
+                        Err(error) if error.kind() == RecvErrorKind::Ended => true,
                         Err(error) => panic!("{error}"),
                     },
                     _ => match numbers.try_recv() {
@@ -62,7 +62,7 @@ fn select_types(stage: &mut Stage) {
                             assert_eq!(*message, message.sequence());
                             false
                         }
-                        Err(TryRecvError::Failed(RecvError::Ended)) => true,
+                        Err(error) if error.kind() == RecvErrorKind::Ended => true,
                         Err(error) => panic!("{error}"),
                     },
                 };
@@ -171,7 +171,7 @@ fn select_large(stage: &mut Stage) {
                         payload::check(taken[ready], &message);
                     }
                     // The other one has more to come.
-                    Err(TryRecvError::Failed(RecvError::Ended)) => {
+                    Err(error) if error.kind() == RecvErrorKind::Ended => {
                         assert_eq!(taken[ready], 4);
                         std::thread::sleep(Duration::from_millis(1));
                     }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Fabric, NodeBuilder, Peer, SendTimeoutError};
+use ibex::{Fabric, NodeBuilder, Peer, SendErrorKind};
 
 use crate::common::{
     payload,
@@ -59,7 +59,8 @@ fn press(stage: &Stage, peer: &Peer) {
     let until = Instant::now() + at_length(stage, 10);
     while Instant::now() < until {
         match out.send_timeout(&next(&out), MOMENT) {
-            Ok(_) | Err(SendTimeoutError::Timeout(_)) => {}
+            Ok(_) => {}
+            Err(error) if error.kind() == SendErrorKind::Timeout => {}
             Err(error) => panic!("the peer is only stopped: {error}"),
         }
     }

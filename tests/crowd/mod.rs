@@ -12,7 +12,7 @@ use std::{
 };
 
 use ibex::{
-    Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Sender, TryRecvError, TrySendError,
+    Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, SendErrorKind, Sender,
     rdma::RdmaSettings,
 };
 
@@ -196,7 +196,7 @@ fn send_some(sender: &mut Sender<[u8], Raw>, next: &mut u32, until: u32) {
         message[..4].copy_from_slice(&next.to_le_bytes());
         match sender.try_send(&message) {
             Ok(_) => *next += 1,
-            Err(TrySendError::Full) => return,
+            Err(error) if error.kind() == SendErrorKind::Full => return,
             Err(error) => panic!("{error}"),
         }
     }
@@ -217,7 +217,7 @@ fn take_all(receivers: &mut [Receiver<[u8], Raw>], from: u32, until: u32) -> Vec
                     assert_eq!(message.len(), MESSAGE_BYTES);
                     *next += 1;
                 }
-                Err(TryRecvError::Empty) => {}
+                Err(error) if error.kind() == RecvErrorKind::Empty => {}
                 Err(error) => panic!("{error}: {before:?}"),
             }
         }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use ibex::{Peer, Raw, Receiver, RecvError, Sender, Serde, serde_bytes};
+use ibex::{Peer, Raw, Receiver, RecvErrorKind, Sender, Serde, serde_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::content::{self, Lengths};
@@ -145,7 +145,7 @@ pub(crate) fn receive(peer: &Peer, codec: Codec, stream: &Stream) {
         };
         match taken {
             Ok(()) => {}
-            Err(RecvError::Ended) => {
+            Err(error) if error.kind() == RecvErrorKind::Ended => {
                 assert_eq!(expected - 1, stream.sent.load(Ordering::Relaxed));
                 return;
             }

@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command},
 };
 
-use ibex::{Node, Raw, RecvError};
+use ibex::{Node, Raw, RecvErrorKind};
 use ibex_harness::{draw::Draw, network::Medium, network::Network};
 
 use crate::{content, content::Lengths, session};
@@ -86,7 +86,7 @@ fn echo(_node: &Node, peer: &ibex::Peer) {
                 sender.send(&message).unwrap();
                 message.ack();
             }
-            Err(RecvError::Ended) => break,
+            Err(error) if error.kind() == RecvErrorKind::Ended => break,
             Err(error) => panic!("{error}"),
         }
     }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Driver, Node, Peer, Raw, Receiver, RecvError, Sender};
+use ibex::{Driver, Node, Peer, Raw, Receiver, RecvErrorKind, Sender};
 
 use crate::{
     belongings::{Belongings, anonymous_kib},
@@ -74,8 +74,9 @@ fn hear_to_the_end(peer: &Peer) {
     loop {
         match receiver.recv() {
             Ok(message) => message.ack(),
-            Err(RecvError::Disconnected(end)) => {
-                assert_eq!(end.counts.received, receiver.received());
+            Err(end) if end.kind() == RecvErrorKind::Disconnected => {
+                let counts = end.counts().expect("how far it came");
+                assert_eq!(counts.received, receiver.received());
                 return;
             }
             Err(error) => panic!("{error}"),

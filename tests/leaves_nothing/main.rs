@@ -17,7 +17,7 @@ mod processes;
 use std::{net::TcpListener, process::ExitCode, thread};
 
 use belongings::{Belongings, files_are_left};
-use ibex::{Message, Node, Raw, RecvError, SendError};
+use ibex::{Message, Node, Raw, RecvErrorKind, SendErrorKind};
 use processes::{Party, Proof, Setup};
 
 fn main() -> ExitCode {
@@ -83,14 +83,14 @@ fn one_session(party: &mut Party) -> Message<[u8], Raw> {
     loop {
         match receiver.recv() {
             Ok(message) => last = Some(message),
-            Err(RecvError::Disconnected(_)) => break,
+            Err(error) if error.kind() == RecvErrorKind::Disconnected => break,
             Err(error) => panic!("{error}"),
         }
     }
     loop {
         match sender.send(&[7; 64]) {
             Ok(_) => {}
-            Err(SendError::Disconnected(_)) => break,
+            Err(error) if error.kind() == SendErrorKind::Disconnected => break,
             Err(error) => panic!("{error}"),
         }
     }

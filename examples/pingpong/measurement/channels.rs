@@ -4,7 +4,7 @@
 //! Raw payloads are built in place, in the ring; the other codecs carry a struct around
 //! the same payload. It is read where it arrived, or decoded by serde.
 
-use ibex::{Codec, Peer, Raw, Receiver, Sender, TryRecvError, serde_bytes};
+use ibex::{Codec, Peer, Raw, Receiver, Sender, serde_bytes};
 use ibex_harness::{Error, check::Tally, job::Job, link::Link};
 use serde::{Deserialize, Serialize};
 
@@ -175,7 +175,9 @@ impl Link for MarkedChannels<'_> {
         slot.send().map_err(Error::subject)?;
         while self.peer.stats().frames_sent == frames {
             // Nothing comes that way; it turns the engine.
-            if let Err(TryRecvError::Failed(error)) = self.ends.receiver.try_recv() {
+            if let Err(error) = self.ends.receiver.try_recv()
+                && !error.is_transient()
+            {
                 return Err(Error::subject(error));
             }
         }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use ibex::{
-    Message, MessageTooLong, OpenError, OpenFailure, Peer, PeerAt, PeerId, Raw, Receiver,
-    SendError, Sender, TryRecvError, TrySendError,
+    Message, OpenError, OpenErrorKind, Peer, PeerAt, PeerId, Raw, Receiver, RecvErrorKind,
+    SendError, SendErrorKind, Sender,
 };
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 use iceoryx2_link_carrier::Frame;
@@ -90,7 +90,7 @@ pub(crate) struct Counterpart<'a> {
 pub(crate) struct Sent {
     pub(crate) to: u64,
     /// The frame is longer than an end takes.
-    pub(crate) too_long: Option<Box<MessageTooLong>>,
+    pub(crate) too_long: Option<SendError>,
 }
 
 impl Ends {
@@ -209,8 +209,8 @@ impl Ends {
     /// of this service, or the session comes anew.
     fn cannot_open(&self, error: &OpenError, peer: &Peer) {
         let is_over = matches!(
-            error.reason,
-            OpenFailure::SessionOver | OpenFailure::NodeClosed
+            error.kind(),
+            OpenErrorKind::SessionOver | OpenErrorKind::NodeClosed
         );
         if !is_over {
             let service = &self.descriptor.name;
@@ -299,7 +299,7 @@ enum Outcome {
     Sent,
     /// The frame found no room, and is gone.
     Dropped,
-    TooLong(Box<MessageTooLong>),
+    TooLong(SendError),
     /// The peer has not opened its end yet, or has closed it.
     NobodyThere,
 }
@@ -314,9 +314,9 @@ impl SendEnd {
                 self.is_full = false;
                 Outcome::Sent
             }
-            Err(TrySendError::NotOpen) => Outcome::NobodyThere,
-            Err(TrySendError::Failed(SendError::TooLong(error))) => Outcome::TooLong(error),
-            Err(TrySendError::Failed(error)) if !error.spares_channel() => {
+            Err(error) if error.kind() == SendErrorKind::NotOpened => Outcome::NobodyThere,
+            Err(error) if error.kind() == SendErrorKind::TooLong => Outcome::TooLong(error),
+            Err(error) if !error.spares_channel() => {
                 self.sender = None;
                 Outcome::NobodyThere
             }
@@ -337,7 +337,7 @@ impl SendEnd {
 }
 
 /// Writes the frame into the memory that it is sent from.
-fn publish(sender: &mut Sender<[u8], Raw>, frame: Frame<'_>) -> Result<(), TrySendError> {
+fn publish(sender: &mut Sender<[u8], Raw>, frame: Frame<'_>) -> Result<(), SendError> {
     let mut room = sender.try_reserve(frame.header.len() + frame.payload.len())?;
     let (header, payload) = room.split_at_mut(frame.header.len());
     header.copy_from_slice(frame.header);
@@ -355,7 +355,7 @@ impl ReceiveEnd {
             let receiver = self.receiver.as_mut()?;
             let came = match waker {
                 Some(waker) => match receiver.poll_recv(&mut Context::from_waker(waker)) {
-                    Poll::Ready(came) => came.map_err(TryRecvError::Failed),
+                    Poll::Ready(came) => came,
                     Poll::Pending => return None,
                 },
                 None => receiver.try_recv(),
@@ -363,11 +363,11 @@ impl ReceiveEnd {
             match came {
                 Ok(message) => return Some(message),
                 // Said once; the next call has what comes behind it, and leaves the waker.
-                Err(TryRecvError::Failed(error)) if error.spares_channel() => {
+                Err(error) if !error.is_transient() && error.spares_channel() => {
                     let peer = self.with.session;
                     tracing::warn!(%peer, %error, "a frame did not come through");
                 }
-                Err(TryRecvError::Failed(_)) => self.receiver = None,
+                Err(error) if !error.is_transient() => self.receiver = None,
                 Err(_) => return None,
             }
         }
@@ -386,7 +386,7 @@ impl ReceiveEnd {
             // The peer may have gone before it opened its end, and then opens it no more.
             match self.receiver.as_mut().map(Receiver::try_recv) {
                 Some(Ok(message)) => self.early = Some(message),
-                Some(Err(TryRecvError::Empty)) => return true,
+                Some(Err(error)) if error.kind() == RecvErrorKind::Empty => return true,
                 Some(Err(_)) | None => {}
             }
         }

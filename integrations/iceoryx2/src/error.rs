@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ibex::{MessageTooLong, SettingError};
+use ibex::{OpenError, SendError};
 
 /// A carrier was not started.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum StartError {
     Driver,
     /// A setting of the control streams is out of its range.
     #[error(transparent)]
-    Setting(#[from] SettingError),
+    Setting(#[from] OpenError),
     /// The process lacks a thread.
     #[error("no thread for the carrier: {0}")]
     Thread(#[from] io::Error),
@@ -33,7 +33,7 @@ pub struct NotCarried;
 pub enum ChannelError {
     /// A peer takes no frame of this length, and no other peer got it. The channel goes on.
     #[error("{0}; raise max_message_bytes at the nodes of both carriers")]
-    TooLong(Box<MessageTooLong>),
+    TooLong(SendError),
     /// The carrier carries nothing any more.
     #[error("{NotCarried}")]
     NotCarried,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ibex::{
-    FanIn, FanInError, FanInEvent, Message, Node, PeerAt, PeerId, Raw,
+    FanIn, FanInEvent, Message, Node, PeerAt, PeerId, Raw,
     discovery::{Peers, PeersEvent, PeersEvents},
 };
 use iceoryx2::service::service_hash::ServiceHash;
@@ -252,7 +252,7 @@ impl Worker<'_> {
                 ),
             },
             FanInEvent::Ended(at) => self.left(at),
-            FanInEvent::Lost(at, FanInError::Recv(error)) if error.spares_channel() => {
+            FanInEvent::Lost(at, error) if error.spares_channel() => {
                 tracing::warn!(peer = %at, %error, "a word of the peer's carrier did not come");
             }
             FanInEvent::Lost(at, error) => {

@@ -6,7 +6,7 @@
 use std::{io, time::Duration};
 
 use ibex::{
-    SendError,
+    SendErrorKind,
     calls::{CallError, Refused},
 };
 use openraft::{
@@ -56,7 +56,8 @@ impl<C: RaftTypeConfig> Asked<C> {
             CallError::DeadlineExceeded { .. } => self.timeout().into(),
             // The node there says that it cannot, and will not in a moment; or the request is
             // longer than may be.
-            CallError::Failed { .. } | CallError::NotSent(SendError::TooLong(_)) => {
+            CallError::Failed { .. } => unreachable(error),
+            CallError::NotSent(reason) if reason.kind() == SendErrorKind::TooLong => {
                 unreachable(error)
             }
             _ => RPCError::Network(NetworkError::from_string(error)),
@@ -76,7 +77,7 @@ pub(crate) fn ends_session(error: &CallError) -> bool {
     match error {
         CallError::Lost { .. } => true,
         CallError::Refused { reason, .. } => *reason == Refused::Closed,
-        CallError::NotSent(reason) => !matches!(reason, SendError::TooLong(_)),
+        CallError::NotSent(reason) => reason.kind() != SendErrorKind::TooLong,
         _ => false,
     }
 }

@@ -5,8 +5,8 @@
 use std::{thread, time::Duration};
 
 use ibex::{
-    Counts, Message, OpenError, OpenFailure, Peer, Raw, Receiver, RecvError, SendError, Sender,
-    TryRecvError, WaitAckedError,
+    Counts, Message, OpenError, OpenErrorKind, Peer, Raw, Receiver, RecvError, RecvErrorKind,
+    SendErrorKind, Sender, WaitErrorKind,
 };
 use ibex_harness::draw::Draw;
 
@@ -38,9 +38,9 @@ fn opened<T>(process: u64, feed: &Feed, open: impl Fn() -> Result<T, OpenError>)
     loop {
         match open() {
             Ok(end) => return Some(end),
-            Err(error) => match error.reason {
-                OpenFailure::SessionOver => return None,
-                OpenFailure::Memory(_) => {
+            Err(error) => match error.kind() {
+                OpenErrorKind::SessionOver => return None,
+                OpenErrorKind::Memory => {
                     feed.tell(Fact::Refused { process });
                     thread::sleep(PAUSE);
                 }
@@ -131,13 +131,13 @@ impl<'a> Outgoing<'a> {
                     return Ok(());
                 }
                 // Nothing was sent, and the channel goes on.
-                Err(SendError::Memory(_)) => {
+                Err(error) if error.kind() == SendErrorKind::Memory => {
                     self.feed.tell(Fact::Refused {
                         process: self.process,
                     });
                     thread::sleep(PAUSE);
                 }
-                Err(error) => return Err(self.broke(&error)),
+                Err(error) => return Err(self.broke(error.counts())),
             }
         }
     }
@@ -160,22 +160,21 @@ impl<'a> Outgoing<'a> {
                 stream: self.stream,
                 accepted: self.accepted,
             }),
-            Err(WaitAckedError::Failed(error)) => drop(self.broke(&error)),
-            Err(error) => panic!("stream {:x}: {error}", self.stream),
+            Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
+                panic!("stream {:x}: {error}", self.stream)
+            }
+            Err(error) => drop(self.broke(error.counts())),
         }
     }
 
-    fn broke(&mut self, error: &SendError) -> Over {
-        let counts = match error {
-            SendError::Disconnected(error) => error.counts,
-            _ => self.sender.counts(),
-        };
+    /// Tells of the end of the channel, with the counts of its error if that has any.
+    fn broke(&mut self, counts: Option<Counts>) -> Over {
         let Counts {
             sent,
             received,
             acknowledged,
             ..
-        } = counts;
+        } = counts.unwrap_or_else(|| self.sender.counts());
         self.feed.tell(Fact::SendBroke {
             stream: self.stream,
             accepted: self.accepted,
@@ -236,12 +235,11 @@ impl<'a> Incoming<'a> {
             match self.receiver.try_recv() {
                 Ok(message) => self.held.push(message),
                 Err(nothing) if nothing.is_transient() => break,
-                Err(TryRecvError::Failed(RecvError::Memory(_))) => {
+                Err(error) if error.kind() == RecvErrorKind::Memory => {
                     self.was_refused();
                     break;
                 }
-                Err(TryRecvError::Failed(error)) => return Err(self.over(&error)),
-                Err(_) => unreachable!("all others are transient"),
+                Err(error) => return Err(self.over(&error)),
             }
         }
         self.settle();
@@ -256,7 +254,7 @@ impl<'a> Incoming<'a> {
                     self.held.push(message);
                     return self.take_some();
                 }
-                Err(RecvError::Memory(_)) => self.was_refused(),
+                Err(error) if error.kind() == RecvErrorKind::Memory => self.was_refused(),
                 Err(error) => return Err(self.over(&error)),
             }
         }
@@ -305,17 +303,15 @@ impl<'a> Incoming<'a> {
         let Some(stream) = self.stream else {
             return Over;
         };
-        self.feed.tell(match error {
-            RecvError::Ended => Fact::Ended { stream },
-            RecvError::Disconnected(error) => Fact::ReceiveBroke {
+        self.feed.tell(match error.kind() {
+            RecvErrorKind::Ended => Fact::Ended { stream },
+            RecvErrorKind::Disconnected | RecvErrorKind::NotOpened => Fact::ReceiveBroke {
                 stream,
-                received: error.counts.received,
+                received: error
+                    .counts()
+                    .map_or(self.receiver.received(), |counts| counts.received),
             },
-            RecvError::NotOpened(_) => Fact::ReceiveBroke {
-                stream,
-                received: self.receiver.received(),
-            },
-            error => panic!("stream {stream:x}: {error}"),
+            _ => panic!("stream {stream:x}: {error}"),
         });
         Over
     }

@@ -276,7 +276,6 @@ impl Error for NoMessage {}
 
 /// A message was not sent. The value stays with the caller: sending only borrows it.
 #[derive(thiserror::Error)]
-#[non_exhaustive]
 pub enum SendError {
     /// The peer did not open its end within `open_timeout`.
     #[error(transparent)]
@@ -343,7 +342,6 @@ impl From<SendError> for SendFailure {
 
 /// `flush` or `wait_acked` cannot be answered with yes.
 #[derive(thiserror::Error)]
-#[non_exhaustive]
 pub enum WaitAckedError {
     /// The receiver dropped a message without acknowledging it, so nothing from there on
     /// will ever be acknowledged.
@@ -385,7 +383,6 @@ pub enum WaitAckedError {
 
 /// No message came, and none will.
 #[derive(thiserror::Error)]
-#[non_exhaustive]
 pub enum RecvError {
     /// The last sender closed, and everything that it sent was handed out.
     #[error("the channel has ended in order: every sender is gone and everything was received")]

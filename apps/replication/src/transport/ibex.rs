@@ -15,8 +15,7 @@ use std::{
 
 use ::ibex::{
     Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    RecvError, RecvTimeoutError, Select, Selectable, SendError, Sender, TryRecvError, UntilAcked,
-    Wait,
+    RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Sender, UntilAcked, Wait,
     log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult},
 };
 use ibex_harness::Error;
@@ -233,7 +232,10 @@ impl ReplicaLink for IbexReplica {
         let before = self.log.position().max(has);
         match self.log.try_send(&mut Joining { log, has }) {
             // There may be memory for the next attempt.
-            Ok(false) | Err(LogError::Send(SendError::Memory(_))) => return Ok(false),
+            Ok(false) => return Ok(false),
+            Err(LogError::Send(error)) if error.kind() == SendErrorKind::Memory => {
+                return Ok(false);
+            }
             Ok(true) => {}
             Err(error) => return Err(Lost::because(error)),
         }
@@ -306,7 +308,7 @@ impl IbexPrimary {
         if self.waiting != Waiting::Poll {
             return match self.log.recv_timeout(limit) {
                 Ok(message) => Ok(Some(message)),
-                Err(RecvTimeoutError::Failed(error)) => Err(error),
+                Err(error) if !error.is_transient() => Err(error),
                 Err(_) => Ok(None),
             };
         }
@@ -315,7 +317,7 @@ impl IbexPrimary {
             thread::yield_now();
             match self.log.try_recv() {
                 Ok(message) => return Ok(Some(message)),
-                Err(TryRecvError::Failed(error)) => return Err(error),
+                Err(error) if !error.is_transient() => return Err(error),
                 Err(_) if begun.elapsed() >= limit => return Ok(None),
                 Err(_) => {}
             }
@@ -336,7 +338,7 @@ impl PrimaryLink for IbexPrimary {
                 Ok(message) => message,
                 // What else there is to say is said again.
                 Err(_) if !self.unacknowledged.is_empty() => return Ok(Received::Batches),
-                Err(TryRecvError::Failed(error)) => return Ok(Received::Lost(lost(error))),
+                Err(error) if !error.is_transient() => return Ok(Received::Lost(lost(error))),
                 Err(_) => match self.next(limit) {
                     Ok(Some(message)) => message,
                     Ok(None) => return Ok(Received::Nothing),
@@ -368,9 +370,9 @@ impl PrimaryLink for IbexPrimary {
 
 /// A channel that ends in order is not a log that does: the primary has left this replica out.
 fn lost(error: RecvError) -> Lost {
-    match error {
-        RecvError::Ended => Lost("it was left out by its primary".to_owned()),
-        error => Lost::because(error),
+    match error.kind() {
+        RecvErrorKind::Ended => Lost("it was left out by its primary".to_owned()),
+        _ => Lost::because(error),
     }
 }
 

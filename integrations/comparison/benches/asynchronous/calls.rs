@@ -1,7 +1,7 @@
 //! Unary calls with 64 B each way: tonic's over TCP, ibex's, and the same messages over two
 //! channels without a call around them.
 
-use ibex::{Peer, Receiver, RecvError, Sender, calls::Caller};
+use ibex::{Peer, Receiver, RecvErrorKind, Sender, calls::Caller};
 use ibex_harness::check;
 
 use crate::{
@@ -86,7 +86,7 @@ async fn answer_channels(peer: &Peer) -> Result<(), Failure> {
             Ok(request) => Payload {
                 bytes: request.bytes,
             },
-            Err(RecvError::Ended) => return Ok(()),
+            Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         replies.send_async(&reply).await?;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Peer, Raw, RecvError};
+use ibex::{Peer, Raw, RecvErrorKind};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{task::JoinSet, time::sleep};
 
@@ -67,7 +67,7 @@ pub(crate) async fn answer(link: Link, order: Order) -> Result<(), Failure> {
     let _senders = senders(&peer, futures(order.work))?;
     let mut watching = peer.channel(WATCHING).codec::<Raw>().receiver::<[u8]>()?;
     match watching.recv_async().await {
-        Err(RecvError::Ended) => Ok(()),
+        Err(error) if error.kind() == RecvErrorKind::Ended => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => Err("a message came that nobody sent".into()),
     }

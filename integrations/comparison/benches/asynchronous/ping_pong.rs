@@ -1,6 +1,6 @@
 //! 64 B there and back: tokio's socket, or two channels with the raw codec.
 
-use ibex::{Peer, Raw, Receiver, RecvError, Sender};
+use ibex::{Peer, Raw, Receiver, RecvErrorKind, Sender};
 use ibex_harness::check;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -78,7 +78,7 @@ async fn answer_channels(peer: &Peer) -> Result<(), Failure> {
     loop {
         match pings.recv_async().await {
             Ok(ping) => pongs.send_async(&ping).await?,
-            Err(RecvError::Ended) => return Ok(()),
+            Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
             Err(error) => return Err(error.into()),
         };
     }

@@ -12,7 +12,7 @@ use super::{GroupFailure, GroupMessage, SendGroup};
 use crate::channel::{Abort, SendError, SendHandle};
 
 /// A message that is being built. Dropping it gives its places back.
-pub(super) struct Building<'g, P: Copy, M> {
+pub(super) struct Building<'g, P: Clone, M> {
     group: &'g mut SendGroup<P>,
     message: &'g mut M,
     /// Bytes to make places for, once a member is looked at: the message's length where it is
@@ -24,7 +24,7 @@ pub(super) struct Building<'g, P: Copy, M> {
     open_by: Option<Instant>,
 }
 
-impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
+impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
     #[inline]
     pub(super) fn new(group: &'g mut SendGroup<P>, message: &'g mut M) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
             })?;
             let first = first.ok_or(GroupFailure::NoMembers)?;
             let first = &mut self.group.members[first];
-            let peer = first.peer;
+            let peer = first.peer.clone();
             let mut entered = first.handle.hold();
             let end = entered.end;
             let Some(producer) = entered.producer() else {
@@ -222,7 +222,7 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
     }
 }
 
-impl<P: Copy, M> Drop for Building<'_, P, M> {
+impl<P: Clone, M> Drop for Building<'_, P, M> {
     #[inline]
     fn drop(&mut self) {
         for member in &mut self.group.members {
@@ -233,12 +233,12 @@ impl<P: Copy, M> Drop for Building<'_, P, M> {
 }
 
 /// The condition "every member has a place, and the message is sent".
-struct Placed<'b, 'g, P: Copy, M> {
+struct Placed<'b, 'g, P: Clone, M> {
     building: &'b mut Building<'g, P, M>,
     is_armed: bool,
 }
 
-impl<P: Copy, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
+impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     type Output = Result<u64, GroupFailure<P>>;
 
     fn look(&mut self) -> Option<Self::Output> {

@@ -70,7 +70,6 @@ pub struct Parted<P> {
 
 /// Why a group dropped a member.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum LossReason {
     /// The member's window was full for so long.
     Full(Duration),
@@ -94,7 +93,7 @@ pub(super) enum Lack<P> {
     Refused(SendError),
 }
 
-impl<P: Copy> Member<P> {
+impl<P: Clone> Member<P> {
     pub(super) fn new(number: u64, peer: P, handle: SendHandle, joined: u64) -> Self {
         // Which member is waited for first depends on who is slow, and when.
         handle.end().waiters.prepare();
@@ -116,7 +115,7 @@ impl<P: Copy> Member<P> {
         let outstanding = counts.sent - counts.released;
         MemberCounts {
             number: self.number,
-            peer: self.peer,
+            peer: self.peer.clone(),
             joined: self.joined,
             counts: self.counts_of_group(),
             room_messages: agreed.map(|agreed| agreed.window.messages.saturating_sub(outstanding)),
@@ -192,7 +191,7 @@ impl<P: Copy> Member<P> {
                     let end = self.handle.end();
                     Lack::Ended(LossReason::NotOpened(end.not_opened(end.open_timeout)))
                 }
-                _ => Lack::Transient(GroupFailure::NotOpen(self.peer)),
+                _ => Lack::Transient(GroupFailure::NotOpen(self.peer.clone())),
             },
             SendFailure::Full | SendFailure::TimedOut(_) => {
                 let full = now - *self.full_since.get_or_insert(now);
@@ -200,7 +199,7 @@ impl<P: Copy> Member<P> {
                     WhenFull::DropAfter(patience) if full >= patience => {
                         Lack::Ended(LossReason::Full(full))
                     }
-                    _ => Lack::Transient(GroupFailure::Full(self.peer)),
+                    _ => Lack::Transient(GroupFailure::Full(self.peer.clone())),
                 }
             }
         }
@@ -243,11 +242,11 @@ impl<P: Copy> Member<P> {
     }
 }
 
-impl<P: Copy> Parted<P> {
+impl<P: Clone> Parted<P> {
     pub(super) fn of(member: &Member<P>) -> Self {
         Self {
             number: member.number,
-            peer: member.peer,
+            peer: member.peer.clone(),
             joined: member.joined,
             counts: member.counts_of_group(),
         }

@@ -113,7 +113,7 @@ impl<P> GroupFailure<P> {
     }
 }
 
-impl<P: Copy> SendGroup<P> {
+impl<P: Clone> SendGroup<P> {
     /// A group of ends of this runtime's node, without members.
     #[must_use]
     pub fn new(runtime: &Arc<Runtime>) -> Self {
@@ -312,7 +312,7 @@ impl<P: Copy> SendGroup<P> {
                 let reason = member.failed(error);
                 self.lose(*index, reason);
             }
-            Err(_) => return Err(member.peer),
+            Err(_) => return Err(member.peer.clone()),
         }
         Ok(())
     }
@@ -339,7 +339,9 @@ impl<P: Copy> SendGroup<P> {
                     index += 1;
                 }
                 Lack::Ended(reason) => self.lose(index, reason),
-                Lack::Refused(error) => return Err(GroupFailure::Failed(member.peer, error)),
+                Lack::Refused(error) => {
+                    return Err(GroupFailure::Failed(member.peer.clone(), error));
+                }
             }
         }
         lacking

@@ -53,7 +53,7 @@ enum Standing {
     Never,
 }
 
-impl<P: Copy> Member<P> {
+impl<P: Clone> Member<P> {
     fn standing(&self, sequence: u64) -> Standing {
         // One load: that it has ended is not newer than the number.
         let (acknowledged, ended) = self.handle.end().acknowledged();
@@ -76,7 +76,7 @@ impl<P> Parted<P> {
     }
 }
 
-impl<P: Copy> SendGroup<P> {
+impl<P: Clone> SendGroup<P> {
     /// The last message that at least `quorum` have acknowledged, members or those that were;
     /// 0 if there is none.
     #[must_use]
@@ -193,13 +193,13 @@ impl<P: Copy> SendGroup<P> {
                 Standing::May => &mut able,
                 Standing::Never => &mut unable,
             };
-            whose.push(member.peer);
+            whose.push(member.peer.clone());
         }
         for parted in &self.former {
             if parted.has_acknowledged(sequence) {
-                acknowledged.push(parted.peer);
+                acknowledged.push(parted.peer.clone());
             } else if parted.was_sent(sequence) {
-                gone.push(parted.peer);
+                gone.push(parted.peer.clone());
             }
         }
         Votes {
@@ -244,7 +244,7 @@ struct Reached<'g, P> {
     quorum: usize,
 }
 
-impl<P: Copy> Condition for Reached<'_, P> {
+impl<P: Clone> Condition for Reached<'_, P> {
     type Output = Result<(), QuorumFailure<P>>;
 
     fn look(&mut self) -> Option<Self::Output> {

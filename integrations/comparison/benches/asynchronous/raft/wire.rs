@@ -3,7 +3,7 @@
 
 use std::{io, mem};
 
-use ibex::{Raw, Receiver, RecvError, Sender};
+use ibex::{Raw, Receiver, RecvErrorKind, Sender};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -80,7 +80,7 @@ impl Wire {
             }
             Wire::Channels(channels) => match channels.receiver.recv_async().await {
                 Ok(message) => Ok(Some(postcard::from_bytes(&message)?)),
-                Err(RecvError::Ended) => Ok(None),
+                Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
                 Err(error) => Err(error.into()),
             },
             Wire::Over => Err(OVER.into()),
@@ -105,7 +105,7 @@ impl Wire {
                 loop {
                     match receiver.recv_async().await {
                         Ok(_) => {}
-                        Err(RecvError::Ended) => return Ok(()),
+                        Err(error) if error.kind() == RecvErrorKind::Ended => return Ok(()),
                         Err(error) => return Err(error.into()),
                     }
                 }

@@ -1,0 +1,104 @@
+//! Errors: one for each thing that a program asks for.
+//!
+//! A text has its cause in it, so `source()` does not give that once more: a field that would
+//! be taken for the source by its name is written `r#source`.
+
+use ibex_base::fork::UsedAfterFork;
+
+pub use self::{
+    connect::{ConnectError, ConnectErrorKind},
+    listen::{ListenError, ListenErrorKind},
+    open::{OpenError, OpenErrorKind},
+    receive::{RecvError, RecvErrorKind},
+    send::{SendError, SendErrorKind},
+    wait::{WaitError, WaitErrorKind},
+};
+pub(crate) use self::{
+    listen::ListenFailure,
+    open::{OpenFailure, Refusal},
+};
+
+mod connect;
+mod listen;
+mod open;
+mod receive;
+mod send;
+mod wait;
+
+/// No peer was accepted, and none will be.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The node has no listen address.
+    #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
+    NotListening,
+    /// The node was closed.
+    #[error("this node was closed; make another to accept with")]
+    Closed,
+    /// The node begins no session any more, and all that it had begun were handed out.
+    #[error("this node accepts nobody any more: stop_accepting was called")]
+    Stopped,
+    /// Nobody connected within the time-out.
+    #[error("nobody connected within the time-out")]
+    Timeout,
+    /// This process is a fork of the one that made the node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
+}
+
+/// The channel and the peer that an error is about.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    channel: &'a str,
+    peer: &'a str,
+}
+
+impl<'a> Subject<'a> {
+    fn new(channel: &'a str, peer: &'a str) -> Option<Self> {
+        Some(Self { channel, peer })
+    }
+}
+
+ibex_base::debug_as_display!(AcceptError);
+
+#[cfg(test)]
+mod tests {
+    use std::{error::Error, io};
+
+    use ibex_transport::session::Interface;
+
+    use super::*;
+    use crate::{ConnectError, Role};
+
+    /// Whoever prints an error with its sources, as anyhow does, is to read each cause once.
+    #[test]
+    fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let address = || "replica:7000".to_owned();
+        let errors: [Box<dyn Error>; 5] = [
+            Box::new(ListenError::from(ListenFailure::Address {
+                address: address(),
+                source: refused(),
+            })),
+            Box::new(ListenError::from(refused())),
+            Box::new(ConnectError::environment(&address(), refused())),
+            Box::new(ConnectError::from(
+                ibex_bootstrap::DialError::InvalidAddress {
+                    address: address(),
+                    source: refused(),
+                },
+            )),
+            Box::new(OpenError::from(Refusal {
+                channel: "wal".to_owned(),
+                peer: address(),
+                end: Role::Sender,
+                reason: OpenFailure::SessionOver,
+                interface: Interface::Channel,
+                holder: Interface::Channel,
+            })),
+        ];
+        for error in errors {
+            assert!(error.source().is_none(), "{error}");
+        }
+    }
+}

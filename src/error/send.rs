@@ -1,0 +1,476 @@
+//! The error of sending.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use ibex_transport::channel::{self, GroupFailure, LossReason, SendFailure};
+
+use super::Subject;
+use crate::{Counts, EndCause, NotOpened, PeerAt};
+
+/// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
+/// only borrows it.
+///
+/// Calls of [`Sender`](crate::Sender), [`Group`](crate::Group), [`Reservation`](crate::Reservation)
+/// and [`Permit`](crate::Permit) return it. Its text says who, in what state, what happened, what
+/// follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
+///
+/// ```
+/// use ibex::{Raw, SendError, SendErrorKind, Sender};
+///
+/// /// Sends a sample, or leaves it out: because there is no room now, or because it is too long.
+/// fn sample(bytes: &mut Sender<[u8], Raw>, sample: &[u8]) -> Result<(), SendError> {
+///     match bytes.try_send(sample) {
+///         Ok(_sequence) => Ok(()),
+///         Err(error) if error.is_transient() => Ok(()),
+///         Err(error) if error.kind() == SendErrorKind::TooLong => Ok(()),
+///         Err(error) => Err(error),
+///     }
+/// }
+/// ```
+///
+/// | kind | returned by | later calls |
+/// |---|---|---|
+/// | [`Full`](SendErrorKind::Full) | `try_` calls; calls of a group | may succeed |
+/// | [`Timeout`](SendErrorKind::Timeout) | calls with a time-out | may succeed |
+/// | [`NotOpened`](SendErrorKind::NotOpened) | all, until the peer has opened its end | may succeed |
+/// | [`TooLong`](SendErrorKind::TooLong) | all | go on with other messages |
+/// | [`Encode`](SendErrorKind::Encode) | all | go on with other messages |
+/// | [`Memory`](SendErrorKind::Memory) | all | go on once there is memory |
+/// | [`Nested`](SendErrorKind::Nested) | all | go on behind the other message |
+/// | [`NoMembers`](SendErrorKind::NoMembers) | calls of a group | go on once a peer has joined |
+/// | [`Mismatch`](SendErrorKind::Mismatch) | all | return the same |
+/// | [`Disconnected`](SendErrorKind::Disconnected) | all | return the same |
+/// | [`UsedAfterFork`](SendErrorKind::UsedAfterFork) | all, in a child of `fork` | return the same |
+///
+/// `Full` and `NotOpened` of a `try_` call are answers of the hot path: they allocate nothing and
+/// name neither the channel nor the peer. Those of [`send_timeout`](crate::Sender::send_timeout)
+/// name both.
+pub struct SendError(Failure);
+
+/// The kinds of a [`SendError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SendErrorKind {
+    /// There is no room, or another clone of the sender has the turn, and the call does not wait.
+    /// Of a group: a member's window is full, and the call does not wait, or not that long.
+    Full,
+    /// The channel stayed full until the caller's time was up, or another clone of the sender had
+    /// the turn.
+    Timeout,
+    /// The peer has not opened its end: not yet, where the call does not wait for that or not
+    /// longer ([`SendError::is_transient`]), else not within `open_timeout`.
+    NotOpened,
+    /// The peer's end has another message type.
+    Mismatch,
+    /// The message is above the channel's limit. The channel goes on.
+    TooLong,
+    /// The codec refused the value. The channel goes on.
+    Encode,
+    /// There is no memory for the ring or the message. The channel goes on.
+    Memory,
+    /// This thread is in the middle of a message of the same channel: it holds a reservation of
+    /// another clone, or this call comes out of a value's serializer. Waiting for its own turn, it
+    /// would wait for ever.
+    Nested,
+    /// The channel has ended.
+    Disconnected,
+    /// Nobody has joined the group, or everybody is gone.
+    NoMembers,
+    /// This process is a fork of the one that opened the channel or made the group.
+    UsedAfterFork,
+}
+
+enum Failure {
+    Channel(SendFailure),
+    Group(Box<OfGroup>),
+    /// The member of a group that has no room, or the first of several.
+    Full(Arc<PeerAt>),
+    /// The member of a group that has not opened its end, or the first of several.
+    NotOpen(Arc<PeerAt>),
+}
+
+/// Failures of groups that no poll meets again and again.
+enum OfGroup {
+    NoMembers {
+        channel: String,
+    },
+    /// The member for which sending was tried.
+    Member(Arc<PeerAt>, channel::SendError),
+    /// A member was dropped: its window was full for so long.
+    Slow(Duration),
+}
+
+impl SendError {
+    /// Returns the kind of failure.
+    #[must_use]
+    #[inline]
+    pub fn kind(&self) -> SendErrorKind {
+        match &self.0 {
+            Failure::Channel(failure) => kind_of_failure(failure),
+            Failure::Full(_) => SendErrorKind::Full,
+            Failure::NotOpen(_) => SendErrorKind::NotOpened,
+            Failure::Group(group) => match &**group {
+                OfGroup::NoMembers { .. } => SendErrorKind::NoMembers,
+                OfGroup::Member(_, error) => kind_of(error),
+                OfGroup::Slow(_) => SendErrorKind::Full,
+            },
+        }
+    }
+
+    /// Returns whether a later attempt with the same value may succeed: there was no room, or the
+    /// peer has not opened its end yet.
+    #[must_use]
+    #[inline]
+    pub fn is_transient(&self) -> bool {
+        match &self.0 {
+            Failure::Channel(failure) => !matches!(failure, SendFailure::Failed(_)),
+            Failure::Full(_) | Failure::NotOpen(_) => true,
+            Failure::Group(_) => false,
+        }
+    }
+
+    /// Returns whether the channel goes on: it was this message, or a lack that may pass.
+    #[must_use]
+    pub fn spares_channel(&self) -> bool {
+        self.is_transient()
+            || matches!(
+                self.kind(),
+                SendErrorKind::TooLong
+                    | SendErrorKind::Encode
+                    | SendErrorKind::Memory
+                    | SendErrorKind::Nested
+            )
+    }
+
+    /// Returns the channel's name, where the error has it.
+    #[must_use]
+    pub fn channel(&self) -> Option<&str> {
+        if let Failure::Group(group) = &self.0
+            && let OfGroup::NoMembers { channel } = &**group
+        {
+            return Some(channel);
+        }
+        self.subject().map(|subject| subject.channel)
+    }
+
+    /// Returns the peer as an address, where the error has it.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        self.subject().map(|subject| subject.peer)
+    }
+
+    /// Returns the member of a group that stands in the way, or the first of several.
+    #[must_use]
+    pub fn member(&self) -> Option<PeerAt> {
+        match &self.0 {
+            Failure::Full(peer) | Failure::NotOpen(peer) => Some(**peer),
+            Failure::Group(group) => match &**group {
+                OfGroup::Member(peer, _) => Some(**peer),
+                OfGroup::NoMembers { .. } | OfGroup::Slow(_) => None,
+            },
+            Failure::Channel(_) => None,
+        }
+    }
+
+    /// Returns how far the channel is, or came, where the error has it.
+    #[must_use]
+    pub fn counts(&self) -> Option<Counts> {
+        match &self.0 {
+            Failure::Channel(SendFailure::TimedOut(error)) => Some(error.counts),
+            _ => counts_of(self.failed()?),
+        }
+    }
+
+    /// Returns what ended the channel, if it broke.
+    #[must_use]
+    pub fn cause(&self) -> Option<&EndCause> {
+        match self.failed()? {
+            channel::SendError::Disconnected(error) => Some(&error.cause),
+            _ => None,
+        }
+    }
+
+    /// Returns what is known of an end that the peer has not opened in time.
+    #[must_use]
+    pub fn not_opened(&self) -> Option<&NotOpened> {
+        match &self.0 {
+            Failure::Channel(SendFailure::NotOpenInTime(error)) => Some(error),
+            _ => not_opened_of(self.failed()?),
+        }
+    }
+
+    /// Returns the setting of which more lets more be out of the kind that waited until the time
+    /// was up; `None` where none does, as behind a clone. It is of the channel, at both ends, or,
+    /// if it is `memory_limit`, of the receiving node.
+    #[must_use]
+    pub fn setting(&self) -> Option<&'static str> {
+        match &self.0 {
+            Failure::Channel(SendFailure::TimedOut(error)) => error.setting(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the time was up because another clone of this sender had the turn: it holds
+    /// a reservation, or is in a call that sends. There may have been room.
+    #[must_use]
+    pub fn is_behind_clone(&self) -> bool {
+        matches!(&self.0, Failure::Channel(SendFailure::TimedOut(error)) if error.is_behind_clone)
+    }
+
+    /// Returns how long the window of a group's member was full that was dropped for that.
+    #[must_use]
+    pub fn full_for(&self) -> Option<Duration> {
+        match &self.0 {
+            Failure::Group(group) => match &**group {
+                OfGroup::Slow(time) => Some(*time),
+                OfGroup::NoMembers { .. } | OfGroup::Member(..) => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns the most bytes that a message may have, the smaller of both ends' limits, if this
+    /// one was too long.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        match self.failed()? {
+            channel::SendError::TooLong(error) => Some(error.limit),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of a message that was too long, where they are known.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        match self.failed()? {
+            channel::SendError::TooLong(error) => error.length,
+            _ => None,
+        }
+    }
+
+    /// Returns the error of the codec, if it refused the value.
+    #[must_use]
+    pub fn encode_error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        match self.failed()? {
+            channel::SendError::Encode(error) => Some(&**error),
+            _ => None,
+        }
+    }
+
+    /// The types of both ends, for this repository's tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn schema_mismatch(&self) -> Option<&channel::SchemaMismatch> {
+        match self.failed()? {
+            channel::SendError::Mismatch(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The error of a group's call.
+    pub(crate) fn of_group(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
+        Self(match failure {
+            GroupFailure::Full(peer) => Failure::Full(peer),
+            GroupFailure::NotOpen(peer) => Failure::NotOpen(peer),
+            GroupFailure::NoMembers => Failure::Group(Box::new(OfGroup::NoMembers {
+                channel: channel.to_owned(),
+            })),
+            GroupFailure::Failed(peer, error) => {
+                Failure::Group(Box::new(OfGroup::Member(peer, error)))
+            }
+            GroupFailure::UsedAfterFork(error) => {
+                return Self::from(channel::SendError::UsedAfterFork(error));
+            }
+        })
+    }
+
+    /// The reason for which a group dropped a member.
+    pub(crate) fn of_loss(reason: LossReason) -> Self {
+        Self::from(match reason {
+            LossReason::Full(time) => return Self(Failure::Group(Box::new(OfGroup::Slow(time)))),
+            LossReason::NotOpened(error) => channel::SendError::NotOpened(error),
+            LossReason::Mismatch(error) => channel::SendError::Mismatch(error),
+            LossReason::Disconnected(error) => channel::SendError::Disconnected(error),
+            LossReason::UsedAfterFork(error) => channel::SendError::UsedAfterFork(error),
+        })
+    }
+
+    fn failed(&self) -> Option<&channel::SendError> {
+        match &self.0 {
+            Failure::Channel(SendFailure::Failed(error)) => Some(error),
+            Failure::Group(group) => match &**group {
+                OfGroup::Member(_, error) => Some(error),
+                OfGroup::NoMembers { .. } | OfGroup::Slow(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn subject(&self) -> Option<Subject<'_>> {
+        match &self.0 {
+            Failure::Channel(SendFailure::TimedOut(error)) => {
+                Subject::new(&error.channel, &error.peer)
+            }
+            Failure::Channel(SendFailure::NotOpenInTime(error)) => {
+                Subject::new(&error.channel, &error.peer)
+            }
+            _ => subject_of(self.failed()?),
+        }
+    }
+}
+
+fn kind_of_failure(failure: &SendFailure) -> SendErrorKind {
+    match failure {
+        SendFailure::Full => SendErrorKind::Full,
+        SendFailure::TimedOut(_) => SendErrorKind::Timeout,
+        SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => SendErrorKind::NotOpened,
+        SendFailure::Failed(error) => kind_of(error),
+    }
+}
+
+pub(super) fn kind_of(error: &channel::SendError) -> SendErrorKind {
+    use channel::SendError;
+
+    match error {
+        SendError::NotOpened(_) => SendErrorKind::NotOpened,
+        SendError::Mismatch(_) => SendErrorKind::Mismatch,
+        SendError::TooLong(_) => SendErrorKind::TooLong,
+        SendError::Encode(_) => SendErrorKind::Encode,
+        SendError::Memory(_) => SendErrorKind::Memory,
+        SendError::Nested => SendErrorKind::Nested,
+        SendError::UsedAfterFork(_) => SendErrorKind::UsedAfterFork,
+        SendError::Disconnected(_) => SendErrorKind::Disconnected,
+    }
+}
+
+pub(super) fn subject_of(error: &channel::SendError) -> Option<Subject<'_>> {
+    use channel::SendError;
+
+    match error {
+        SendError::NotOpened(error) => Subject::new(&error.channel, &error.peer),
+        SendError::Mismatch(error) => Subject::new(&error.channel, &error.peer),
+        SendError::TooLong(error) => Subject::new(&error.channel, &error.peer),
+        SendError::Disconnected(error) => Subject::new(&error.channel, &error.peer),
+        _ => None,
+    }
+}
+
+pub(super) fn counts_of(error: &channel::SendError) -> Option<Counts> {
+    match error {
+        channel::SendError::Disconnected(error) => Some(error.counts),
+        channel::SendError::Mismatch(error) => Some(error.counts),
+        _ => None,
+    }
+}
+
+pub(super) fn not_opened_of(error: &channel::SendError) -> Option<&NotOpened> {
+    match error {
+        channel::SendError::NotOpened(error) => Some(error),
+        _ => None,
+    }
+}
+
+impl From<SendFailure> for SendError {
+    #[inline]
+    fn from(failure: SendFailure) -> Self {
+        Self(Failure::Channel(failure))
+    }
+}
+
+impl From<channel::SendError> for SendError {
+    #[inline]
+    fn from(error: channel::SendError) -> Self {
+        Self(Failure::Channel(SendFailure::Failed(error)))
+    }
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Failure::Channel(failure) => match failure {
+                SendFailure::Full => {
+                    f.write_str("the channel is full, or another clone of this sender has the turn")
+                }
+                SendFailure::NotOpen => f.write_str("the peer has not opened its end yet"),
+                SendFailure::NotOpenInTime(error) => error.fmt(f),
+                SendFailure::TimedOut(error) => error.fmt(f),
+                SendFailure::Failed(error) => error.fmt(f),
+            },
+            Failure::Full(peer) => write!(
+                f,
+                "sent to nobody: the window of {peer} is full, its receiver falls behind"
+            ),
+            Failure::NotOpen(peer) => {
+                write!(f, "sent to nobody: {peer} has not opened its end yet")
+            }
+            Failure::Group(group) => match &**group {
+                OfGroup::NoMembers { channel } => write!(
+                    f,
+                    "group \"{channel}\": nothing was sent, as it has no members; let peers join \
+                     it, `next_lost` says who was dropped"
+                ),
+                OfGroup::Member(peer, error) => {
+                    write!(f, "sent to nobody, because of {peer}: {error}")
+                }
+                OfGroup::Slow(time) => write!(
+                    f,
+                    "its window was full for {time:?}: its receiver falls behind"
+                ),
+            },
+        }
+    }
+}
+
+impl Error for SendError {}
+
+ibex_base::debug_as_display!(SendError);
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    use super::*;
+    use crate::{PeerId, Sequence};
+
+    #[test]
+    fn what_a_poll_finds_in_vain_makes_no_answer_larger() {
+        assert_eq!(
+            size_of::<Result<Sequence, SendError>>(),
+            size_of::<Result<Sequence, SendFailure>>()
+        );
+    }
+
+    #[test]
+    fn a_group_names_the_member_that_is_in_the_way() {
+        let peer = PeerAt {
+            id: PeerId::new([1; 16], 0),
+            address: ([10, 0, 0, 1], 7000).into(),
+        };
+        let error = SendError::of_group("wal", GroupFailure::Full(Arc::new(peer)));
+        assert_eq!(
+            (error.kind(), error.member()),
+            (SendErrorKind::Full, Some(peer))
+        );
+        assert!(error.is_transient());
+        let error = SendError::of_group("wal", GroupFailure::NoMembers);
+        assert_eq!(
+            (error.kind(), error.channel()),
+            (SendErrorKind::NoMembers, Some("wal"))
+        );
+        let error = SendError::of_group(
+            "wal",
+            GroupFailure::Failed(Arc::new(peer), channel::SendError::Nested),
+        );
+        assert_eq!(
+            (error.kind(), error.member()),
+            (SendErrorKind::Nested, Some(peer))
+        );
+        assert!(!error.is_transient() && error.spares_channel());
+        let slow = SendError::of_loss(LossReason::Full(Duration::from_secs(2)));
+        assert_eq!(slow.kind(), SendErrorKind::Full);
+        assert_eq!(
+            slow.to_string(),
+            "its window was full for 2s: its receiver falls behind"
+        );
+    }
+}

@@ -1,0 +1,437 @@
+//! The error of waiting for delivery and acknowledgements.
+
+use std::{fmt, sync::Arc};
+
+use ibex_transport::channel::{QuorumFailure, SendError, Votes, WaitAckedError};
+
+use super::{Subject, send};
+use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind, Sequence};
+
+/// The error of a call that waits for what was sent: that it is delivered, or acknowledged.
+///
+/// `flush`, `wait_acked` and `close` of a [`Sender`](crate::Sender) return it, and those of a
+/// [`Group`](crate::Group). What was sent stays sent. Its text says who, in what state, what
+/// happened, what follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
+///
+/// ```
+/// use std::time::Duration;
+/// use ibex::{Raw, Sender, Sequence, WaitError, WaitErrorKind};
+///
+/// /// Waits for a second, and returns whether the receiver is done with the message.
+/// fn is_done(bytes: &mut Sender<[u8], Raw>, sequence: Sequence) -> Result<bool, WaitError> {
+///     match bytes.wait_acked_timeout(sequence, Duration::from_secs(1)) {
+///         Ok(()) => Ok(true),
+///         Err(error) if error.kind() == WaitErrorKind::Timeout => Ok(false),
+///         Err(error) => Err(error),
+///     }
+/// }
+/// ```
+///
+/// | kind | a later call |
+/// |---|---|
+/// | [`Timeout`](WaitErrorKind::Timeout) | may succeed |
+/// | [`Unacknowledged`](WaitErrorKind::Unacknowledged) | returns the same |
+/// | [`NoQuorum`](WaitErrorKind::NoQuorum) | may succeed for a message that is sent once enough have joined |
+/// | [`NotSent`](WaitErrorKind::NotSent) | may succeed once the message was sent |
+/// | [`NotOpened`](WaitErrorKind::NotOpened) | may succeed |
+/// | [`Mismatch`](WaitErrorKind::Mismatch) | returns the same |
+/// | [`Disconnected`](WaitErrorKind::Disconnected) | returns the same |
+/// | [`UsedAfterFork`](WaitErrorKind::UsedAfterFork) | returns the same |
+pub struct WaitError(Failure);
+
+/// The kinds of a [`WaitError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WaitErrorKind {
+    /// The caller's time was up: a receiver is not that far, or has not opened its end.
+    Timeout,
+    /// The receiver dropped a message without acknowledging it, so nothing from there on will ever
+    /// be acknowledged.
+    Unacknowledged,
+    /// A message of a group will never be acknowledged by so many.
+    NoQuorum,
+    /// There is no such message of the group yet, and nobody else sends to it.
+    NotSent,
+    /// The peer did not open its end within `open_timeout`.
+    NotOpened,
+    /// The peer's end has another message type.
+    Mismatch,
+    /// The channel ended before the answer came.
+    Disconnected,
+    /// This process is a fork of the one that opened the channel or made the group.
+    UsedAfterFork,
+}
+
+enum Failure {
+    Channel(WaitAckedError),
+    /// A group's messages did not reach the engine of this member in time, or of several.
+    Flush(PeerAt),
+    Quorum(Box<Quorum>),
+}
+
+/// A message of a group that is not acknowledged by a quorum.
+struct Quorum {
+    channel: String,
+    sequence: Sequence,
+    needed: usize,
+    reason: Reason,
+}
+
+enum Reason {
+    TimedOut(Votes<PeerAt>),
+    Lost(Votes<PeerAt>),
+    /// The group's last message.
+    NotSent(Sequence),
+}
+
+impl WaitError {
+    /// Returns the kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> WaitErrorKind {
+        match &self.0 {
+            Failure::Channel(WaitAckedError::Unacknowledged { .. }) => {
+                WaitErrorKind::Unacknowledged
+            }
+            Failure::Channel(WaitAckedError::Failed(error)) => match send::kind_of(error) {
+                SendErrorKind::NotOpened => WaitErrorKind::NotOpened,
+                SendErrorKind::Mismatch => WaitErrorKind::Mismatch,
+                SendErrorKind::UsedAfterFork => WaitErrorKind::UsedAfterFork,
+                // Nothing else is an answer to whoever sends nothing.
+                _ => WaitErrorKind::Disconnected,
+            },
+            Failure::Channel(WaitAckedError::Timeout { .. }) | Failure::Flush(_) => {
+                WaitErrorKind::Timeout
+            }
+            Failure::Quorum(quorum) => match quorum.reason {
+                Reason::TimedOut(_) => WaitErrorKind::Timeout,
+                Reason::Lost(_) => WaitErrorKind::NoQuorum,
+                Reason::NotSent(_) => WaitErrorKind::NotSent,
+            },
+        }
+    }
+
+    /// Returns whether the same call may succeed later: the time was up.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.kind() == WaitErrorKind::Timeout
+    }
+
+    /// Returns the channel's name, where the error has it.
+    #[must_use]
+    pub fn channel(&self) -> Option<&str> {
+        match &self.0 {
+            Failure::Quorum(quorum) => Some(&quorum.channel),
+            _ => self.subject().map(|subject| subject.channel),
+        }
+    }
+
+    /// Returns the peer as an address, where the error has one.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        self.subject().map(|subject| subject.peer)
+    }
+
+    /// Returns the member of a group that does not hold everything, or the first of several.
+    #[must_use]
+    pub fn member(&self) -> Option<PeerAt> {
+        match &self.0 {
+            Failure::Flush(peer) => Some(*peer),
+            _ => None,
+        }
+    }
+
+    /// Returns the message that was waited for, or the first that will not be acknowledged.
+    #[must_use]
+    pub fn sequence(&self) -> Option<Sequence> {
+        match &self.0 {
+            Failure::Channel(
+                WaitAckedError::Timeout { sequence, .. }
+                | WaitAckedError::Unacknowledged { sequence, .. },
+            ) => Some(*sequence),
+            Failure::Quorum(quorum) => Some(quorum.sequence),
+            _ => None,
+        }
+    }
+
+    /// Returns how far the channel is, or came, where the error has it.
+    #[must_use]
+    pub fn counts(&self) -> Option<Counts> {
+        match &self.0 {
+            Failure::Channel(WaitAckedError::Timeout { counts, .. }) => Some(*counts),
+            _ => send::counts_of(self.failed()?),
+        }
+    }
+
+    /// Returns what ended the channel, if it broke.
+    #[must_use]
+    pub fn cause(&self) -> Option<&EndCause> {
+        match self.failed()? {
+            SendError::Disconnected(error) => Some(&error.cause),
+            _ => None,
+        }
+    }
+
+    /// Returns what is known of an end that the peer has not opened in time.
+    #[must_use]
+    pub fn not_opened(&self) -> Option<&NotOpened> {
+        send::not_opened_of(self.failed()?)
+    }
+
+    /// Returns how many acknowledgements of a group's message were asked for.
+    #[must_use]
+    pub fn needed(&self) -> Option<usize> {
+        match &self.0 {
+            Failure::Quorum(quorum) => Some(quorum.needed),
+            _ => None,
+        }
+    }
+
+    /// Returns the peers that have acknowledged a group's message, members or gone.
+    #[must_use]
+    pub fn acknowledged(&self) -> &[PeerAt] {
+        self.votes().map_or(&[], |votes| &votes.acknowledged)
+    }
+
+    /// Returns the members of a group that have not acknowledged its message, and may.
+    #[must_use]
+    pub fn able(&self) -> &[PeerAt] {
+        self.votes().map_or(&[], |votes| &votes.able)
+    }
+
+    /// Returns the members of a group that never will acknowledge its message: they joined later,
+    /// or dropped it or a message before it without acknowledgement.
+    #[must_use]
+    pub fn unable(&self) -> &[PeerAt] {
+        self.votes().map_or(&[], |votes| &votes.unable)
+    }
+
+    /// Returns the former members of a group that were sent its message and are gone without an
+    /// acknowledgement, of the last 64 that are.
+    #[must_use]
+    pub fn gone(&self) -> &[PeerAt] {
+        self.votes().map_or(&[], |votes| &votes.gone)
+    }
+
+    /// Returns the failure of the channel that ended the wait, or this error again.
+    pub(crate) fn into_failed(self) -> Result<SendError, Self> {
+        match self.0 {
+            Failure::Channel(WaitAckedError::Failed(error)) => Ok(error),
+            other => Err(Self(other)),
+        }
+    }
+
+    /// The error of a group whose member does not hold everything.
+    pub(crate) fn of_flush(peer: PeerAt) -> Self {
+        Self(Failure::Flush(peer))
+    }
+
+    /// The error of a group's wait for a quorum.
+    pub(crate) fn of_quorum(
+        channel: &str,
+        sequence: Sequence,
+        needed: usize,
+        failure: QuorumFailure<Arc<PeerAt>>,
+    ) -> Self {
+        let reason = match failure {
+            QuorumFailure::TimedOut(votes) => Reason::TimedOut(named(votes)),
+            QuorumFailure::Lost(votes) => Reason::Lost(named(votes)),
+            QuorumFailure::NotSent(last) => Reason::NotSent(last),
+            QuorumFailure::UsedAfterFork(error) => {
+                return Self::from(WaitAckedError::from(SendError::UsedAfterFork(error)));
+            }
+        };
+        Self(Failure::Quorum(Box::new(Quorum {
+            channel: channel.to_owned(),
+            sequence,
+            needed,
+            reason,
+        })))
+    }
+
+    fn votes(&self) -> Option<&Votes<PeerAt>> {
+        match &self.0 {
+            Failure::Quorum(quorum) => match &quorum.reason {
+                Reason::TimedOut(votes) | Reason::Lost(votes) => Some(votes),
+                Reason::NotSent(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn failed(&self) -> Option<&SendError> {
+        match &self.0 {
+            Failure::Channel(WaitAckedError::Failed(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn subject(&self) -> Option<Subject<'_>> {
+        match &self.0 {
+            Failure::Channel(
+                WaitAckedError::Timeout { channel, peer, .. }
+                | WaitAckedError::Unacknowledged { channel, peer, .. },
+            ) => Subject::new(channel, peer),
+            _ => send::subject_of(self.failed()?),
+        }
+    }
+}
+
+/// The votes with the peers themselves.
+fn named(votes: Votes<Arc<PeerAt>>) -> Votes<PeerAt> {
+    let peers = |shared: Vec<Arc<PeerAt>>| shared.iter().map(|peer| **peer).collect();
+    Votes {
+        acknowledged: peers(votes.acknowledged),
+        able: peers(votes.able),
+        unable: peers(votes.unable),
+        gone: peers(votes.gone),
+    }
+}
+
+impl From<WaitAckedError> for WaitError {
+    #[inline]
+    fn from(error: WaitAckedError) -> Self {
+        Self(Failure::Channel(error))
+    }
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Failure::Channel(error) => error.fmt(f),
+            Failure::Flush(peer) => write!(
+                f,
+                "{peer} does not hold everything within the time-out; what was sent stays sent"
+            ),
+            Failure::Quorum(quorum) => quorum.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for WaitError {}
+
+impl fmt::Display for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel, sequence, ..
+        } = self;
+        write!(f, "group \"{channel}\": message {sequence} ")?;
+        match &self.reason {
+            Reason::NotSent(last) => write!(
+                f,
+                "was not sent yet, the last one is {last}; wait for what `send` returned"
+            ),
+            Reason::Lost(votes) => {
+                self.write_votes(votes, f)?;
+                f.write_str(", and cannot be; send it again once enough have joined")
+            }
+            Reason::TimedOut(votes) => {
+                self.write_votes(votes, f)?;
+                f.write_str(
+                    " within the time-out; what was sent stays sent, and a later call may succeed; \
+                     see that the programs from which it may come take messages and acknowledge \
+                     them",
+                )
+            }
+        }
+    }
+}
+
+impl Quorum {
+    fn write_votes(&self, votes: &Votes<PeerAt>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Votes {
+            acknowledged,
+            able,
+            unable,
+            gone,
+        } = votes;
+        write!(
+            f,
+            "is not acknowledged by {} (by {}",
+            self.needed,
+            Peers(acknowledged)
+        )?;
+        let others = [
+            ("may come from", able),
+            ("never from", unable),
+            ("gone without:", gone),
+        ];
+        for (what, peers) in others {
+            if !peers.is_empty() {
+                write!(f, "; {what} {}", Peers(peers))?;
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// Peers as they are listed.
+struct Peers<'a>(&'a [PeerAt]);
+
+impl fmt::Display for Peers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.0.split_first() else {
+            return f.write_str("nobody");
+        };
+        first.fmt(f)?;
+        others.iter().try_for_each(|peer| write!(f, ", {peer}"))
+    }
+}
+
+ibex_base::debug_as_display!(WaitError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerId;
+
+    #[test]
+    fn a_quorum_that_is_not_there_lists_whom_there_is() {
+        let peer = |number: u8| {
+            Arc::new(PeerAt {
+                id: PeerId::new([number; 16], 0),
+                address: ([10, 0, 0, number], 7000).into(),
+            })
+        };
+        let mut votes = Votes {
+            acknowledged: Vec::new(),
+            able: Vec::new(),
+            unable: Vec::new(),
+            gone: Vec::new(),
+        };
+        let of = |failure| WaitError::of_quorum("wal", 7, 2, failure).to_string();
+        assert_eq!(
+            of(QuorumFailure::Lost(votes.clone())),
+            "group \"wal\": message 7 is not acknowledged by 2 (by nobody), and cannot be; send \
+             it again once enough have joined"
+        );
+        votes.acknowledged.push(peer(1));
+        votes.unable.extend([peer(2), peer(3)]);
+        votes.gone.push(peer(4));
+        let [one, two, three, four] = [1, 2, 3, 4].map(peer);
+        assert_eq!(one.to_string(), "010101010101/00000000 at 10.0.0.1:7000");
+        assert_eq!(
+            of(QuorumFailure::Lost(votes.clone())),
+            format!(
+                "group \"wal\": message 7 is not acknowledged by 2 (by {one}; never from {two}, \
+                 {three}; gone without: {four}), and cannot be; send it again once enough have \
+                 joined"
+            )
+        );
+        votes.able.push(peer(5));
+        assert_eq!(
+            of(QuorumFailure::TimedOut(votes)),
+            format!(
+                "group \"wal\": message 7 is not acknowledged by 2 (by {one}; may come from {}; \
+                 never from {two}, {three}; gone without: {four}) within the time-out; what was \
+                 sent stays sent, and a later call may succeed; see that the programs from which \
+                 it may come take messages and acknowledge them",
+                peer(5)
+            )
+        );
+        assert_eq!(
+            of(QuorumFailure::NotSent(6)),
+            "group \"wal\": message 7 was not sent yet, the last one is 6; wait for what `send` \
+             returned"
+        );
+    }
+}
