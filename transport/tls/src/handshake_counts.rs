@@ -1,7 +1,9 @@
 //! Counts of a node's authenticated handshakes, and of those that failed, by kind.
 
+#[cfg(feature = "rustls")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(feature = "rustls")]
 use crate::{Cause, TlsError};
 
 /// A snapshot of what a node's handshakes came to, at both of its ends and for new sessions and
@@ -29,10 +31,12 @@ pub struct HandshakeCounts {
 }
 
 /// The counters behind that.
+#[cfg(feature = "rustls")]
 #[derive(Debug, Default)]
 pub(crate) struct Counts([AtomicU64; KINDS]);
 
 /// Kind of outcome: its counter's place.
+#[cfg(feature = "rustls")]
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Kind {
@@ -46,6 +50,7 @@ pub(crate) enum Kind {
     Other,
 }
 
+#[cfg(feature = "rustls")]
 impl Counts {
     pub(crate) fn note(&self, kind: Kind) {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
@@ -66,6 +71,7 @@ impl Counts {
     }
 }
 
+#[cfg(feature = "rustls")]
 impl Kind {
     /// The kind of what ended a handshake.
     pub(crate) fn of(error: &TlsError) -> Kind {
@@ -83,4 +89,5 @@ impl Kind {
     }
 }
 
+#[cfg(feature = "rustls")]
 const KINDS: usize = Kind::Other as usize + 1;
