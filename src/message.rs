@@ -253,7 +253,7 @@ where
     /// ```
     ///
     /// Invalid bytes never get here: the receiving call checked them, and returned
-    /// [`RecvError::Corrupt`](crate::RecvError::Corrupt).
+    /// [`Corrupt`](crate::RecvErrorKind::Corrupt).
     ///
     /// # Panics
     ///

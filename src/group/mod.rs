@@ -64,7 +64,7 @@ mod sending;
 /// A member can be behind by its window and no more. When the window is full, sending waits for the
 /// member or drops it, as [`when_full`](Self::when_full) says. The receiver of a dropped member gets what
 /// was sent to it, and then an error instead of an orderly end:
-/// [`RecvError::Disconnected`](crate::RecvError) with [`CloseReason::NoRoom`](crate::CloseReason).
+/// [`Disconnected`](crate::RecvErrorKind::Disconnected) with [`CloseReason::NoRoom`](crate::CloseReason).
 ///
 /// A member whose session is *suspended*, because its [connection](Node#when-a-connection-breaks) broke,
 /// stays a member. When its window is full it counts as slow:

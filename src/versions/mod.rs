@@ -95,7 +95,7 @@ mod futures;
 /// again.
 ///
 /// Both versions use the channel's one codec. They may differ in everything else, alignment
-/// included. Two types with the same structure are refused with [`OpenErrorKind::SameVersions`]. Ends
+/// included. Two types with the same structure are refused with [`SameVersions`](crate::OpenErrorKind::SameVersions). Ends
 /// that know no version in common get a [`Mismatch`](crate::SendErrorKind::Mismatch), which shows both
 /// lists, at either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
