@@ -1,10 +1,12 @@
 //! A node's RDMA devices as its handshakes use them: which one for a connection, and queue
 //! pairs on it.
 //!
-//! Rules: nothing is loaded, listed or opened before the first session that could use it,
-//! unless verbs is required; everything here may take milliseconds, and is called by
-//! threads that wait anyhow, never in a turn of an engine; each engine has a site of its own on
-//! each port that a session of its goes over.
+//! Rules:
+//! 1. Nothing is loaded, listed or opened before the first session that could use it, unless
+//!    verbs is required.
+//! 2. Everything here may take milliseconds. It is called by threads that wait anyhow, never in a
+//!    turn of an engine.
+//! 3. Each engine has a site of its own on each port that a session of its goes over.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,16 +29,16 @@ use super::{
 };
 use crate::accept_placement::AcceptPlacement;
 
-/// The devices.
+/// The RDMA devices of a node, and its sites on them.
 #[derive(Debug)]
 pub(crate) struct NodeDevices {
     settings: RdmaSettings,
-    /// Where the program wants sessions that peers dial.
+    /// The program's wish for sessions that peers dial.
     placement: Option<AcceptPlacement>,
     state: Mutex<State>,
     /// Queue pairs by engine that are on their way to a session.
     coming: Arc<Coming>,
-    /// Who cares for what is open, before there are sessions as well.
+    /// The node whose engines care for the sites, before there are sessions as well.
     runtime: OnceLock<Weak<Runtime>>,
 }
 
@@ -45,7 +47,7 @@ struct State {
     provider: Option<Arc<dyn Provider>>,
     /// With the moment when it was taken.
     inventory: Option<(Instant, Inventory)>,
-    /// What is open, and why that.
+    /// Sites, each with the reason for its device.
     sites: Vec<(Choice, Arc<Site>)>,
 }
 
@@ -215,7 +217,7 @@ impl NodeDevices {
 }
 
 impl State {
-    /// What there is, looked up again when it is old.
+    /// Returns the devices of the machine, looked up again when that is old.
     fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
         if self.inventory.is_none() {
             let taken = discovery::discover(self.provider()?, &Sysfs::default())?;
@@ -227,7 +229,7 @@ impl State {
         }
     }
 
-    /// Whether another look may show something else.
+    /// Forgets the devices of the machine if another look may show others. Returns whether it may.
     fn forget_inventory(&mut self) -> bool {
         let is_old = |(taken, _): &mut (Instant, Inventory)| taken.elapsed() > INVENTORY_LASTS;
         self.inventory.take_if(is_old).is_some()
@@ -266,7 +268,7 @@ impl State {
         Ok(site)
     }
 
-    /// Of a lost one nothing is kept.
+    /// Forgets sites that are lost, and what was known of the machine before that.
     fn forget_lost_sites(&mut self) {
         let before = self.sites.len();
         self.sites.retain(|(_, site)| !site.is_lost());
