@@ -1,10 +1,12 @@
 //! A node's RDMA devices as its handshakes use them: which one for a connection, and queue
 //! pairs on it.
 //!
-//! Rules: nothing is loaded, listed or opened before the first session that could use it,
-//! unless verbs is required; everything here may take milliseconds, and is called by
-//! threads that wait anyhow, never in a turn of an engine; each engine has a site of its own on
-//! each port that a session of its goes over.
+//! Rules:
+//! 1. Nothing is loaded, listed or opened before the first session that could use it, unless
+//!    verbs is required.
+//! 2. Everything here may take milliseconds. It is called by threads that wait anyhow, never in a
+//!    turn of an engine.
+//! 3. Each engine has a site of its own on each port that a session of its goes over.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,11 +29,11 @@ use super::{
 };
 use crate::accept_placement::AcceptPlacement;
 
-/// The devices.
+/// The RDMA devices of a node, and its sites on them.
 #[derive(Debug)]
 pub(crate) struct NodeDevices {
     settings: RdmaSettings,
-    /// Where the program wants sessions that peers dial.
+    /// The program's wish for sessions that peers dial.
     placement: Option<AcceptPlacement>,
     state: Mutex<State>,
     /// Queue pairs by engine that are on their way to a session.

@@ -132,6 +132,12 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
+        test: "loom_letters_are_taken_and_answered",
+        mutants: &["rouse_fence_missing", "sleep_fence_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
         test: "loom_registered_or_seen",
         mutants: &["light_missing", "heavy_missing"],
     },
@@ -261,6 +267,12 @@ const FINDERS: &[Finder] = &[
         tool: Tool::Proptest,
         test: "release::tests::counts_like_the_naive_model",
         mutants: &["ack_counted_on_drop", "window_returned_twice"],
+    },
+    Finder {
+        package: "ibex-protocol",
+        tool: Tool::Proptest,
+        test: "session::tests::ends::everything_that_arrived_is_told_before_the_goodbye",
+        mutants: &["arrival_untold"],
     },
     Finder {
         package: "ibex-protocol",

@@ -518,4 +518,6 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
+mod mail_models;
+#[cfg(all(test, loom))]
 mod models;
