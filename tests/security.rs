@@ -467,7 +467,7 @@ fn sessions_of_an_age_are_authenticated_again_under_load() {
                 received += 1;
             }
             over.store(true, Ordering::Relaxed);
-            while let Some(message) = receiver.recv().ok() {
+            while let Ok(message) = receiver.recv() {
                 assert_eq!(message[..], received.to_le_bytes());
                 received += 1;
             }
