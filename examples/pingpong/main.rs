@@ -8,7 +8,6 @@ mod measurement;
 mod options;
 mod other_host;
 mod progress;
-mod protected;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -22,13 +21,13 @@ use ibex_harness::{
     limit::Limit,
     pair,
     row::{FOOTING, HEADING, Row, Subject},
+    run_keys::RunKeys,
     verbs_port::VerbsPort,
 };
 
 use crate::{
     measurement::{
         pairs,
-        protection::Protection,
         session::{self, FEWEST_ITERS, FabricName, Order, Setup},
     },
     options::{Options, Plan},
@@ -49,7 +48,7 @@ fn main() -> ExitCode {
     };
     let outcome = run(&options, protection);
     if let Some(protection) = protection {
-        protected::remove(protection);
+        protection.remove();
     }
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -62,7 +61,7 @@ fn main() -> ExitCode {
 }
 
 /// Does what was asked for; whether all of it could be measured, and came as it was sent.
-fn run(options: &Options, protection: Option<Protection>) -> Result<bool, Error> {
+fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
     let cores = cores::choose(options.cores)?;
     if let Some(address) = &options.listen {
         let setup = options.setup(options.required_fabric(), protection);

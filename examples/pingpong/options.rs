@@ -7,15 +7,12 @@ use ibex_harness::{
     Error,
     cores::Cores,
     job::{Job, Mode},
+    run_keys::RunKeys,
 };
 
-use crate::{
-    measurement::{
-        channels::CodecName,
-        protection::Protection,
-        session::{DriverName, FabricName, Setup, usual_iters},
-    },
-    protected,
+use crate::measurement::{
+    channels::CodecName,
+    session::{DriverName, FabricName, Setup, usual_iters},
 };
 
 /// Measures ibex between two processes, beside the raw limit of this machine.
@@ -120,10 +117,10 @@ pub(crate) struct Plan {
 
 impl Options {
     /// How nodes authenticate each other.
-    pub(crate) fn protection(&self) -> Result<Option<Protection>, Error> {
+    pub(crate) fn protection(&self) -> Result<Option<RunKeys>, Error> {
         match &self.secret {
-            Some(file) => protected::by_secret(file).map(Some),
-            None if self.tls => protected::by_certificates().map(Some),
+            Some(file) => RunKeys::secret(file).map(Some),
+            None if self.tls => RunKeys::certificates().map(Some),
             None => Ok(None),
         }
     }
@@ -138,11 +135,7 @@ impl Options {
     }
 
     /// Nodes as the options ask for them, with `fabric`.
-    pub(crate) fn setup(
-        &self,
-        fabric: Option<FabricName>,
-        protection: Option<Protection>,
-    ) -> Setup {
+    pub(crate) fn setup(&self, fabric: Option<FabricName>, protection: Option<RunKeys>) -> Setup {
         Setup {
             protection,
             sessions: self.pairs.into(),

@@ -20,6 +20,7 @@ use ibex_harness::{
     limit::Limit,
     link,
     pair::{self, Pair, Task},
+    run_keys::RunKeys,
     verbs_port::VerbsPort,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -28,8 +29,7 @@ use serde_json::Value;
 use super::{
     channels::{Care, CodecName, EntryChannels, MarkedChannels, RawChannels, Side},
     costs::Costs,
-    pairs,
-    protection::Protection,
+    pairs, protection,
 };
 
 /// How a node is made; the same on both sides of a local pair.
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
     /// sleep after a while.
     pub(crate) sleeps: bool,
     /// How nodes authenticate each other, if they do.
-    pub(crate) protection: Option<Protection>,
+    pub(crate) protection: Option<RunKeys>,
     /// Sessions between the two nodes, each with a thread at either end.
     pub(crate) sessions: usize,
     /// I/O threads of each node.
@@ -311,7 +311,7 @@ impl Setup {
             builder.rdma(settings.trust_peers(self.trusts))
         };
         let builder = match self.protection {
-            Some(protection) => builder.security(protection.security()?),
+            Some(keys) => builder.security(protection::security(keys)?),
             None => builder,
         };
         Ok(match self.fabric {

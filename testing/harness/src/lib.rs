@@ -40,6 +40,8 @@ mod raw_verbs;
 pub mod regime;
 pub mod resources;
 pub mod row;
+#[cfg(feature = "tls")]
+pub mod run_keys;
 #[cfg(feature = "verbs")]
 mod verbs_context;
 pub mod verbs_port;
