@@ -15,7 +15,9 @@ use ibex_transport::{
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use crate::Node;
 use crate::{
-    Codec, OpenError, OpenFailure, Peer, Receiver, Sender, VersionsBuilder, message::DefaultCodec,
+    Codec, OpenError, Peer, Receiver, Sender, VersionsBuilder,
+    error::{OpenFailure, Refusal},
+    message::DefaultCodec,
     template::ChannelTemplate,
 };
 
@@ -208,7 +210,7 @@ impl<C> ChannelBuilder<C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], whose reason says: the end is open already, the session has ended or
+    /// [`OpenError`], whose kind says: the end is open already, the session has ended or
     /// is at its limit, memory was refused, or the name, the type or a setting cannot be
     /// had. A peer whose type differs is told of by the first call that waits for it.
     pub fn sender<T: ?Sized>(self) -> Result<Sender<T, C>, OpenError>
@@ -308,14 +310,14 @@ impl<C> ChannelBuilder<C> {
         };
         let is_taken = reason == OpenFailure::AlreadyOpen;
         let holder = is_taken.then(|| self.at.session().interface_of(self.template.name(), end));
-        OpenError {
+        OpenError::from(Refusal {
             channel: self.template.name().to_owned(),
             peer: self.at.session().peer_name(),
             end,
             reason,
             interface: self.template.interface,
             holder: holder.flatten().unwrap_or(self.template.interface),
-        }
+        })
     }
 
     fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {

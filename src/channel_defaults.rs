@@ -5,7 +5,7 @@ use std::time::Duration;
 use ibex_protocol::format::channel_window::ChannelWindow;
 use ibex_ring::memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES};
 
-use crate::SettingError;
+use crate::setting::SettingError;
 
 /// What a channel's builder starts with.
 #[derive(Clone, Copy, Debug)]

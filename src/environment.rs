@@ -14,26 +14,16 @@ use crate::Fabric;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Environment {
-    /// Variables that were set and took the place of what the program said, or the default.
-    pub overrides: Vec<Override>,
-    /// What has no effect; each is also a [`tracing`] warning.
-    pub warnings: Vec<EnvironmentWarning>,
-}
-
-/// A variable that overrides a setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Override {
-    /// Its name.
-    pub variable: &'static str,
-    /// Its value.
-    pub value: String,
+    /// Variables that were set and took the place of what the program said, or the default, and
+    /// their values.
+    pub overrides: Vec<(&'static str, String)>,
+    /// Variables that have no effect, and why not, as text; each is also a [`tracing`] warning.
+    pub warnings: Vec<String>,
 }
 
 /// A variable that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EnvironmentWarning {
+pub(crate) enum EnvironmentWarning {
     /// There is no such variable.
     Unknown {
         /// Its name.
@@ -52,14 +42,13 @@ pub enum EnvironmentWarning {
 
 /// A variable whose value cannot be used.
 #[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct VariableError {
+pub(crate) struct VariableError {
     /// Its name.
-    pub variable: &'static str,
+    pub(crate) variable: &'static str,
     /// Its value.
-    pub value: String,
-    /// What it may be.
-    pub range: &'static str,
+    pub(crate) value: String,
+    /// The values that it may have.
+    pub(crate) range: &'static str,
 }
 
 /// What the variables say.
@@ -76,7 +65,8 @@ pub(crate) struct Site {
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) completion_polling: Option<CompletionPolling>,
     pub(crate) fail_over_after: Option<Duration>,
-    pub(crate) environment: Environment,
+    pub(crate) overrides: Vec<(&'static str, String)>,
+    pub(crate) warnings: Vec<EnvironmentWarning>,
 }
 
 /// A variable: its name, and what it may be.
@@ -197,7 +187,7 @@ pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableErro
             continue;
         }
         let Some(variable) = VARIABLES.iter().find(|known| known.name == name) else {
-            site.environment.warnings.push(EnvironmentWarning::Unknown {
+            site.warnings.push(EnvironmentWarning::Unknown {
                 variable: name.clone(),
                 nearest: nearest(name),
             });
@@ -214,13 +204,10 @@ pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableErro
                 variable: variable.name,
                 fabric: Fabric::Verbs,
             };
-            site.environment.warnings.push(warning);
+            site.warnings.push(warning);
             continue;
         }
-        site.environment.overrides.push(Override {
-            variable: variable.name,
-            value: value.to_owned(),
-        });
+        site.overrides.push((variable.name, value.to_owned()));
     }
     Ok(site)
 }
@@ -341,28 +328,19 @@ mod tests {
         let polling = Some(CompletionPolling::ExtendedOneByOne);
         assert_eq!(site.completion_polling, polling);
         assert_eq!(site.fail_over_after, Some(Duration::from_millis(2500)));
-        let told: Vec<_> = site
-            .environment
-            .overrides
-            .iter()
-            .map(|one| one.variable)
-            .collect();
-        let without = site
-            .environment
-            .warnings
-            .iter()
-            .map(|warning| match warning {
-                EnvironmentWarning::NotCompiledIn { variable, .. } => *variable,
-                other => panic!("{other}"),
-            });
+        let told: Vec<_> = site.overrides.iter().map(|(name, _)| *name).collect();
+        let without = site.warnings.iter().map(|warning| match warning {
+            EnvironmentWarning::NotCompiledIn { variable, .. } => *variable,
+            other => panic!("{other}"),
+        });
         let said: Vec<_> = told.into_iter().chain(without).collect();
         assert_eq!(said, all.map(|(name, _)| name));
-        assert_eq!(site.environment.overrides[0].value, "tcp, shm");
+        assert_eq!(site.overrides[0].1, "tcp, shm");
         let of_rdma = match cfg!(feature = "verbs") {
             true => 0,
             false => 7,
         };
-        assert_eq!(site.environment.warnings.len(), of_rdma, "not compiled in");
+        assert_eq!(site.warnings.len(), of_rdma, "not compiled in");
     }
 
     #[test]
@@ -428,8 +406,8 @@ mod tests {
             let site = parsed(&[(name, "1")]).unwrap();
             let variable = name.to_owned();
             let warning = EnvironmentWarning::Unknown { variable, nearest };
-            assert_eq!(site.environment.warnings, std::slice::from_ref(&warning));
-            assert!(site.environment.overrides.is_empty());
+            assert_eq!(site.warnings, std::slice::from_ref(&warning));
+            assert!(site.overrides.is_empty());
             let said = warning.to_string();
             assert!(
                 said.contains(nearest.unwrap_or("there are IBEX_FABRICS, ")),

@@ -161,10 +161,10 @@ mod versions;
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
 pub use draining::DrainReport;
-pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
+pub use environment::Environment;
 pub use error::{
-    AcceptError, ConnectError, ConnectErrorKind, ListenError, OpenError, OpenFailure, RecvError,
-    RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
+    AcceptError, ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, OpenError,
+    OpenErrorKind, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
 pub use events::{Event, Events};
 pub use fan_in::{FanIn, FanInEvent, FanInPeer};
@@ -177,7 +177,6 @@ pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
 pub use sender::{Sender, Sequence, UntilAcked};
-pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{EngineStats, NodeSession, NodeStats, SessionState};
 pub use versions::{
     VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,

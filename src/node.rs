@@ -28,6 +28,7 @@ use crate::{
     NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
+    error::ListenFailure,
     io::ListenerNames,
     listener::{Failures, Listener, admission, admit},
     message::DefaultCodec,
@@ -136,7 +137,7 @@ impl Tasks {
     fn of(driver: Driver) -> Result<Self, ListenError> {
         let runtime = match driver {
             Driver::Tasks => Some(tokio::runtime::Handle::try_current().map_err(|_| {
-                ListenError::NoRuntime {
+                ListenFailure::NoRuntime {
                     why: "the calling thread is in no tokio runtime: make the node in a task, or \
                           enter a runtime before",
                 }
@@ -149,10 +150,11 @@ impl Tasks {
     #[cfg(not(feature = "tokio"))]
     fn of(driver: Driver) -> Result<Self, ListenError> {
         match driver {
-            Driver::Tasks => Err(ListenError::NoRuntime {
+            Driver::Tasks => Err(ListenFailure::NoRuntime {
                 why: "the feature `tokio` of the crate ibex is off: enable it, or use \
                       Driver::Caller with Node::as_fd in another reactor",
-            }),
+            }
+            .into()),
             _ => Ok(Self {}),
         }
     }
@@ -177,7 +179,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ListenError::Environment`]: the process lacks threads, descriptors or memory.
+    /// [`ListenErrorKind::Resources`](crate::ListenErrorKind::Resources): the process lacks threads, descriptors or memory.
     pub fn client() -> Result<Self, ListenError> {
         Self::builder().build()
     }
@@ -187,10 +189,10 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ListenError::InsecureAddress`] if other hosts can reach the address: the
+    /// [`ListenErrorKind::InsecureAddress`](crate::ListenErrorKind::InsecureAddress) if other hosts can reach the address: the
     /// [`builder`](Self::builder) authenticates them, or allows it without.
-    /// [`ListenError::Address`] if it cannot be resolved or bound, and
-    /// [`ListenError::Environment`].
+    /// [`ListenErrorKind::Address`](crate::ListenErrorKind::Address) if it cannot be resolved or bound, and
+    /// [`ListenErrorKind::Resources`](crate::ListenErrorKind::Resources).
     pub fn listen(address: impl ToAddress) -> Result<Self, ListenError> {
         Self::builder().listen(address).build()
     }
@@ -227,7 +229,7 @@ impl Node {
             if settings.needs_verbs() {
                 let listen = listening.as_ref().map(|listening| listening.address.ip());
                 let required = devices.require(listen);
-                required.map_err(|source| ListenError::Rdma { source })?;
+                required.map_err(|source| ListenFailure::Rdma { source })?;
             }
             local.verbs_site = Some(devices.clone());
         }
@@ -294,7 +296,7 @@ impl Node {
             Some(listener) => Acceptor::listen_on(listener, local),
             None => Acceptor::bind(address, local),
         };
-        let acceptor = bound.map_err(|error| ListenError::Address {
+        let acceptor = bound.map_err(|error| ListenFailure::Address {
             address: address.to_string(),
             source: error.source,
         })?;

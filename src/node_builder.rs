@@ -11,10 +11,12 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::{engine::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
-    Fabric, ListenError, Node, SettingError, ToAddress, address,
-    environment::{self, EnvironmentWarning, Site},
+    Fabric, ListenError, Node, ToAddress, address,
+    environment::{self, Environment, EnvironmentWarning, Site},
+    error::ListenFailure,
     node::Listening,
     node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
+    setting::SettingError,
 };
 
 /// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
@@ -253,7 +255,7 @@ impl NodeBuilder {
     ///
     /// A fabric whose cargo feature is off is never used; to require it is an error of
     /// [`build`](Self::build), as is to require verbs, or to forbid all other fabrics, on a
-    /// machine without a device that can be used (`ListenError::Rdma`).
+    /// machine without a device that can be used ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma)).
     pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
         let wish = match fabric {
             Fabric::Shm => &mut self.settings.shm,
@@ -381,7 +383,7 @@ impl NodeBuilder {
     /// Channel ends that a session may have open at each of its nodes; the smaller of both
     /// nodes' holds for both. Default: 1024, range 1 to 16384. Each costs some hundred
     /// bytes, and once it is used its [window and more](Self#memory). Whoever opens one more
-    /// gets [`OpenFailure::TooMany`](crate::OpenFailure::TooMany) with the limit, at either
+    /// gets [`OpenErrorKind::TooMany`](crate::OpenErrorKind::TooMany) with the limit, at either
     /// end; a peer that opens one more all the same loses its session. An end that was dropped
     /// counts until the peer has opened its own, which is told of what was sent and that it
     /// ended.
@@ -604,12 +606,16 @@ impl NodeBuilder {
         let mut site = environment::parse(&variables)?;
         let warnings;
         (self, warnings) = self.apply(&site);
-        site.environment.warnings.extend(warnings);
-        for warning in &site.environment.warnings {
+        site.warnings.extend(warnings);
+        for warning in &site.warnings {
             tracing::warn!(%warning, "a variable has no effect");
         }
+        let environment = Environment {
+            overrides: site.overrides,
+            warnings: site.warnings.iter().map(ToString::to_string).collect(),
+        };
         if let Some(fabric) = self.absent {
-            return Err(ListenError::NotCompiledIn { fabric });
+            return Err(ListenFailure::NotCompiledIn { fabric }.into());
         }
         self.settings.check_relations()?;
         #[cfg(feature = "tls")]
@@ -620,12 +626,12 @@ impl NodeBuilder {
             && !self.insecure_network
             && self.settings.credentials.is_none()
         {
-            return Err(ListenError::InsecureAddress { address });
+            return Err(ListenFailure::InsecureAddress { address }.into());
         }
         if self.insecure_network && self.settings.credentials.is_none() {
             tracing::info!("a node authenticates nobody, as insecure_network() allows");
         }
-        Node::start(self.settings, site.environment, listening)
+        Node::start(self.settings, environment, listening)
     }
 }
 
@@ -640,7 +646,7 @@ impl Listen {
     fn resolve(&self) -> Result<Listening, ListenError> {
         let failed = |address: &str| {
             let address = address.to_owned();
-            move |source| ListenError::Address { address, source }
+            move |source| ListenFailure::Address { address, source }
         };
         match self {
             Self::At(name) => {

@@ -11,7 +11,8 @@ use ibex_transport::{engine::Wait, runtime::Driver};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, SettingConflict, channel_defaults::ChannelDefaults, node_builder::is_compiled_in,
+    Fabric, channel_defaults::ChannelDefaults, node_builder::is_compiled_in,
+    setting::SettingConflict,
 };
 
 /// Settings of a node.

@@ -16,7 +16,7 @@
 //! [`Peer::fabric_reason`](crate::Peer::fabric_reason) says for each session why it is over
 //! the fabric that it is, and the example `devices` (`cargo run --features verbs --example
 //! devices -- --peer HOST`) what this machine has and would take. A node that *requires*
-//! verbs is refused with the same words ([`ListenError::Rdma`](crate::ListenError::Rdma),
+//! verbs is refused with the same words ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma),
 //! [`ConnectError`](crate::ConnectError)); all others go on over shared memory or tcp.
 //! Left alone, two nodes also
 //!

@@ -12,22 +12,20 @@ use std::{
 
 /// A setting is out of its range.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SettingError {
+pub(crate) struct SettingError {
     /// Its name, that of the builder's method.
-    pub setting: &'static str,
+    pub(crate) setting: &'static str,
     /// What it was given.
-    pub value: SettingValue,
+    pub(crate) value: SettingValue,
     /// The least that it may be.
-    pub least: SettingValue,
+    pub(crate) least: SettingValue,
     /// The most that it may be; `None` where there is no bound.
-    pub most: Option<SettingValue>,
+    pub(crate) most: Option<SettingValue>,
 }
 
 /// The value of a setting, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SettingValue {
+pub(crate) enum SettingValue {
     /// A number of things.
     Count(u64),
     /// A number of bytes.
@@ -40,14 +38,13 @@ pub enum SettingValue {
 ///
 /// Found when the node is made, since either may be set first.
 #[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SettingConflict {
+pub(crate) struct SettingConflict {
     /// The two, by the names of the builder's methods.
-    pub settings: [&'static str; 2],
+    pub(crate) settings: [&'static str; 2],
     /// What they were given.
-    pub values: [String; 2],
+    pub(crate) values: [String; 2],
     /// How they are bound to each other, and what to do.
-    pub rule: String,
+    pub(crate) rule: String,
 }
 
 impl SettingError {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use ibex_transport::session::{Interface, SessionShared};
 
-use crate::{ChannelBuilder, Node, Peer, SettingError, channel_defaults::ChannelDefaults};
+use crate::{ChannelBuilder, Node, Peer, channel_defaults::ChannelDefaults, setting::SettingError};
 
 /// One name and the same settings for the channel with each of several peers.
 #[derive(Clone, Debug)]

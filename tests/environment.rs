@@ -2,7 +2,7 @@
 
 use std::{env, process::Command};
 
-use ibex::{Environment, EnvironmentWarning, Fabric, ListenError, Node, Policy};
+use ibex::{Environment, Fabric, ListenErrorKind, Node, Policy};
 
 #[test]
 fn the_process_has_the_last_word_about_its_site() {
@@ -53,8 +53,8 @@ fn a_node_in_this_environment() {
         warnings,
         ..
     } = node.environment();
-    for one in overrides {
-        println!("{}={}", one.variable, one.value);
+    for (variable, value) in overrides {
+        println!("{variable}={value}");
     }
     for warning in warnings {
         println!("{warning}");
@@ -75,7 +75,7 @@ fn variables_may_come_from_elsewhere() {
         .environment(odd)
         .build()
         .expect_err("no port");
-    assert!(matches!(error, ListenError::Variable(_)), "{error}");
+    assert!(error.kind() == ListenErrorKind::Variable, "{error}");
     assert_eq!(
         error.to_string(),
         "IBEX_RDMA_PORT is \"0\" in the environment; it may be 1 to 255"
@@ -86,10 +86,10 @@ fn variables_may_come_from_elsewhere() {
     if cfg!(feature = "verbs") {
         assert!(warnings.is_empty(), "{warnings:?}");
     } else {
-        let [EnvironmentWarning::NotCompiledIn { fabric, .. }] = warnings[..] else {
+        let [warning] = &warnings[..] else {
             panic!("verbs is not there: {warnings:?}");
         };
-        assert_eq!(fabric, Fabric::Verbs);
+        assert!(warning.contains("verbs"), "{warning}");
     }
 }
 
@@ -103,10 +103,7 @@ fn the_site_overrides_what_the_program_requires() {
         .environment(verbs)
         .build()
         .expect_err("not there");
-    assert!(
-        matches!(error, ListenError::NotCompiledIn { .. }),
-        "{error}"
-    );
+    assert!(error.kind() == ListenErrorKind::NotCompiledIn, "{error}");
     let tcp = [("IBEX_FABRICS", "tcp")];
     let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     required.environment(tcp).build().expect("tcp will do");

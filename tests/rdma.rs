@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use ibex::{
-    Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw,
+    Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw,
     rdma::{DeviceKind, RdmaSettings},
 };
 
@@ -39,9 +39,7 @@ fn listening(driver: Driver) -> Option<Node> {
         Ok(node) => Some(node),
         Err(error) => {
             assert!(std::env::var_os("IBEX_TEST_DEVICE").is_none(), "{error}");
-            let ListenError::Rdma { source } = &error else {
-                panic!("not about RDMA: {error}");
-            };
+            let source = error.verbs_error().expect("it is about RDMA");
             assert!(source.is_absence(), "{error}");
             None
         }

@@ -16,8 +16,8 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Security, Sender,
-    SharedSecret,
+    Driver, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Security,
+    Sender, SharedSecret,
 };
 use ibex_bootstrap::{AuthenticationCause, DialError, HandshakeError, RefusedBy, SecurityMode};
 use ibex_harness::{
@@ -232,7 +232,7 @@ fn whoever_does_not_belong_is_told_why() {
 fn security_opens_a_listener_to_other_hosts() {
     let open = || Node::builder().listen("0.0.0.0:0");
     let refused = open().build().unwrap_err();
-    assert!(matches!(refused, ListenError::InsecureAddress { .. }));
+    assert!(refused.kind() == ListenErrorKind::InsecureAddress);
     let text = refused.to_string();
     assert!(text.contains(".security(..)"), "{text}");
     assert!(text.contains(".insecure_network()"), "{text}");

@@ -6,11 +6,9 @@
 
 use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn,
-    FanInEvent, Group, Iter, ListenError, Message, Node, NodeBuilder, NodeStats, OpenError,
-    OpenFailure, Peer, PeerAt, PeerId, Pod, Raw, Receiver, RecvError, Reservation, Select,
-    SendError, Sender, Serde, SessionStats, SettingError, VersionedMessage, VersionedReceiver,
-    VersionedSender, WaitError,
-    calls::ServiceError,
+    FanInEvent, Group, Iter, ListenError, Message, Node, NodeBuilder, NodeStats, OpenError, Peer,
+    PeerAt, PeerId, Pod, Raw, Receiver, RecvError, Reservation, Select, SendError, Sender, Serde,
+    SessionStats, VersionedMessage, VersionedReceiver, VersionedSender, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
     log::LogSender,
 };
@@ -133,9 +131,6 @@ fn errors_pass_question_marks_into_boxed_errors() {
     is_error::<SendError>();
     is_error::<ListenError>();
     is_error::<OpenError>();
-    is_error::<OpenFailure>();
-    is_error::<ServiceError>();
-    is_error::<SettingError>();
 }
 
 #[test]

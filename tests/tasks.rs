@@ -14,7 +14,7 @@ use std::{
 };
 
 use ibex::{
-    Driver, EndCause, Fabric, ListenError, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
+    Driver, EndCause, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
     RecvErrorKind, Sender,
 };
 use tokio::runtime::{Builder, Runtime};
@@ -343,10 +343,9 @@ fn dropping_a_node_waits_for_nobody_and_delivers() {
 #[test]
 fn without_a_runtime_there_is_no_such_node() -> Result<(), Box<dyn Error>> {
     let refused = Node::builder().driver(Driver::Tasks).build();
-    let Err(ListenError::NoRuntime { why }) = refused else {
-        return Err("it was made".into());
-    };
-    assert!(why.contains("enter a runtime"), "{why}");
+    let error = refused.expect_err("there is no runtime");
+    assert_eq!(error.kind(), ListenErrorKind::NoRuntime);
+    assert!(error.to_string().contains("enter a runtime"), "{error}");
     let runtime = one_thread();
     let _inside = runtime.enter();
     drop(Node::builder().driver(Driver::Tasks).build()?);

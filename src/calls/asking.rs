@@ -15,7 +15,7 @@ use super::{
     frame::Body,
     header::{Header, Kind, Malformed},
 };
-use crate::{ChannelBuilder, OpenFailure, channel_builder::Offer, fan_in::Opening};
+use crate::{ChannelBuilder, channel_builder::Offer, error::OpenFailure, fan_in::Opening};
 
 /// Requests of type `Q` that are answered with `R`, both by codec `C`.
 pub(super) struct Asking<Q: ?Sized, R: ?Sized, C>(PhantomData<fn(&Q, &R) -> C>);

@@ -14,10 +14,11 @@ use super::{
 #[cfg(feature = "rkyv")]
 use crate::Rkyv;
 use crate::{
-    Node, OpenError, OpenFailure, Peer, SettingError,
-    calls::ServiceError,
+    Node, OpenError, Peer,
     channel_builder::{Offer, message_version},
+    error::OpenFailure,
     message::DefaultCodec,
+    setting::SettingError,
     template::ChannelTemplate,
 };
 
@@ -76,7 +77,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as for a channel; with the reason [`OpenFailure::AlreadyOpen`] also where the
+    /// [`OpenError`], as for a channel; with the kind [`AlreadyOpen`](crate::OpenErrorKind::AlreadyOpen) also where the
     /// node has a service of that name for all peers.
     #[cfg(feature = "rkyv")]
     pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
@@ -106,13 +107,13 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::NameTaken`]: the node has a service of that name.
-    /// [`UsedAfterFork`](ServiceError::UsedAfterFork): this process is a fork.
+    /// [`AlreadyOpen`](crate::OpenErrorKind::AlreadyOpen): the node has a service of that name.
+    /// [`UsedAfterFork`](crate::OpenErrorKind::UsedAfterFork): this process is a fork.
     #[cfg(feature = "rkyv")]
     pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
         &self,
         name: &str,
-    ) -> Result<Service<Q, R>, ServiceError>
+    ) -> Result<Service<Q, R>, OpenError>
     where
         Rkyv: Codec<Q> + Codec<R>,
     {
@@ -247,11 +248,11 @@ impl<'a, C> ServiceBuilder<'a, C> {
     ///
     /// # Errors
     ///
-    /// [`ServiceError`]: the node has a service of that name, a setting is out of its range, or
+    /// [`OpenError`]: the node has a service of that name, a setting is out of its range, or
     /// this process is a fork.
     pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
         self,
-    ) -> Result<Service<Q, R, C>, ServiceError>
+    ) -> Result<Service<Q, R, C>, OpenError>
     where
         C: Codec<Q> + Codec<R>,
     {

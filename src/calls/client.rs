@@ -25,7 +25,7 @@ use super::{
     header::{CallId, Header, Kind},
     outbox::Outbox,
 };
-use crate::{OpenError, OpenFailure, PeerAt, channel_builder::Offer};
+use crate::{OpenError, PeerAt, channel_builder::Offer, error::OpenFailure};
 
 /// What a service and its clients share.
 pub(super) struct Shared {

@@ -3,10 +3,9 @@
 
 use std::fmt;
 
-use ibex_base::fork::UsedAfterFork;
 use ibex_transport::{channel::RecvError, session::Interface};
 
-use crate::{SendError, SendErrorKind, SettingError};
+use crate::{SendError, SendErrorKind};
 
 /// How far a call that failed came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -282,28 +281,6 @@ pub enum AnswerError {
     NotSent(SendError),
 }
 
-/// A service for all peers of a node could not be made.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// A service of the node has the name, for all peers or for one.
-    #[error(
-        "this node has a service \"{name}\" already, for all peers or for one of them; drop it, or \
-         choose another name"
-    )]
-    #[non_exhaustive]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// A setting is out of its range.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// This process is a fork of the one that made the node.
-    #[error(transparent)]
-    UsedAfterFork(#[from] UsedAfterFork),
-}
-
 /// Why no more replies come over a channel.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
@@ -327,7 +304,7 @@ impl Over {
     }
 }
 
-ibex_base::debug_as_display!(CallError, AnswerError, ServiceError);
+ibex_base::debug_as_display!(CallError, AnswerError);
 
 /// Consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \

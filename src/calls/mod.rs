@@ -40,7 +40,7 @@ pub use self::{
     builder::{CallsBuilder, ServiceBuilder},
     call::CallAsync,
     caller::{Caller, CallerStats},
-    error::{AnswerError, CallError, Execution, Failure, Refused, ServiceError},
+    error::{AnswerError, CallError, Execution, Failure, Refused},
     options::CallOptions,
     replies::{Replies, StreamAsync},
     reply::Reply,

@@ -32,8 +32,8 @@ use super::{
     source::Source,
 };
 use crate::{
-    Node, OpenError, OpenFailure, RecvError, Role, calls::ServiceError, channel_builder::Offer,
-    fan_in::Gathered, message::DefaultCodec,
+    Node, OpenError, RecvError, Role, channel_builder::Offer, error::OpenFailure, fan_in::Gathered,
+    message::DefaultCodec,
 };
 
 /// Serves calls. Made by [`Node::service`] for all peers, or by
@@ -106,14 +106,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for News<Q, R, C> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
-    pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, ServiceError> {
+    pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, OpenError> {
         node.check_fork()?;
         let template = settings.template.clone().checked()?;
-        let taken = || ServiceError::NameTaken {
-            name: template.name().to_owned(),
-        };
         let name = node.runtime.take_service_name(template.name());
-        let name = name.ok_or_else(taken)?;
+        let name = name.ok_or_else(|| OpenError::name_taken(template.name()))?;
         let source = Source::of_node(Gathered::open(node, template)?);
         Ok(Self::on(source, settings, node.runtime.clone(), name))
     }

@@ -81,7 +81,7 @@ enum Failure {
     Channel(RecvFailure),
     /// Nothing came of any peer, to a call that waited (`Timeout`) or did not (`Empty`).
     OfNobody(RecvErrorKind),
-    Opening(Box<OpenError>),
+    Opening(OpenError),
 }
 
 impl RecvError {
@@ -182,7 +182,7 @@ impl RecvError {
     /// Returns the error of an end that could not be opened, or this one again.
     pub(crate) fn into_open_error(self) -> Result<OpenError, Self> {
         match self.0 {
-            Failure::Opening(error) => Ok(*error),
+            Failure::Opening(error) => Ok(error),
             other => Err(Self(other)),
         }
     }
@@ -212,7 +212,7 @@ impl RecvError {
                 RecvFailure::Failed(error) => subject_of(error),
                 RecvFailure::Empty | RecvFailure::NotOpen => None,
             },
-            Failure::Opening(error) => Subject::new(&error.channel, &error.peer),
+            Failure::Opening(error) => Subject::new(error.channel()?, error.peer()?),
             Failure::OfNobody(_) => None,
         }
     }
@@ -265,7 +265,7 @@ impl From<channel::RecvError> for RecvError {
 
 impl From<OpenError> for RecvError {
     fn from(error: OpenError) -> Self {
-        Self(Failure::Opening(Box::new(error)))
+        Self(Failure::Opening(error))
     }
 }
 

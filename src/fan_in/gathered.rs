@@ -18,7 +18,8 @@ use ibex_transport::{
 
 use super::{FanInEvent, FanInPeer, Opening, member::Member};
 use crate::{
-    Node, Peer, PeerAt, SettingError, channel_defaults::ChannelDefaults, template::ChannelTemplate,
+    Node, Peer, PeerAt, channel_defaults::ChannelDefaults, setting::SettingError,
+    template::ChannelTemplate,
 };
 
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
@@ -269,7 +270,7 @@ impl<O: Opening> Gathered<O> {
         let handle = match channel.open_receiver(offer) {
             Ok(handle) => handle,
             // It came and went without a message: nobody has joined.
-            Err(error) if error.reason.is_end() => return,
+            Err(error) if error.is_end() => return,
             Err(error) => {
                 self.events.push_back(FanInEvent::Lost(peer, error.into()));
                 return;

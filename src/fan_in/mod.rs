@@ -11,7 +11,7 @@ pub(crate) use self::{
     opening::Opening,
 };
 use crate::{
-    ChannelBuilder, Message, Node, Peer, PeerAt, RecvError, RecvErrorKind, SettingError,
+    ChannelBuilder, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
     message::DefaultCodec,
 };
 
@@ -64,7 +64,7 @@ impl Node {
     ///
     /// None: the settings are the node's, which were checked when it was made.
     #[cfg(feature = "rkyv")]
-    pub fn fan_in<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, SettingError>
+    pub fn fan_in<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, OpenError>
     where
         crate::Rkyv: Codec<T>,
     {
@@ -77,12 +77,13 @@ impl<C> ChannelBuilder<C, &Node> {
     ///
     /// # Errors
     ///
-    /// [`SettingError`]: a setting is out of its range.
-    pub fn fan_in<T: ?Sized>(self) -> Result<FanIn<T, C>, SettingError>
+    /// [`OpenErrorKind::Setting`](crate::OpenErrorKind::Setting): a setting is out of its range.
+    pub fn fan_in<T: ?Sized>(self) -> Result<FanIn<T, C>, OpenError>
     where
         C: Codec<T>,
     {
-        Gathered::open(self.at, self.template).map(|gathered| FanIn { gathered })
+        let gathered = Gathered::open(self.at, self.template)?;
+        Ok(FanIn { gathered })
     }
 }
 

@@ -6,8 +6,9 @@ use ibex_codec::Codec;
 use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
 
 use crate::{
-    ChannelBuilder, Message, OpenFailure,
+    ChannelBuilder, Message,
     channel_builder::{Offer, message_version},
+    error::OpenFailure,
     receiver,
 };
 

@@ -11,7 +11,7 @@ pub use self::{
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, SettingError, WaitError,
+    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, WaitError,
     channel_builder::{Offer, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
@@ -111,7 +111,7 @@ impl Node {
     /// None: the settings are the node's, which were checked when it was made. A name or type
     /// that cannot be had is told by [`join`](Group::join).
     #[cfg(feature = "rkyv")]
-    pub fn group<T: ?Sized>(&self, name: &str) -> Result<Group<T>, SettingError>
+    pub fn group<T: ?Sized>(&self, name: &str) -> Result<Group<T>, OpenError>
     where
         crate::Rkyv: Codec<T>,
     {
@@ -124,9 +124,9 @@ impl<C> ChannelBuilder<C, &Node> {
     ///
     /// # Errors
     ///
-    /// [`SettingError`]: a setting is out of its range. A name or type that cannot be had is
+    /// [`OpenErrorKind::Setting`](crate::OpenErrorKind::Setting): a setting is out of its range. A name or type that cannot be had is
     /// told by [`join`](Group::join).
-    pub fn group<T: ?Sized>(self) -> Result<Group<T, C>, SettingError>
+    pub fn group<T: ?Sized>(self) -> Result<Group<T, C>, OpenError>
     where
         C: Codec<T>,
     {

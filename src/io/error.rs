@@ -5,7 +5,7 @@ use std::io;
 
 use ibex_transport::channel::{RecvError, RecvFailure, SendError, SendFailure, WaitAckedError};
 
-use crate::{CloseReason, EndCause, OpenError, OpenFailure};
+use crate::{CloseReason, EndCause, OpenError, OpenErrorKind};
 
 pub(super) fn of_recv(error: RecvError) -> io::Error {
     let kind = match &error {
@@ -65,12 +65,12 @@ fn of_cause(cause: &EndCause) -> io::ErrorKind {
 
 /// An end of a stream cannot be opened here.
 pub(super) fn of_open(error: OpenError) -> io::Error {
-    let kind = match &error.reason {
-        OpenFailure::Name { .. } => io::ErrorKind::InvalidInput,
-        OpenFailure::AlreadyOpen => io::ErrorKind::AddrInUse,
-        OpenFailure::SessionOver => io::ErrorKind::ConnectionReset,
-        OpenFailure::NodeClosed => io::ErrorKind::ConnectionAborted,
-        OpenFailure::Memory(_) => io::ErrorKind::OutOfMemory,
+    let kind = match error.kind() {
+        OpenErrorKind::Name => io::ErrorKind::InvalidInput,
+        OpenErrorKind::AlreadyOpen => io::ErrorKind::AddrInUse,
+        OpenErrorKind::SessionOver => io::ErrorKind::ConnectionReset,
+        OpenErrorKind::NodeClosed => io::ErrorKind::ConnectionAborted,
+        OpenErrorKind::Memory => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)

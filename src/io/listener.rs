@@ -21,7 +21,7 @@ use super::{
     connecting::check_name,
     error,
 };
-use crate::{AcceptError, FanIn, FanInEvent, Message, Node, OpenFailure, PeerAt};
+use crate::{AcceptError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt};
 
 /// Accepts byte streams of all peers, those included that come later: what a `TcpListener` is,
 /// with a name in the place of a port.
@@ -190,7 +190,7 @@ impl Listener {
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }
             // The peer is gone, or says a number twice.
-            Err(error) if error.reason.is_end() || error.reason == OpenFailure::AlreadyOpen => {
+            Err(error) if error.is_end() || error.kind() == OpenErrorKind::AlreadyOpen => {
                 held.message.ack();
                 Ok(None)
             }

@@ -12,7 +12,10 @@ use ibex_transport::rdma::SiteSettings;
 use ibex_verbs::provider::{Provider, fake::FakeProvider};
 use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, VerbsError};
 
-use crate::{SettingConflict, SettingError, environment::Site};
+use crate::{
+    environment::Site,
+    setting::{SettingConflict, SettingError},
+};
 
 /// How a node uses RDMA devices: which one, and how much of it. Given to
 /// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).

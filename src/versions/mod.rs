@@ -12,9 +12,10 @@ use ibex_transport::{
 
 pub use self::futures::VersionedOpenedAsync;
 use crate::{
-    ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvError, RecvErrorKind, SendError,
-    Sender, Sequence,
+    ChannelBuilder, Message, OpenError, Receiver, RecvError, RecvErrorKind, SendError, Sender,
+    Sequence,
     channel_builder::{Offer, message_version},
+    error::OpenFailure,
     message::DefaultCodec,
     receiver,
 };
@@ -95,7 +96,7 @@ mod futures;
 ///
 /// Both versions go by the channel's one codec. They may differ in everything else, alignment
 /// included; two that do not differ in structure are refused with
-/// [`OpenFailure::SameVersions`]. Ends that know no version in common end with a
+/// [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions). Ends that know no version in common end with a
 /// [`Mismatch`](crate::SendErrorKind::Mismatch), which shows both lists, at either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions<N, O> {
@@ -149,7 +150,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
+    /// [`OpenError`], as there, and with [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions).
     pub fn sender(self) -> Result<VersionedSender<N, O, C>, OpenError> {
         let handle = self.channel.open_sender(Self::offer())?;
         Ok(VersionedSender::new(handle))
@@ -160,7 +161,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
+    /// [`OpenError`], as there, and with [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions).
     pub fn receiver(self) -> Result<VersionedReceiver<N, O, C>, OpenError> {
         let handle = self.channel.open_receiver(Self::offer())?;
         Ok(VersionedReceiver {

@@ -1,9 +1,6 @@
 //! Services of one name: a node has one for all peers, or one for each of some.
 
-use ibex::{
-    Node, OpenFailure, Peer,
-    calls::{Service, ServiceError},
-};
+use ibex::{Node, OpenErrorKind, Peer, calls::Service};
 
 use crate::{Answer, Question, in_each_cell, question};
 
@@ -11,10 +8,8 @@ use crate::{Answer, Question, in_each_cell, question};
 fn expect_taken(node: &Node) {
     let taken = node.service::<Question, Answer>("echo");
     let taken = taken.expect_err("a service has the name");
-    assert!(
-        matches!(&taken, ServiceError::NameTaken { name, .. } if name == "echo"),
-        "{taken}"
-    );
+    assert_eq!(taken.kind(), OpenErrorKind::AlreadyOpen, "{taken}");
+    assert_eq!(taken.channel(), Some("echo"));
     assert!(taken.to_string().contains("\"echo\""), "{taken}");
 }
 
@@ -22,7 +17,7 @@ fn expect_taken(node: &Node) {
 fn expect_open_already(peer: &Peer) {
     let open = peer.service::<Question, Answer>("echo");
     let open = open.expect_err("a service has the name");
-    assert_eq!(open.reason, OpenFailure::AlreadyOpen, "{open}");
+    assert_eq!(open.kind(), OpenErrorKind::AlreadyOpen, "{open}");
 }
 
 fn answer_one(mut service: Service<Question, Answer>) {

@@ -3,7 +3,7 @@
 
 use std::{sync::mpsc, thread};
 
-use ibex::{ConnectErrorKind, Message, Node, OpenFailure, Peer, Raw, SendErrorKind, Sender};
+use ibex::{ConnectErrorKind, Message, Node, OpenErrorKind, Peer, Raw, SendErrorKind, Sender};
 use ibex_bootstrap::{DialError, HandshakeError, SessionLimit, negotiate::End};
 
 use crate::common::{
@@ -33,7 +33,7 @@ fn too_many_channels(stage: &mut Stage) {
     let one_more = || peer.channel("one more").codec::<Raw>().sender::<[u8]>();
     let is_refused = || {
         let error = one_more().expect_err("above the smaller limit");
-        assert_eq!(error.reason, OpenFailure::TooMany { limit: 8 });
+        assert_eq!(error.kind(), OpenErrorKind::TooMany);
         assert!(error.to_string().contains("max_channels"), "{error}");
     };
     let _ends: Vec<_> = (0..7).map(open).collect();

@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{AcceptError, ConnectErrorKind, Fabric, ListenError, Node, NodeBuilder, Policy, Wait};
+use ibex::{
+    AcceptError, ConnectErrorKind, Fabric, ListenErrorKind, Node, NodeBuilder, Policy, Wait,
+};
 
 use crate::common::{
     payload,
@@ -272,7 +274,7 @@ fn open_to_other_hosts(stage: &mut Stage) {
         return;
     }
     match stage.builder().listen("0.0.0.0:0").build() {
-        Err(error @ ListenError::InsecureAddress { .. }) => {
+        Err(error) if error.kind() == ListenErrorKind::InsecureAddress => {
             let said = error.to_string();
             assert!(
                 said.contains("0.0.0.0") && said.contains("insecure_network"),
@@ -294,7 +296,7 @@ fn open_to_other_hosts(stage: &mut Stage) {
         .insecure_network()
         .build()
         .expect_err("taken");
-    assert!(matches!(error, ListenError::Address { .. }), "{error}");
+    assert!(error.kind() == ListenErrorKind::Address, "{error}");
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
 }
 

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use guest::{Changed, guest, place_of_the_address, shell};
 use ibex::rdma::{RdmaSettings, discover};
 use ibex::{
-    Driver, Event, Events, Fabric, ListenError, Message, Node, NodeBuilder, Peer, Policy, Raw,
+    Driver, Event, Events, Fabric, ListenErrorKind, Message, Node, NodeBuilder, Peer, Policy, Raw,
     Receiver, Sender,
 };
 use ibex_harness::proxy::{Harm, Proxy};
@@ -173,7 +173,7 @@ fn a_node_where_something_is_missing() {
     match required.listen("127.0.0.1:0").build() {
         Ok(_) => println!("required| nothing is missing"),
         Err(error) => {
-            assert!(matches!(error, ListenError::Rdma { .. }), "{error:?}");
+            assert!(error.kind() == ListenErrorKind::Rdma, "{error:?}");
             println!("required| {error}");
         }
     }

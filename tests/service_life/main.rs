@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{AcceptError, Driver, ListenError, Node, NodeBuilder};
+use ibex::{AcceptError, Driver, ListenErrorKind, Node, NodeBuilder};
 use listenfd::ListenFd;
 use rustix::net;
 
@@ -120,9 +120,8 @@ fn a_socket_that_does_not_listen_is_refused() {
     let address: SocketAddr = LOOPBACK.parse().expect("an address");
     net::bind(&bound, &address).expect("a port");
     let refused = builder().listen_on(bound.into()).build();
-    let Err(error @ ListenError::Address { .. }) = refused else {
-        panic!("it does not listen");
-    };
+    let error = refused.expect_err("it does not listen");
+    assert_eq!(error.kind(), ListenErrorKind::Address);
     assert!(error.to_string().contains("does not listen"), "{error}");
 }
 
@@ -130,7 +129,7 @@ fn a_socket_that_does_not_listen_is_refused() {
 fn a_given_socket_that_strangers_reach_has_to_be_allowed() {
     let socket = || TcpListener::bind("0.0.0.0:0").expect("a port");
     let refused = builder().listen_on(socket()).build();
-    assert!(matches!(refused, Err(ListenError::InsecureAddress { .. })));
+    assert!(matches!(refused, Err(error) if error.kind() == ListenErrorKind::InsecureAddress));
     let allowed = builder().insecure_network().listen_on(socket()).build();
     allowed.expect("the program said so");
 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use ibex::{
-    Message, OpenError, OpenFailure, Peer, PeerAt, PeerId, Raw, Receiver, RecvErrorKind, SendError,
-    SendErrorKind, Sender,
+    Message, OpenError, OpenErrorKind, Peer, PeerAt, PeerId, Raw, Receiver, RecvErrorKind,
+    SendError, SendErrorKind, Sender,
 };
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 use iceoryx2_link_carrier::Frame;
@@ -209,8 +209,8 @@ impl Ends {
     /// of this service, or the session comes anew.
     fn cannot_open(&self, error: &OpenError, peer: &Peer) {
         let is_over = matches!(
-            error.reason,
-            OpenFailure::SessionOver | OpenFailure::NodeClosed
+            error.kind(),
+            OpenErrorKind::SessionOver | OpenErrorKind::NodeClosed
         );
         if !is_over {
             let service = &self.descriptor.name;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ibex::{SendError, SettingError};
+use ibex::{OpenError, SendError};
 
 /// A carrier was not started.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum StartError {
     Driver,
     /// A setting of the control streams is out of its range.
     #[error(transparent)]
-    Setting(#[from] SettingError),
+    Setting(#[from] OpenError),
     /// The process lacks a thread.
     #[error("no thread for the carrier: {0}")]
     Thread(#[from] io::Error),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{ListenError, Node};
+use ibex::{ListenErrorKind, Node};
 use ibex_harness::draw::Draw;
 
 use crate::{
@@ -51,8 +51,7 @@ fn with_a_node(options: &NodeOptions, life: &Life, play: impl FnOnce(&Node) -> O
             news::pass_on(&node, life, options.process);
             play(&node)
         }
-        Err(ListenError::Setting(error)) => panic!("{error}"),
-        Err(ListenError::Conflict(error)) => panic!("{error}"),
+        Err(error) if error.kind() == ListenErrorKind::Setting => panic!("{error}"),
         Err(_) => None,
     };
     if played.is_none() {

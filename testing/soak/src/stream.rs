@@ -5,7 +5,7 @@
 use std::{thread, time::Duration};
 
 use ibex::{
-    Counts, Message, OpenError, OpenFailure, Peer, Raw, Receiver, RecvError, RecvErrorKind,
+    Counts, Message, OpenError, OpenErrorKind, Peer, Raw, Receiver, RecvError, RecvErrorKind,
     SendErrorKind, Sender, WaitErrorKind,
 };
 use ibex_harness::draw::Draw;
@@ -38,9 +38,9 @@ fn opened<T>(process: u64, feed: &Feed, open: impl Fn() -> Result<T, OpenError>)
     loop {
         match open() {
             Ok(end) => return Some(end),
-            Err(error) => match error.reason {
-                OpenFailure::SessionOver => return None,
-                OpenFailure::Memory(_) => {
+            Err(error) => match error.kind() {
+                OpenErrorKind::SessionOver => return None,
+                OpenErrorKind::Memory => {
                     feed.tell(Fact::Refused { process });
                     thread::sleep(PAUSE);
                 }

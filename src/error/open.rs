@@ -1,0 +1,338 @@
+//! The error of opening an end.
+
+use std::fmt;
+
+use ibex_base::fork::UsedAfterFork;
+use ibex_protocol::{
+    format::control::{MAX_NAME_BYTES, Role},
+    session::CannotOpen,
+};
+use ibex_transport::session::Interface;
+
+use crate::setting::SettingError;
+
+/// The error of a call that opens an end: of a channel, a fan-in, a group, a caller or a service.
+///
+/// Its text says which end of what, with whom, the reason and the next step.
+/// [`kind`](Self::kind) is for programs that decide by it. A peer whose message type differs is no
+/// such error: the first call that waits for the peer tells of it.
+///
+/// ```
+/// use ibex::{OpenError, OpenErrorKind, Peer, Raw, Sender};
+///
+/// /// Opens the channel, unless the session is over.
+/// fn open(peer: &Peer) -> Result<Option<Sender<[u8], Raw>>, OpenError> {
+///     match peer.channel("wal").codec::<Raw>().sender() {
+///         Ok(sender) => Ok(Some(sender)),
+///         Err(error) if error.kind() == OpenErrorKind::SessionOver => Ok(None),
+///         Err(error) => Err(error),
+///     }
+/// }
+/// ```
+///
+/// | kind | what helps |
+/// |---|---|
+/// | [`AlreadyOpen`](OpenErrorKind::AlreadyOpen) | to use or drop the first handle, or another name |
+/// | [`TooMany`](OpenErrorKind::TooMany) | to drop some, or a higher `max_channels` |
+/// | [`SessionOver`](OpenErrorKind::SessionOver) | another session |
+/// | [`NodeClosed`](OpenErrorKind::NodeClosed) | another node |
+/// | [`Memory`](OpenErrorKind::Memory) | smaller settings, or a later attempt |
+/// | [`Name`](OpenErrorKind::Name) | another name |
+/// | [`Alignment`](OpenErrorKind::Alignment), [`SameVersions`](OpenErrorKind::SameVersions) | another message type |
+/// | [`Setting`](OpenErrorKind::Setting) | another value of the [setting](OpenError::setting) |
+/// | [`UsedAfterFork`](OpenErrorKind::UsedAfterFork) | the process that made the node |
+#[derive(Clone)]
+pub struct OpenError(Box<Failure>);
+
+/// The kinds of an [`OpenError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OpenErrorKind {
+    /// This node has this end already, or a service of this name. A name may be used once in each
+    /// direction.
+    AlreadyOpen,
+    /// The session has as many open ends as its limit allows.
+    TooMany,
+    /// The session has ended, or is ending.
+    SessionOver,
+    /// The node of this process was closed.
+    NodeClosed,
+    /// The kernel refused memory.
+    Memory,
+    /// The name is empty or too long.
+    Name,
+    /// The message type needs an alignment that channels do not carry.
+    Alignment,
+    /// The two versions of a message type are the same bytes.
+    SameVersions,
+    /// A setting is out of its range.
+    Setting,
+    /// This process is a fork of the one that made the node.
+    UsedAfterFork,
+}
+
+#[derive(Clone)]
+enum Failure {
+    Refused(Refusal),
+    /// A setting of an end with all peers.
+    Setting(SettingError),
+    /// A service for all peers whose name another has.
+    NameTaken {
+        name: String,
+    },
+    UsedAfterFork(UsedAfterFork),
+}
+
+/// An end that was refused for one peer.
+#[derive(Clone)]
+pub(crate) struct Refusal {
+    /// The channel's name.
+    pub(crate) channel: String,
+    /// The peer.
+    pub(crate) peer: String,
+    /// The end that was to be opened.
+    pub(crate) end: Role,
+    /// The reason.
+    pub(crate) reason: OpenFailure,
+    /// The interface that asked for it.
+    pub(crate) interface: Interface,
+    /// The interface that has it, if it is open already.
+    pub(crate) holder: Interface,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            end,
+            reason,
+            interface,
+            holder,
+        } = self;
+        let subject = interface.subject(channel, peer);
+        match interface {
+            Interface::Channel => write!(f, "cannot open the {end} of {subject}: ")?,
+            Interface::Caller => write!(f, "cannot open a caller of {subject}: ")?,
+            Interface::Service | Interface::Stream | Interface::Listener => {
+                write!(f, "cannot open {subject}: ")?;
+            }
+        }
+        match (reason, interface, holder) {
+            (OpenFailure::AlreadyOpen, Interface::Channel, Interface::Channel) => reason.fmt(f),
+            (OpenFailure::AlreadyOpen, _, _) => {
+                write!(
+                    f,
+                    "this node has {holder} of this name with that peer already; "
+                )?;
+                f.write_str(match (interface, holder) {
+                    (Interface::Caller, Interface::Caller) => {
+                        "clone that one, or drop it and its clones first"
+                    }
+                    (Interface::Service, Interface::Service) => {
+                        "take requests from that one, or drop it first"
+                    }
+                    _ => "choose another name, or drop what has it first",
+                })
+            }
+            _ => reason.fmt(f),
+        }
+    }
+}
+
+impl OpenError {
+    /// The error of a service for all peers whose name another has.
+    pub(crate) fn name_taken(name: &str) -> Self {
+        let name = name.to_owned();
+        Self(Box::new(Failure::NameTaken { name }))
+    }
+
+    /// Returns the kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> OpenErrorKind {
+        match &*self.0 {
+            Failure::Refused(refusal) => kind_of(&refusal.reason),
+            Failure::Setting(_) => OpenErrorKind::Setting,
+            Failure::NameTaken { .. } => OpenErrorKind::AlreadyOpen,
+            Failure::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
+        }
+    }
+
+    /// Returns whether a later attempt in the same session may succeed: there was no memory, or
+    /// too many ends were open.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self.kind(), OpenErrorKind::Memory | OpenErrorKind::TooMany)
+    }
+
+    /// Returns the name of the channel or service, where the error has it.
+    #[must_use]
+    pub fn channel(&self) -> Option<&str> {
+        match &*self.0 {
+            Failure::Refused(refusal) => Some(&refusal.channel),
+            Failure::NameTaken { name } => Some(name),
+            Failure::Setting(_) | Failure::UsedAfterFork(_) => None,
+        }
+    }
+
+    /// Returns the peer as an address, unless the end was to be one with all peers.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        self.refusal().map(|refusal| &*refusal.peer)
+    }
+
+    /// Returns the end of a channel that was to be opened.
+    #[must_use]
+    pub fn end(&self) -> Option<Role> {
+        self.refusal().map(|refusal| refusal.end)
+    }
+
+    /// Returns the name of the setting that is out of its range, that of the builder's method.
+    #[must_use]
+    pub fn setting(&self) -> Option<&'static str> {
+        match &*self.0 {
+            Failure::Setting(error) => Some(error.setting),
+            Failure::Refused(Refusal {
+                reason: OpenFailure::Setting(error),
+                ..
+            }) => Some(error.setting),
+            _ => None,
+        }
+    }
+
+    /// Returns whether no end of the session can be opened any more.
+    pub(crate) fn is_end(&self) -> bool {
+        let kind = self.kind();
+        matches!(kind, OpenErrorKind::SessionOver | OpenErrorKind::NodeClosed)
+    }
+
+    fn refusal(&self) -> Option<&Refusal> {
+        match &*self.0 {
+            Failure::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+fn kind_of(reason: &OpenFailure) -> OpenErrorKind {
+    match reason {
+        OpenFailure::AlreadyOpen => OpenErrorKind::AlreadyOpen,
+        OpenFailure::TooMany { .. } => OpenErrorKind::TooMany,
+        OpenFailure::SessionOver => OpenErrorKind::SessionOver,
+        OpenFailure::NodeClosed => OpenErrorKind::NodeClosed,
+        OpenFailure::Memory(_) => OpenErrorKind::Memory,
+        OpenFailure::Name { .. } => OpenErrorKind::Name,
+        OpenFailure::Alignment { .. } => OpenErrorKind::Alignment,
+        OpenFailure::SameVersions { .. } => OpenErrorKind::SameVersions,
+        OpenFailure::Setting(_) => OpenErrorKind::Setting,
+        OpenFailure::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
+    }
+}
+
+impl From<Refusal> for OpenError {
+    fn from(refusal: Refusal) -> Self {
+        Self(Box::new(Failure::Refused(refusal)))
+    }
+}
+
+impl From<SettingError> for OpenError {
+    fn from(error: SettingError) -> Self {
+        Self(Box::new(Failure::Setting(error)))
+    }
+}
+
+impl From<UsedAfterFork> for OpenError {
+    fn from(error: UsedAfterFork) -> Self {
+        Self(Box::new(Failure::UsedAfterFork(error)))
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Failure::Refused(refusal) => refusal.fmt(f),
+            Failure::Setting(error) => error.fmt(f),
+            Failure::NameTaken { name } => write!(
+                f,
+                "this node has a service \"{name}\" already, for all peers or for one of them; \
+                 drop it, or choose another name"
+            ),
+            Failure::UsedAfterFork(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// The reason for which a channel's end could not be opened.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OpenFailure {
+    /// This node has this end already. A name may be used once in each direction.
+    #[error(
+        "it is open already; use or drop the first handle (a sender can be cloned; a fan-in or \
+         a service of the node has the receivers of its name)"
+    )]
+    AlreadyOpen,
+    /// The session has as many open ends as its limit allows.
+    #[error(
+        "the session has {limit} open ends, its limit, with those that were dropped and that the \
+         peer has not opened yet; drop some, let the peer open its own, or raise max_channels at \
+         both nodes"
+    )]
+    TooMany {
+        /// The limit, the smaller of both nodes'.
+        limit: usize,
+    },
+    /// The session has ended, or is ending.
+    #[error(
+        "the session has ended, for the reason that the node's events tell; connect or accept \
+         again, with a node that has not been closed"
+    )]
+    SessionOver,
+    /// The node of this process was closed.
+    #[error("this node was closed; make another and connect or accept with it")]
+    NodeClosed,
+    /// The kernel refused memory; the text says for what, and what would need less.
+    #[error("{0}")]
+    Memory(String),
+    /// The name is empty or too long.
+    #[error("its name has {bytes} bytes; it may have 1 to {MAX_NAME_BYTES}")]
+    Name {
+        /// The name's length.
+        bytes: usize,
+    },
+    /// The message type needs an alignment that channels do not carry.
+    #[error("the message type is aligned to {alignment}; channels carry 8, 16, 32 or 64")]
+    Alignment {
+        /// The alignment, in bytes.
+        alignment: usize,
+    },
+    /// The two versions of a message type are the same bytes.
+    #[error(
+        "both of its versions are {schema}, so nothing tells their messages apart; open it with \
+         one type, or rename a field whose meaning has changed"
+    )]
+    SameVersions {
+        /// What both are.
+        schema: String,
+    },
+    /// A setting is out of its range.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// This process is a fork of the one that made the node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
+}
+
+impl From<CannotOpen> for OpenFailure {
+    fn from(refused: CannotOpen) -> Self {
+        match refused {
+            CannotOpen::AlreadyOpen => OpenFailure::AlreadyOpen,
+            CannotOpen::TooMany { limit } => OpenFailure::TooMany { limit },
+            CannotOpen::SessionOver => OpenFailure::SessionOver,
+            CannotOpen::Memory(why) => OpenFailure::Memory(why),
+        }
+    }
+}
+
+ibex_base::debug_as_display!(OpenError, OpenFailure);
