@@ -59,8 +59,7 @@ impl fmt::Display for DrainReport {
 }
 
 /// A node's drain, for a task. See [`Node::drain_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct DrainAsync<'a> {
+pub(crate) struct DrainAsync<'a> {
     node: &'a Node,
     /// Until it has begun.
     timeout: Option<Duration>,
@@ -131,7 +130,7 @@ impl Node {
     /// Dropping the future later does not take that back: the node goes on to refuse calls, and
     /// [`drain`](Self::drain) or this method, called again, brings the drain to its end and reports
     /// how far it came.
-    pub fn drain_async(&self, timeout: Duration) -> DrainAsync<'_> {
+    pub fn drain_async(&self, timeout: Duration) -> impl Future<Output = DrainReport> {
         DrainAsync {
             node: self,
             timeout: Some(timeout),
@@ -241,12 +240,6 @@ impl Drop for DrainAsync<'_> {
         if !fork::is_child() {
             self.node.runtime.wake_drain();
         }
-    }
-}
-
-impl fmt::Debug for DrainAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DrainAsync").finish_non_exhaustive()
     }
 }
 

@@ -42,7 +42,7 @@ pub use self::{
     caller::{Caller, CallerStats},
     error::{AnswerError, CallError, Execution, Failure, Refused},
     options::CallOptions,
-    replies::{Replies, StreamAsync},
+    replies::Replies,
     reply::Reply,
     request::Request,
     service::{Service, ServiceStats},

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_ring::parking::{Patience, Ticket};
 
-use super::{PeersEventAsync, board::Board};
+use super::{board::Board, futures::PeersEventAsync};
 use crate::{ConnectError, EndCause, Peer, PeerId, discovery::DiscoveryError};
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
@@ -130,7 +130,7 @@ impl PeersEvents {
     }
 
     /// The next event, for a task; `None` if none will come. Dropping the future loses none.
-    pub fn next_async(&mut self) -> PeersEventAsync<'_> {
+    pub fn next_async(&mut self) -> impl Future<Output = Option<PeersEvent>> {
         PeersEventAsync(self)
     }
 
