@@ -116,7 +116,7 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     /// When the RDMA device had the whole message, by its own clock: before anybody looked
     /// for it, so what an application took until it received it is not in there. A message
     /// that came with others or in pieces has the time of its last piece. `None` unless
-    /// [`RdmaSettings::completion_times`](crate::rdma::RdmaSettings::completion_times) asked
+    /// [`Tuning::completion_times`](crate::rdma::Tuning::completion_times) asked
     /// for it and the device has such a clock.
     #[cfg(feature = "verbs")]
     #[must_use]

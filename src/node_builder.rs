@@ -37,8 +37,8 @@ use crate::{
 /// | `IBEX_RDMA_PORT` | 1 to 255 | `RdmaSettings::port` |
 /// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
 /// | `IBEX_RDMA_PARTITION_KEY` | 0x0001 to 0xffff, but for 0x8000 | `RdmaSettings::partition_key` |
-/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; what both ports carry is looked at when a session comes |
-/// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `RdmaSettings::completion_polling` |
+/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `Tuning::path_mtu`; what both ports carry is looked at when a session comes |
+/// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `Tuning::completion_polling` |
 /// | `IBEX_RDMA_FAIL_OVER_AFTER` | milliseconds, or never | [`fail_over_after`](Self::fail_over_after) |
 ///
 /// Those of RDMA are read, and are warnings, in a build without `verbs`. A value that

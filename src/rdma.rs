@@ -59,6 +59,7 @@
 
 mod node_devices;
 mod settings;
+mod tuning;
 
 use std::sync::Arc;
 
@@ -76,6 +77,7 @@ pub use ibex_verbs::discovery::{
 pub use ibex_verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, PartitionKey, VerbsError};
 pub(crate) use node_devices::NodeDevices;
 pub use settings::RdmaSettings;
+pub use tuning::Tuning;
 
 /// Takes the inventory: devices, ports, GIDs, partitions and limits, as they are now.
 ///

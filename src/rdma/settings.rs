@@ -3,22 +3,29 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ibex_transport::rdma::SiteSettings;
 #[cfg(feature = "fake-device")]
 use ibex_verbs::provider::{Provider, fake::FakeProvider};
-use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, VerbsError};
+use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey};
 
+use super::Tuning;
 use crate::{
     environment::Site,
     setting::{SettingConflict, SettingError},
 };
 
-/// How a node uses RDMA devices: which one, and how much of it. Given to
-/// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
+/// Settings of a node's use of RDMA: the device, the network, the memory and whom it trusts. Given
+/// to [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
+///
+/// | purpose | settings |
+/// |---|---|
+/// | place | [`device`](Self::device), [`port`](Self::port), [`gid_index`](Self::gid_index), [`partition_key`](Self::partition_key) |
+/// | packets | [`service_level`](Self::service_level), [`traffic_class`](Self::traffic_class) |
+/// | memory | [`max_sessions`](Self::max_sessions), [`receive_buffers`](Self::receive_buffers), [`held_buffers`](Self::held_buffers) |
+/// | trust | [`trust_peers`](Self::trust_peers), [`trust_peers_at`](Self::trust_peers_at) |
+/// | what is measured before it is set | [`tuning`](Self::tuning) |
 ///
 /// A node has one device port, from its first session over RDMA on. Locked in memory are
 /// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 36 MiB, plus
@@ -27,14 +34,13 @@ use crate::{
 /// they are released.
 ///
 /// ```
-/// use std::time::Duration;
 /// use ibex::rdma::RdmaSettings;
 ///
 /// let settings = RdmaSettings::new()
 ///     .device("mlx5_1")
 ///     .gid_index(3)
 ///     .receive_buffers(1024)
-///     .timeout(Duration::from_millis(20));
+///     .traffic_class(106);
 /// let builder = ibex::Node::builder().rdma(settings);
 /// ```
 #[derive(Clone, Debug)]
@@ -52,6 +58,8 @@ pub struct RdmaSettings {
     // What is set aside there.
     site: SiteSettings,
     connection: ConnectionSettings,
+    service_level: u8,
+    traffic_class: u8,
     /// Which peers are trusted, if not all or none are.
     trusted: Option<Trusted>,
 
@@ -81,6 +89,8 @@ impl RdmaSettings {
             provider: None,
             site: SiteSettings::default(),
             connection: ConnectionSettings::default(),
+            service_level: 0,
+            traffic_class: 0,
             trusted: None,
             error: None,
         }
@@ -157,7 +167,7 @@ impl RdmaSettings {
     /// is stopped, or nobody turns its node) keeps what it was lent, up to 4 buffers in a turn,
     /// until it goes on or its session ends. The others take turns at the rest; where such peers
     /// have all that is left, everybody waits for one of them. Without
-    /// [`shared_receives`](Self::shared_receives) each session takes `session_credit` + 18 of
+    /// [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18 of
     /// them, and so many are the least.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
@@ -166,18 +176,6 @@ impl RdmaSettings {
             LEAST_BUFFERS..=SiteSettings::MOST_BUFFERS.into(),
         ));
         self.site.receive_buffers = buffers;
-        self
-    }
-
-    /// Whether all sessions take their receives from one queue, where the device can.
-    /// Default: true, which is what lets many sessions do with few buffers. With false each
-    /// session has a queue and `session_credit` + 18 of the receive buffers to itself: for
-    /// a node with a handful of busy peers, on a device that takes longer over a shared
-    /// queue (soft-RoCE does, by 4 of 46 µs for a small message). There are then
-    /// `receive_buffers / (session_credit + 18)` places for sessions, 49 by default, and
-    /// each locks its buffers, and as many spare ones, when it comes.
-    pub fn shared_receives(mut self, shared: bool) -> Self {
-        self.site.shared_receives = shared;
         self
     }
 
@@ -210,6 +208,8 @@ impl RdmaSettings {
         self
     }
 
+    // ---- Trust -----------------------------------------------------------------------
+
     /// Whether peers are trusted to write to memory of this node: large messages then arrive
     /// by RDMA writes where they are read, without a copy. Each is granted memory of its own,
     /// and none that holds anything else; but a peer keeps the key and could change a message
@@ -217,7 +217,7 @@ impl RdmaSettings {
     /// peer is; large messages then come in pieces that are copied once.
     ///
     /// Messages between a receive buffer and 64 KiB go, where a channel has some of them, into
-    /// [blocks](Self::landing_blocks) that are granted before they are sent.
+    /// [blocks](Tuning::landing_blocks) that are granted before they are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
         self.site.grants_memory = trust;
         self.trusted = None;
@@ -246,28 +246,6 @@ impl RdmaSettings {
         self
     }
 
-    /// Blocks that trusted peers are granted ahead in all, for messages between a receive
-    /// buffer and 64 KiB. Default: 1024, range 0 to 65536. A channel that has such messages
-    /// has 8 as long as it is used, all channels of a session have 128 at most; each is 64 KiB
-    /// and 192 bytes of locked memory. A message that finds none waits for a round trip.
-    pub fn landing_blocks(mut self, blocks: u32) -> Self {
-        let (given, range) = (blocks.into(), 0..=1 << 16);
-        self.note(SettingError::check_count("landing_blocks", given, range));
-        self.site.landing_blocks = blocks;
-        self
-    }
-
-    /// Whether a write may carry 32 bits that tell of it, which spares a message of a
-    /// [block](Self::landing_blocks) a request. Default: as a test says, which is made with
-    /// the device when peers are trusted. Without them such a message is a write and a frame
-    /// behind it: of 8 KiB there and a small one back that takes 1.15 times as long on
-    /// soft-RoCE. Whoever asks for them is not tested: a device that does not carry them fails
-    /// such messages, and their queue pair with them, or leaves them unannounced.
-    pub fn immediate_data(mut self, is_used: bool) -> Self {
-        self.site.immediate = Some(is_used);
-        self
-    }
-
     /// Whether a peer at that address may be granted memory.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         self.site.grants_memory
@@ -277,164 +255,7 @@ impl RdmaSettings {
                 .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
 
-    /// The length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
-    /// some fields and what goes before it; range 4 KiB to 64 KiB, rounded up to a multiple
-    /// of 64. Sessions send no longer pieces than the smaller of both ends'
-    /// buffers; small messages that arrive alone take a whole one.
-    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
-        let range = 4 << 10..=64 << 10;
-        self.note(SettingError::check_bytes(
-            "receive_buffer_bytes",
-            bytes.into(),
-            range,
-        ));
-        // What is out of the range is an error anyhow.
-        self.site.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
-        self
-    }
-
-    /// Receive buffers that one session's peer may fill at the most before it hears from
-    /// this node; less when many want some. Default: 64, range 2 to 65536. More keeps a
-    /// longer or faster link busy.
-    pub fn session_credit(mut self, buffers: u32) -> Self {
-        let given = buffers.into();
-        self.note(SettingError::check_count(
-            "session_credit",
-            given,
-            2..=1 << 16,
-        ));
-        self.site.session_credit = buffers;
-        self
-    }
-
-    /// Sends that one session may have outstanding. Default: 128, range 64 to 32768. More
-    /// keeps a longer or faster link busy; each takes some 100 bytes of the device's
-    /// memory and an entry of its completion queue.
-    pub fn send_requests(mut self, requests: u32) -> Self {
-        let given = requests.into();
-        self.note(SettingError::check_count(
-            "send_requests",
-            given,
-            64..=1 << 15,
-        ));
-        self.site.send_requests = requests;
-        self
-    }
-
-    /// Bytes that a send may carry inside its request. Default: 220, range 0 to 4 KiB; the
-    /// device may give less. More spares the device a look at memory for longer messages,
-    /// and makes every entry of the send queue longer.
-    pub fn inline_bytes(mut self, bytes: u32) -> Self {
-        let range = 0..=4 << 10;
-        self.note(SettingError::check_bytes(
-            "inline_bytes",
-            bytes.into(),
-            range,
-        ));
-        self.site.inline_bytes = bytes;
-        self
-    }
-
-    /// How completions are polled. Default: on a device of hardware what its self-test
-    /// says, else plain; [`NodeStats`](crate::NodeStats) and the log say which and why. One
-    /// that is set here is taken without a test, and a device that does not have it gives
-    /// an error: for a device on which the other is measured to be faster, and for tests.
-    pub fn completion_polling(mut self, polling: CompletionPolling) -> Self {
-        self.site.completion_polling = Some(polling);
-        self
-    }
-
-    /// Whether messages have the time at which the device had them whole
-    /// ([`Message::received_at`](crate::Message::received_at)), where it has a clock for
-    /// that: soft-RoCE has none. Default: false. It takes an extended completion queue,
-    /// a call per receive to read the clock's ticks, and a multiplication to turn them
-    /// into time.
-    pub fn completion_times(mut self, wanted: bool) -> Self {
-        self.site.completion_times = wanted;
-        self
-    }
-
-    /// The device's completion vector, that is the interrupt that wakes a thread which sleeps
-    /// until something completes. Default: 0; range 0 to one less than the device has, which
-    /// the example `devices` shows and which is checked when the device is opened. Nodes with
-    /// vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then chooses a
-    /// core for each. It costs nothing, and means nothing to a thread that polls.
-    pub fn completion_vector(mut self, vector: u32) -> Self {
-        self.site.completion_vector = vector;
-        self
-    }
-
-    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`) in all memory
-    /// that it uses for this node. Default: false. Some hosts write faster so, AMD EPYC and
-    /// guests among them, and on others it makes no difference or is slower: set it where
-    /// `ib_write_bw`, which asks for it, is faster than `ib_write_bw
-    /// --disable_pcie_relaxed`. Messages stay in order and whole, as ibex reads memory only
-    /// behind the completion that announces it. Devices, kernels and libraries without it
-    /// ignore it.
-    pub fn relaxed_ordering(mut self, relaxed: bool) -> Self {
-        self.site.relaxed_ordering = relaxed;
-        self
-    }
-
-    /// Pieces of memory that the device collects for one send. Default and most: 3, range
-    /// 1 to 3; the device may take fewer. With fewer, what would be more is copied first:
-    /// for a device that is slower with several, and for tests.
-    pub fn send_entries(mut self, pieces: u32) -> Self {
-        self.note(SettingError::check_count(
-            "send_entries",
-            pieces.into(),
-            1..=3,
-        ));
-        self.site.send_entries = pieces;
-        self
-    }
-
-    // ---- The connection --------------------------------------------------------------
-
-    /// Bytes per packet. Default: the smaller of what both ports carry. A session whose
-    /// ports carry less goes over another fabric; a smaller one costs throughput.
-    pub fn path_mtu(mut self, mtu: Mtu) -> Self {
-        self.connection = self.connection.path_mtu(mtu);
-        self
-    }
-
-    /// How long an acknowledgement may take before a packet is sent again. Default: 67 ms,
-    /// range 5 µs to 8796 s, rounded up to 4.096 µs times a power of two. Shorter repairs
-    /// a loss sooner, and takes a busy peer for a lost one.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        let range = Duration::from_micros(5)..=Duration::from_secs(8796);
-        self.with_time("timeout", timeout, range, ConnectionSettings::timeout)
-    }
-
-    /// How often a packet is sent again before the queue pair fails and its session is
-    /// suspended. Default and most: 6, range 0 to 6. With `timeout` it says when a peer that is
-    /// gone is noticed: after `timeout * (retry_count + 1)`, by default 0.5 s, and up to four
-    /// times that, since devices may wait for longer. Fewer gives up on a link that is merely bad.
-    pub fn retry_count(mut self, tries: u8) -> Self {
-        self.note(SettingError::check_count(
-            "retry_count",
-            tries.into(),
-            0..=6,
-        ));
-        self.connection = self
-            .connection
-            .retry_count(tries)
-            .unwrap_or(self.connection);
-        self
-    }
-
-    /// How long a peer waits before it sends again what found no receive buffer. Default:
-    /// 1.28 ms, range 10 µs to 655.36 ms, rounded up to one of 32 steps. Credits keep it
-    /// from happening; shorter burdens the link where they fail.
-    pub fn min_rnr_timer(self, timer: Duration) -> Self {
-        let range = Duration::from_micros(10)..=Duration::from_micros(655_360);
-        self.with_time(
-            "min_rnr_timer",
-            timer,
-            range,
-            ConnectionSettings::min_rnr_timer,
-        )
-    }
+    // ---- Packets ---------------------------------------------------------------------
 
     /// The service level of packets, which InfiniBand maps to a lane. Default: 0, range 0
     /// to 15. What the levels mean is up to the network.
@@ -444,10 +265,7 @@ impl RdmaSettings {
             level.into(),
             0..=15,
         ));
-        self.connection = self
-            .connection
-            .service_level(level)
-            .unwrap_or(self.connection);
+        self.service_level = level;
         self
     }
 
@@ -455,7 +273,23 @@ impl RdmaSettings {
     /// the DSCP. Default: 0, range 0 to 255. A lossless network usually wants a certain
     /// one; what the classes mean is up to the network.
     pub fn traffic_class(mut self, class: u8) -> Self {
-        self.connection = self.connection.traffic_class(class);
+        self.traffic_class = class;
+        self
+    }
+
+    // ---- The rest --------------------------------------------------------------------
+
+    /// Rare settings, each of which has to be measured. Default: those of [`Tuning::new`].
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.note(tuning.error.map_or(Ok(()), Err));
+        self.site = SiteSettings {
+            receive_buffers: self.site.receive_buffers,
+            held_buffers: self.site.held_buffers,
+            max_sessions: self.site.max_sessions,
+            grants_memory: self.site.grants_memory,
+            ..tuning.site
+        };
+        self.connection = tuning.connection;
         self
     }
 
@@ -519,23 +353,14 @@ impl RdmaSettings {
 
     /// As the site wants them.
     pub(super) fn site(&self) -> SiteSettings {
+        let connection = self.connection.traffic_class(self.traffic_class);
         SiteSettings {
-            connection: self.connection,
+            // Out of its range it is an error already, of this type.
+            connection: connection
+                .service_level(self.service_level)
+                .unwrap_or(connection),
             ..self.site
         }
-    }
-
-    fn with_time(
-        mut self,
-        setting: &'static str,
-        time: Duration,
-        range: RangeInclusive<Duration>,
-        set: fn(ConnectionSettings, Duration) -> Result<ConnectionSettings, VerbsError>,
-    ) -> Self {
-        self.note(SettingError::check_time(setting, time, range));
-        // Out of the range it is an error already, of this type.
-        self.connection = set(self.connection, time).unwrap_or(self.connection);
-        self
     }
 
     /// Keeps the first error for `build` to report.
@@ -555,9 +380,36 @@ impl Default for RdmaSettings {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::{net::Ipv4Addr, time::Duration};
 
     use super::*;
+
+    fn tuned(tuning: Tuning) -> RdmaSettings {
+        RdmaSettings::new().tuning(tuning)
+    }
+
+    #[test]
+    fn tuning_leaves_alone_what_the_settings_have_themselves() {
+        let settings = || {
+            RdmaSettings::new()
+                .receive_buffers(512)
+                .held_buffers(7)
+                .max_sessions(3)
+                .service_level(4)
+                .traffic_class(5)
+                .trust_peers(true)
+        };
+        let tuning = Tuning::new().retry_count(2).send_requests(64);
+        let (site, plain) = (settings().tuning(tuning).site(), settings().site());
+        assert_eq!(site.send_requests, 64);
+        assert_ne!(site.connection, plain.connection);
+        let same = SiteSettings {
+            send_requests: site.send_requests,
+            connection: site.connection,
+            ..plain
+        };
+        assert_eq!(site, same);
+    }
 
     #[test]
     fn peers_are_trusted_one_by_one_or_all_or_none() {
@@ -581,11 +433,8 @@ mod tests {
             (None, Ok(()))
         );
         let site = settings.site();
-        let again = RdmaSettings::new()
-            .receive_buffers(site.receive_buffers)
-            .held_buffers(site.held_buffers)
+        let tuning = Tuning::new()
             .receive_buffer_bytes(site.buffer_bytes)
-            .max_sessions(site.max_sessions)
             .session_credit(site.session_credit)
             .send_requests(site.send_requests)
             .inline_bytes(site.inline_bytes)
@@ -593,15 +442,20 @@ mod tests {
             .timeout(site.connection.actual_timeout())
             .min_rnr_timer(site.connection.actual_rnr_timer())
             .retry_count(6);
+        let again = tuned(tuning)
+            .receive_buffers(site.receive_buffers)
+            .held_buffers(site.held_buffers)
+            .max_sessions(site.max_sessions);
         assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
         assert_eq!(again.site(), site);
     }
 
     #[test]
     fn times_and_plain_completions_do_not_go_together() {
-        let plain = RdmaSettings::new().completion_polling(CompletionPolling::Plain);
-        assert_eq!(plain.check_relations(), Ok(()));
-        let conflict = plain.completion_times(true).check_relations().unwrap_err();
+        let plain = Tuning::new().completion_polling(CompletionPolling::Plain);
+        assert_eq!(tuned(plain).check_relations(), Ok(()));
+        let both = tuned(plain.completion_times(true));
+        let conflict = both.check_relations().unwrap_err();
         assert!(conflict.to_string().contains("have no times"), "{conflict}");
     }
 
@@ -623,11 +477,11 @@ mod tests {
                 "held_buffers is 1048577; it may be 0 to 1048576",
             ),
             (
-                RdmaSettings::new().receive_buffer_bytes(u32::MAX),
+                tuned(Tuning::new().receive_buffer_bytes(u32::MAX)),
                 "receive_buffer_bytes is 4294967295 bytes; it may be 4 KiB to 64 KiB",
             ),
             (
-                RdmaSettings::new().session_credit(1),
+                tuned(Tuning::new().session_credit(1)),
                 "session_credit is 1; it may be 2 to 65536",
             ),
             (
@@ -635,23 +489,23 @@ mod tests {
                 "max_sessions is 0; it may be 1 to 65536",
             ),
             (
-                RdmaSettings::new().send_requests(63),
+                tuned(Tuning::new().send_requests(63)),
                 "send_requests is 63; it may be 64 to 32768",
             ),
             (
-                RdmaSettings::new().inline_bytes(4097),
+                tuned(Tuning::new().inline_bytes(4097)),
                 "inline_bytes is 4097 bytes; it may be 0 bytes to 4 KiB",
             ),
             (
-                RdmaSettings::new().timeout(Duration::ZERO),
+                tuned(Tuning::new().timeout(Duration::ZERO)),
                 "timeout is 0ns; it may be 5µs to 8796s",
             ),
             (
-                RdmaSettings::new().retry_count(7),
+                tuned(Tuning::new().retry_count(7)),
                 "retry_count is 7; it may be 0 to 6",
             ),
             (
-                RdmaSettings::new().min_rnr_timer(second),
+                tuned(Tuning::new().min_rnr_timer(second)),
                 "min_rnr_timer is 1s; it may be 10µs to 655.36ms",
             ),
             (
@@ -659,15 +513,15 @@ mod tests {
                 "service_level is 16; it may be 0 to 15",
             ),
             (
-                RdmaSettings::new().landing_blocks((1 << 16) + 1),
+                tuned(Tuning::new().landing_blocks((1 << 16) + 1)),
                 "landing_blocks is 65537; it may be 0 to 65536",
             ),
             (
-                RdmaSettings::new().send_entries(0),
+                tuned(Tuning::new().send_entries(0)),
                 "send_entries is 0; it may be 1 to 3",
             ),
             (
-                RdmaSettings::new().send_entries(4),
+                tuned(Tuning::new().send_entries(4)),
                 "send_entries is 4; it may be 1 to 3",
             ),
             (
@@ -694,17 +548,13 @@ mod tests {
                  max_sessions",
             ),
             (
-                RdmaSettings::new()
-                    .receive_buffers(81)
-                    .shared_receives(false),
+                tuned(Tuning::new().shared_receives(false)).receive_buffers(81),
                 "receive_buffers is 81 and session_credit is 64: without shared_receives each \
                  session has so many and 18 to itself, so it has to be 82 or more; raise it or \
                  lower session_credit",
             ),
             (
-                RdmaSettings::new()
-                    .shared_receives(false)
-                    .session_credit(5000),
+                tuned(Tuning::new().shared_receives(false).session_credit(5000)),
                 "receive_buffers is 4096 and session_credit is 5000: without shared_receives each \
                  session has so many and 18 to itself, so it has to be 5018 or more; raise it or \
                  lower session_credit",
@@ -716,9 +566,7 @@ mod tests {
         }
         let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
         assert_eq!((few.error(), few.check_relations()), (None, Ok(())));
-        let for_one = RdmaSettings::new()
-            .receive_buffers(82)
-            .shared_receives(false);
+        let for_one = tuned(Tuning::new().shared_receives(false)).receive_buffers(82);
         assert_eq!((for_one.error(), for_one.check_relations()), (None, Ok(())));
     }
 
@@ -737,13 +585,13 @@ mod tests {
         assert_eq!(settings.device.as_deref(), Some("rxe0"));
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
         assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
-        let expected = RdmaSettings::new().path_mtu(Mtu::from_bytes(1024).unwrap());
+        let expected = tuned(Tuning::new().path_mtu(Mtu::from_bytes(1024).unwrap()));
         assert_eq!(settings.site(), expected.site());
     }
 
     #[test]
     fn buffers_are_rounded_up_to_whole_lines() {
-        let site = RdmaSettings::new().receive_buffer_bytes(5000).site();
+        let site = tuned(Tuning::new().receive_buffer_bytes(5000)).site();
         assert_eq!(site.buffer_bytes, 5056);
     }
 }

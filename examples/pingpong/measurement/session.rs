@@ -266,7 +266,8 @@ impl Setup {
         // There is one peer, and the limit has a receive queue to itself, too.
         #[cfg(feature = "verbs")]
         let builder = {
-            let settings = ibex::rdma::RdmaSettings::new().shared_receives(false);
+            let tuning = ibex::rdma::Tuning::new().shared_receives(false);
+            let settings = ibex::rdma::RdmaSettings::new().tuning(tuning);
             builder.rdma(settings.trust_peers(self.trusts))
         };
         let builder = match self.protection {
