@@ -69,7 +69,6 @@ use ibex_verbs::{
 };
 
 pub use ibex_ring::memory::HugePages;
-pub use ibex_transport::rdma::SiteError;
 pub use ibex_verbs::discovery::{
     Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
     address_towards,

@@ -37,7 +37,7 @@ mod source;
 mod tower;
 
 pub use self::{
-    builder::{CallsBuilder, ServiceBuilder},
+    builder::CallsBuilder,
     call::CallAsync,
     caller::{Caller, CallerStats},
     error::{AnswerError, CallError, Execution, Failure, Refused},
