@@ -10,7 +10,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     future::Future,
     io, mem,
     panic::{self, AssertUnwindSafe},
@@ -88,8 +87,7 @@ impl Dialers {
 }
 
 /// A session on its way. See [`Node::connect_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct ConnectAsync<'a> {
+pub(crate) struct ConnectAsync<'a> {
     node: &'a Node,
     address: String,
     options: ConnectOptions,
@@ -139,7 +137,10 @@ impl Node {
     /// # Panics
     ///
     /// If it is polled after it was ready.
-    pub fn connect_async(&self, address: impl ToAddress) -> ConnectAsync<'_> {
+    pub fn connect_async(
+        &self,
+        address: impl ToAddress,
+    ) -> impl Future<Output = Result<Peer, ConnectError>> {
         self.connect_async_with(address, ConnectOptions::new())
     }
 
@@ -156,7 +157,7 @@ impl Node {
         &self,
         address: impl ToAddress,
         options: ConnectOptions,
-    ) -> ConnectAsync<'_> {
+    ) -> impl Future<Output = Result<Peer, ConnectError>> {
         ConnectAsync {
             node: self,
             address: address::text_of(&address),
@@ -224,14 +225,6 @@ impl Drop for ConnectAsync<'_> {
         if let State::Dialing(call) = &self.state {
             call.is_dropped.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-impl fmt::Debug for ConnectAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectAsync")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
     }
 }
 

@@ -60,8 +60,7 @@ impl fmt::Display for DrainReport {
 }
 
 /// A node's drain, for a task. See [`Node::drain_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct DrainAsync<'a> {
+pub(crate) struct DrainAsync<'a> {
     node: &'a Node,
     /// Until it has begun.
     timeout: Option<Duration>,
@@ -134,7 +133,7 @@ impl Node {
     /// Dropping the future later does not take that back: the node goes on refusing calls. Call
     /// [`drain`](Self::drain) or this method again to bring the drain to its end and get the
     /// report.
-    pub fn drain_async(&self, timeout: Duration) -> DrainAsync<'_> {
+    pub fn drain_async(&self, timeout: Duration) -> impl Future<Output = DrainReport> {
         DrainAsync {
             node: self,
             timeout: Some(timeout),
@@ -244,12 +243,6 @@ impl Drop for DrainAsync<'_> {
         if !fork::is_child() {
             self.node.runtime.wake_drain();
         }
-    }
-}
-
-impl fmt::Debug for DrainAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DrainAsync").finish_non_exhaustive()
     }
 }
 

@@ -136,7 +136,7 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     /// came with others or in pieces has the time of its last piece.
     ///
     /// `None` unless
-    /// [`RdmaSettings::completion_times`](crate::rdma::RdmaSettings::completion_times) asked for
+    /// [`Tuning::completion_times`](crate::rdma::Tuning::completion_times) asked for
     /// times and the device has such a clock.
     #[cfg(feature = "verbs")]
     #[must_use]

@@ -60,6 +60,7 @@
 mod node_devices;
 mod node_pair;
 mod settings;
+mod tuning;
 
 use std::sync::Arc;
 
@@ -69,7 +70,6 @@ use ibex_verbs::{
 };
 
 pub use ibex_ring::memory::HugePages;
-pub use ibex_transport::rdma::SiteError;
 pub use ibex_verbs::discovery::{
     Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
     address_towards,
@@ -77,6 +77,7 @@ pub use ibex_verbs::discovery::{
 pub use ibex_verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, PartitionKey, VerbsError};
 pub(crate) use node_devices::NodeDevices;
 pub use settings::RdmaSettings;
+pub use tuning::Tuning;
 
 /// Takes the inventory: devices, ports, GIDs, partitions and limits, as they are now.
 ///

@@ -7,7 +7,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use ibex::{
     ConnectErrorKind, ConnectOptions, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
-    Sender, rdma::RdmaSettings,
+    Sender,
+    rdma::{RdmaSettings, Tuning},
 };
 use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
@@ -20,7 +21,9 @@ fn device() -> FakeProvider {
 
 fn builder(fake: &FakeProvider) -> NodeBuilder {
     let settings = RdmaSettings::new().max_sessions(16).receive_buffers(64);
-    let settings = settings.session_credit(16).held_buffers(64);
+    let settings = settings
+        .held_buffers(64)
+        .tuning(Tuning::new().session_credit(16));
     let builder = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     builder
         .io_threads(ENGINES)

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
-use ibex::rdma::RdmaSettings;
+use ibex::rdma::{RdmaSettings, Tuning};
 use ibex::{
     Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, Sender,
 };
@@ -25,7 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A node whose device waits for so long for an acknowledgement, seven times.
 fn builder(device: &str, timeout: Duration) -> NodeBuilder {
     Node::builder()
-        .rdma(RdmaSettings::new().device(device).timeout(timeout))
+        .rdma(
+            RdmaSettings::new()
+                .device(device)
+                .tuning(Tuning::new().timeout(timeout)),
+        )
         .fabric(Fabric::Verbs, Policy::Prefer)
         .connect_timeout(PATIENCE)
         .handshake_timeout(PATIENCE)

@@ -192,7 +192,7 @@ fn a_fabric_that_is_not_compiled_in_is_named_so_to_the_peer() {
 #[test]
 #[cfg(feature = "verbs")]
 fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
-    use ibex::rdma::{RdmaSettings, VerbsError};
+    use ibex::rdma::{RdmaSettings, Tuning, VerbsError};
     let required = Node::builder()
         .fabric(Fabric::Verbs, Policy::Require)
         .rdma(RdmaSettings::new().device("no-such-device"));
@@ -209,7 +209,7 @@ fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
         error.to_string(),
         format!("verbs is required, and this node cannot have it: {source}")
     );
-    let odd = Node::builder().rdma(RdmaSettings::new().retry_count(7));
+    let odd = Node::builder().rdma(RdmaSettings::new().tuning(Tuning::new().retry_count(7)));
     let error = odd.build().expect_err("7 means for ever");
     assert_eq!(error.to_string(), "retry_count is 7; it may be 0 to 6");
 }

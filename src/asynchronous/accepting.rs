@@ -1,7 +1,6 @@
 //! Peers that connect, for tasks.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -12,8 +11,7 @@ use ibex_transport::channel::TaskWait;
 use crate::{AcceptError, Node, Peer};
 
 /// A wait for the next peer that connects; see [`Node::accept_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct AcceptAsync<'a> {
+pub(crate) struct AcceptAsync<'a> {
     node: &'a Node,
     /// Each task keeps a ticket of its own, so that several may accept peers of one node.
     wait: TaskWait,
@@ -27,7 +25,7 @@ impl Node {
     /// # Errors
     ///
     /// As [`accept`](Self::accept).
-    pub fn accept_async(&self) -> AcceptAsync<'_> {
+    pub fn accept_async(&self) -> impl Future<Output = Result<Peer, AcceptError>> {
         AcceptAsync {
             node: self,
             wait: TaskWait::default(),
@@ -55,11 +53,5 @@ impl Future for AcceptAsync<'_> {
 impl Drop for AcceptAsync<'_> {
     fn drop(&mut self) {
         self.node.runtime.leave_accept(&mut self.wait);
-    }
-}
-
-impl fmt::Debug for AcceptAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcceptAsync").finish_non_exhaustive()
     }
 }

@@ -1,7 +1,6 @@
 //! Closing a node for a task.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -14,8 +13,7 @@ use ibex_transport::runtime::CloseWait;
 use crate::{CloseReport, Driver, Node};
 
 /// A node's close, for a task. See [`Node::close_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct CloseAsync<'a> {
+pub(crate) struct CloseAsync<'a> {
     node: &'a Node,
     timeout: Option<Duration>,
     wait: CloseWait,
@@ -29,7 +27,7 @@ impl Node {
     /// call of [`close`](Self::close) or of this method returns the report.
     ///
     /// Unless tasks drive the node ([`Driver::Tasks`]), a thread waits for the end.
-    pub fn close_async(&self, timeout: Duration) -> CloseAsync<'_> {
+    pub fn close_async(&self, timeout: Duration) -> impl Future<Output = CloseReport> {
         CloseAsync {
             node: self,
             timeout: Some(timeout),
@@ -74,11 +72,5 @@ impl Future for CloseAsync<'_> {
 impl Drop for CloseAsync<'_> {
     fn drop(&mut self) {
         self.node.runtime.leave_closed(&mut self.wait);
-    }
-}
-
-impl fmt::Debug for CloseAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CloseAsync").finish_non_exhaustive()
     }
 }

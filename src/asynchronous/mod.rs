@@ -113,17 +113,10 @@ mod closing;
 mod receiving;
 mod sending;
 
+pub(crate) use self::receiving::RecvAsync;
 pub use self::{
-    accepting::AcceptAsync,
-    closing::CloseAsync,
-    receiving::{Messages, ReceivingEnd, RecvAsync},
-    sending::{ReserveAsync, Reserved, SendAsync, SendSink, SendingEnd, WaitAckedAsync},
-};
-pub use crate::{
-    dialing::ConnectAsync,
-    draining::DrainAsync,
-    group::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
-    versions::VersionedOpenedAsync,
+    receiving::{Messages, ReceivingEnd},
+    sending::{SendSink, SendingEnd},
 };
 
 #[allow(unused_imports, reason = "the documentation names them")]

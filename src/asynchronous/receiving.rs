@@ -39,8 +39,7 @@ pub trait ReceivingEnd: sealed::Sealed {
 /// A wait for the next message; see [`Receiver::recv_async`] and [`FanIn::next_async`].
 ///
 /// Dropping the future loses nothing: a message that had come is there for the next call.
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct RecvAsync<'a, R: ReceivingEnd> {
+pub(crate) struct RecvAsync<'a, R: ReceivingEnd> {
     end: &'a mut R,
 }
 
@@ -133,7 +132,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// As [`recv`](Self::recv), but that it waits for as long as it takes until the peer has
     /// opened its end.
-    pub fn recv_async(&mut self) -> RecvAsync<'_, Self> {
+    pub fn recv_async(&mut self) -> impl Future<Output = Result<Message<T, C>, RecvError>> {
         RecvAsync::new(self)
     }
 
@@ -257,12 +256,6 @@ mod sealed {
     impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {}
     impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {}
     impl<R: ReceivingEnd> Sealed for &mut R {}
-}
-
-impl<R: ReceivingEnd + fmt::Debug> fmt::Debug for RecvAsync<'_, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RecvAsync").field(&self.end).finish()
-    }
 }
 
 impl<R: ReceivingEnd + fmt::Debug> fmt::Debug for Messages<R> {

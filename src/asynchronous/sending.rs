@@ -25,7 +25,10 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// As [`send`](Self::send), but that it waits for as long as it takes until the peer has
     /// opened its end.
-    pub fn send_async<'a>(&'a mut self, value: &'a T) -> SendAsync<'a, T, C> {
+    pub fn send_async<'a>(
+        &'a mut self,
+        value: &'a T,
+    ) -> impl Future<Output = Result<Sequence, SendError>> {
         SendAsync {
             sender: self,
             value,
@@ -70,7 +73,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// As [`send_async`](Self::send_async).
-    pub fn ready_async(&mut self) -> ReserveAsync<'_, Permit<'_, T, C>> {
+    pub fn ready_async(&mut self) -> impl Future<Output = Result<Permit<'_, T, C>, SendError>> {
         ReserveAsync::new(&mut self.handle, None)
     }
 
@@ -100,7 +103,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// As [`flush`](Self::flush).
-    pub fn flush_async(&mut self) -> WaitAckedAsync<'_, T, C> {
+    pub fn flush_async(&mut self) -> impl Future<Output = Result<(), WaitError>> {
         WaitAckedAsync {
             sequence: self.handle.last_sequence(),
             sender: self,
@@ -128,7 +131,10 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// As [`wait_acked`](Self::wait_acked).
-    pub fn wait_acked_async(&mut self, sequence: Sequence) -> WaitAckedAsync<'_, T, C> {
+    pub fn wait_acked_async(
+        &mut self,
+        sequence: Sequence,
+    ) -> impl Future<Output = Result<(), WaitError>> {
         WaitAckedAsync {
             sender: self,
             sequence,
@@ -177,7 +183,10 @@ impl Sender<[u8], Raw> {
     /// # Errors
     ///
     /// As [`send_async`](Self::send_async).
-    pub fn reserve_async(&mut self, length: usize) -> ReserveAsync<'_, Reservation<'_>> {
+    pub fn reserve_async(
+        &mut self,
+        length: usize,
+    ) -> impl Future<Output = Result<Reservation<'_>, SendError>> {
         ReserveAsync::new(&mut self.handle, Some(length))
     }
 
@@ -202,8 +211,7 @@ impl Sender<[u8], Raw> {
 /// A message that is being sent; see [`Sender::send_async`].
 ///
 /// If the future is dropped before it is ready, nothing is sent.
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct SendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+pub(crate) struct SendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     sender: &'a mut Sender<T, C>,
     value: &'a T,
 }
@@ -226,19 +234,29 @@ impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
 /// A wait for room; see [`Sender::ready_async`] and [`Sender::reserve_async`].
 ///
 /// Dropping the future reserves nothing. It panics if it is polled again after it was ready.
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct ReserveAsync<'a, R> {
+pub(crate) struct ReserveAsync<'a, R> {
     /// Until what is reserved has it.
     handle: Option<&'a mut SendHandle>,
     length: Option<usize>,
     _reserved: PhantomData<fn() -> R>,
 }
 
-/// The output of [`ReserveAsync`]: a [`Permit`] or a [`Reservation`].
-pub trait Reserved<'a>: sealed::Reserved<'a> {}
+/// Output of [`ReserveAsync`]: a [`Permit`] or a [`Reservation`].
+pub(crate) trait Reserved<'a> {
+    fn of(raw: RawReservation<'a>) -> Self;
+}
 
-impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {}
-impl<'a> Reserved<'a> for Reservation<'a> {}
+impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {
+    fn of(raw: RawReservation<'a>) -> Self {
+        Self::new(raw)
+    }
+}
+
+impl<'a> Reserved<'a> for Reservation<'a> {
+    fn of(raw: RawReservation<'a>) -> Self {
+        Self::new(raw)
+    }
+}
 
 impl<'a, R: Reserved<'a>> ReserveAsync<'a, R> {
     fn new(handle: &'a mut SendHandle, length: Option<usize>) -> Self {
@@ -277,8 +295,7 @@ impl<R> Drop for ReserveAsync<'_, R> {
 /// A wait for counters; see [`Sender::flush_async`] and [`Sender::wait_acked_async`].
 ///
 /// Dropping the future changes nothing.
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+pub(crate) struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     sender: &'a mut Sender<T, C>,
     sequence: Sequence,
     is_flush: bool,
@@ -456,48 +473,11 @@ impl<S: SendingEnd, V> Drop for SendSink<S, V> {
 }
 
 mod sealed {
-    use super::{Codec, Permit, RawReservation, Reservation, Sender, SendingEnd};
+    use super::{Codec, Sender, SendingEnd};
 
     pub trait Sealed {}
     impl<T: ?Sized, C: Codec<T>> Sealed for Sender<T, C> {}
     impl<S: SendingEnd> Sealed for &mut S {}
-
-    pub trait Reserved<'a> {
-        fn of(raw: RawReservation<'a>) -> Self;
-    }
-
-    impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {
-        fn of(raw: RawReservation<'a>) -> Self {
-            Self::new(raw)
-        }
-    }
-
-    impl<'a> Reserved<'a> for Reservation<'a> {
-        fn of(raw: RawReservation<'a>) -> Self {
-            Self::new(raw)
-        }
-    }
-}
-
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for SendAsync<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendAsync").field(&self.sender).finish()
-    }
-}
-
-impl<R> fmt::Debug for ReserveAsync<'_, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReserveAsync").field(&self.handle).finish()
-    }
-}
-
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for WaitAckedAsync<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitAckedAsync")
-            .field("sender", &self.sender)
-            .field("sequence", &self.sequence)
-            .finish()
-    }
 }
 
 impl<S: SendingEnd + fmt::Debug, V> fmt::Debug for SendSink<S, V> {

@@ -1,10 +1,9 @@
 //! Settings of calls, and the two channels that a service is.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::marker::PhantomData;
 
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_transport::node::SessionShared;
 use ibex_transport::session::Interface;
 
 use super::{
@@ -23,22 +22,15 @@ use crate::{
     template::ChannelTemplate,
 };
 
-/// Settings of calls to one peer, and of a service for it. [`Peer::calls`] begins them, and
-/// [`caller`](Self::caller) or [`service`](Self::service) ends them.
+/// Settings of calls and of services.
+///
+/// [`Peer::calls`] begins one for one peer, which ends in [`caller`](Self::caller) or
+/// [`service`](Self::service). [`Node::calls`] begins one for all peers, which ends in
+/// [`service`](CallsBuilder::service).
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `caller` or `service`"]
-pub struct CallsBuilder<C = DefaultCodec> {
-    session: Arc<SessionShared>,
-    settings: CallSettings,
-    _codec: PhantomData<fn() -> C>,
-}
-
-/// Settings of a service for all peers. [`Node::calls`] begins them, and [`service`](Self::service)
-/// ends them.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until `service`"]
-pub struct ServiceBuilder<'a, C = DefaultCodec> {
-    node: &'a Node,
+pub struct CallsBuilder<C = DefaultCodec, At = Peer> {
+    at: At,
     settings: CallSettings,
     _codec: PhantomData<fn() -> C>,
 }
@@ -95,7 +87,7 @@ impl Peer {
     /// Begins a caller with settings.
     pub fn calls(&self, name: &str) -> CallsBuilder {
         CallsBuilder {
-            session: self.session().clone(),
+            at: self.clone(),
             settings: CallSettings::new(ChannelTemplate::with(self.channel_defaults(), name)),
             _codec: PhantomData,
         }
@@ -123,72 +115,68 @@ impl Node {
     }
 
     /// Begins a service with settings.
-    pub fn calls(&self, name: &str) -> ServiceBuilder<'_> {
-        ServiceBuilder {
-            node: self,
+    pub fn calls(&self, name: &str) -> CallsBuilder<DefaultCodec, &Self> {
+        CallsBuilder {
+            at: self,
             settings: CallSettings::new(ChannelTemplate::new(self, name)),
             _codec: PhantomData,
         }
     }
 }
 
-macro_rules! settings {
-    () => {
-        /// Limits the calls of one caller that may be under way. Default: 1024. Range: 1 to 65536.
-        /// A caller waits at its own limit; calls beyond the service's limit are
-        /// [refused](crate::calls::CallError::Refused). A higher limit lets more requests and
-        /// replies lie in the window.
-        pub fn max_in_flight(mut self, calls: u32) -> Self {
-            self.settings = self.settings.max_in_flight(calls);
-            self
-        }
-
-        /// Limits the bytes of requests, and of replies, that may be sent and not yet released; see
-        /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
-        pub fn window_bytes(mut self, bytes: u64) -> Self {
-            self.settings.template = self.settings.template.window_bytes(bytes);
-            self
-        }
-
-        /// Limits the length of a request or reply, with 16 to 64 bytes for ibex's header; see
-        /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
-        pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-            self.settings.template = self.settings.template.max_message_bytes(bytes);
-            self
-        }
-
-        /// Limits how long a blocking call waits for the peer to open its end; see
-        /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
-        pub fn open_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.settings.template = self.settings.template.open_timeout(timeout);
-            self
-        }
-    };
-}
-
-impl<C> Clone for CallsBuilder<C> {
+impl<C, At: Clone> Clone for CallsBuilder<C, At> {
     fn clone(&self) -> Self {
         Self {
-            session: self.session.clone(),
+            at: self.at.clone(),
             settings: self.settings.clone(),
             _codec: PhantomData,
         }
     }
 }
 
-impl<C> CallsBuilder<C> {
-    /// Chooses how requests and replies are encoded; see
+impl<C, At> CallsBuilder<C, At> {
+    /// How requests and replies are encoded. As
     /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
-    pub fn codec<D>(self) -> CallsBuilder<D> {
+    pub fn codec<D>(self) -> CallsBuilder<D, At> {
         CallsBuilder {
-            session: self.session,
+            at: self.at,
             settings: self.settings,
             _codec: PhantomData,
         }
     }
 
-    settings!();
+    /// Calls of one caller that may be under way. Default: 1024, range 1 to 65536. A caller
+    /// waits at its own limit; what goes beyond the service's is
+    /// [refused](crate::calls::CallError::Refused). More lets more requests and replies lie in the
+    /// window.
+    pub fn max_in_flight(mut self, calls: u32) -> Self {
+        self.settings = self.settings.max_in_flight(calls);
+        self
+    }
 
+    /// Bytes of requests, and of replies, that may be sent and not yet released. As
+    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
+    pub fn window_bytes(mut self, bytes: u64) -> Self {
+        self.settings.template = self.settings.template.window_bytes(bytes);
+        self
+    }
+
+    /// The longest request or reply, with 16 to 64 bytes for what ibex says of it. As
+    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
+    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+        self.settings.template = self.settings.template.max_message_bytes(bytes);
+        self
+    }
+
+    /// How long a blocking call waits for the peer to open its end. As
+    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
+    pub fn open_timeout(mut self, timeout: std::time::Duration) -> Self {
+        self.settings.template = self.settings.template.open_timeout(timeout);
+        self
+    }
+}
+
+impl<C> CallsBuilder<C> {
     /// Opens the calling end: announces it and returns.
     ///
     /// # Errors
@@ -200,7 +188,7 @@ impl<C> CallsBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let channel = self.settings.template.over(&self.session);
+        let channel = self.settings.template.over(self.at.session());
         let channel = channel.told_as(Interface::Caller);
         let (replies, requests) = loop {
             let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
@@ -229,24 +217,12 @@ impl<C> CallsBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_peer(self.settings, &self.session)
+        Service::of_peer(self.settings, self.at.session())
     }
 }
 
-impl<'a, C> ServiceBuilder<'a, C> {
-    /// Chooses how requests and replies are encoded; see
-    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
-    pub fn codec<D>(self) -> ServiceBuilder<'a, D> {
-        ServiceBuilder {
-            node: self.node,
-            settings: self.settings,
-            _codec: PhantomData,
-        }
-    }
-
-    settings!();
-
-    /// Opens the serving end with every present and future peer.
+impl<C> CallsBuilder<C, &Node> {
+    /// Opens the serving end with every peer that is there, and with those that come.
     ///
     /// # Errors
     ///
@@ -258,7 +234,7 @@ impl<'a, C> ServiceBuilder<'a, C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_node(self.settings, self.node)
+        Service::of_node(self.settings, self.at)
     }
 }
 

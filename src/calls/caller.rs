@@ -146,7 +146,10 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     /// Like [`stream`](Self::stream), for a task. Dropping the future sends nothing, or cancels the
     /// call.
-    pub fn stream_async<'a>(&self, request: &'a Q) -> StreamAsync<'a, Q, R, C> {
+    pub fn stream_async<'a>(
+        &self,
+        request: &'a Q,
+    ) -> impl Future<Output = Result<Replies<R, C>, CallError>> + use<'a, Q, R, C> {
         StreamAsync::new(self.line.clone(), &self.options, request)
     }
 

@@ -36,12 +36,12 @@ mod source;
 mod tower;
 
 pub use self::{
-    builder::{CallsBuilder, ServiceBuilder},
+    builder::CallsBuilder,
     call::CallAsync,
     caller::{Caller, CallerStats},
     error::{AnswerError, CallError, Execution, Failure, Refused},
     options::CallOptions,
-    replies::{Replies, StreamAsync},
+    replies::Replies,
     reply::Reply,
     request::Request,
     service::{Service, ServiceStats},

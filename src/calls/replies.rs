@@ -146,8 +146,7 @@ impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
 
 /// A request of a stream that is being sent; see
 /// [`Caller::stream_async`](crate::calls::Caller::stream_async).
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
+pub(crate) struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,
     call: CallKind,
     deadline: Option<Instant>,
@@ -185,11 +184,5 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Future for StreamAsync<'_, Q,
                 Poll::Pending
             }
         }
-    }
-}
-
-impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for StreamAsync<'_, Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamAsync").finish_non_exhaustive()
     }
 }

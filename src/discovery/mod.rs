@@ -9,7 +9,7 @@ mod dns;
 use std::{error::Error, time::Duration};
 
 pub use self::dns::Dns;
-pub use crate::peers::{PeerAtAsync, Peers, PeersEvent, PeersEventAsync, PeersEvents};
+pub use crate::peers::{Peers, PeersEvent, PeersEvents};
 use crate::{ToAddress, address};
 
 /// Returns the addresses that a node should be connected to, for

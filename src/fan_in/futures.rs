@@ -32,7 +32,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///     bytes
     /// }
     /// ```
-    pub fn next_async(&mut self) -> RecvAsync<'_, Self> {
+    pub fn next_async(&mut self) -> impl Future<Output = Option<FanInEvent<Message<T, C>>>> {
         RecvAsync::new(self)
     }
 

@@ -1,7 +1,6 @@
 //! Futures of groups.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -13,23 +12,20 @@ use super::{Group, encoding::Encoded};
 use crate::{SendError, Sequence, WaitError, message::DefaultCodec};
 
 /// A message that is being sent to a group; see [`Group::send_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
+pub(crate) struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
     value: &'a T,
 }
 
 /// A wait for a quorum; see [`Group::wait_acked_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec> {
+pub(crate) struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
     sequence: Sequence,
     quorum: usize,
 }
 
 /// A wait for all members' engines to hold everything; see [`Group::flush_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct GroupFlushAsync<'a, T: ?Sized, C = DefaultCodec> {
+pub(crate) struct GroupFlushAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
 }
 
@@ -44,7 +40,10 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn send_async<'a>(&'a mut self, value: &'a T) -> GroupSendAsync<'a, T, C> {
+    pub fn send_async<'a>(
+        &'a mut self,
+        value: &'a T,
+    ) -> impl Future<Output = Result<Sequence, SendError>> {
         GroupSendAsync { group: self, value }
     }
 }
@@ -63,7 +62,7 @@ impl<T: ?Sized, C> Group<T, C> {
     ///     Ok(())
     /// }
     /// ```
-    pub fn flush_async(&mut self) -> GroupFlushAsync<'_, T, C> {
+    pub fn flush_async(&mut self) -> impl Future<Output = ()> {
         GroupFlushAsync { group: self }
     }
 
@@ -72,7 +71,11 @@ impl<T: ?Sized, C> Group<T, C> {
     /// # Errors
     ///
     /// As [`wait_acked`](Self::wait_acked).
-    pub fn wait_acked_async(&mut self, sequence: Sequence, quorum: usize) -> QuorumAsync<'_, T, C> {
+    pub fn wait_acked_async(
+        &mut self,
+        sequence: Sequence,
+        quorum: usize,
+    ) -> impl Future<Output = Result<(), WaitError>> {
         QuorumAsync {
             group: self,
             sequence,
@@ -130,27 +133,5 @@ impl<T: ?Sized, C> Drop for QuorumAsync<'_, T, C> {
 impl<T: ?Sized, C> Drop for GroupFlushAsync<'_, T, C> {
     fn drop(&mut self) {
         self.group.group.leave_waits();
-    }
-}
-
-impl<T: ?Sized, C> fmt::Debug for GroupSendAsync<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GroupSendAsync").field(&self.group).finish()
-    }
-}
-
-impl<T: ?Sized, C> fmt::Debug for QuorumAsync<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumAsync")
-            .field("group", &self.group)
-            .field("sequence", &self.sequence)
-            .field("quorum", &self.quorum)
-            .finish()
-    }
-}
-
-impl<T: ?Sized, C> fmt::Debug for GroupFlushAsync<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GroupFlushAsync").field(&self.group).finish()
     }
 }

@@ -6,10 +6,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{SendGroup, WhenFull};
 
-pub use self::{
-    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
-    member::{GroupMember, MemberId, MemberLost},
-};
+pub use self::member::{GroupMember, MemberId, MemberLost};
 use crate::{
     ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, WaitError,
     channel_builder::{Offer, message_version},

@@ -7,7 +7,6 @@
 //! announcement.
 
 use std::{
-    fmt,
     future::Future,
     io, mem,
     pin::Pin,
@@ -79,7 +78,7 @@ pub fn connect(peer: &Peer, name: &str) -> io::Result<Stream> {
 /// # Errors
 ///
 /// As [`connect`]; no time is ever up.
-pub fn connect_async(peer: &Peer, name: &str) -> ConnectAsync {
+pub fn connect_async(peer: &Peer, name: &str) -> impl Future<Output = io::Result<Stream>> + use<> {
     ConnectAsync {
         state: match Request::new(peer, name) {
             Ok(request) => State::Waiting(Box::new(request)),
@@ -89,8 +88,7 @@ pub fn connect_async(peer: &Peer, name: &str) -> ConnectAsync {
 }
 
 /// A stream on its way. See [`connect_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct ConnectAsync {
+pub(crate) struct ConnectAsync {
     state: State,
 }
 
@@ -189,12 +187,6 @@ impl Future for ConnectAsync {
         };
         this.state = State::Done;
         Poll::Ready(answer)
-    }
-}
-
-impl fmt::Debug for ConnectAsync {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectAsync").finish_non_exhaustive()
     }
 }
 

@@ -122,7 +122,7 @@ impl Listener {
     /// # Errors
     ///
     /// As [`accept`](Self::accept).
-    pub fn accept_async(&mut self) -> AcceptAsync<'_> {
+    pub fn accept_async(&mut self) -> impl Future<Output = io::Result<(Stream, PeerAt)>> {
         AcceptAsync { listener: self }
     }
 
@@ -207,9 +207,7 @@ impl Listener {
 }
 
 /// Future of [`Listener::accept_async`]: the next stream.
-#[derive(Debug)]
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct AcceptAsync<'a> {
+pub(crate) struct AcceptAsync<'a> {
     listener: &'a mut Listener,
 }
 

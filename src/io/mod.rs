@@ -94,9 +94,9 @@ mod tasks;
 mod tokio;
 mod write_half;
 
-pub use connecting::{ConnectAsync, connect, connect_async};
+pub use connecting::{connect, connect_async};
+pub use listener::Listener;
 pub(crate) use listener::ListenerNames;
-pub use listener::{AcceptAsync, Listener};
 pub use read_half::{ReadHalf, ReuniteError};
 pub use stream::Stream;
 pub use write_half::WriteHalf;

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_ring::parking::{Patience, Ticket};
 
-use super::{PeersEventAsync, board::Board};
+use super::{board::Board, futures::PeersEventAsync};
 use crate::{ConnectError, EndCause, Peer, PeerId, discovery::DiscoveryError};
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
@@ -132,7 +132,7 @@ impl PeersEvents {
 
     /// Waits for the next event in a task; `None` if none will come. Dropping the future loses no
     /// event.
-    pub fn next_async(&mut self) -> PeersEventAsync<'_> {
+    pub fn next_async(&mut self) -> impl Future<Output = Option<PeersEvent>> {
         PeersEventAsync(self)
     }
 

@@ -1,7 +1,6 @@
 //! Kept peers and their events, for tasks.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -13,8 +12,7 @@ use super::{PeersEvent, PeersEvents, board::Board};
 use crate::Peer;
 
 /// A wait for the peer at an address; see [`Peers::wait_for_async`](super::Peers::wait_for_async).
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct PeerAtAsync<'a> {
+pub(crate) struct PeerAtAsync<'a> {
     board: &'a Board,
     address: String,
     held: Option<Ticket>,
@@ -46,18 +44,8 @@ impl Drop for PeerAtAsync<'_> {
     }
 }
 
-impl fmt::Debug for PeerAtAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerAtAsync")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The next event of kept peers. See [`PeersEvents::next_async`].
-#[derive(Debug)]
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct PeersEventAsync<'a>(pub(super) &'a mut PeersEvents);
+pub(crate) struct PeersEventAsync<'a>(pub(super) &'a mut PeersEvents);
 
 impl Future for PeersEventAsync<'_> {
     type Output = Option<PeersEvent>;

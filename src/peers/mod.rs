@@ -24,12 +24,10 @@ use std::{
 use ibex_base::fork;
 use ibex_transport::runtime::CloseWait;
 
+pub use self::event::{PeersEvent, PeersEvents};
 pub(crate) use self::{board::Board, reaching::Reaching};
-pub use self::{
-    event::{PeersEvent, PeersEvents},
-    futures::{PeerAtAsync, PeersEventAsync},
-};
 use self::{
+    futures::PeerAtAsync,
     inbox::{Inbox, News},
     keeper::Keeper,
 };
@@ -155,7 +153,7 @@ impl Peers {
 
     /// Waits in a task for the peer at `address`, as [`wait_for`](Self::wait_for) does. Dropping
     /// the future changes nothing.
-    pub fn wait_for_async(&self, address: impl ToAddress) -> PeerAtAsync<'_> {
+    pub fn wait_for_async(&self, address: impl ToAddress) -> impl Future<Output = Option<Peer>> {
         PeerAtAsync::new(&self.board, address::text_of(&address))
     }
 }

@@ -3,15 +3,14 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ibex_transport::rdma::SiteSettings;
 #[cfg(feature = "fake-device")]
 use ibex_verbs::provider::{Provider, fake::FakeProvider};
-use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey, VerbsError};
+use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey};
 
+use super::Tuning;
 use crate::{
     environment::Site,
     setting::{SettingConflict, SettingError},
@@ -27,14 +26,13 @@ use crate::{
 /// or, with [`trust_peers`](Self::trust_peers), until they are released.
 ///
 /// ```
-/// use std::time::Duration;
 /// use ibex::rdma::RdmaSettings;
 ///
 /// let settings = RdmaSettings::new()
 ///     .device("mlx5_1")
 ///     .gid_index(3)
 ///     .receive_buffers(1024)
-///     .timeout(Duration::from_millis(20));
+///     .traffic_class(106);
 /// let builder = ibex::Node::builder().rdma(settings);
 /// ```
 #[derive(Clone, Debug)]
@@ -52,7 +50,9 @@ pub struct RdmaSettings {
     // What is set aside there.
     site: SiteSettings,
     connection: ConnectionSettings,
-    /// The peers that are trusted, if not all or none are.
+    service_level: u8,
+    traffic_class: u8,
+    /// Which peers are trusted, if not all or none are.
     trusted: Option<Trusted>,
 
     /// The first setting that was out of its range.
@@ -81,6 +81,8 @@ impl RdmaSettings {
             provider: None,
             site: SiteSettings::default(),
             connection: ConnectionSettings::default(),
+            service_level: 0,
+            traffic_class: 0,
             trusted: None,
             error: None,
         }
@@ -165,7 +167,7 @@ impl RdmaSettings {
     /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
     /// turns at the rest. If such peers have all that is left, every session waits for one of them.
     ///
-    /// Without [`shared_receives`](Self::shared_receives) each session takes `session_credit` + 18
+    /// Without [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18
     /// buffers, and that is the minimum.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
@@ -177,23 +179,11 @@ impl RdmaSettings {
         self
     }
 
-    /// Lets all sessions take their receives from one queue, where the device can. Default: true,
-    /// so that many sessions need few buffers. With false each session has a queue of its own, and
-    /// `session_credit` + 18 of the receive buffers. That is for a node with a handful of busy
-    /// peers, on a device that takes longer over a shared queue (soft-RoCE does, by 4 of 46 µs for
-    /// a small message). There are then `receive_buffers / (session_credit + 18)` places for
-    /// sessions, 49 by default. Each session locks its buffers, and as many spare ones, when it
-    /// begins.
-    pub fn shared_receives(mut self, shared: bool) -> Self {
-        self.site.shared_receives = shared;
-        self
-    }
-
-    /// Limits the sessions over RDMA at a time. Default: 256. Range: 1 to 65536.
-    ///
-    /// A session that this node dialed counts twice, because two buffers are kept for it, and one
-    /// for others. Each place takes a receive buffer and `send_requests` + 2 entries of a
-    /// completion queue. If the device has fewer entries, there are fewer places.
+    /// Sessions over RDMA that there may be at a time. Default: 256, range 1 to 65536.
+    /// Those that this node dialed count as two, because two buffers are kept for them, and
+    /// one for others. Each place takes a receive buffer and `send_requests` + 2 entries of
+    /// a completion queue, of which a device has so many; where it has fewer, there are
+    /// fewer places.
     pub fn max_sessions(mut self, sessions: u32) -> Self {
         let given = sessions.into();
         self.note(SettingError::check_count(
@@ -218,14 +208,16 @@ impl RdmaSettings {
         self
     }
 
-    /// Trusts peers to write to memory of this node. Large messages then arrive by RDMA writes
-    /// where they are read, without a copy. Each peer is granted memory of its own, which holds
-    /// nothing else. But a peer keeps the key, so it could change a message while it is read, or a
-    /// message of another peer. Default: false, because nothing proves a peer's identity; large
-    /// messages then come in pieces that are copied once.
+    // ---- Trust -----------------------------------------------------------------------
+
+    /// Whether peers are trusted to write to memory of this node: large messages then arrive
+    /// by RDMA writes where they are read, without a copy. Each is granted memory of its own,
+    /// and none that holds anything else; but a peer keeps the key and could change a message
+    /// while it is read, or one of another peer. Default: false, since nothing proves who a
+    /// peer is; large messages then come in pieces that are copied once.
     ///
-    /// A channel that has messages between a receive buffer and 64 KiB gets
-    /// [blocks](Self::landing_blocks), which are granted before the messages are sent.
+    /// Messages between a receive buffer and 64 KiB go, where a channel has some of them, into
+    /// [blocks](Tuning::landing_blocks) that are granted before they are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
         self.site.grants_memory = trust;
         self.trusted = None;
@@ -255,29 +247,7 @@ impl RdmaSettings {
         self
     }
 
-    /// Sets the number of blocks that trusted peers are granted ahead, for messages between a
-    /// receive buffer and 64 KiB. Default: 1024. Range: 0 to 65536. A channel with such messages
-    /// has 8 while it is used, and all channels of a session have at most 128. Each is 64 KiB and
-    /// 192 bytes of locked memory. A message that finds no block waits for a round trip.
-    pub fn landing_blocks(mut self, blocks: u32) -> Self {
-        let (given, range) = (blocks.into(), 0..=1 << 16);
-        self.note(SettingError::check_count("landing_blocks", given, range));
-        self.site.landing_blocks = blocks;
-        self
-    }
-
-    /// Lets a write carry 32 bits of immediate data that announce it, which spares a message of a
-    /// [block](Self::landing_blocks) a request. Default: chosen by a test, which is made with the
-    /// device when peers are trusted. Without immediate data such a message is a write and a frame
-    /// behind it; a message of 8 KiB and a small one back then take 1.15 times as long on
-    /// soft-RoCE. A setting of true skips the test: a device that does not carry the data fails
-    /// such messages, and their queue pair with them, or leaves them unannounced.
-    pub fn immediate_data(mut self, is_used: bool) -> Self {
-        self.site.immediate = Some(is_used);
-        self
-    }
-
-    /// Returns whether a peer at that address may be granted memory.
+    /// Whether a peer at that address may be granted memory.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         self.site.grants_memory
             && self
@@ -286,173 +256,7 @@ impl RdmaSettings {
                 .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
 
-    /// Sets the length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
-    /// its headers. Range: 4 KiB to 64 KiB, rounded up to a multiple of 64. A session sends no
-    /// longer pieces than the smaller of both ends' buffers. A small message that arrives alone
-    /// takes a whole buffer.
-    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
-        let range = 4 << 10..=64 << 10;
-        self.note(SettingError::check_bytes(
-            "receive_buffer_bytes",
-            bytes.into(),
-            range,
-        ));
-        // What is out of the range is an error anyhow.
-        self.site.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
-        self
-    }
-
-    /// Limits the receive buffers that one session's peer may fill before it hears from this node;
-    /// it gets less when many want some. Default: 64. Range: 2 to 65536. A higher value keeps a
-    /// longer or faster link busy.
-    pub fn session_credit(mut self, buffers: u32) -> Self {
-        let given = buffers.into();
-        self.note(SettingError::check_count(
-            "session_credit",
-            given,
-            2..=1 << 16,
-        ));
-        self.site.session_credit = buffers;
-        self
-    }
-
-    /// Limits the sends that one session may have outstanding. Default: 128. Range: 64 to 32768. A
-    /// higher value keeps a longer or faster link busy. Each takes some 100 bytes of the device's
-    /// memory and an entry of its completion queue.
-    pub fn send_requests(mut self, requests: u32) -> Self {
-        let given = requests.into();
-        self.note(SettingError::check_count(
-            "send_requests",
-            given,
-            64..=1 << 15,
-        ));
-        self.site.send_requests = requests;
-        self
-    }
-
-    /// Sets the bytes that a send may carry inside its request. Default: 220. Range: 0 to 4 KiB;
-    /// the device may allow less. A higher value spares the device a read of memory for longer
-    /// messages, and makes every entry of the send queue longer.
-    pub fn inline_bytes(mut self, bytes: u32) -> Self {
-        let range = 0..=4 << 10;
-        self.note(SettingError::check_bytes(
-            "inline_bytes",
-            bytes.into(),
-            range,
-        ));
-        self.site.inline_bytes = bytes;
-        self
-    }
-
-    /// Chooses how completions are polled. Default: on a hardware device as its self-test says,
-    /// otherwise plainly; [`NodeStats`](crate::NodeStats) and the log say which and why. A value
-    /// that is set here is used without a test, and is an error on a device that lacks it. Set it
-    /// for a device on which the other way is measured to be faster, and for tests.
-    pub fn completion_polling(mut self, polling: CompletionPolling) -> Self {
-        self.site.completion_polling = Some(polling);
-        self
-    }
-
-    /// Gives messages the time at which the device had them whole
-    /// ([`Message::received_at`](crate::Message::received_at)), if the device has a clock for that;
-    /// soft-RoCE has none. Default: false. It takes an extended completion queue, a call for each
-    /// receive to read the clock's ticks, and a multiplication to turn them into time.
-    pub fn completion_times(mut self, wanted: bool) -> Self {
-        self.site.completion_times = wanted;
-        self
-    }
-
-    /// Chooses the device's completion vector, which is the interrupt that wakes a thread waiting
-    /// for completions. Default: 0. Range: 0 to one less than the device has, which the example
-    /// `devices` shows; it is checked when the device is opened.
-    ///
-    /// Nodes with vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then
-    /// chooses a core for each ([SMP IRQ
-    /// affinity](https://docs.kernel.org/core-api/irq/irq-affinity.html)). It means nothing to a
-    /// thread that polls.
-    pub fn completion_vector(mut self, vector: u32) -> Self {
-        self.site.completion_vector = vector;
-        self
-    }
-
-    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`,
-    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)) in all memory that
-    /// it uses for this node. Default: false. Some hosts write faster with it, AMD EPYC and guests
-    /// among them; on others it makes no difference or is slower. Set it where `ib_write_bw`, which
-    /// asks for it, is faster than `ib_write_bw --disable_pcie_relaxed`.
-    ///
-    /// Messages stay in order and whole, because ibex reads memory only after the completion that
-    /// announces it. Devices, kernels and libraries without it ignore it.
-    pub fn relaxed_ordering(mut self, relaxed: bool) -> Self {
-        self.site.relaxed_ordering = relaxed;
-        self
-    }
-
-    /// Limits the pieces of memory that the device collects for one send. Default: 3. Range: 1 to
-    /// 3; the device may take fewer. Further pieces are copied first. It is meant for a device that
-    /// is slower with several, and for tests.
-    pub fn send_entries(mut self, pieces: u32) -> Self {
-        self.note(SettingError::check_count(
-            "send_entries",
-            pieces.into(),
-            1..=3,
-        ));
-        self.site.send_entries = pieces;
-        self
-    }
-
-    // ---- The connection --------------------------------------------------------------
-
-    /// Sets the bytes of a packet. Default: the smaller of what both ports carry. A session whose
-    /// ports carry less goes over another fabric. A smaller value costs throughput.
-    pub fn path_mtu(mut self, mtu: Mtu) -> Self {
-        self.connection = self.connection.path_mtu(mtu);
-        self
-    }
-
-    /// Sets how long an acknowledgement may take before a packet is sent again. Default: 67 ms.
-    /// Range: 5 µs to 8796 s, rounded up to 4.096 µs times a power of two ([InfiniBand Architecture
-    /// Specification](https://www.infinibandta.org/ibta-specification/), volume 1, section
-    /// 9.7.6.1.3). A shorter time repairs a loss sooner, and mistakes a busy peer for a lost
-    /// packet.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        let range = Duration::from_micros(5)..=Duration::from_secs(8796);
-        self.with_time("timeout", timeout, range, ConnectionSettings::timeout)
-    }
-
-    /// Sets how often a packet is sent again before the queue pair fails and its session is
-    /// suspended. Default: 6. Range: 0 to 6.
-    ///
-    /// With `timeout` it decides when a peer that is gone is noticed: by default after 0.5 s, which is
-    /// `timeout * (retry_count + 1)`, and up to four times that, since devices may wait longer. A
-    /// smaller value gives up on a link that is merely bad.
-    pub fn retry_count(mut self, tries: u8) -> Self {
-        self.note(SettingError::check_count(
-            "retry_count",
-            tries.into(),
-            0..=6,
-        ));
-        self.connection = self
-            .connection
-            .retry_count(tries)
-            .unwrap_or(self.connection);
-        self
-    }
-
-    /// Sets how long a peer waits before it sends again a message that found no receive buffer.
-    /// Default: 1.28 ms. Range: 10 µs to 655.36 ms, rounded up to one of 32 steps ([InfiniBand
-    /// Architecture Specification](https://www.infinibandta.org/ibta-specification/), volume 1,
-    /// table 45). Credit normally prevents such messages. A shorter time burdens the link when it
-    /// fails to.
-    pub fn min_rnr_timer(self, timer: Duration) -> Self {
-        let range = Duration::from_micros(10)..=Duration::from_micros(655_360);
-        self.with_time(
-            "min_rnr_timer",
-            timer,
-            range,
-            ConnectionSettings::min_rnr_timer,
-        )
-    }
+    // ---- Packets ---------------------------------------------------------------------
 
     /// Sets the service level of packets, which InfiniBand maps to a lane. Default: 0. Range: 0 to
     /// 15. The network decides what the levels mean.
@@ -462,10 +266,7 @@ impl RdmaSettings {
             level.into(),
             0..=15,
         ));
-        self.connection = self
-            .connection
-            .service_level(level)
-            .unwrap_or(self.connection);
+        self.service_level = level;
         self
     }
 
@@ -474,7 +275,23 @@ impl RdmaSettings {
     /// 255. A lossless network usually wants a certain class; the network decides what the classes
     /// mean.
     pub fn traffic_class(mut self, class: u8) -> Self {
-        self.connection = self.connection.traffic_class(class);
+        self.traffic_class = class;
+        self
+    }
+
+    // ---- The rest --------------------------------------------------------------------
+
+    /// Rare settings, each of which has to be measured. Default: those of [`Tuning::new`].
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.note(tuning.error.map_or(Ok(()), Err));
+        self.site = SiteSettings {
+            receive_buffers: self.site.receive_buffers,
+            held_buffers: self.site.held_buffers,
+            max_sessions: self.site.max_sessions,
+            grants_memory: self.site.grants_memory,
+            ..tuning.site
+        };
+        self.connection = tuning.connection;
         self
     }
 
@@ -538,24 +355,15 @@ impl RdmaSettings {
 
     /// Returns the settings of an engine's sites.
     pub(super) fn site(&self, engine: usize) -> SiteSettings {
+        let connection = self.connection.traffic_class(self.traffic_class);
         SiteSettings {
-            connection: self.connection,
+            // Out of its range it is an error already, of this type.
+            connection: connection
+                .service_level(self.service_level)
+                .unwrap_or(connection),
             engine,
             ..self.site
         }
-    }
-
-    fn with_time(
-        mut self,
-        setting: &'static str,
-        time: Duration,
-        range: RangeInclusive<Duration>,
-        set: fn(ConnectionSettings, Duration) -> Result<ConnectionSettings, VerbsError>,
-    ) -> Self {
-        self.note(SettingError::check_time(setting, time, range));
-        // Out of the range it is an error already, of this type.
-        self.connection = set(self.connection, time).unwrap_or(self.connection);
-        self
     }
 
     /// Keeps the first error for `build` to report.
@@ -575,9 +383,36 @@ impl Default for RdmaSettings {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::{net::Ipv4Addr, time::Duration};
 
     use super::*;
+
+    fn tuned(tuning: Tuning) -> RdmaSettings {
+        RdmaSettings::new().tuning(tuning)
+    }
+
+    #[test]
+    fn tuning_leaves_alone_what_the_settings_have_themselves() {
+        let settings = || {
+            RdmaSettings::new()
+                .receive_buffers(512)
+                .held_buffers(7)
+                .max_sessions(3)
+                .service_level(4)
+                .traffic_class(5)
+                .trust_peers(true)
+        };
+        let tuning = Tuning::new().retry_count(2).send_requests(64);
+        let (site, plain) = (settings().tuning(tuning).site(0), settings().site(0));
+        assert_eq!(site.send_requests, 64);
+        assert_ne!(site.connection, plain.connection);
+        let same = SiteSettings {
+            send_requests: site.send_requests,
+            connection: site.connection,
+            ..plain
+        };
+        assert_eq!(site, same);
+    }
 
     #[test]
     fn peers_are_trusted_one_by_one_or_all_or_none() {
@@ -601,11 +436,8 @@ mod tests {
             (None, Ok(()))
         );
         let site = settings.site(0);
-        let again = RdmaSettings::new()
-            .receive_buffers(site.receive_buffers)
-            .held_buffers(site.held_buffers)
+        let tuning = Tuning::new()
             .receive_buffer_bytes(site.buffer_bytes)
-            .max_sessions(site.max_sessions)
             .session_credit(site.session_credit)
             .send_requests(site.send_requests)
             .inline_bytes(site.inline_bytes)
@@ -613,15 +445,20 @@ mod tests {
             .timeout(site.connection.actual_timeout())
             .min_rnr_timer(site.connection.actual_rnr_timer())
             .retry_count(6);
+        let again = tuned(tuning)
+            .receive_buffers(site.receive_buffers)
+            .held_buffers(site.held_buffers)
+            .max_sessions(site.max_sessions);
         assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
         assert_eq!(again.site(0), site);
     }
 
     #[test]
     fn times_and_plain_completions_do_not_go_together() {
-        let plain = RdmaSettings::new().completion_polling(CompletionPolling::Plain);
-        assert_eq!(plain.check_relations(), Ok(()));
-        let conflict = plain.completion_times(true).check_relations().unwrap_err();
+        let plain = Tuning::new().completion_polling(CompletionPolling::Plain);
+        assert_eq!(tuned(plain).check_relations(), Ok(()));
+        let both = tuned(plain.completion_times(true));
+        let conflict = both.check_relations().unwrap_err();
         assert!(conflict.to_string().contains("have no times"), "{conflict}");
     }
 
@@ -643,11 +480,11 @@ mod tests {
                 "held_buffers is 1048577; it may be 0 to 1048576",
             ),
             (
-                RdmaSettings::new().receive_buffer_bytes(u32::MAX),
+                tuned(Tuning::new().receive_buffer_bytes(u32::MAX)),
                 "receive_buffer_bytes is 4294967295 bytes; it may be 4 KiB to 64 KiB",
             ),
             (
-                RdmaSettings::new().session_credit(1),
+                tuned(Tuning::new().session_credit(1)),
                 "session_credit is 1; it may be 2 to 65536",
             ),
             (
@@ -655,23 +492,23 @@ mod tests {
                 "max_sessions is 0; it may be 1 to 65536",
             ),
             (
-                RdmaSettings::new().send_requests(63),
+                tuned(Tuning::new().send_requests(63)),
                 "send_requests is 63; it may be 64 to 32768",
             ),
             (
-                RdmaSettings::new().inline_bytes(4097),
+                tuned(Tuning::new().inline_bytes(4097)),
                 "inline_bytes is 4097 bytes; it may be 0 bytes to 4 KiB",
             ),
             (
-                RdmaSettings::new().timeout(Duration::ZERO),
+                tuned(Tuning::new().timeout(Duration::ZERO)),
                 "timeout is 0ns; it may be 5µs to 8796s",
             ),
             (
-                RdmaSettings::new().retry_count(7),
+                tuned(Tuning::new().retry_count(7)),
                 "retry_count is 7; it may be 0 to 6",
             ),
             (
-                RdmaSettings::new().min_rnr_timer(second),
+                tuned(Tuning::new().min_rnr_timer(second)),
                 "min_rnr_timer is 1s; it may be 10µs to 655.36ms",
             ),
             (
@@ -679,15 +516,15 @@ mod tests {
                 "service_level is 16; it may be 0 to 15",
             ),
             (
-                RdmaSettings::new().landing_blocks((1 << 16) + 1),
+                tuned(Tuning::new().landing_blocks((1 << 16) + 1)),
                 "landing_blocks is 65537; it may be 0 to 65536",
             ),
             (
-                RdmaSettings::new().send_entries(0),
+                tuned(Tuning::new().send_entries(0)),
                 "send_entries is 0; it may be 1 to 3",
             ),
             (
-                RdmaSettings::new().send_entries(4),
+                tuned(Tuning::new().send_entries(4)),
                 "send_entries is 4; it may be 1 to 3",
             ),
             (
@@ -714,17 +551,13 @@ mod tests {
                  max_sessions",
             ),
             (
-                RdmaSettings::new()
-                    .receive_buffers(81)
-                    .shared_receives(false),
+                tuned(Tuning::new().shared_receives(false)).receive_buffers(81),
                 "receive_buffers is 81 and session_credit is 64: without shared_receives each \
                  session has so many and 18 to itself, so it has to be 82 or more; raise it or \
                  lower session_credit",
             ),
             (
-                RdmaSettings::new()
-                    .shared_receives(false)
-                    .session_credit(5000),
+                tuned(Tuning::new().shared_receives(false).session_credit(5000)),
                 "receive_buffers is 4096 and session_credit is 5000: without shared_receives each \
                  session has so many and 18 to itself, so it has to be 5018 or more; raise it or \
                  lower session_credit",
@@ -736,9 +569,7 @@ mod tests {
         }
         let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
         assert_eq!((few.error(), few.check_relations()), (None, Ok(())));
-        let for_one = RdmaSettings::new()
-            .receive_buffers(82)
-            .shared_receives(false);
+        let for_one = tuned(Tuning::new().shared_receives(false)).receive_buffers(82);
         assert_eq!((for_one.error(), for_one.check_relations()), (None, Ok(())));
     }
 
@@ -757,13 +588,13 @@ mod tests {
         assert_eq!(settings.device.as_deref(), Some("rxe0"));
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
         assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
-        let expected = RdmaSettings::new().path_mtu(Mtu::from_bytes(1024).unwrap());
+        let expected = tuned(Tuning::new().path_mtu(Mtu::from_bytes(1024).unwrap()));
         assert_eq!(settings.site(0), expected.site(0));
     }
 
     #[test]
     fn buffers_are_rounded_up_to_whole_lines() {
-        let site = RdmaSettings::new().receive_buffer_bytes(5000).site(0);
+        let site = tuned(Tuning::new().receive_buffer_bytes(5000)).site(0);
         assert_eq!(site.buffer_bytes, 5056);
     }
 }

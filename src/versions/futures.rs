@@ -1,7 +1,6 @@
 //! Ends of two versions, for tasks.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -19,8 +18,7 @@ use crate::{
 // ---- Sending -------------------------------------------------------------------------
 
 /// A wait until the version is settled; see [`VersionedSender::opened_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct VersionedOpenedAsync<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
+pub(crate) struct VersionedOpenedAsync<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
     /// Until it is handed on.
     sender: Option<&'a mut VersionedSender<N, O, C>>,
 }
@@ -63,7 +61,11 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     /// # Panics
     ///
     /// The future does if it is polled again when it was ready.
-    pub fn opened_async(&mut self) -> VersionedOpenedAsync<'_, N, O, C> {
+    #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
+    pub fn opened_async(
+        &mut self,
+    ) -> impl Future<Output = Result<Versions<&mut Sender<N, C>, &mut Sender<O, C>>, SendError>>
+    {
         VersionedOpenedAsync { sender: Some(self) }
     }
 }
@@ -126,7 +128,9 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// As [`recv`](Self::recv), but that it waits for as long as it takes until the peer has
     /// opened its end.
-    pub fn recv_async(&mut self) -> RecvAsync<'_, Self> {
+    pub fn recv_async(
+        &mut self,
+    ) -> impl Future<Output = Result<VersionedMessage<N, O, C>, RecvError>> {
         RecvAsync::new(self)
     }
 
@@ -152,13 +156,5 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     /// Turns the receiver into a stream, as [`stream`](Self::stream) does by reference.
     pub fn into_stream(self) -> Messages<Self> {
         Messages::new(self)
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedOpenedAsync<'_, N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("VersionedOpenedAsync")
-            .field(&self.sender)
-            .finish()
     }
 }

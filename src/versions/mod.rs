@@ -10,7 +10,6 @@ use ibex_transport::{
     session::Counts,
 };
 
-pub use self::futures::VersionedOpenedAsync;
 use crate::{
     ChannelBuilder, Message, OpenError, Receiver, RecvError, RecvErrorKind, SendError, Sender,
     Sequence,

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use ibex::rdma::{CompletionPolling, RdmaSettings};
+use ibex::rdma::{CompletionPolling, RdmaSettings, Tuning};
 use ibex_transport::{
     rdma::{SiteSettings, settings_of},
     wire::pipe::{CARRIES_TCP, MADE},
@@ -96,7 +96,8 @@ impl FakeUse {
 impl Fake {
     /// Has a node use it, as its mask and way of polling want it.
     pub(crate) fn is_used(&self, settings: RdmaSettings) -> RdmaSettings {
-        let settings = settings.device(DEVICE).completion_polling(self.of.polling);
+        let tuning = Tuning::new().completion_polling(self.of.polling);
+        let settings = settings.device(DEVICE).tuning(tuning);
         settings.on_fake(&self.provider, settings_of(self.of.mask))
     }
 

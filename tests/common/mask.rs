@@ -5,25 +5,25 @@
 
 use std::env;
 
-use ibex::rdma::{Mtu, RdmaSettings};
+use ibex::rdma::{Mtu, RdmaSettings, Tuning};
 
 /// Uses a device as the mask of this run says.
 pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
     let Ok(mask) = env::var("IBEX_TEST_MASK") else {
         return settings;
     };
+    let tuning = Tuning::new();
     match mask.as_str() {
-        "no-shared-receives" => settings.shared_receives(false),
-        "no-inline" => settings.inline_bytes(0),
-        "one-piece" => settings.send_entries(1).inline_bytes(0),
-        "no-immediate" => settings.immediate_data(false),
-        "small-mtu" => settings.path_mtu(Mtu::Bytes256),
+        "no-shared-receives" => settings.tuning(tuning.shared_receives(false)),
+        "no-inline" => settings.tuning(tuning.inline_bytes(0)),
+        "one-piece" => settings.tuning(tuning.send_entries(1).inline_bytes(0)),
+        "no-immediate" => settings.tuning(tuning.immediate_data(false)),
+        "small-mtu" => settings.tuning(tuning.path_mtu(Mtu::Bytes256)),
         "tiny-queues" => settings
             .max_sessions(2)
             .receive_buffers(19)
             .held_buffers(0)
-            .session_credit(2)
-            .send_requests(64),
+            .tuning(tuning.session_credit(2).send_requests(64)),
         unknown => panic!("there is no mask \"{unknown}\""),
     }
 }

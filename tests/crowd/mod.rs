@@ -13,7 +13,7 @@ use std::{
 
 use ibex::{
     Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, SendErrorKind, Sender,
-    rdma::RdmaSettings,
+    rdma::{RdmaSettings, Tuning},
 };
 
 /// Two nodes, and a channel over each session between them.
@@ -162,7 +162,7 @@ pub(crate) fn builder(places: u32, receive_buffers: u32) -> NodeBuilder {
         .max_sessions(places)
         .receive_buffers(receive_buffers)
         .held_buffers(64)
-        .send_requests(64);
+        .tuning(Tuning::new().send_requests(64));
     if let Ok(device) = env::var("IBEX_TEST_DEVICE") {
         settings = settings.device(device);
     }

@@ -307,7 +307,8 @@ impl Setup {
         // The limit has a receive queue to itself, too.
         #[cfg(feature = "verbs")]
         let builder = {
-            let settings = ibex::rdma::RdmaSettings::new().shared_receives(self.sessions > 1);
+            let tuning = ibex::rdma::Tuning::new().shared_receives(self.sessions > 1);
+            let settings = ibex::rdma::RdmaSettings::new().tuning(tuning);
             builder.rdma(settings.trust_peers(self.trusts))
         };
         let builder = match self.protection {
