@@ -18,7 +18,7 @@ use crate::{
 /// An end that receives: a [`Receiver`], a [`VersionedReceiver`], a [`FanIn`], or a `&mut` to
 /// one of them.
 pub trait ReceivingEnd: sealed::Sealed {
-    /// The output of [`RecvAsync`]: a message or an error; for a fan-in an event, or `None` when
+    /// The output of a call that receives: a message or an error; for a fan-in an event, or `None` when
     /// the node was closed.
     type Received;
     /// The item of [`Messages`]: the output without the orderly end.
