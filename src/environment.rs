@@ -10,7 +10,7 @@ use ibex_verbs::CompletionPolling;
 
 use crate::Fabric;
 
-/// What a node took from `IBEX_*` variables when it was made, and what it could not use.
+/// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Environment {
@@ -26,14 +26,14 @@ pub struct Environment {
 pub(crate) enum EnvironmentWarning {
     /// There is no such variable.
     Unknown {
-        /// Its name.
+        /// The name of the variable.
         variable: String,
         /// The one that may have been meant.
         nearest: Option<&'static str>,
     },
-    /// It is about a fabric that this build does not have.
+    /// The variable is about a fabric that this build does not have.
     NotCompiledIn {
-        /// Its name.
+        /// The name of the variable.
         variable: &'static str,
         /// The fabric, and the cargo feature that it needs.
         fabric: Fabric,
@@ -43,18 +43,18 @@ pub(crate) enum EnvironmentWarning {
 /// A variable whose value cannot be used.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct VariableError {
-    /// Its name.
+    /// The name of the variable.
     pub(crate) variable: &'static str,
-    /// Its value.
+    /// The value that was given.
     pub(crate) value: String,
     /// The values that it may have.
     pub(crate) range: &'static str,
 }
 
-/// What the variables say.
+/// The settings of all variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Those that may be used, the preferred one first.
+    /// Fabrics that may be used, the preferred one first.
     pub(crate) fabrics: Option<Vec<Fabric>>,
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
@@ -164,9 +164,9 @@ const TOOLS: &[&str] = &[
     "IBEX_MUTANT",
 ];
 
-/// What every variable of ours begins with.
+/// The prefix of every variable of ibex.
 const PREFIX: &str = "IBEX_";
-/// What those begin with that say something about verbs.
+/// The prefix of variables about verbs.
 const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
 /// Variables whose names begin with `IBEX_`, of the process.
@@ -241,7 +241,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     (2 * least < near.len().max(name.len()) - PREFIX.len()).then_some(near)
 }
 
-/// How many letters have to be added, taken away or changed to make one of the other.
+/// The number of letters to add, take away or change to make one of the other.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {
