@@ -1,14 +1,14 @@
-//! What a node can be told to connect to or to listen on.
+//! Addresses that a node connects to or listens on.
 //!
-//! Everything becomes `host:port`, which is resolved when it is used: a name may lead
-//! elsewhere at the next attempt.
+//! Every kind of address becomes `host:port`, which is resolved when it is used, because a name may
+//! lead elsewhere at the next attempt.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address as it can be given to [`Node::connect`](crate::Node::connect) and
-/// [`Node::listen`](crate::Node::listen): text of the form `host:port` with an IPv6
-/// address in brackets, a [`SocketAddr`], or a host and a port.
+/// An address for [`Node::connect`](crate::Node::connect) and
+/// [`Node::listen`](crate::Node::listen): text of the form `host:port` with an IPv6 address in
+/// brackets, a [`SocketAddr`], or a host and a port.
 ///
 /// ```
 /// # fn ways(node: &ibex::Node) -> Result<(), ibex::ConnectError> {
@@ -32,7 +32,7 @@ mod private {
     }
 }
 
-/// As `host:port`.
+/// Returns the address as `host:port`.
 pub(crate) fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
     address.to_text()
 }

@@ -23,32 +23,51 @@ use crate::{
 
 /// Settings of a channel: its codec, its limits and its waiting.
 ///
-/// [`Peer::channel`] begins one for a channel with one peer, which ends in
-/// [`sender`](Self::sender), [`receiver`](Self::receiver) or [`versions`](Self::versions).
-/// [`Node::channel`] begins one for a channel with many, which ends in
-/// [`fan_in`](ChannelBuilder::fan_in) or [`group`](ChannelBuilder::group).
-///
 /// ```
 /// use ibex::{Node, Peer, Raw};
 ///
 /// # fn open(node: &Node, peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+/// // With one peer.
 /// let mut blobs = peer.channel("blobs").codec::<Raw>().window_bytes(1 << 20).sender::<[u8]>()?;
 /// blobs.send(b"anything")?;
 ///
+/// // With all peers of a node.
 /// let requests = node.channel("requests").codec::<Raw>().ack_every(64).fan_in::<[u8]>()?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// | purpose | settings |
-/// |---|---|
-/// | encoding | [`codec`](Self::codec) |
-/// | memory | [`window_bytes`](Self::window_bytes), [`window_messages`](Self::window_messages), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`max_message_bytes`](Self::max_message_bytes) |
-/// | waiting | [`open_timeout`](Self::open_timeout) |
-/// | acknowledgements | [`ack_every`](Self::ack_every) |
+/// [`Peer::channel`] begins the settings of a channel with one peer, and [`Node::channel`] of one with
+/// many. A channel opens by one of these calls:
 ///
-/// Both ends may be set differently: the smaller window and limit holds for both. A setting that
-/// is out of its range is an error of the call that opens the end.
+/// | with | call | opens |
+/// |---|---|---|
+/// | one peer | [`sender`](Self::sender) | a [`Sender`] |
+/// | one peer | [`receiver`](Self::receiver) | a [`Receiver`] |
+/// | one peer | [`versions`](Self::versions) | an end that knows two [versions](crate::Versions) of the message type |
+/// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
+/// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::Group), which sends to each of them |
+///
+/// Each setting has a default, which [`NodeBuilder`](crate::NodeBuilder) can change for all channels of
+/// a node:
+///
+/// | purpose | setting | default |
+/// |---|---|---|
+/// | encoding | [`codec`](Self::codec) | `Rkyv`; `Raw` without the feature `rkyv` |
+/// | memory | [`window_bytes`](Self::window_bytes): bytes that are sent and not released | 2 MiB |
+/// | memory | [`window_messages`](Self::window_messages): the same in messages | 16384 |
+/// | memory | [`max_message_bytes`](Self::max_message_bytes): the longest message | 16 MiB |
+/// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together | `window_bytes` and twice `max_message_bytes` |
+/// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end | 10 s |
+/// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender | each half window |
+///
+/// RDMA has no settings of its own for a channel; [`NodeBuilder`](crate::NodeBuilder) has those of a
+/// node. The two ends may have different settings. Of limits and windows, the smaller value holds for
+/// both.
+///
+/// # Errors
+///
+/// A setting that is out of its range is an error of the call that opens the end.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it opens an end"]
 pub struct ChannelBuilder<C = DefaultCodec, At = Peer> {
@@ -68,7 +87,7 @@ impl<At> ChannelBuilder<DefaultCodec, At> {
 }
 
 impl<C, At> ChannelBuilder<C, At> {
-    /// How messages are encoded. Default: `Rkyv` (without the feature `rkyv`: `Raw`).
+    /// Chooses how messages are encoded. Default: `Rkyv` (without the feature `rkyv`: `Raw`).
     ///
     /// ```
     /// use ibex::{Peer, Pod, Raw};
@@ -85,9 +104,9 @@ impl<C, At> ChannelBuilder<C, At> {
     /// # }
     /// ```
     ///
-    /// A struct of one's own goes by `Pod` if it derives `Pod` and `Zeroable` of the crate
-    /// bytemuck (its feature `derive`) and [`Schema`](derive@crate::Schema). One with serde's
-    /// derives goes by `Serde`, or by `SerdeBorrowed` if it borrows:
+    /// A struct of your own works with `Pod` if it derives `Pod` and `Zeroable` of the crate
+    /// bytemuck (its feature `derive`), and [`Schema`](derive@crate::Schema). A struct with serde's
+    /// derives works with `Serde`, or with `SerdeBorrowed` if it borrows:
     ///
     /// ```
     /// # #[cfg(feature = "serde")]
@@ -121,78 +140,85 @@ impl<C, At> ChannelBuilder<C, At> {
         }
     }
 
-    /// Messages that may be sent and not yet released. Default: 16384, range 1 to 2^20.
-    /// More lets a sender run further ahead of its receiver, whose end keeps 4 bytes for
-    /// each, and on tcp and verbs 48 more once used.
+    /// Limits the messages that may be sent and not yet released. Default: 16384. Range: 1 to 2^20.
+    /// A larger window lets a sender run further ahead of its receiver. The receiver's end keeps 4
+    /// bytes for each message, and over TCP and verbs 48 more once used.
     pub fn window_messages(mut self, messages: u64) -> Self {
         self.template = self.template.window_messages(messages);
         self
     }
 
-    /// Bytes that may be sent and not yet released, and the size of the ring: a power of
-    /// two from 64 KiB to 4 MiB; range 1 byte to 4 MiB, others are rounded up. Default:
-    /// 2 MiB. Messages longer than half of it get memory of their own, and count in
-    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) beside it. More is more
+    /// Limits the bytes that may be sent and not yet released, and sets the size of the ring.
+    /// Default: 2 MiB. Range: 1 byte to 4 MiB, rounded up to a power of two from 64 KiB on.
+    ///
+    /// Messages longer than half of it get memory of their own, and count in
+    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) instead. A larger window takes more
     /// [memory](crate::NodeBuilder#memory) at both ends, once used.
     pub fn window_bytes(mut self, bytes: u64) -> Self {
         self.template = self.template.window_bytes(bytes);
         self
     }
 
-    /// The most bytes of one message. Default: 16 MiB, range 1 byte to 1 GiB; of both ends' the
-    /// smaller holds. `max_message_bytes` of a receiving end is lowered to its node's
-    /// [`memory_limit`](crate::NodeBuilder::memory_limit); a longer message is
-    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong). More lets more be sent and not released, where
-    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set.
+    /// Limits the length of one message. Default: 16 MiB. Range: 1 byte to 1 GiB. The smaller value
+    /// of both ends holds.
+    ///
+    /// The value of a receiving end is lowered to its node's
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit). A longer message is
+    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong). If
+    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set, a higher limit also lets
+    /// more be sent and not released.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         self.template = self.template.max_message_bytes(bytes);
         self
     }
 
-    /// Payload bytes that may be sent and not yet released by the receiving application.
-    /// Default: `window_bytes` and twice `max_message_bytes`; range 1 byte to 1 TiB. Of both
-    /// ends' the smaller holds.
+    /// Limits the payload bytes that may be sent and not yet released by the receiving application.
+    /// Default: `window_bytes` and twice `max_message_bytes`. Range: 1 byte to 1 TiB. The smaller
+    /// value of both ends holds.
     ///
-    /// It has two parts. Messages that lie in the ring have `window_bytes`. Messages with memory
-    /// of their own have the rest, which is never less than `window_bytes`; one of them may
-    /// always be out. So the most is twice `window_bytes`, or `window_bytes` and one message,
-    /// where that is more than what is set.
+    /// The limit has two parts. Messages in the ring have `window_bytes`. Messages with memory of
+    /// their own have the rest, but never less than `window_bytes`, and one of them may always be
+    /// out. So the true maximum is twice `window_bytes`, or `window_bytes` and one message, if that
+    /// is more than the setting.
     ///
-    /// A message longer than half of `window_bytes` has memory of its own over every fabric, so
-    /// as many of those may be out over each. A shorter one has it over tcp above 128 KiB and
-    /// over verbs above a receive buffer. A setting below `window_bytes` lowers that, to a power
-    /// of two and no further than to 64 KiB. Over shared memory 64 messages with memory of their
-    /// own may be out at most, whatever is set. A higher setting lets a receiver that takes
-    /// nothing hold more memory.
+    /// Over every fabric, a message longer than half of `window_bytes` has memory of its own.
+    /// Shorter ones have it over TCP above 128 KiB, and over verbs above a receive buffer. A
+    /// setting below `window_bytes` lowers the window too, to a power of two that is at least 64
+    /// KiB. Over shared memory, at most 64 messages with memory of their own may be out, whatever
+    /// is set. A higher setting lets a receiver that takes nothing hold more memory.
     pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
         self.template = self.template.max_unreleased_bytes(bytes);
         self
     }
 
-    /// How long a blocking call waits for the peer to open its end. Default: 10 s, for each
-    /// call anew, until the peer has opened it; range from 0 ([`Duration::MAX`]: for ever). A
-    /// call with a shorter time-out of its own waits no longer than that. The end stays open
-    /// when the time is up. Longer bears with slower peers, and tells later of a name that
-    /// nobody opens.
+    /// Limits how long a blocking call waits for the peer to open its end. Default: 10 s, for each
+    /// call until the peer has opened it. Range: from 0 to [`Duration::MAX`], which is for ever.
+    ///
+    /// A call with a shorter time-out of its own waits no longer than that. The end stays open when
+    /// the time is up. A longer time-out tolerates slower peers, and reports later a name that the
+    /// peer never opens.
     pub fn open_timeout(mut self, timeout: Duration) -> Self {
         self.template = self.template.open_timeout(timeout);
         self
     }
 
-    /// For a receiving end: its sender hears at latest of every so many messages that are
-    /// acknowledged or released. Default: of each half window, and whenever the sender waits;
-    /// range 1 to 2^20, and half the window is the most. Fewer serve a sender that looks at
-    /// [`acked`](crate::Sender::acked) without waiting, or has several receivers to wait for.
-    /// Each time costs a small frame where there is none in that direction, on both sides some
-    /// 2 µs over tcp; over shared memory it costs the receiver a look at what was acknowledged.
+    /// Sets, at a receiving end, the number of acknowledged or released messages after which its
+    /// sender hears of them at the latest. Default: half a window, and whenever the sender waits.
+    /// Range: 1 to 2^20, with half the window as the maximum.
     ///
-    /// What is acknowledged is counted, and told, when the receiver is next asked for a message.
+    /// A smaller number helps a sender that reads [`acked`](crate::Sender::acked) without waiting,
+    /// or that waits for several receivers. Each notice costs a small frame if no other frame goes
+    /// that way, some 2 µs at both ends together over TCP. Over shared memory it costs the receiver
+    /// a look at what was acknowledged.
+    ///
+    /// The receiver counts acknowledgements, and tells the sender, when it is next asked for a
+    /// message.
     pub fn ack_every(mut self, messages: u64) -> Self {
         self.template = self.template.ack_every(messages);
         self
     }
 
-    /// Tells errors in the words of this interface.
+    /// Has errors speak of this interface.
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
         self.template = self.template.told_as(interface);
         self
@@ -200,13 +226,12 @@ impl<C, At> ChannelBuilder<C, At> {
 }
 
 impl<C> ChannelBuilder<C> {
-    /// Opens the sending end: announces it and returns, without waiting for the peer.
+    /// Opens the sending end. This announces the end and returns, without waiting for the peer.
     ///
-    /// A name may be used once in each direction: the peer opens the
-    /// [`receiver`](Self::receiver) of this channel, and this node may open a receiver of
-    /// the same name as the end of another channel. Where both open a sender, both wait,
-    /// and [`NotOpened`](crate::NotOpened) says so. Once both ends are gone, the name may
-    /// be opened again as a new channel.
+    /// A name may be used once in each direction. The peer opens the [`receiver`](Self::receiver)
+    /// of this channel. This node may also open a receiver of the same name, as the end of another
+    /// channel. If both nodes open a sender, both wait, and [`NotOpened`](crate::NotOpened) says
+    /// so. Once both ends are gone, the name may be opened again as a new channel.
     ///
     /// # Errors
     ///
@@ -221,7 +246,7 @@ impl<C> ChannelBuilder<C> {
         self.open_sender(offer).map(Sender::new)
     }
 
-    /// Opens the receiving end: announces it and returns.
+    /// Opens the receiving end. This announces the end and returns.
     ///
     /// # Errors
     ///
@@ -234,8 +259,8 @@ impl<C> ChannelBuilder<C> {
         self.open_receiver(offer).map(Receiver::new)
     }
 
-    /// Opens an end that knows two versions of the message type, newer and older, for
-    /// programs that are updated one after the other: see [`Versions`](crate::Versions).
+    /// Opens an end that knows two versions of the message type, a newer and an older one, for
+    /// programs that are updated one after the other; see [`Versions`](crate::Versions).
     pub fn versions<N: ?Sized, O: ?Sized>(self) -> VersionsBuilder<N, O, C>
     where
         C: Codec<N> + Codec<O>,
@@ -256,8 +281,8 @@ impl<C> ChannelBuilder<C> {
         Ok(handle.told_as(self.template.interface))
     }
 
-    /// A handle of the sending end that stays open as long as the session, for all who ask for
-    /// it by this name.
+    /// Returns a handle of the shared sending end of this name, which stays open as long as the
+    /// session.
     pub(crate) fn shared_sender<T: ?Sized>(&self) -> Result<Sender<T, C>, OpenError>
     where
         C: Codec<T>,
@@ -272,7 +297,7 @@ impl<C> ChannelBuilder<C> {
         Ok(Sender::new(handle.told_as(self.template.interface)))
     }
 
-    /// How long a blocking call waits for the peer to open its end.
+    /// Returns how long a blocking call waits for the peer to open its end.
     pub(crate) fn timeout(&self) -> Duration {
         self.template.defaults.open_timeout
     }
@@ -357,7 +382,7 @@ impl Offer {
     }
 }
 
-/// Messages of type `T` by codec `C`, as peers compare them.
+/// Describes messages of type `T` by codec `C`, as peers compare them.
 pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion, OpenFailure> {
     let alignment = C::alignment();
     if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {

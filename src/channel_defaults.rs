@@ -1,4 +1,4 @@
-//! What the channels of a node are opened with, where they say nothing else.
+//! Defaults of a node's channels.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ibex_ring::memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES};
 
 use crate::setting::SettingError;
 
-/// What a channel's builder starts with.
+/// The settings that a channel's builder starts with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChannelDefaults {
     pub(crate) window: ChannelWindow,

@@ -1,12 +1,12 @@
-//! Dialing without a caller that waits: threads that may block, and connecting for tasks on
-//! them.
+//! Dialing on threads that may block, for tasks and for sessions.
 //!
-//! The system's resolver blocks, and so does a handshake. A node has two sets of threads: up
-//! to [`CONNECTING`] connect for tasks, up to [`RESUMING`] dial for sessions that have lost
-//! their connection, so that neither waits for the other. A thread ends when nothing is left
-//! to be dialed. A future that is dropped is noticed within 20 ms, as the end of the node is; where
-//! the peer may have a session already, its answer is waited for, for `handshake_timeout` at most,
-//! and it is told that nobody takes that.
+//! The system's resolver blocks, and so does a handshake. A node has two sets of threads, so that
+//! neither waits for the other: up to [`CONNECTING`] connect for tasks, and up to [`RESUMING`] dial
+//! for sessions that have lost their connection. A thread ends when there is nothing left to dial.
+//!
+//! A dropped future, or the end of the node, is noticed within 20 ms. If the peer may have a
+//! session already, its answer is waited for, for `handshake_timeout` at most, and it is told that
+//! the session is not taken.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ use std::{
 use ibex_base::{fork, sync::lock};
 use ibex_transport::engine::Admission;
 
-use crate::{ConnectError, Node, Peer, ToAddress, address};
+use crate::{ConnectError, ConnectOptions, Node, Peer, ToAddress, address};
 
 /// Threads that dial, and what they are to do.
 #[derive(Clone)]
@@ -41,8 +41,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Threads that connect at a time.
 pub(crate) const CONNECTING: usize = 4;
-/// Threads that dial for sessions at a time: one of them waits for 3 s where a host says nothing,
-/// and sessions with others wait for their turn behind that.
+/// Threads that dial for sessions at a time. One of them waits for 3 s if a host says nothing, and
+/// further sessions wait for their turn behind it.
 pub(crate) const RESUMING: usize = 16;
 
 impl Dialers {
@@ -90,6 +90,7 @@ impl Dialers {
 pub(crate) struct ConnectAsync<'a> {
     node: &'a Node,
     address: String,
+    options: ConnectOptions,
     state: State,
 }
 
@@ -99,7 +100,7 @@ enum State {
     Done,
 }
 
-/// What the future and the thread that dials share.
+/// The state that the future shares with the dialing thread.
 #[derive(Default)]
 struct Call {
     is_dropped: AtomicBool,
@@ -122,13 +123,12 @@ impl Drop for Answer {
 }
 
 impl Node {
-    /// Connects to the node that listens on `address`, for a task. It begins with the first
+    /// Connects in a task to the node that listens on `address`. Connecting begins with the first
     /// poll.
     ///
-    /// Names are resolved and peers waited for on a thread of the node's, of which there are
-    /// up to four while tasks connect; with more at a time, the others wait their turn, which
-    /// does not count against `connect_timeout`. Dropping the future ends it: the peer may
-    /// have seen a session for a moment then.
+    /// Threads of the node resolve names and wait for peers, up to four while tasks connect.
+    /// Further calls wait for their turn, which does not count against `connect_timeout`. Dropping
+    /// the future ends the attempt: the peer may then have seen a session for a moment.
     ///
     /// # Errors
     ///
@@ -141,9 +141,27 @@ impl Node {
         &self,
         address: impl ToAddress,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
+        self.connect_async_with(address, ConnectOptions::new())
+    }
+
+    /// Connects like [`connect_async`](Self::connect_async), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_with`](Self::connect_with).
+    ///
+    /// # Panics
+    ///
+    /// If it is polled after it was ready.
+    pub fn connect_async_with(
+        &self,
+        address: impl ToAddress,
+        options: ConnectOptions,
+    ) -> impl Future<Output = Result<Peer, ConnectError>> {
         ConnectAsync {
             node: self,
             address: address::text_of(&address),
+            options,
             state: State::New,
         }
     }
@@ -152,7 +170,8 @@ impl Node {
 impl ConnectAsync<'_> {
     fn start(&self) -> Result<Arc<Call>, ConnectError> {
         let call = Arc::<Call>::default();
-        let (address, dial) = (self.address.clone(), self.node.dialing());
+        let address = self.address.clone();
+        let dial = self.node.dialing(&address, self.options)?;
         let job = {
             let call = call.clone();
             Box::new(move || {

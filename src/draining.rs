@@ -25,17 +25,18 @@ pub struct DrainReport {
     /// Calls that handlers had when the node began to drain, and that have ended since.
     pub finished: usize,
     /// Calls that handlers still had when the time was up. If the node is closed then, their
-    /// callers hear [`Lost`](crate::calls::CallError::Lost), and cannot know whether they were executed.
+    /// callers get [`Lost`](crate::calls::CallError::Lost), and cannot know whether the calls were
+    /// executed.
     pub still_running: usize,
-    /// Channels with messages that had been sent when the last call ended, or the time was up, and
-    /// that their peers are not known to have. Channels of sessions that ended meanwhile are not
-    /// among them.
+    /// Channels with messages that are not known to have reached their peers: messages that had
+    /// been sent when the last call ended, or the time was up. Channels of sessions that ended
+    /// meanwhile do not count.
     pub undelivered: Vec<Undelivered>,
 }
 
 impl DrainReport {
-    /// Returns whether every call was answered and everything delivered: closing the node loses
-    /// nothing.
+    /// Returns whether every call was answered and everything delivered, so that closing the node
+    /// loses nothing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.still_running == 0 && self.undelivered.is_empty()
@@ -80,31 +81,33 @@ struct Outcome {
 }
 
 impl Node {
-    /// Ends what the node serves, so that [`close`](Self::close) behind it loses no call:
+    /// Ends what the node serves, so that a following [`close`](Self::close) loses no call:
     ///
     /// 1. It [stops accepting](Self::stop_accepting).
-    /// 2. It tells its peers, who have an [`Event::Draining`](crate::Event::Draining). Their calls
-    ///    end from then on as [`Refused`](crate::calls::CallError::Refused), with the reason
+    /// 2. It tells its peers, which get [`Event::Draining`](crate::Event::Draining). From then on
+    ///    their calls end as [`Refused`](crate::calls::CallError::Refused), with the reason
     ///    [`Draining`](crate::calls::Refused::Draining).
-    /// 3. Requests that no handler has, and those that come, are refused in the same way, though
-    ///    nobody asks the services for the next one.
+    /// 3. It refuses requests that no handler has, and those that arrive, in the same way, even if
+    ///    the program asks for no more requests.
     /// 4. Handlers that have a request may answer it.
-    /// 5. What was answered, and what senders had sent by then, is brought to the peers.
+    /// 5. It delivers the answers, and the messages that senders had sent by then.
     ///
-    /// It waits for the last two, for up to `timeout` ([`Duration::MAX`]: for ever), and reports how
-    /// far it came. A stream of replies is a call, which ends with its last reply. Other channels
-    /// and byte streams are none: they go on, and may be opened, until the node is closed. So do
-    /// calls of this node to others. Sessions stay, and a service goes on to wait in
-    /// [`next`](crate::calls::Service::next) until the node is closed.
+    /// It waits for the last two steps for up to `timeout` ([`Duration::MAX`]: for ever), and
+    /// reports how far it came.
     ///
-    /// When all calls are answered the peers hear that as well, and every call of theirs that has no
-    /// answer is known to be not executed, also one that is on its way when the node is closed.
+    /// A stream of replies is a call, which ends with its last reply. Other channels and byte
+    /// streams go on, and may be opened, until the node is closed; so do calls of this node to
+    /// others. Sessions stay, and a service still waits in [`next`](crate::calls::Service::next)
+    /// until the node is closed.
     ///
-    /// A node that drains does so to its end. Calling again waits again and reports what became of
-    /// the calls that were left. If the node is closed meanwhile, it returns. A handler must not
-    /// call it while it holds its request, since it would wait for that. Under
-    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns while it waits; afterwards what
-    /// comes is refused in turns.
+    /// When all calls are answered, the peers hear that too. Every call of theirs without an answer
+    /// is then known to be not executed, even one that is on its way when the node is closed.
+    ///
+    /// A drain cannot be undone. Calling again waits again, and reports what happened to the calls
+    /// that were left. If the node is closed meanwhile, the call returns. A handler must not call
+    /// it while it holds its request, since it would wait for that request. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns while it waits; later requests are
+    /// refused in turns.
     ///
     /// ```
     /// use std::time::Duration;
@@ -124,12 +127,12 @@ impl Node {
         drain(&self.runtime, Instant::now().checked_add(timeout), || true)
     }
 
-    /// Drains the node as [`drain`](Self::drain) does, for a task. The drain begins with the first
+    /// Drains the node in a task, as [`drain`](Self::drain) does. The drain begins with the first
     /// poll, and `timeout` counts from then. A thread waits for the end.
     ///
-    /// Dropping the future later does not take that back: the node goes on to refuse calls, and
-    /// [`drain`](Self::drain) or this method, called again, brings the drain to its end and reports
-    /// how far it came.
+    /// Dropping the future later does not take that back: the node goes on refusing calls. Call
+    /// [`drain`](Self::drain) or this method again to bring the drain to its end and get the
+    /// report.
     pub fn drain_async(&self, timeout: Duration) -> impl Future<Output = DrainReport> {
         DrainAsync {
             node: self,
@@ -139,7 +142,7 @@ impl Node {
     }
 }
 
-/// Drains until `deadline`, if there is one, and for as long as `is_wanted` says so.
+/// Drains until `deadline`, if there is one, and as long as `is_wanted` returns true.
 fn drain(
     runtime: &Runtime,
     deadline: Option<Instant>,
@@ -249,5 +252,5 @@ impl Waiting {
     }
 }
 
-/// The pause between two looks whether peers have all that was sent to them.
+/// The pause between two looks at whether peers have everything that was sent to them.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);

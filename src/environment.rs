@@ -1,7 +1,7 @@
-//! `IBEX_*` variables: what the site knows and the program does not.
+//! `IBEX_*` variables, by which a site overrides a program.
 //!
-//! A pure parser: names and values in, overrides and warnings out, or the first error. What
-//! each variable means stands in the documentation of [`NodeBuilder`](crate::NodeBuilder).
+//! A pure parser: names and values in, overrides and warnings out, or the first error.
+//! [`NodeBuilder`] documents each variable.
 #![forbid(unsafe_code)]
 
 use std::{env, fmt, time::Duration};
@@ -26,14 +26,14 @@ pub struct Environment {
 pub(crate) enum EnvironmentWarning {
     /// There is no such variable.
     Unknown {
-        /// The name of the variable.
+        /// The variable's name.
         variable: String,
-        /// The one that may have been meant.
+        /// The variable that may have been meant.
         nearest: Option<&'static str>,
     },
-    /// The variable is about a fabric that this build does not have.
+    /// The variable concerns a fabric that this build does not have.
     NotCompiledIn {
-        /// The name of the variable.
+        /// The variable's name.
         variable: &'static str,
         /// The fabric, and the cargo feature that it needs.
         fabric: Fabric,
@@ -43,25 +43,25 @@ pub(crate) enum EnvironmentWarning {
 /// A variable whose value cannot be used.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct VariableError {
-    /// The name of the variable.
+    /// Its name.
     pub(crate) variable: &'static str,
-    /// The value that was given.
+    /// Its value.
     pub(crate) value: String,
     /// The values that it may have.
     pub(crate) range: &'static str,
 }
 
-/// The settings of all variables.
+/// The settings that the variables make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Fabrics that may be used, the preferred one first.
+    /// The fabrics that may be used, the preferred one first.
     pub(crate) fabrics: Option<Vec<Fabric>>,
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
-    /// Key that names a partition.
+    /// The key that names a partition.
     pub(crate) partition_key: Option<u16>,
-    /// In bytes; one that a port can have.
+    /// An MTU in bytes, which a port can have.
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) completion_polling: Option<CompletionPolling>,
     pub(crate) fail_over_after: Option<Duration>,
@@ -69,7 +69,7 @@ pub(crate) struct Site {
     pub(crate) warnings: Vec<EnvironmentWarning>,
 }
 
-/// A variable: its name, and what it may be.
+/// A variable: its name, and its allowed values.
 struct Variable {
     name: &'static str,
     range: &'static str,
@@ -154,7 +154,7 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// Beginnings of names that are for ibex's own tests and tools.
+/// Prefixes of names that are for ibex's own tests and tools.
 const TOOLS: &[&str] = &[
     "IBEX_TEST_",
     "IBEX_CONFORMANCE_",
@@ -164,12 +164,12 @@ const TOOLS: &[&str] = &[
     "IBEX_MUTANT",
 ];
 
-/// The prefix of every variable of ibex.
+/// Prefix of all variables of ibex.
 const PREFIX: &str = "IBEX_";
-/// The prefix of variables about verbs.
+/// Prefix of the variables that concern verbs.
 const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
-/// Variables whose names begin with `IBEX_`, of the process.
+/// Returns the process's variables whose names begin with `IBEX_`.
 pub(crate) fn of_process() -> Vec<(String, String)> {
     let all = env::vars_os();
     all.filter_map(|(name, value)| {
@@ -179,7 +179,7 @@ pub(crate) fn of_process() -> Vec<(String, String)> {
     .collect()
 }
 
-/// Reads the variables whose names begin with `IBEX_`; others are none of ours.
+/// Reads the variables whose names begin with `IBEX_`, and ignores others.
 pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableError> {
     let mut site = Site::default();
     for (name, value) in variables {
@@ -226,8 +226,8 @@ fn take_fabrics(site: &mut Site, value: &str) -> Option<()> {
     Some(())
 }
 
-/// The known name that ends alike, else the one that differs least, if it is not another one
-/// altogether.
+/// Returns the known name that ends alike, or else the one that differs least, unless it is
+/// altogether different.
 fn nearest(name: &str) -> Option<&'static str> {
     let tail = &name[PREFIX.len() - 1..];
     let known = || VARIABLES.iter().map(|variable| variable.name);
@@ -241,7 +241,8 @@ fn nearest(name: &str) -> Option<&'static str> {
     (2 * least < near.len().max(name.len()) - PREFIX.len()).then_some(near)
 }
 
-/// The number of letters to add, take away or change to make one of the other.
+/// Returns the number of letters to add, remove or change to turn one word into the other (the
+/// [Levenshtein distance](https://en.wikipedia.org/wiki/Levenshtein_distance)).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {

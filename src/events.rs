@@ -1,4 +1,4 @@
-//! What happens to a node's sessions and channels, as a stream.
+//! A stream of the events of a node's sessions and channels.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -16,10 +16,10 @@ use ibex_transport::{
 
 use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::rounded};
 
-/// The events of a node: [`Node::events`](crate::Node::events).
+/// The events of a node, returned by [`Node::events`](crate::Node::events).
 ///
-/// As an iterator it waits for the next one, and ends when the node was closed and all were
-/// taken. It may be moved to another thread, and does not keep the node from being closed.
+/// As an iterator it waits for the next event, and ends when the node was closed and all events
+/// were taken. It may be moved to another thread, and does not keep the node from being closed.
 ///
 /// ```
 /// use ibex::{Event, Node};
@@ -55,36 +55,36 @@ pub struct Events {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A session is up, whoever connected.
+    /// A session is up, whichever node connected.
     #[non_exhaustive]
     Connected {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What the session's data goes over.
+        /// The fabric of the session's data.
         fabric: Fabric,
-        /// Why, in words.
+        /// The reason for the fabric, in words.
         reason: String,
     },
-    /// A session has lost its connection. Told 50 ms after the connection broke, or together
-    /// with [`Resumed`](Self::Resumed) if it goes on sooner. Its handles go on as far as they
-    /// can: senders until their windows are full, receivers with what has arrived; then they
-    /// wait.
+    /// A session has lost its connection. The event comes 50 ms after the break, or together with
+    /// [`Resumed`](Self::Resumed) if the session goes on sooner. Its handles go on as far as they
+    /// can, and then wait: senders until their windows are full, receivers until they have
+    /// everything that arrived.
     ///
-    /// It says nothing of the peer's process, which may have ended: the connection of a process
-    /// that is killed breaks first, and its kernel tells of the end later, by more than 50 ms
-    /// on a busy machine. Then [`Gone`](Event::Gone) with
-    /// [`certain: true`](EndCause::PeerGone) follows. `Gone` may also come without a suspension.
+    /// The event does not say whether the peer's process lives. When a process is killed, its
+    /// connection breaks first, and the kernel reports the end later, by more than 50 ms on a busy
+    /// machine. Then [`Gone`](Event::Gone) with [`certain: true`](EndCause::PeerGone) follows.
+    /// `Gone` may also come without a suspension.
     #[non_exhaustive]
     Suspended {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What became of the connection.
+        /// Why the connection broke.
         cause: EndCause,
-        /// Since when.
+        /// The time of the break.
         since: Instant,
     },
     /// A session goes on over another connection: nothing was lost, and nothing comes twice.
@@ -92,106 +92,106 @@ pub enum Event {
     Resumed {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// How long it had none.
+        /// The time that it had none.
         suspended: Duration,
-        /// Messages of ours that were sent again, as they had not arrived.
+        /// Messages of this node that were sent again because they had not arrived.
         replayed: u64,
     },
-    /// A session goes on over another fabric than before, told behind
-    /// [`Resumed`](Event::Resumed): one over verbs whose device, port or path has failed and is
-    /// not back in time, over tcp; one that [goes back](crate::NodeBuilder::fail_back), over
-    /// verbs.
+    /// A session goes on over another fabric than before. The event follows
+    /// [`Resumed`](Event::Resumed). A session over verbs goes on over TCP when its device, port or
+    /// path has failed and is not back in time. A session that [goes
+    /// back](crate::NodeBuilder::fail_back) goes on over verbs.
     #[non_exhaustive]
     FabricChanged {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What the session's data went over.
+        /// The fabric that the session's data left.
         from: Fabric,
-        /// What it goes over now.
+        /// The fabric that it goes over now.
         to: Fabric,
-        /// What became of the one before, in words; at the end that connected also of the last
-        /// attempt to have it again.
+        /// Why the previous fabric was left, in words. At the end that connected, also the result
+        /// of the last attempt to have it again.
         reason: String,
     },
-    /// The peer [drains](crate::Node::drain): it begins no call any more that comes to its
-    /// services, and ends soon. Calls to it end as
-    /// [not executed](crate::calls::Execution::NotExecuted) from now on; send them to another node, or to
-    /// the one that comes in its place. Told once for each session, which goes on until
-    /// [`Gone`](Event::Gone).
+    /// The peer [drains](crate::Node::drain): it begins no more calls that come to its services,
+    /// and ends soon. Calls to it end as [not executed](crate::calls::Execution::NotExecuted) from
+    /// now on, so send them to another node, or to the one that takes its place. The event comes
+    /// once for each session, which goes on until [`Gone`](Event::Gone).
     #[non_exhaustive]
     Draining {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
     },
-    /// A session is over. What had arrived is still handed out. Told once for each session that
-    /// was told as [`Connected`](Event::Connected), and nothing is told of that session
-    /// afterwards. A suspension that it ends has no [`Resumed`](Event::Resumed).
+    /// A session is over. Messages that arrived are still handed out. The event comes once for each
+    /// session that had [`Connected`](Event::Connected), and is its last. A suspension that it ends
+    /// has no [`Resumed`](Event::Resumed).
     #[non_exhaustive]
     Gone {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         cause: EndCause,
     },
-    /// A peer has not opened its end of a channel that a call without `open_timeout` waits for,
-    /// for as long as that: one of [`Select`](crate::Select) that waits, or a future. Told once
-    /// for each end, and logged as a warning, with what the peer has opened instead. The call
-    /// goes on.
+    /// A peer has not opened its end of a channel, and a call without `open_timeout` has waited for
+    /// as long as that. Such a call is a waiting [`Select`](crate::Select) or a future. The event
+    /// comes once for each end, and is logged as a warning, with the names that the peer has opened
+    /// instead. The call goes on.
     #[non_exhaustive]
     NotOpened {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
-        /// What another call would have answered.
+        /// The error that another call would have returned.
         missing: Box<NotOpened>,
     },
-    /// A sender has waited for 1 s for its window and nothing of it was released: told once
-    /// for each such wait, at both ends, and logged as a warning. The receiving end tells as well
-    /// of a message that waits for room within its node's
-    /// [`memory_limit`](crate::NodeBuilder::memory_limit), be its sender waiting or not. Under
+    /// A sender has waited for its window for 1 s, and nothing of it was released. The event comes
+    /// once for each such wait, at both ends, and is logged as a warning. The receiving end also
+    /// reports a message that waits for room within its node's
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit), whether its sender waits or not. Under
     /// [`Driver::Caller`](crate::Driver::Caller) it is noticed in turns.
     #[non_exhaustive]
     Stalled {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
         /// The channel's name.
         channel: String,
-        /// Which end this node has: the one that waits, or the one that is waited for.
+        /// The end that this node has: the one that waits, or the one that is waited for.
         end: Role,
-        /// Since when.
+        /// The time since when nothing was released.
         since: Instant,
-        /// The first message that is not released: what all others wait for.
+        /// The first message that is not released, which all later ones wait for.
         oldest: u64,
-        /// Messages that the application here has taken and not released; if there are none,
-        /// it does not take the next one. `None` at the sending end, which cannot know.
+        /// Messages that the application here has taken and not released. If there are none, the
+        /// application does not take the next one. `None` at the sending end, which cannot know.
         held: Option<u64>,
-        /// The next message has come, or begun to, and waits for room within `memory_limit` here.
+        /// True if the next message has come, or begun to, and waits for room within `memory_limit`
+        /// here.
         lacks_room: bool,
     },
-    /// A channel that was stalled goes on. One that ends instead says so by its session's or
-    /// its handles' errors. The receiving end tells nothing of a wait that its sender gave up.
+    /// A channel that was stalled goes on. If it ends instead, errors of its session or its handles
+    /// say so. The receiving end does not report the end of a wait that its sender gave up.
     #[non_exhaustive]
     Recovered {
         /// The peer.
         peer: PeerId,
-        /// Its address.
+        /// The peer's address.
         address: SocketAddr,
         /// The channel's name.
         channel: String,
-        /// Which end this node has.
+        /// The end that this node has.
         end: Role,
-        /// How long it had waited.
+        /// The time that it had waited.
         stalled: Duration,
     },
 }
@@ -201,19 +201,19 @@ impl Events {
         Self { runtime }
     }
 
-    /// The next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
+    /// Returns the next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
     /// runs a turn first.
     pub fn try_next(&mut self) -> Option<Event> {
         self.next_within(Patience::None)
     }
 
-    /// The next event; `None` if none came within `timeout`, or none will.
+    /// Returns the next event; `None` if none came within `timeout`, or none will.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Event> {
         self.next_within(Patience::at_most(timeout))
     }
 
-    /// Events that were dropped because nobody took them. Of those that nobody has taken yet
-    /// the latest 1024 are kept; what happens never waits for whoever reads of it.
+    /// Returns the number of events that were dropped because they were not taken. The latest 1024
+    /// untaken events are kept. Nothing that happens waits for a reader of events.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.runtime.events_dropped()
@@ -314,7 +314,7 @@ impl Event {
         }
     }
 
-    /// The peer that it happened with.
+    /// Returns the peer of the event.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         match *self {

@@ -13,14 +13,14 @@
 //! | [`rdma_setup`] | RDMA on InfiniBand, RoCE and soft-RoCE |
 //! | [`updating`] | updating a cluster |
 //! | [`restarting`] | restarting a service without a failed call |
+//! | [`security`] | authenticating peers, and encrypting TCP |
 //! | [`request_and_reply`] | requests and replies |
 //! | [`coming_from`] | coming from crossbeam-channel, ZeroMQ, tonic, UCX or raw verbs |
 //! | [`troubleshooting`] | errors by their text |
 //!
-//! Pages about the software of others are the documentation of crates of their own, in the folder
-//! `integrations` of the repository: `ibex-tonic` (gRPC over shared memory and RDMA), `ibex-hyper`
-//! (HTTP by hyper and axum), `ibex-openraft` (openraft in ten minutes) and `ibex-iceoryx2`
-//! (iceoryx2 between hosts).
+//! Four crates in the folder `integrations` of the repository carry other people's software, and have
+//! pages of their own: `ibex-tonic` (gRPC over shared memory and RDMA), `ibex-hyper` (HTTP by hyper
+//! and axum), `ibex-openraft` (openraft in ten minutes) and `ibex-iceoryx2` (iceoryx2 between hosts).
 
 #[doc = include_str!("guide/getting_started.md")]
 pub mod getting_started {}

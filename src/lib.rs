@@ -1,10 +1,10 @@
 //! Typed message channels between processes: over shared memory on one host, over TCP
 //! between hosts, and (with the feature `verbs`) over RDMA.
 //!
-//! A [`Node`] is a process's endpoint. Nodes [`connect`](Node::connect) to each other and
-//! get a [`Peer`]; a peer has named, typed, one-way channels, each with a [`Sender`] and
-//! a [`Receiver`]. A message is encoded once, straight into the memory that is sent from
-//! or shared, and read where it arrived.
+//! A [`Node`] is a process's endpoint. Nodes [`connect`](Node::connect) to each other, and each
+//! sees the other as a [`Peer`]. A peer has named, typed, one-way channels, each with a [`Sender`]
+//! at one end and a [`Receiver`] at the other. A message is encoded once, straight into the memory
+//! that is sent from or shared, and read where it arrived.
 //!
 //! ```
 //! #[ibex::message]
@@ -35,18 +35,42 @@
 //! # }
 //! ```
 //!
-//! A [`FanIn`] receives from all peers of a node, a [`Group`] sends the same to several and
-//! waits for a quorum of them, and [`Select`] waits for several receivers. Calls that wait
-//! have futures too: [`asynchronous`]. Processes whose message types differ by a release
-//! understand each other by [`Versions`]. [`Node::keep_connected`] dials the peers
-//! of a list or a registry, and again when they are lost. [`Node::events`] tells who comes,
-//! goes and stalls, [`Node::stats`] how far everything came; [`NodeBuilder`] has the settings, the most memory
-//! that a node takes, and the `IBEX_*` variables that override a program.
+//! The first page of the guide, [`getting_started`](guide::getting_started), explains this program.
+//!
+//! | for | there is |
+//! |---|---|
+//! | a receiver of all peers of a node | [`FanIn`] |
+//! | a sender to several peers, and quorums | [`Group`] |
+//! | waiting for several receivers | [`Select`] |
+//! | tasks: futures, streams and sinks | [`asynchronous`] |
+//! | requests and replies | [`calls`] |
+//! | byte streams in place of sockets | [`io`] |
+//! | peers that come and go | [`Node::keep_connected`], [`discovery`] |
+//! | a log that survives restarts | [`log`] |
+//! | two releases of a message type | [`Versions`] |
+//! | what happens, and how far everything came | [`Node::events`], [`Node::stats`] |
+//! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
+//!
+//! # Questions
+//!
+//! | question | answer |
+//! |---|---|
+//! | How do I bound memory? | [`guide::memory`] |
+//! | What happens to messages when the peer is killed? | [`guide::semantics`], [`guide::acknowledgement`] |
+//! | How do I wait for two of three replicas? | [`Group::wait_acked`], [`guide::groups`] |
+//! | How do I stop a blocked receive? | [`Receiver`](Receiver#stopping-a-blocked-receive) |
+//! | Which fabric do I get, and why? | [`guide::which_fabric`], [`Peer::fabric_reason`] |
+//! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#senders-that-go-on-after-a-restart) |
+//! | What does an acknowledgement cost? | [`guide::acknowledgement`](guide::acknowledgement#price) |
+//! | How do I send 1 GiB without a copy? | [`guide::memory`](guide::memory#large-payloads) |
+//! | How do I run it in tokio? | [`guide::which_driver`](guide::which_driver#tokio) |
+//! | How do I know that RDMA is used? | [`guide::rdma_setup`](guide::rdma_setup#is-it-used) |
+//! | What does this error mean? | [`guide::troubleshooting`] |
 //!
 //! # Messages and codecs
 //!
-//! A codec is a type that a channel is given when it is opened:
-//! [`peer.channel(name).codec::<C>()`](ChannelBuilder::codec), or the default, `Rkyv`.
+//! A codec is a type, chosen when a channel is opened:
+//! [`peer.channel(name).codec::<C>()`](ChannelBuilder::codec). The default is `Rkyv`.
 //!
 //! | codec | messages | the receiver sees | cost beside the bytes |
 //! |---|---|---|---|
@@ -57,20 +81,20 @@
 //! | `SerdeBorrowed` | the same with `&str` and `&[u8]` | the value, borrowing from the message | decoding, twice |
 //! | [one of your own](codec::Codec) | | | |
 //!
-//! Both ends compare a fingerprint of the type's structure and the codec before the first
-//! message: field names, order and types all the way down, never module paths or the names
-//! of types. For somebody else's type, which has no schema, stands a name with its release:
-//! `#[ibex(schema_name = "openraft-0.10")]` on the [field](derive@Schema) that holds it.
+//! Before the first message, both ends compare a fingerprint of the codec and of the type's
+//! structure: field names, order and types all the way down, but never module paths or names of
+//! types. A type of another crate has no schema; on the [field](derive@Schema) that holds it, a
+//! name with a release takes its place: `#[ibex(schema_name = "openraft-0.10")]`.
 //!
 //! # What is promised
 //!
-//! Per channel, messages arrive in order and exactly once while the session lives. An
-//! error that ends a channel comes after everything that arrived was handed out, and
-//! carries [counters](Counts): what was sent is exact, what was received and acknowledged
-//! is at least so much. A sender that is dropped ends its channel in order, unless a panic
-//! drops it or it is [aborted](Sender::abort). A session [outlives its connection](Node#when-a-connection-breaks) and
-//! ends with its peer; a [`LogSender`](log::LogSender) then goes on with the peer's next process, where that one
-//! says.
+//! Messages of a channel arrive in order and exactly once while the session lives. An error that
+//! ends a channel comes after everything that arrived was handed out, and carries
+//! [counters](Counts): *sent* is exact, *received* and *acknowledged* are lower bounds. A sender
+//! that is dropped ends its channel in order, unless a panic drops it or it is
+//! [aborted](Sender::abort). A session [outlives its connection](Node#when-a-connection-breaks),
+//! and ends with its peer. A [`LogSender`](log::LogSender) then goes on with the peer's next
+//! process, from the position that the process asks for.
 //!
 //! # Errors
 //!
@@ -106,10 +130,10 @@
 //!
 //! # Without a thread
 //!
-//! In a tokio program [`Driver::Tasks`] has the runtime drive the node. Under
-//! [`Driver::Caller`] a node runs when it is called; in a program's own event loop its
-//! descriptor says when, in the three steps of [`Node::as_fd`]. The guide says
-//! [which driver](guide::which_driver) is for which program.
+//! In a tokio program, [`Driver::Tasks`] has the runtime drive the node. Under [`Driver::Caller`] a
+//! node runs only when it is called. In a program's own event loop the node's descriptor says when
+//! to call it, in the three steps of [`Node::as_fd`]. The guide says [which
+//! driver](guide::which_driver) suits which program.
 //!
 //! ```
 //! use ibex::{Driver, Node, Raw};
@@ -141,11 +165,13 @@
 )]
 extern crate self as ibex;
 
+mod accept_placement;
 mod address;
 pub mod asynchronous;
 pub mod calls;
 mod channel_builder;
 mod channel_defaults;
+mod connect_options;
 mod dialing;
 pub mod discovery;
 mod draining;
@@ -169,6 +195,7 @@ pub mod rdma;
 mod receiver;
 mod reservation;
 mod resuming;
+mod security_stats;
 mod select;
 mod sender;
 mod setting;
@@ -180,6 +207,7 @@ mod versions;
 
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
+pub use connect_options::ConnectOptions;
 pub use draining::DrainReport;
 pub use environment::Environment;
 pub use error::{
@@ -195,6 +223,7 @@ pub use node_builder::NodeBuilder;
 pub use peer::{Incoming, Peer, PeerAt, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
+pub use security_stats::SecurityStats;
 pub use select::{Select, Selectable};
 pub use sender::{Sender, Sequence, UntilAcked};
 pub use stats::{EngineStats, NodeSession, NodeStats, SessionState};
@@ -219,13 +248,12 @@ pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     channel::{NotOpened, WhenFull},
     endpoint::stats::{ChannelState, ChannelStats},
-    engine::Wait,
-    node::{CloseReport, Undelivered},
+    node::{CloseReport, Undelivered, Wait},
     runtime::Driver,
     session::{Counts, EndCause, SessionStats},
 };
 
-/// The README's code, as it is shown.
+/// The README, whose code is compiled.
 #[cfg(all(doctest, feature = "rkyv"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

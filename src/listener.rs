@@ -9,17 +9,18 @@ use std::{
     time::Instant,
 };
 
-use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, Problem};
+use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem};
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
     node::log_limit::{Held, LogLimit},
     runtime::Runtime,
-    session::PeerDescription,
+    session::{EngineId, PeerDescription},
     shared_memory::UnixWires,
 };
 
 use crate::{
     ConnectError, Peer,
+    accept_placement::AcceptPlacement,
     channel_defaults::ChannelDefaults,
     peer,
     resuming::{Resuming, prepared_pair},
@@ -31,6 +32,20 @@ pub(crate) struct Listener {
     pub(crate) failures: Failures,
     pub(crate) our_channels: u32,
     pub(crate) resuming: Resuming,
+    /// Where the program wants sessions.
+    pub(crate) placement: Option<AcceptPlacement>,
+    /// The number of engines that there are.
+    pub(crate) engines: usize,
+}
+
+impl Listener {
+    /// Returns the engine that the program wants for a peer that has dialed.
+    fn engine(&self, peer: &PeerDescription) -> Option<EngineId> {
+        let who = (NodeIdentity(peer.identity), peer.incarnation);
+        let wanted = self.placement.as_ref()?.place(who, peer.address);
+        let there = wanted.filter(|&engine| engine < self.engines);
+        there.map(EngineId::new)
+    }
 }
 
 impl ControlSource for Listener {
@@ -48,7 +63,8 @@ impl ControlSource for Listener {
         }
         let mut incoming = Vec::new();
         while let Some(next) = self.acceptor.poll_established() {
-            let admission = admission(next, self.our_channels, &self.resuming);
+            let mut admission = admission(next, self.our_channels, &self.resuming);
+            admission.engine = self.engine(&admission.peer);
             incoming.push(Incoming::Session(Box::new(admission)));
         }
         while let Some(next) = self.acceptor.poll_resumed() {
@@ -69,9 +85,8 @@ impl ControlSource for Listener {
     }
 }
 
-/// Connections that did not become sessions, as the log hears of them. Whoever can connect
-/// can cause one, so it hears of a few of each kind, and how many more there were; the others
-/// are debug messages.
+/// Connections that became no sessions, as the log reports them. Strangers can cause them, so the
+/// log gets a few of each kind, and then the number of the others, which are debug messages.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     limit: LogLimit<FailureKind>,
@@ -139,7 +154,7 @@ pub(crate) fn admit(
     }
 }
 
-/// What a finished handshake hands to the engine, whoever dialed.
+/// Makes the engine's admission of a finished handshake, whichever end dialed.
 pub(crate) fn admission(
     established: Established,
     our_channels: u32,
@@ -207,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts warnings, and keeps the last count that one of them told.
+    /// Counts warnings, and keeps the count that the last one reported.
     #[derive(Clone, Default)]
     struct Log(Arc<Counts>);
 

@@ -18,22 +18,7 @@ pub(crate) type DefaultCodec = ibex_codec::Rkyv;
 #[cfg(not(feature = "rkyv"))]
 pub(crate) type DefaultCodec = ibex_codec::Raw;
 
-/// A message in the ring, segment or arrival block where it came in, checked.
-///
-/// Dereferences to the codec's view: the archived value for `Rkyv`, the bytes for `Raw`,
-/// the value for `Pod` and `Serde`. It may be kept for long, dropped in any order and on any thread,
-/// and outlives its channel, its session and its node.
-///
-/// While it is held it stops its own channel, once the window behind it is full, and no
-/// other; [`detach`](Self::detach) copies it out and lets the channel go on.
-///
-/// Dropping it (also by unwinding) gives its room back and acknowledges nothing, unless it
-/// [was told to](Self::ack_on_drop): from
-/// there on the sender's [`wait_acked`](crate::Sender::wait_acked) answers
-/// `Unacknowledged`. Leaking it with `mem::forget` leaks memory and room, never safety.
-///
-/// What has to outlive the message is taken out of it, field by field or as a value
-/// (`into_value`), or shares it (`bytes::Bytes`, with the feature `bytes`):
+/// A received message, which is checked and read where it arrived.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -43,6 +28,14 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// #[ibex::message]
 /// struct Entry { offset: u64, data: Vec<u8> }
 ///
+/// /// Reads a message in place, and acknowledges it.
+/// fn sum(message: Message<Entry>) -> u64 {
+///     let sum = message.data.iter().map(|&byte| u64::from(byte)).sum();
+///     message.ack();
+///     sum
+/// }
+///
+/// /// Makes a value that outlives the message.
 /// fn owned(message: Message<Entry>) -> Result<Entry, Invalid> {
 ///     let offset: u64 = message.offset.into();          // one field, converted when read
 ///     let entry = message.ack_on_drop().into_value()?;
@@ -51,6 +44,31 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// }
 /// # }
 /// ```
+///
+/// A message dereferences to the codec's view: the archived value for `Rkyv`, the bytes for `Raw`, the
+/// value for `Pod` and `Serde`. It lies in the ring, segment or arrival block where it came in. It may be
+/// kept for long, dropped in any order and on any thread, and outlives its channel, its session and its
+/// node.
+///
+/// | to | call |
+/// |---|---|
+/// | tell the sender that the program is done with it | [`ack`](Self::ack), or [`ack_on_drop`](Self::ack_on_drop) before it is moved on |
+/// | give its room back, and acknowledge nothing | drop it |
+/// | keep it, and let the channel go on | [`detach`](Self::detach), which copies the bytes |
+/// | take an owned value out | `into_value` |
+/// | share its bytes | turn it into `bytes::Bytes` (feature `bytes`) |
+///
+/// A message that is held keeps its room in the window. Once the window behind it is full, its channel
+/// stops, and no other one does.
+///
+/// A message that is dropped without an acknowledgement, also by a panic, is only *released*. From there
+/// on the sender's [`wait_acked`](crate::Sender::wait_acked) fails, because that message will never be
+/// acknowledged. Leaking a message with `mem::forget` leaks memory and room, never safety.
+///
+/// # Errors
+///
+/// There are none: bytes that are not valid never become a message, and the receiving call returns the
+/// error. Only `into_value` of `Rkyv` can fail.
 pub struct Message<T: ?Sized, C: Codec<T> = DefaultCodec> {
     held: C::Held,
     raw: RawMessage,
@@ -72,8 +90,8 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
         self.raw.acknowledge();
     }
 
-    /// Has the message acknowledge itself when it is dropped, in whatever form: as it is, as
-    /// `Bytes` that it became, or when its value is taken out.
+    /// Has the message acknowledge itself when it is dropped. That holds for the message itself,
+    /// for `Bytes` made of it, and when its value is taken out.
     ///
     /// A drop by a panic acknowledges nothing, nor does an error of `into_value`.
     ///
@@ -97,27 +115,29 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
         self
     }
 
-    /// Copies the bytes into a buffer of its own and gives their room back, so that the
-    /// channel goes on while the message is kept. It can still be acknowledged, so it
-    /// keeps its place among the messages that are unfinished: the channel stops
-    /// `window_messages` behind the oldest of them.
+    /// Copies the bytes into a buffer of their own and gives their room back, so that the channel
+    /// goes on while the message is kept. The message can still be acknowledged, so it keeps its
+    /// place among the unfinished messages: the channel stops `window_messages` behind the oldest
+    /// of them.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.raw.detach();
         self
     }
 
-    /// The message's place in its channel; the first is 1.
+    /// Returns the message's place in its channel; the first is 1.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.raw.sequence()
     }
 
-    /// When the RDMA device had the whole message, by its own clock: before anybody looked
-    /// for it, so what an application took until it received it is not in there. A message
-    /// that came with others or in pieces has the time of its last piece. `None` unless
-    /// [`Tuning::completion_times`](crate::rdma::Tuning::completion_times) asked
-    /// for it and the device has such a clock.
+    /// Returns the time at which the RDMA device had the whole message, by the device's clock. It
+    /// does not include the time that the application took to receive the message. A message that
+    /// came with others or in pieces has the time of its last piece.
+    ///
+    /// `None` unless
+    /// [`Tuning::completion_times`](crate::rdma::Tuning::completion_times) asked for
+    /// times and the device has such a clock.
     #[cfg(feature = "verbs")]
     #[must_use]
     pub fn received_at(&self) -> Option<std::time::SystemTime> {
@@ -125,7 +145,7 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
         Some(std::time::UNIX_EPOCH + since)
     }
 
-    /// The bytes as they were sent.
+    /// Returns the bytes as they were sent.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.raw.bytes()
@@ -137,9 +157,8 @@ impl<T> Message<T, Serde>
 where
     Serde: Codec<T, Held = T>,
 {
-    /// Takes the value out, which was decoded when the message came: nothing is copied. The
-    /// message is released, and acknowledged only [if that was said
-    /// before](Self::ack_on_drop).
+    /// Takes the value out, which was decoded when the message came, so nothing is copied. The
+    /// message is released, and acknowledged only after [`ack_on_drop`](Self::ack_on_drop).
     #[must_use]
     pub fn into_value(self) -> T {
         self.held
@@ -150,8 +169,8 @@ impl<T: Copy> Message<T, Pod>
 where
     Pod: Codec<T, View = T>,
 {
-    /// Copies the value out. The message is released, and acknowledged only [if that was said
-    /// before](Self::ack_on_drop).
+    /// Copies the value out. The message is released, and acknowledged only after
+    /// [`ack_on_drop`](Self::ack_on_drop).
     #[must_use]
     pub fn into_value(self) -> T {
         *self
@@ -165,9 +184,8 @@ where
     T: Archive,
     T::Archived: Deserialize<T, HighDeserializer<Invalid>>,
 {
-    /// Makes an owned value of the archived one, with the allocations that it takes. The
-    /// message is released, and acknowledged only [if that was said
-    /// before](Self::ack_on_drop).
+    /// Makes an owned value of the archived one, with the allocations that it takes. The message is
+    /// released, and acknowledged only after [`ack_on_drop`](Self::ack_on_drop).
     ///
     /// # Errors
     ///
@@ -182,8 +200,8 @@ where
     }
 }
 
-/// The bytes where they lie. `std::io::Cursor::new(message)` reads them piece by piece
-/// (`io::Read`, `io::BufRead`, and `bytes::Buf`), and copies none either.
+/// Returns the bytes where they lie. `std::io::Cursor::new(message)` reads them piece by piece
+/// (`io::Read`, `io::BufRead`, and `bytes::Buf`), without a copy either.
 impl<C: Codec<[u8], View = [u8]>> AsRef<[u8]> for Message<[u8], C> {
     #[inline]
     fn as_ref(&self) -> &[u8] {
@@ -191,10 +209,10 @@ impl<C: Codec<[u8], View = [u8]>> AsRef<[u8]> for Message<[u8], C> {
     }
 }
 
-/// The bytes where they lie, to be cloned and cut: the message is released when the last of
-/// them goes, and acknowledged only [if that was said before](Message::ack_on_drop). Until then
-/// it stops its channel as the message would; [`detach`](Message::detach) it before, or copy
-/// what is to be kept for long.
+/// Shares the bytes where they lie, to be cloned and cut. The message is released when the last of
+/// them goes, and acknowledged only after [`ack_on_drop`](Message::ack_on_drop). Until then it
+/// holds up its channel as the message would. To keep bytes for long, [`detach`](Message::detach)
+/// the message first, or copy them.
 #[cfg(feature = "bytes")]
 impl<C: Codec<[u8], View = [u8]>> From<Message<[u8], C>> for bytes::Bytes {
     fn from(message: Message<[u8], C>) -> Self {
@@ -209,7 +227,7 @@ where
     T: WithLifetime,
     for<'a> T::With<'a>: serde::Deserialize<'a>,
 {
-    /// The value, which borrows from the message: no text and no bytes are copied.
+    /// Returns the value, which borrows from the message: no text and no bytes are copied.
     ///
     /// ```
     /// use ibex::{Message, Peer, SerdeBorrowed, serde_bytes};
@@ -234,8 +252,8 @@ where
     /// }
     /// ```
     ///
-    /// Bytes that are no value never get here: the receiving call checked them, and gave
-    /// [`RecvErrorKind::Corrupt`](crate::RecvErrorKind::Corrupt).
+    /// Invalid bytes never get here: the receiving call checked them, and returned
+    /// [`Corrupt`](crate::RecvErrorKind::Corrupt).
     ///
     /// # Panics
     ///

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use ibex_base::fork::{self, UsedAfterFork};
@@ -15,17 +15,17 @@ use ibex_bootstrap::{
 };
 use ibex_transport::{
     engine::Admission,
-    node::CloseReport,
+    node::{CloseReport, SessionShared},
     runtime::{Driver, Runtime, RuntimeConfig, has_membarrier},
-    session::SessionShared,
+    session::EngineId,
     shared_memory,
 };
 
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    AcceptError, ChannelBuilder, CloseReason, ConnectError, Environment, Events, ListenError,
-    NodeBuilder, NodeStats, Peer, PeerId, ToAddress, address,
+    AcceptError, ChannelBuilder, CloseReason, ConnectError, ConnectOptions, Environment, Events,
+    ListenError, NodeBuilder, NodeStats, Peer, PeerId, SecurityStats, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     error::ListenFailure,
@@ -39,71 +39,128 @@ use crate::{
     template::ChannelTemplate,
 };
 
-/// A process's endpoint: it connects to peers, and accepts them if it listens.
+/// A process's endpoint, which connects to peers and, if it listens, accepts them.
+///
+/// ```
+/// use ibex::{Node, Raw};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Node::listen("127.0.0.1:0")?;
+/// let address = server.local_addr().unwrap();
+///
+/// let client = Node::client()?;
+/// let to_server = client.connect(address)?;
+/// let to_client = server.accept()?;
+///
+/// // Each end is opened by name, in any order.
+/// let mut sender = to_server.channel("greetings").codec::<Raw>().sender::<[u8]>()?;
+/// let mut receiver = to_client.channel("greetings").codec::<Raw>().receiver::<[u8]>()?;
+/// sender.send(b"hello")?;
+/// assert_eq!(&*receiver.recv()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A process needs one node. [`builder`](Self::builder) has all settings. Each node that it meets is
+/// a [`Peer`], and the two nodes have a *session*, which carries all of their channels.
+///
+/// | to | call |
+/// |---|---|
+/// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
+/// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected) |
+/// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment) |
+/// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
+/// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
 /// # When a connection breaks
 ///
-/// A session outlives its connection. When that breaks the session is
-/// *suspended*: senders go on until their windows are full, receivers with what has arrived,
-/// channels may be opened and closed, and calls that wait take longer; a call with a time-out
-/// keeps its word. The end that dialed dials again, at once and then with pauses that grow to
-/// 1.5 s, so the other end has to listen still; 16 threads of a node do that for all of its
-/// sessions, and a host that says nothing holds one of them for up to 3 s. Then the session is
-/// *resumed*: what had not arrived is sent again, and each message comes once and in order.
-/// [`Node::events`] tells of both, [`Peer::stats`] counts them. One over verbs whose
-/// connection, queue pair or device breaks asks for another queue pair, and goes on over tcp
-/// if there is none within [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), of which an
-/// event tells too; there it stays, unless both nodes have it
+/// A session outlives its connection. When the connection breaks, the session is *suspended*:
+///
+/// - Senders go on until their windows are full, and receivers until they have everything that arrived.
+/// - Channels may be opened and closed.
+/// - Calls that wait take longer. A call with a time-out still returns in time.
+///
+/// The end that dialed dials again, at once and then with pauses that grow to 1.5 s. The other end must
+/// still listen. Up to 16 threads of a node dial for all of its sessions, and a host that does not
+/// answer occupies one of them for up to 3 s.
+///
+/// Over the new connection the session is *resumed*: messages that did not arrive are sent again, and
+/// each message arrives once and in order. [`Node::events`] tells of both, and [`Peer::stats`] counts
+/// them.
+///
+/// A session over verbs asks for another queue pair when its connection, queue pair or device breaks.
+/// If it gets none within [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), it goes on over TCP,
+/// and an event tells of that. It stays on TCP, unless both nodes have it
 /// [go back](NodeBuilder::fail_back) at a later break.
 ///
-/// A connection counts as broken when it ends or is reset, when the peer's host leaves what was
-/// sent to it unanswered for [`notice_timeout`](NodeBuilder::notice_timeout) (3 s), or, while
-/// nothing is under way, when it has not answered for 19 s. A process that is stopped, computes
-/// or does not read, on a host that lives, is never taken for dead: its host answers. What it
-/// cannot do meanwhile is make another connection if that breaks as well.
+/// A connection counts as broken in these cases:
+///
+/// - It ends or is reset.
+/// - The peer's host does not acknowledge sent data for [`notice_timeout`](NodeBuilder::notice_timeout)
+///   (3 s).
+/// - Nothing is being sent, and the host has not answered keepalives for 19 s.
+///
+/// A process that is stopped, computes or does not read keeps its connection, because its host answers.
+/// It cannot make another connection meanwhile, should this one break as well.
 ///
 /// # When a peer ends
 ///
-/// A session is over when a peer says goodbye, as a node that is closed does; when it is known
-/// that its process has ended, on the same host by the kernel's word and on another when it
-/// answers anew under the same [identity](NodeBuilder::identity); when it says that it has no
-/// such session any more; or when it has not come back within
-/// [`session_timeout`](NodeBuilder::session_timeout) (30 s), and then neither end takes it up
-/// again. Its handles hand out everything that arrived, and then an error with counters, whose
-/// [cause](crate::EndCause::PeerGone) says whether the end is certain. The peer's next process is
-/// another session's: [`keep_connected`](Node::keep_connected) connects to it, and a
+/// A session is over in these cases:
+///
+/// - The peer says goodbye, as a node that is closed does.
+/// - The peer's process is known to have ended. On the same host the kernel says so; on another host
+///   the process says so when it answers again under the same [identity](NodeBuilder::identity).
+/// - The peer says that it does not have the session any more.
+/// - The peer does not come back within [`session_timeout`](NodeBuilder::session_timeout) (30 s). Then
+///   neither end resumes the session.
+///
+/// The session's handles hand out everything that arrived. Then they return an error with counters,
+/// whose [cause](crate::EndCause::PeerGone) says whether the peer is certain to be gone. The peer's next
+/// process gets another session: [`keep_connected`](Node::keep_connected) connects to it, and a
 /// [`LogSender`](crate::log::LogSender) goes on where its log ends.
 ///
 /// # Fork
 ///
-/// A process that has made a node must not be forked for its child to go on with it. In a
-/// child every call answers [`UsedAfterFork`] and does nothing, a new node included; handles,
-/// messages and nodes may be dropped, or left, and the child may end in any way: neither the
-/// parent nor a peer notices. [`UsedAfterFork`] says what no error can tell, first of all that
-/// the bytes of messages that were held at the fork are not there. A child that calls `exec`
-/// leaves the new program no descriptor of ours, so [`std::process::Command`] may be used at
-/// any time. With an RDMA device on a kernel before Linux 5.12, a fork is unsafe for libibverbs'
-/// queues unless `RDMAV_FORK_SAFE` is set, even where the child calls `exec` at once; the node
-/// then logs a warning when it opens the device. `Command` forks only where it has to, as for
-/// `pre_exec`, and else uses `posix_spawn`, which is safe.
+/// A child of `fork` cannot use its parent's nodes, nor make nodes of its own. Every call in the child
+/// returns [`UsedAfterFork`] and does nothing. The child may drop handles, messages and nodes, or leave
+/// them, and may end in any way: neither the parent nor a peer notices. [`UsedAfterFork`] lists what no
+/// error can tell. Above all, the bytes of messages that were held at the fork are not in the child.
 ///
-/// `fork` copies the calling thread alone. What other threads were doing stays half done in
-/// the child, and so may what the child itself then calls of other libraries; there is nothing
-/// that this one can do about that.
+/// A child that calls `exec` passes no descriptor of ibex on to the new program, so
+/// [`std::process::Command`] may be used at any time. There is one exception: with an RDMA device on a
+/// kernel before Linux 5.12, a fork damages libibverbs' queues unless `RDMAV_FORK_SAFE` is set
+/// ([ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html)), even if the child
+/// calls `exec` at once. The node logs a warning when it opens such a device. `Command` forks only where
+/// it must, as for `pre_exec`, and otherwise uses `posix_spawn`, which is safe.
+///
+/// `fork` copies the calling thread alone. Whatever other threads were doing in other libraries stays
+/// half done in the child; ibex cannot mend that.
 ///
 /// # Waiting and closing
 ///
-/// Every call that waits can be interrupted by [`close`](Self::close) from another
-/// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
-/// was sent is delivered; where tasks drive it ([`Driver::Tasks`]), a thread of a runtime that drops
-/// it leaves the waiting to them. Handles that outlive it get errors, messages stay valid. Receivers at
-/// peers get an orderly end, behind what was sent; if it is a panic that drops the node, they
-/// get an error instead, [`CloseReason::Aborted`], unless their sender was closed before.
+/// [`close`](Self::close), called in another thread, ends every call that waits.
+///
+/// Dropping a node closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s) until everything
+/// sent is delivered. Where tasks drive the node ([`Driver::Tasks`]), a thread of a runtime that drops
+/// it leaves the waiting to them.
+///
+/// Handles that outlive their node return errors, and messages stay valid. Receivers at peers get
+/// everything that was sent, then an orderly end. If a panic drops the node, they get an error instead,
+/// [`CloseReason::Aborted`], unless their sender was closed before.
+///
+/// # Errors
+///
+/// Making a node fails if a setting, the address or the machine does not allow it. Connecting and
+/// accepting fail by errors of their own, which name the address or peer and the step that failed. A
+/// session that ends later is an error of its handles, and an [event](Self::events).
 pub struct Node {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) dialers: Dialers,
     resuming: Resuming,
     local: Local,
+    #[cfg(feature = "verbs")]
+    devices: Arc<NodeDevices>,
     local_addr: Option<SocketAddr>,
     settings: NodeSettings,
     environment: Environment,
@@ -117,7 +174,7 @@ pub(crate) struct Listening {
     pub(crate) given: Option<TcpListener>,
 }
 
-/// Where the tasks of a node run, if tasks drive it.
+/// The runtime of a node's tasks, if tasks drive it.
 struct Tasks {
     #[cfg(feature = "tokio")]
     runtime: Option<tokio::runtime::Handle>,
@@ -171,11 +228,11 @@ impl Tasks {
     }
 }
 
-/// What came of connecting.
+/// The result of connecting.
 type Dialed = Result<Admission, ConnectError>;
 
 impl Node {
-    /// A node that connects to others and does not listen.
+    /// Makes a node that connects to others and does not listen.
     ///
     /// # Errors
     ///
@@ -184,8 +241,8 @@ impl Node {
         Self::builder().build()
     }
 
-    /// A node that listens on `address` (`host:port`; port 0 lets the system choose, see
-    /// [`local_addr`](Self::local_addr)).
+    /// Makes a node that listens on `address` (`host:port`). With port 0 the system chooses the
+    /// port, which [`local_addr`](Self::local_addr) returns.
     ///
     /// # Errors
     ///
@@ -197,7 +254,7 @@ impl Node {
         Self::builder().listen(address).build()
     }
 
-    /// All settings.
+    /// Begins a node with settings.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
     }
@@ -222,8 +279,14 @@ impl Node {
         local.absent = absent_fabrics();
         local.integrity = settings.integrity;
         local.credentials.clone_from(&settings.credentials);
+        if let Some(stats) = SecurityStats::of(&local) {
+            stats.warn_of_expiry(SystemTime::now());
+        }
         #[cfg(feature = "verbs")]
-        let devices = Arc::new(NodeDevices::new(settings.rdma.clone()));
+        let devices = Arc::new(NodeDevices::new(
+            settings.rdma.clone(),
+            settings.placement.clone(),
+        ));
         #[cfg(feature = "verbs")]
         {
             if settings.needs_verbs() {
@@ -276,6 +339,8 @@ impl Node {
             dialers: Dialers::new(dialing::CONNECTING),
             resuming,
             local,
+            #[cfg(feature = "verbs")]
+            devices,
             local_addr: None,
             settings,
             environment,
@@ -306,41 +371,78 @@ impl Node {
             failures: Failures::default(),
             our_channels: self.settings.max_channels,
             resuming: self.resuming.clone(),
+            placement: self.settings.placement.clone(),
+            engines: self.settings.io_threads,
         };
         self.runtime.set_control_source(Box::new(listener))?;
         Ok(())
     }
 
-    /// Which variables of the environment overrode settings when the node was made, and
-    /// which had no effect; [`NodeBuilder`] says [what they mean](NodeBuilder#variables).
+    /// Returns the variables of the environment that overrode settings when the node was made, and
+    /// those that had no effect. [`NodeBuilder`](NodeBuilder#variables) lists them.
     #[must_use]
     pub fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// Connects to the node that listens on `address` (`host:port`, a [`SocketAddr`], or
-    /// `(host, port)`; see [`ToAddress`]), trying every address of a name.
+    /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`], or
+    /// `(host, port)`; see [`ToAddress`]. Every address of a name is tried.
     ///
     /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
-    /// [`Driver::Caller`] it keeps running turns meanwhile: sessions go on and peers are let
-    /// in, so a node may connect to itself and two nodes to each other. Only a host name
-    /// that is being looked up stops everything.
+    /// [`Driver::Caller`] it runs turns meanwhile: sessions go on and peers are let in, so a node
+    /// may connect to itself, and two nodes to each other. Only the lookup of a host name stops
+    /// everything.
     ///
     /// # Errors
     ///
     /// [`ConnectError`]: nobody came in time, what answered is not ibex or of another
     /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
     pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_with(address, ConnectOptions::new())
+    }
+
+    /// Connects like [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and [`ConnectErrorKind::NoSuchEngine`](crate::ConnectErrorKind).
+    pub fn connect_with(
+        &self,
+        address: impl ToAddress,
+        options: ConnectOptions,
+    ) -> Result<Peer, ConnectError> {
         self.check_fork()?;
         let address = address::text_of(&address);
-        let established = dial(
-            &address,
-            &self.local,
-            self.settings.connect_timeout,
-            &Dialing(&self.runtime),
-        )?;
-        let admission = admission(established, self.settings.max_channels, &self.resuming);
+        let (local, engine) = self.local_for(&address, options)?;
+        let (timeout, runtime) = (self.settings.connect_timeout, &self.runtime);
+        let established = dial(&address, &local, timeout, &Dialing(runtime))?;
+        let mut admission = admission(established, self.settings.max_channels, &self.resuming);
+        admission.engine = engine;
         self.admit(&address, admission)
+    }
+
+    /// Returns what this node brings to the handshake of a session with these options, and the
+    /// engine that they ask for.
+    fn local_for(
+        &self,
+        address: &str,
+        options: ConnectOptions,
+    ) -> Result<(Local, Option<EngineId>), ConnectError> {
+        let local = self.local.clone();
+        let Some(engine) = options.engine else {
+            return Ok((local, None));
+        };
+        let engines = self.settings.io_threads;
+        if engine >= engines {
+            let address = address.to_owned();
+            return Err(ConnectError::no_such_engine(address, engine, engines));
+        }
+        #[cfg(feature = "verbs")]
+        let local = Local {
+            verbs_site: Some(Arc::new(self.devices.of_engine(engine))),
+            ..local
+        };
+        Ok((local, Some(EngineId::new(engine))))
     }
 
     /// Makes a session of a finished handshake.
@@ -348,19 +450,27 @@ impl Node {
         admit(&self.runtime, self.settings.channel, address, admission)
     }
 
-    /// What connects for a task, on another thread: it turns nothing, whoever drives.
-    pub(crate) fn dialing(&self) -> impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<> {
-        let (local, runtime) = (self.local.clone(), self.runtime.clone());
+    /// Returns a closure that connects on another thread, for a task. It turns no engine, under any
+    /// driver.
+    pub(crate) fn dialing(
+        &self,
+        address: &str,
+        options: ConnectOptions,
+    ) -> Result<impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<>, ConnectError> {
+        let (local, engine) = self.local_for(address, options)?;
+        let runtime = self.runtime.clone();
         let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
         let resuming = self.resuming.clone();
-        move |address, is_dropped| {
+        Ok(move |address: &str, is_dropped: &dyn Fn() -> bool| {
             let is_cancelled = || is_dropped() || runtime.is_closed();
             let established = dial(address, &local, timeout, &is_cancelled)?;
-            Ok(admission(established, max_channels, &resuming))
-        }
+            let mut admission = admission(established, max_channels, &resuming);
+            admission.engine = engine;
+            Ok(admission)
+        })
     }
 
-    /// What connects to kept peers, each time by one attempt, on another thread.
+    /// Returns the means to reach kept peers, by one attempt at a time on another thread.
     pub(crate) fn reaching(&self) -> Reaching {
         Reaching {
             runtime: self.runtime.clone(),
@@ -371,18 +481,19 @@ impl Node {
         }
     }
 
-    /// The next peer that connected; waits for one.
+    /// Returns the next peer that connected, and waits for one.
     ///
-    /// Peers are handed out in the order in which they connected, those included that have
-    /// gone since: what such a peer sent before is still to be had from its channels, and
-    /// [`Peer::is_gone`] says that no more will come. A node need not accept, as one that has a
-    /// [`FanIn`](crate::FanIn) for all of its peers: sessions that are over by then keep no
-    /// descriptor, and when many wait to be accepted these are left out.
+    /// Peers are returned in the order in which they connected. A peer that has gone since is
+    /// returned too: its channels still hand out what it sent, and [`Peer::is_gone`] says that no
+    /// more will come. If many peers wait to be accepted, those that have gone are left out.
     ///
-    /// A connection that becomes no session (a foreign protocol, another version, a peer
-    /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
-    /// and logged as a [`tracing`] warning whose field `failure` says who it was, at which step
-    /// it failed and why.
+    /// A node need not accept. With a [`FanIn`](crate::FanIn) for all of its peers, for example, it
+    /// has no reason to. A session that ends before it is accepted keeps no descriptor.
+    ///
+    /// A connection that becomes no session costs nothing but itself. It may speak a foreign
+    /// protocol or another version, or fall silent for `handshake_timeout`. It is closed, and
+    /// logged as a [`tracing`] warning. The warning's field `failure` says which peer it was, at
+    /// which step it failed, and why.
     ///
     /// # Errors
     ///
@@ -392,7 +503,7 @@ impl Node {
         self.accept_until(None)
     }
 
-    /// The next peer that connected, waiting for up to `timeout`.
+    /// Returns the next peer that connected, and waits for one for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -401,7 +512,7 @@ impl Node {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
-    /// The next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
+    /// Returns the next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
     /// turn; letting a peer in takes several.
     ///
     /// # Errors
@@ -416,25 +527,25 @@ impl Node {
         }
     }
 
-    /// Begins no session any more with those who connect. Sessions, their channels and calls go
-    /// on, and this node may still connect to others. It takes effect at once and cannot be taken
-    /// back; [`close`](Self::close) does the same first.
+    /// Stops accepting: peers that connect from now on get no session. Sessions, their channels and
+    /// calls go on, and this node may still connect to others. It takes effect at once and cannot
+    /// be undone. [`close`](Self::close) does it first as well.
     ///
-    /// `connect` of a peer finds nobody who takes it, and tries on within its time-out. Another
-    /// process that shares a socket of [`listen_on`](NodeBuilder::listen_on) has all who connect
-    /// from now on. A node that listens by itself keeps its address, where peers go on
-    /// with sessions whose connections broke.
+    /// A peer's `connect` finds no node that takes it, and tries on within its time-out. If another
+    /// process shares a socket of [`listen_on`](NodeBuilder::listen_on), that process gets all new
+    /// connections. A node with a socket of its own keeps its address, so that sessions whose
+    /// connections broke can be resumed.
     ///
-    /// [`accept`](Self::accept) still hands out those who had connected before, and then
-    /// [`AcceptError::Stopped`]; calls of it that wait return so. Whoever was in the middle of a
-    /// handshake may become a session a moment later, which a last `try_accept` finds.
+    /// [`accept`](Self::accept) still returns peers that had connected before, and then
+    /// [`AcceptError::Stopped`], also from calls that are waiting. A peer in the middle of its
+    /// handshake may become a session a moment later; a last `try_accept` finds it.
     pub fn stop_accepting(&self) {
         if !fork::is_child() {
             self.runtime.stop_accepting();
         }
     }
 
-    /// The reason why nobody else comes.
+    /// Returns the reason why no more peers come.
     pub(crate) fn accepts_no_more(&self) -> AcceptError {
         match self.runtime.is_closed() {
             true => AcceptError::Closed,
@@ -451,7 +562,7 @@ impl Node {
         }
     }
 
-    /// Whether the node is this process's.
+    /// Returns an error if the calling process is a fork of the one that made the node.
     pub(crate) fn check_fork(&self) -> Result<(), UsedAfterFork> {
         fork::check(|| "this node".to_owned())
     }
@@ -479,24 +590,24 @@ impl Node {
         Peer::new(session, self.settings.channel)
     }
 
-    /// The address that the node listens on.
+    /// Returns the address that the node listens on, if it listens.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
 
-    /// The name that [`NodeBuilder::name`] gave the node.
+    /// Returns the name that [`NodeBuilder::name`] gave the node.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.settings.name.as_deref()
     }
 
-    /// Reads the node's certificates and revocation lists once more from their files. Sessions
-    /// that begin or are resumed from now on use them, and none that runs is broken. Where a file
-    /// is wrong, nothing changes.
+    /// Reads the node's certificates and revocation lists again from their files. Sessions that
+    /// begin or are resumed from now on use them, and running ones are not broken. If a file is
+    /// wrong, nothing changes.
     ///
-    /// Nobody else does it: call it when the files were replaced, or from time to time. It has
-    /// no effect on a node without [`security`](NodeBuilder::security).
+    /// ibex never does this by itself, so call it when the files were replaced, or from time to
+    /// time. It has no effect on a node without [`security`](NodeBuilder::security).
     ///
     /// # Errors
     ///
@@ -504,18 +615,22 @@ impl Node {
     #[cfg(feature = "tls")]
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.local.credentials.as_ref();
-        credentials.map_or(Ok(()), |credentials| credentials.reload())
+        credentials.map_or(Ok(()), |credentials| credentials.reload())?;
+        if let Some(stats) = SecurityStats::of(&self.local) {
+            stats.warn_of_expiry(SystemTime::now());
+        }
+        Ok(())
     }
 
-    /// Who this node is to its peers.
+    /// Returns this node's identity, as its peers see it.
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::new(self.local.identity.0, self.local.incarnation)
     }
 
-    /// What the node, its sessions and their channels counted so far: a snapshot, whose
-    /// `Display` is a table. It takes the engine's lock for as long as it reads, some 100 ns
-    /// for each channel.
+    /// Returns a snapshot of what the node, its sessions and their channels have counted; its
+    /// `Display` is a table. It holds the engine's lock while it reads, some 100 ns for each
+    /// channel.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         NodeStats::new(
@@ -524,77 +639,81 @@ impl Node {
             self.local_addr,
             self.settings.driver,
             has_membarrier(),
+            SecurityStats::of(&self.local),
             self.runtime.stats(),
         )
     }
 
-    /// What happens to the node's sessions and channels from its beginning on, in order.
+    /// Returns the events of the node's sessions and channels, from the node's beginning on, in
+    /// order.
     ///
-    /// Each event is handed out once: of several readers each gets some. Taking events is
-    /// nobody's duty; with nobody there, the oldest are [dropped](Events::dropped).
+    /// Each event is returned once, so of several readers each gets a part. A program need not read
+    /// events: if it does not, the oldest are [dropped](Events::dropped).
     #[must_use]
     pub fn events(&self) -> Events {
         Events::new(self.runtime.clone())
     }
 
-    /// Runs one turn of the engine: transmits what is queued, takes in what has arrived.
-    /// Of use under [`Driver::Caller`]; under [`Driver::Threads`] it helps the I/O thread.
+    /// Runs one turn of the engine: sends what is queued, and takes in what has arrived. It is
+    /// meant for [`Driver::Caller`]; under [`Driver::Threads`] it helps the I/O thread.
     ///
-    /// Returns whether there was anything to do: bytes moved, a peer rang or knocked, or a
-    /// message may have come. Whatever made [`as_fd`](Self::as_fd) readable is taken in, as
-    /// far as one turn goes; `while node.poll() {}` takes in all of it.
+    /// Returns whether there was anything to do: bytes moved, a peer rang or connected, or a
+    /// message may have come. One turn takes in only a part of what made [`as_fd`](Self::as_fd)
+    /// readable; `while node.poll() {}` takes in all of it.
     pub fn poll(&self) -> bool {
         self.runtime.poll_ready()
     }
 
-    /// Readable when [`poll`](Self::poll) has something to do; for a program's own event
-    /// loop, or a reactor other than tokio's, under [`Driver::Caller`], level- or
-    /// edge-triggered:
+    /// Returns a descriptor that is readable when [`poll`](Self::poll) has something to do. It is
+    /// meant for a program's own event loop under [`Driver::Caller`], or for a reactor other than
+    /// tokio's, level- or edge-triggered:
     ///
-    /// 1. call `poll` until it returns false;
-    /// 2. take what is there (`try_accept`, `try_recv`) until nothing is;
-    /// 3. sleep until the descriptor is readable.
+    /// 1. Call `poll` until it returns false.
+    /// 2. Take what is there (`try_accept`, `try_recv`) until nothing is left.
+    /// 3. Sleep until the descriptor is readable.
     ///
-    /// In this order: what arrives after the last `poll` makes the descriptor readable, and
-    /// what came before it is found in the second step. A time that runs out, a handshake's for
-    /// example, makes it readable as well, by a timer in the set. What this program sends between
-    /// the last `poll` and sleeping is in no descriptor: call `poll` after sending.
+    /// The order matters. Anything that arrives after the last `poll` makes the descriptor
+    /// readable, and anything that came before is found in the second step. A deadline, a
+    /// handshake's for example, makes it readable too, by a timer in the set. Messages that the
+    /// program sends after its last `poll` do not make it readable, so call `poll` after sending.
     ///
-    /// What another thread does meanwhile by dropping or acknowledging a message makes it
-    /// readable as well, if there is anything to do for it.
+    /// If another thread drops or acknowledges a message and the engine has to act on it, that
+    /// makes the descriptor readable too.
     ///
-    /// From the first call of this method on, peers ring for each message in shared memory
-    /// that follows a pause, which costs them a system call.
+    /// From the first call of this method on, peers ring for each message in shared memory that
+    /// follows a pause. That costs them a system call.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.runtime.watch()
     }
 
-    /// Ends every channel and session in order, waiting for up to `timeout`
-    /// ([`Duration::MAX`]: for ever) until what was sent is delivered, and says what was
-    /// not. Calls that wait in other threads return with errors; one that is in the middle of a
-    /// send, or a reservation that is held, is waited for, up to a second, so that what it says
-    /// is sent comes before the end.
+    /// Ends every channel and session in order, and returns a report of what was not delivered.
+    /// Waits for up to `timeout` ([`Duration::MAX`]: for ever) until everything that was sent is
+    /// delivered.
+    ///
+    /// Calls that wait in other threads return with errors. A call that is in the middle of a send,
+    /// or a reservation that is held, is waited for up to a second, so that its message comes
+    /// before the end.
     ///
     /// In a task, [`close_async`](Self::close_async) does the same without blocking its thread.
     ///
-    /// Closing again returns the report of the first call. While that is still under way
-    /// in another thread it is waited for, and the earlier of the two deadlines counts for
+    /// Closing again returns the report of the first call. If the first call is still running in
+    /// another thread, the second waits for it, and the earlier of the two deadlines holds for
     /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
         self.runtime.close(timeout)
     }
 }
 
-/// As [`Node::as_fd`] has it, for event loops that take what has a descriptor.
+/// Returns the descriptor of [`Node::as_fd`], for event loops that take anything with a descriptor.
 impl AsFd for Node {
     fn as_fd(&self) -> BorrowedFd<'_> {
         Self::as_fd(self)
     }
 }
 
-/// As [`Node::as_fd`] has it. It is always the same, and open until the node is dropped, which
-/// is what tokio's `AsyncFd` demands.
+/// Returns the descriptor of [`Node::as_fd`]. It stays the same and open until the node is dropped,
+/// which tokio's `AsyncFd` demands.
 impl AsRawFd for Node {
     fn as_raw_fd(&self) -> RawFd {
         Self::as_fd(self).as_raw_fd()
@@ -637,7 +756,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// What goes on while the node connects.
+/// The work that goes on while the node connects.
 struct Dialing<'a>(&'a Runtime);
 
 impl Meanwhile for Dialing<'_> {
@@ -649,8 +768,8 @@ impl Meanwhile for Dialing<'_> {
         (self.0.driver() != Driver::Threads).then(|| self.0.as_fd())
     }
 
-    /// Where callers drive the engine, it is this one's turn: its sessions go on, and its
-    /// listener may be whom it connects to.
+    /// Runs a turn where callers drive the engine: sessions go on, and the node may be connecting
+    /// to its own listener.
     fn turn(&self) -> bool {
         self.0.driver() != Driver::Threads && self.0.poll_ready()
     }

@@ -2,16 +2,18 @@
 
 use std::{
     io,
-    net::{TcpListener, ToSocketAddrs},
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
     sync::Arc,
     time::Duration,
 };
 
 use ibex_bootstrap::{Integrity, Policy};
-use ibex_transport::{engine::Wait, runtime::Driver, session::MOST_ENGINES};
+use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
-    Fabric, ListenError, Node, ToAddress, address,
+    Fabric, ListenError, Node, PeerId, ToAddress,
+    accept_placement::AcceptPlacement,
+    address,
     environment::{self, Environment, EnvironmentWarning, Site},
     error::ListenFailure,
     node::Listening,
@@ -19,65 +21,103 @@ use crate::{
     setting::SettingError,
 };
 
-/// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
+/// Settings of a node, from [`Node::builder`] to [`build`](Self::build).
 ///
-/// Each is checked when it is set, and settings that do not go together when the node is
-/// made; the error is `build`'s, with the value and the range, or with both values.
+/// ```
+/// use std::time::Duration;
+/// use ibex::{Driver, Fabric, Node, Policy};
+///
+/// # fn main() -> Result<(), ibex::ListenError> {
+/// let node = Node::builder()
+///     .name("primary")
+///     .listen("127.0.0.1:0")
+///     .driver(Driver::Threads)
+///     .fabric(Fabric::Shm, Policy::Forbid)
+///     .memory_limit(256 << 20)
+///     .session_timeout(Duration::from_secs(60))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Every setting has a default, and no program needs to set them all.
+///
+/// | purpose | settings |
+/// |---|---|
+/// | address and identity | [`listen`](Self::listen), [`listen_on`](Self::listen_on), [`insecure_network`](Self::insecure_network), `security` (feature `tls`), [`name`](Self::name), [`identity`](Self::identity) |
+/// | waiting | [`driver`](Self::driver), [`wait`](Self::wait), [`io_threads`](Self::io_threads), [`cores`](Self::cores) |
+/// | memory | [`memory_limit`](Self::memory_limit), [`session_credit_bytes`](Self::session_credit_bytes), [`node_credit_bytes`](Self::node_credit_bytes), [`max_channels`](Self::max_channels), [`max_peer_sessions`](Self::max_peer_sessions), [`max_node_sessions`](Self::max_node_sessions) |
+/// | time | [`connect_timeout`](Self::connect_timeout), [`handshake_timeout`](Self::handshake_timeout), [`notice_timeout`](Self::notice_timeout), [`session_timeout`](Self::session_timeout), [`linger`](Self::linger) |
+/// | fabrics | [`fabric`](Self::fabric), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after), [`fail_back`](Self::fail_back) |
+/// | RDMA | `rdma`, which takes the settings of `ibex::rdma` (feature `verbs`) |
+/// | defaults of this node's channels | [`window_messages`](Self::window_messages), [`window_bytes`](Self::window_bytes), [`max_message_bytes`](Self::max_message_bytes), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`open_timeout`](Self::open_timeout) |
+/// | variables | [`environment`](Self::environment) |
 ///
 /// # Variables
 ///
-/// What the site knows and the program does not can be said from outside. A node reads these
-/// variables of its process once, when it is made; each takes the place of what the program
-/// set, or of the default. [`Node::environment`] says which did.
+/// The variables below override a program from outside. A node reads them once, when it is made. Each
+/// replaces the program's setting, or the default. [`Node::environment`] tells which ones did.
 ///
 /// | variable | value | overrides |
 /// |---|---|---|
-/// | `IBEX_FABRICS` | `shm`, `tcp`, `verbs`, with commas between them | [`fabric`](Self::fabric): one alone is required; of several the first is preferred and those that are not named are forbidden |
+/// | `IBEX_FABRICS` | `shm`, `tcp`, `verbs`, separated by commas | [`fabric`](Self::fabric): a single one is required; of several the first is preferred, and the fabrics that are not named are forbidden |
 /// | `IBEX_RDMA_DEVICE` | a name, such as `mlx5_0` | `RdmaSettings::device` |
 /// | `IBEX_RDMA_PORT` | 1 to 255 | `RdmaSettings::port` |
 /// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
-/// | `IBEX_RDMA_PARTITION_KEY` | 0x0001 to 0xffff, but for 0x8000 | `RdmaSettings::partition_key` |
-/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `Tuning::path_mtu`; what both ports carry is looked at when a session comes |
+/// | `IBEX_RDMA_PARTITION_KEY` | 0x0001 to 0xffff, except 0x8000 | `RdmaSettings::partition_key` |
+/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `Tuning::path_mtu`; each session also respects what both ports carry |
 /// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `Tuning::completion_polling` |
 /// | `IBEX_RDMA_FAIL_OVER_AFTER` | milliseconds, or never | [`fail_over_after`](Self::fail_over_after) |
 ///
-/// Those of RDMA are read, and are warnings, in a build without `verbs`. A value that
-/// cannot be used is an error of [`build`](Self::build); another name that begins with
-/// `IBEX_` is a warning, with the name that may have been meant, but for those of ibex's own
-/// tests and tools (`IBEX_TEST_` and others).
+/// A value that cannot be used is an error of [`build`](Self::build). Any other name that begins with
+/// `IBEX_` is a warning, which suggests the name that may have been meant; names of ibex's own tests and
+/// tools (`IBEX_TEST_` and others) are not. A build without `verbs` reads the RDMA variables too, and
+/// warns that they have no effect.
 ///
 /// # Memory
 ///
-/// The most that a node takes, in bytes, is the sum of two lines. *W* is `window_bytes` (as a
-/// power of two from 64 KiB on), *n* is `window_messages` (as a power of two) and *U* what
-/// `max_unreleased_bytes` leaves beside *W*, of each channel the smaller of both ends'. Long are
-/// messages longer than half of *W*, over tcp also than 128 KiB and over verbs than a receive
-/// buffer.
+/// The most that a node takes is the sum of two lines, in bytes:
 ///
 /// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
 ///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session + 52 *n* +
 ///   16 *W* for each receiving end + *W* for each sending end that was used.
-/// - Long messages, 0 without any: [`memory_limit`](Self::memory_limit) + 512 MiB kept + 4 MiB for
+/// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + 512 MiB kept + 4 MiB for
 ///   each session + 1.5 *U* for each sending end that was used.
 ///
-/// One session with one channel each way over tcp has by default 118 MiB of short messages
-/// (2 + 80 + 1 + 1 + 32 + 2). Of long ones it has up to 564 MiB (512 + 4 + 48) and `memory_limit`.
+/// *W* is `window_bytes`, rounded up to a power of two from 64 KiB on. *n* is `window_messages`, rounded
+/// up to a power of two. *U* is what `max_unreleased_bytes` leaves beside *W*. Of each, the smaller of
+/// both ends' values holds. A message is long if it is longer than half of *W*, over TCP also if it is
+/// longer than 128 KiB, and over verbs if it is longer than a receive buffer.
 ///
-/// Over shared memory there is no credit, a receiving end takes 4 *n*, and what is in shared
-/// memory is counted at its sender. Over verbs receive buffers stand for the credit, and 68 KiB for
-/// each of `landing_blocks` with `trust_peers`. Over tcp and verbs three of the longest messages
-/// stand for 1.5 *U* if that is less. 16 *W* is the worst case of a channel that holds messages of
-/// 64 to 128 KiB for long while others of its session flow; with shorter ones, or alone, it is
-/// 2 *W*. Kept for what comes next are 64 MiB of rings, 16 MiB of blocks and two long messages.
+/// For example, one session with one channel each way over TCP takes by default up to 118 MiB for short
+/// messages (2 + 80 + 1 + 1 + 32 + 2), and up to 564 MiB (512 + 4 + 48) and `memory_limit` for long
+/// ones.
 ///
-/// What is silent gives back: after one to two seconds without a message, and when nothing
-/// is out that is not released, rings, arrival blocks and what ends have for each message
-/// go back, and pools' memory two seconds later. What stays of a session is some 10 KiB in
-/// both processes together, and some 4 KiB for each further channel; its next
-/// message gets memory anew. With [`Driver::Caller`] that happens in turns.
+/// The formula differs in these cases:
 ///
-/// Ends count that this node opened. What a peer opens and this node does not costs its name
-/// and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
+/// - Over shared memory there is no credit, a receiving end takes 4 *n*, and shared memory is counted at
+///   its sender.
+/// - Over verbs, receive buffers take the place of the credit. With `trust_peers` each of
+///   `landing_blocks` takes 68 KiB more.
+/// - Over TCP and verbs, three of the longest messages take the place of 1.5 *U* if that is less.
+/// - 16 *W* is the worst case: a channel that holds messages of 64 to 128 KiB for long while others of
+///   its session flow. With shorter messages, or alone in its session, it takes 2 *W*.
+///
+/// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages.
+///
+/// Silence gives memory back. After one to two seconds without a message, and with no message that is
+/// unreleased, a session frees its rings, its arrival blocks and its ends' lists. The pools free their
+/// memory two seconds later. A silent session keeps some 10 KiB in both processes together, and some 4
+/// KiB for each further channel; its next message allocates again. Under [`Driver::Caller`] this happens
+/// in turns.
+///
+/// The formula counts ends that this node opened. An end that a peer opens and this node does not costs
+/// its name and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
+///
+/// # Errors
+///
+/// Each setting is checked when it is set, and settings that exclude each other when the node is made.
+/// [`build`](Self::build) returns the first error, with the value and its range, or with both values.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct NodeBuilder {
@@ -108,7 +148,8 @@ impl NodeBuilder {
         }
     }
 
-    /// Listens on `address` (`host:port`; port 0 lets the system choose). Default: no.
+    /// Listens on `address` (`host:port`; with port 0 the system chooses the port). Default: the
+    /// node does not listen.
     ///
     /// An address that other hosts can reach needs `security`, with the feature `tls`, or
     /// [`insecure_network`](Self::insecure_network).
@@ -117,19 +158,19 @@ impl NodeBuilder {
         self
     }
 
-    /// Listens with a socket that is bound and listens already, in place of
-    /// [`listen`](Self::listen): one that systemd or another supervisor hands over, or the
+    /// Listens with a socket that is already bound and listening, in place of
+    /// [`listen`](Self::listen). systemd or another supervisor hands over such a socket, or the
     /// process that this one replaces. The last of the two calls counts.
     ///
-    /// Processes may share the socket. Each connection goes to one of them, and the socket
-    /// listens for as long as any of them has it, so nobody who connects meanwhile is turned
-    /// away. A node that is closed leaves it to the others at once. A session that loses its
-    /// connection then, or whose new connection another process gets, is
-    /// [gone](crate::EndCause::PeerGone).
+    /// Processes may share the socket. Each connection goes to one of them, and the socket listens
+    /// as long as any of them has it, so peers that connect meanwhile are not turned away. A node
+    /// that is closed leaves the socket to the others at once. A session is
+    /// [gone](crate::EndCause::PeerGone) if it loses its connection after that, or if another
+    /// process gets its new connection.
     ///
-    /// The socket is set to non-blocking mode, which holds for all processes that share it.
-    /// An address that other hosts can reach needs `security` or
-    /// [`insecure_network`](Self::insecure_network), as with `listen`.
+    /// The socket is set to non-blocking mode, for all processes that share it. As with `listen`,
+    /// an address that other hosts can reach needs `security` or
+    /// [`insecure_network`](Self::insecure_network).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -147,10 +188,10 @@ impl NodeBuilder {
 
     /// Authenticates peers, and encrypts what goes over TCP. Default: neither.
     ///
-    /// Both nodes of a session need it, in the same way: a node with security has no session with
-    /// a node without, and both ends get
-    /// [`ConnectErrorKind::Incompatible`](crate::ConnectErrorKind::Incompatible), which names the
-    /// mode of each. No variable of the environment changes that.
+    /// Both nodes of a session need the same kind of security. A node with security has no session
+    /// with a node without: connecting fails as
+    /// [`Incompatible`](crate::ConnectErrorKind::Incompatible), and both ends name the mode of each.
+    /// No variable of the environment changes that.
     /// [`Security`](crate::Security) says how peers are authenticated.
     #[cfg(feature = "tls")]
     pub fn security(mut self, security: crate::Security) -> Self {
@@ -158,17 +199,16 @@ impl NodeBuilder {
         self
     }
 
-    /// Allows to listen where other hosts can connect. Whoever can reach the address may
-    /// then open channels and read what is sent: only for networks that keep strangers
-    /// out themselves.
+    /// Allows listening where other hosts can connect. Anyone who can reach the address may then
+    /// open channels and read what is sent, so use it only on networks that keep strangers out.
     pub fn insecure_network(mut self) -> Self {
         self.insecure_network = true;
         self
     }
 
-    /// A name of the node for people, of 1 to 64 bytes. Default: none. The log and the
-    /// errors of channels have it with each peer, and [`NodeStats`](crate::NodeStats) and `Debug`
-    /// of the node show it, so that the nodes of one process are told apart. Peers are not told.
+    /// Sets a name of the node for people, of 1 to 64 bytes. Default: none. The log and errors of
+    /// channels have it beside each peer, and so have [`NodeStats`](crate::NodeStats) and `Debug`
+    /// of the node, so that the nodes of one process can be told apart. Peers do not learn it.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
         let bytes = name.len() as u64;
@@ -177,22 +217,25 @@ impl NodeBuilder {
         self
     }
 
-    /// Who turns the engine. Default: [`Driver::Threads`].
+    /// Chooses the threads or tasks that turn the engine. Default: [`Driver::Threads`].
     pub fn driver(mut self, driver: Driver) -> Self {
         self.settings.driver = driver;
         self
     }
 
-    /// How blocking calls wait. Default: spin for 50 µs, then sleep; sleep at once where there
-    /// is one CPU, and where fewer than four are shared with an I/O thread that has
-    /// [cores](Self::cores) of its own. Range of a spin: 0 to 1 s. Longer spends a core to
-    /// save the wake-up, which takes 5 to 30 µs; who spins lets other threads run, and spins
-    /// on only in what time they leave. Where they keep a core for milliseconds, calls sleep at
-    /// once and try to spin again later.
+    /// Chooses how blocking calls wait.
+    ///
+    /// - Default: spin for 50 µs, then sleep. Calls sleep at once if there is one CPU, or if fewer
+    ///   than four are shared with an I/O thread that has [cores](Self::cores) of its own.
+    /// - Range of a spin: 0 to 1 s. A longer spin spends a core to save the wake-up, which takes 5
+    ///   to 30 µs.
+    ///
+    /// A spinning call lets other threads run, and spins only in the time that they leave. If they
+    /// keep a core for milliseconds, calls sleep at once, and try to spin again later.
     ///
     /// Under [`Driver::Tasks`] a task spins for 4 µs before it waits for a message over shared
-    /// memory, and only where the last messages came within 150 µs each: to be woken takes an idle
-    /// processor 25 to 50 µs. [`Wait::Event`] has it wait at once; [`Wait::BusyPoll`] is for
+    /// memory, and only if the last messages came within 150 µs each. Waking an idle processor
+    /// takes 25 to 50 µs. With [`Wait::Event`] a task waits at once; [`Wait::BusyPoll`] is for
     /// threads that block.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
@@ -203,17 +246,20 @@ impl NodeBuilder {
         self
     }
 
-    /// Engines of the node, each with an I/O thread of its own. Default: 1. Range: 1 to 64.
+    /// Sets the number of the node's engines, each with an I/O thread of its own. Default: 1.
+    /// Range: 1 to 64.
     ///
-    /// An engine has its own epoll set, arrival memory and sessions. A session that begins is
-    /// placed on the engine that has the fewest, and stays there; [`Peer::engine`](crate::Peer::engine)
-    /// tells which. All sessions over verbs are on one engine, which has the device port. Fan-ins,
-    /// groups and calls span engines.
+    /// An engine has its own epoll set, arrival memory and sessions. A new session is placed on the
+    /// engine that has the fewest, and stays there; [`Peer::engine`](crate::Peer::engine) returns
+    /// which. [`ConnectOptions::engine`](crate::ConnectOptions::engine) and
+    /// [`place_accepted`](Self::place_accepted) name it instead. Over RDMA each engine has queues and
+    /// receive buffers of its own on each device port that its sessions use, as many as
+    /// `RdmaSettings` says. Fan-ins, groups and calls span engines.
     ///
-    /// More than one is for nodes whose sessions keep a core busy: with one, threads that wait in
-    /// calls turn the engine themselves; with more, the I/O threads alone do, and a message passes
-    /// a wake-up more at each end. Each takes a core while messages flow; put them on
-    /// [cores](Self::cores) that nobody else uses.
+    /// More than one engine is for nodes whose sessions keep a core busy. With one, threads that
+    /// wait in calls turn the engine themselves. With more, only the I/O threads do, and a message
+    /// takes one more wake-up at each end. Each I/O thread takes a core while messages flow; put
+    /// them on [cores](Self::cores) that nothing else uses.
     ///
     /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
     /// blocks turns one engine, so the executor needs threads of its own for the others. Under
@@ -229,33 +275,60 @@ impl NodeBuilder {
         self
     }
 
-    /// Cores for the node's I/O threads, one each, and from the first again where there are
-    /// fewer; nobody else should be put there. Default: none. Range: those that the process may run on; one that cannot be
-    /// had is a warning.
+    /// Places the sessions that peers dial: `place` gets the peer and its address, and returns the
+    /// number of an engine. Default: the engine with the fewest sessions, which also gets those for
+    /// which `place` returns `None` or a number that no engine has.
     ///
-    /// Without cores and with one engine, threads that wait in a call turn it themselves, and the
-    /// I/O thread does while none waits: a message goes through no thread but its sender's and
-    /// its receiver's. With cores each I/O thread alone turns its engine, beside whatever
-    /// the program computes, and wakes who waits. Under [`Driver::Caller`] and [`Driver::Tasks`]
-    /// there is no such thread, and [`build`](Self::build) refuses cores.
+    /// `place` runs where connections are taken in, so it must not block, and may be asked more
+    /// than once for one session. A session that goes on over another connection stays where it is.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ibex::Node;
+    /// // Nodes of this host have an engine to themselves.
+    /// let node = Node::builder()
+    ///     .listen("127.0.0.1:0")
+    ///     .io_threads(2)
+    ///     .place_accepted(|_, address| Some(usize::from(!address.ip().is_loopback())))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn place_accepted(
+        mut self,
+        place: impl Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.placement = Some(AcceptPlacement::new(place));
+        self
+    }
+
+    /// Sets the cores of the node's I/O threads, one for each, starting over if there are fewer
+    /// cores than threads. Nothing else should run on them. Default: none. Range: the cores that
+    /// the process may run on; a core that cannot be had is a warning.
+    ///
+    /// Without cores and with one engine, threads that wait in a call turn the engine, and the I/O
+    /// thread turns it while none waits. A message then passes through no thread but its sender's
+    /// and its receiver's. With cores, each I/O thread alone turns its engine, beside whatever the
+    /// program computes, and wakes the threads that wait. [`Driver::Caller`] and [`Driver::Tasks`]
+    /// have no such thread, so [`build`](Self::build) refuses cores there.
     pub fn cores(mut self, cores: &[usize]) -> Self {
         self.settings.cores = cores.to_vec();
         self
     }
 
-    /// Whether a fabric must, should or must not be used. Default: chosen by the place of
-    /// the peer (same host and user: shared memory; RDMA hardware at both ends: verbs; else
-    /// tcp). A software RDMA device is slower than tcp, so it is used only where one of the
-    /// two nodes requires or prefers verbs. `IBEX_FABRICS` overrides what is set here.
+    /// Requires, prefers or forbids a fabric. Default: chosen by the place of the peer (same host
+    /// and user: shared memory; RDMA hardware at both ends: verbs; else TCP). A software RDMA
+    /// device is slower than TCP, so it is used only where one of the two nodes requires or prefers
+    /// verbs. `IBEX_FABRICS` overrides what is set here.
     ///
-    /// It holds for as long as a session lasts: one over verbs whose queue pair or device breaks
-    /// goes on over tcp [in time](Self::fail_over_after), unless one of the two nodes requires
-    /// verbs or forbids tcp. Then it waits for another queue pair, until
+    /// The policy holds for as long as a session lasts. A session over verbs whose queue pair or
+    /// device breaks goes on over TCP [in time](Self::fail_over_after). If either node requires
+    /// verbs or forbids TCP, it waits for another queue pair instead, until
     /// [`session_timeout`](Self::session_timeout).
     ///
-    /// A fabric whose cargo feature is off is never used; to require it is an error of
-    /// [`build`](Self::build), as is to require verbs, or to forbid all other fabrics, on a
-    /// machine without a device that can be used ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma)).
+    /// A fabric whose cargo feature is off is never used, and requiring it is an error of
+    /// [`build`](Self::build). On a machine without a usable RDMA device it is also an error to
+    /// require verbs, or to forbid all other fabrics (`ListenErrorKind::Rdma`).
     pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
         let wish = match fabric {
             Fabric::Shm => &mut self.settings.shm,
@@ -270,17 +343,17 @@ impl NodeBuilder {
         self
     }
 
-    /// Whether payloads have checksums over tcp. Default: [`Integrity::Auto`], which is with
-    /// peers on other hosts and not on one host. [`Integrity`] says what every fabric covers in
-    /// any case, and how the settings of two nodes go together;
-    /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) tells the outcome.
+    /// Adds checksums to payloads over TCP, or leaves them out. Default: [`Integrity::Auto`], which
+    /// adds them with peers on other hosts and leaves them out on one host. [`Integrity`] says what
+    /// every fabric covers in any case, and how the settings of two nodes combine.
+    /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) returns the outcome.
     pub fn integrity(mut self, integrity: Integrity) -> Self {
         self.settings.integrity = integrity;
         self
     }
 
-    /// Which RDMA device is used, and how. Default: as
-    /// [`RdmaSettings`](crate::rdma::RdmaSettings) says, setting by setting.
+    /// Sets the RDMA device and its settings. [`RdmaSettings`](crate::rdma::RdmaSettings) has the
+    /// default of each.
     #[cfg(feature = "verbs")]
     pub fn rdma(mut self, settings: crate::rdma::RdmaSettings) -> Self {
         self.note(settings.error().map_or(Ok(()), Err));
@@ -288,10 +361,12 @@ impl NodeBuilder {
         self
     }
 
-    /// How long `connect` tries. Default: 10 s, range from 1 ms ([`Duration::MAX`]: for
-    /// ever). "Connection refused" counts as "not yet there"; another protocol or a refusal
-    /// by the peer ends it at once. Longer bears with peers that start later, and tells
-    /// later of those that never do.
+    /// Limits how long `connect` tries. Default: 10 s. Range: from 1 ms to [`Duration::MAX`], which
+    /// is for ever.
+    ///
+    /// "Connection refused" counts as "not yet there". Another protocol, or a refusal by the peer,
+    /// ends the attempt at once. A longer time-out tolerates peers that start later, and reports
+    /// later those that never do.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_millis(1)..;
         self.note(SettingError::check_time("connect_timeout", timeout, range));
@@ -299,10 +374,9 @@ impl NodeBuilder {
         self
     }
 
-    /// How long a peer that is connected may take to agree on a session. Default: 5 s,
-    /// range from 10 ms; within `connect_timeout` in any case. Longer bears with slower
-    /// peers, and lets a silent one keep a place among the 256 that a listener hears at a
-    /// time.
+    /// Limits how long a connected peer may take to agree on a session. Default: 5 s. Range: from
+    /// 10 ms, within `connect_timeout`. A longer time-out tolerates slower peers. It also lets a
+    /// silent peer longer keep one of the 256 places that a listener has for handshakes.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_millis(10)..;
         self.note(SettingError::check_time(
@@ -314,20 +388,21 @@ impl NodeBuilder {
         self
     }
 
-    /// How long dropping the node may take to deliver what was sent. Default: 1 s, range
-    /// from 0 ([`Duration::MAX`]: for ever). Shorter loses what a slow peer has not taken,
-    /// and nobody is told: [`Node::close`] tells.
+    /// Limits how long dropping the node may take to deliver what was sent. Default: 1 s. Range:
+    /// from 0 to [`Duration::MAX`], which is for ever. A shorter time loses messages that a slow
+    /// peer has not taken, and drop cannot report them: [`Node::close`] does.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;
         self
     }
 
-    /// How long a peer's host may leave what was sent to it unanswered before its connection
-    /// counts as broken. Default: 3 s, range from 1 s; the engine looks once a second. Shorter
-    /// tells sooner of a network that is down, and takes one that loses much for it: the kernel
-    /// repeats a lost packet after 0.2 s, and then after twice as long each time. A peer that
-    /// does not read, or is stopped, answers. An end that has nothing to say notices by TCP's
-    /// keepalive, after 19 s.
+    /// Sets how long a peer's host may leave sent data unanswered before its connection counts as
+    /// broken. Default: 3 s. Range: from 1 s; the engine looks once a second.
+    ///
+    /// A shorter time notices a dead network sooner, and mistakes a lossy one for it: the kernel
+    /// repeats a lost packet after 0.2 s, and then after twice as long each time. The host of a
+    /// peer that is stopped, or does not read, still answers. An end that sends nothing notices by
+    /// TCP's keepalive, after 19 s.
     pub fn notice_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_secs(1)..;
         self.note(SettingError::check_time("notice_timeout", timeout, range));
@@ -335,10 +410,11 @@ impl NodeBuilder {
         self
     }
 
-    /// How long a session whose connection broke waits for another, while its handles go on or
-    /// wait; then the peer is [gone](crate::EndCause::PeerGone). Default: 30 s, range from
-    /// 10 ms ([`Duration::MAX`]: for ever). Longer bears with longer outages; what was sent is
-    /// kept for as long, and whoever waits without a time-out of its own waits so.
+    /// Sets how long a session whose connection broke waits for another. Until then its handles go
+    /// on or wait; after that the peer is [gone](crate::EndCause::PeerGone). Default: 30 s. Range:
+    /// from 10 ms to [`Duration::MAX`], which is for ever. A longer time survives longer outages.
+    /// What was sent is kept for as long, and calls without a time-out of their own wait for as
+    /// long.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_millis(10)..;
         self.note(SettingError::check_time("session_timeout", timeout, range));
@@ -346,47 +422,50 @@ impl NodeBuilder {
         self
     }
 
-    /// How long a session over verbs whose queue pair, device or connection broke asks its peer
-    /// for another queue pair, from the break on; then it goes on over tcp.
-    /// Default: 1 s, in which most of what passes is over; range from 0 (tcp at once) to
-    /// [`Duration::MAX`] (verbs or nothing). The end that connected has the say, and policies do
-    /// before it: tcp is not asked for where [`fabric`](Self::fabric) excludes it at either node.
+    /// Sets how long a session over verbs asks for another queue pair when its queue pair, device
+    /// or connection broke. After that it goes on over TCP. Default: 1 s, in which most
+    /// interruptions are over. Range: from 0 (TCP at once) to [`Duration::MAX`] (verbs or nothing).
     ///
-    /// While it asks the session moves nothing: senders go on until their windows are full, and
-    /// whoever waits does so longer. With less, an interruption that would have passed costs the
-    /// session its queue pair, for good or until it [goes back](Self::fail_back).
+    /// The setting of the end that connected holds. Policies come first: the session does not go to
+    /// TCP if [`fabric`](Self::fabric) excludes it at either node.
+    ///
+    /// While the session asks, it moves nothing: senders go on until their windows are full, and
+    /// calls wait longer. With a shorter time, a brief interruption costs the session its queue
+    /// pair, for good or until it [goes back](Self::fail_back).
     pub fn fail_over_after(mut self, time: Duration) -> Self {
         self.settings.fail_over_after = time;
         self
     }
 
-    /// Whether a session that began over verbs and went over to tcp asks for a queue pair again,
-    /// once, when its connection breaks later; never while it runs. Default: no. It takes both
-    /// nodes: the end that connected asks, and the other has to have been ready for it.
+    /// Lets a session that began over verbs and went over to TCP ask for a queue pair again. It
+    /// asks once, when its connection breaks later, never while the connection works. Default: no.
+    /// Both nodes have to set it: the end that connected asks, and the other must be prepared.
     ///
-    /// The price is paid over tcp, meanwhile: messages longer than a receive buffer go as they
-    /// do over verbs, each asking for its memory first, and what is sent from stays registered.
-    /// A connection that works rarely breaks, so it is off: what matters then is tcp's speed.
+    /// The price is paid over TCP: messages longer than a receive buffer travel as they do over
+    /// verbs, each asking for its memory first, and memory to send from stays registered. A
+    /// connection that works rarely breaks, so by default TCP's speed comes first.
     pub fn fail_back(mut self, goes_back: bool) -> Self {
         self.settings.fail_back = goes_back;
         self
     }
 
-    /// The node's identity, 16 bytes that peers see. Default: random, so that a restart
-    /// is another node to them. One that is given has to be this node's alone: whoever comes
-    /// with it later is taken for its restart, which ends the sessions that wait for it.
+    /// Sets the node's identity, 16 bytes that peers see. Default: random, so that peers take a
+    /// restart for another node. An identity must be used by one node only. A node that comes with
+    /// the same one later is taken for a restart of this node, which ends the sessions that wait
+    /// for it.
     pub fn identity(mut self, identity: [u8; 16]) -> Self {
         self.settings.identity = Some(identity);
         self
     }
 
-    /// Channel ends that a session may have open at each of its nodes; the smaller of both
-    /// nodes' holds for both. Default: 1024, range 1 to 16384. Each costs some hundred
-    /// bytes, and once it is used its [window and more](Self#memory). Whoever opens one more
-    /// gets [`OpenErrorKind::TooMany`](crate::OpenErrorKind::TooMany) with the limit, at either
-    /// end; a peer that opens one more all the same loses its session. An end that was dropped
-    /// counts until the peer has opened its own, which is told of what was sent and that it
-    /// ended.
+    /// Limits the channel ends that a session may have open at each of its nodes. The smaller value
+    /// of both nodes holds. Default: 1024. Range: 1 to 16384.
+    ///
+    /// An end costs some hundred bytes and, once it is used, its [window and more](Self#memory).
+    /// Opening one more fails at either end with
+    /// [`OpenErrorKind::TooMany`](crate::OpenErrorKind::TooMany), which has the limit. A peer that
+    /// opens one more all the same loses its session. An end that was dropped counts until the peer
+    /// has opened its own end, which is then told what was sent and that the channel has ended.
     pub fn max_channels(mut self, ends: u32) -> Self {
         let given = u64::from(ends);
         self.note(SettingError::check_count("max_channels", given, 1..=16384));
@@ -394,14 +473,17 @@ impl NodeBuilder {
         self
     }
 
-    /// Sessions that one peer may have with this node, whoever connected; peers are told
-    /// apart by their [`identity`](Self::identity), and one that was started again is not kept
-    /// out by sessions of its run before. Default: 1024, range 1 to 65536. Each
-    /// costs a descriptor (over shared memory five), and [memory](Self#memory). One more is
-    /// refused: both ends hear the limit and whose it is, and `connect` gives
-    /// [`ConnectErrorKind::Refused`](crate::ConnectErrorKind::Refused). A session counts until its end is noticed here; one
-    /// of a node with itself counts twice. It keeps a peer that fails from taking all there
-    /// is; strangers can make up identities, so against them there is
+    /// Limits the sessions that one peer may have with this node, whichever connected. Default:
+    /// 1024. Range: 1 to 65536.
+    ///
+    /// A session costs a descriptor (five over shared memory), and [memory](Self#memory). One more
+    /// is refused: both ends hear the limit and whose it is, and `connect` fails as
+    /// [`ConnectErrorKind::Refused`](crate::ConnectErrorKind::Refused). A session counts until its
+    /// end is noticed here; a session of a node with itself counts twice.
+    ///
+    /// Peers are told apart by their [`identity`](Self::identity). Sessions of a peer's earlier run
+    /// do not keep its next run out. The limit keeps a faulty peer from taking all places.
+    /// Strangers can make identities up, so against them there is
     /// [`max_node_sessions`](Self::max_node_sessions).
     pub fn max_peer_sessions(mut self, sessions: u32) -> Self {
         let given = u64::from(sessions);
@@ -411,10 +493,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Sessions that this node may have in all. Default: 4096, range 1 to 65536. The price of
-    /// each, and what happens to one more, are those of
-    /// [`max_peer_sessions`](Self::max_peer_sessions); the process's limit on descriptors
-    /// (`ulimit -n`) is often lower.
+    /// Limits all sessions of this node together. Default: 4096. Range: 1 to 65536. The price of a
+    /// session, and the fate of one more, are those of
+    /// [`max_peer_sessions`](Self::max_peer_sessions). The process's limit on descriptors (`ulimit
+    /// -n`) is often lower.
     pub fn max_node_sessions(mut self, sessions: u32) -> Self {
         let given = u64::from(sessions);
         let range = 1..=MOST_SESSIONS;
@@ -423,11 +505,11 @@ impl NodeBuilder {
         self
     }
 
-    /// The most bytes that one tcp session lets its peer keep in flight. Default: 2 MiB,
-    /// range 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network;
-    /// the memory is used only by bytes that arrived and were not read. All sessions
-    /// together have [`node_credit_bytes`](Self::node_credit_bytes), and if that is less, it
-    /// holds for one as well.
+    /// Limits the bytes that one TCP session lets its peer keep in flight. Default: 2 MiB. Range:
+    /// 512 KiB to 1 GiB. A higher value lets one fast sender run further ahead of the network. Only
+    /// bytes that arrived and were not read use memory.
+    /// [`node_credit_bytes`](Self::node_credit_bytes) limits all sessions together, and if it is
+    /// lower, it holds for one as well.
     pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
         let range = 512 << 10..=1 << 30;
         self.note(SettingError::check_bytes(
@@ -439,14 +521,16 @@ impl NodeBuilder {
         self
     }
 
-    /// The most bytes that all tcp sessions of the node together let their peers keep in
-    /// flight. Default: 256 MiB, enough for 128 sessions with the default
-    /// [`session_credit_bytes`](Self::session_credit_bytes); range 512 KiB to 1 TiB. As long
-    /// as that is enough, every session has its full credit. With more sessions those that
-    /// send share it equally, and sessions that send nothing are left little or none, so
-    /// that their next message waits for a round trip. Below 257 KiB for each session that
-    /// sends they take turns. More is more memory where many peers send faster than their
-    /// messages are read: at worst this much, and a block of 1 MiB per session.
+    /// Limits the bytes that all TCP sessions of the node together let their peers keep in flight.
+    /// Default: 256 MiB, enough for 128 sessions with the default
+    /// [`session_credit_bytes`](Self::session_credit_bytes). Range: 512 KiB to 1 TiB.
+    ///
+    /// As long as it is enough, every session has its full credit. With more sessions, those that
+    /// send share it equally. Sessions that send nothing keep little or none, so their next message
+    /// waits for a round trip. Below 257 KiB for each session that sends, they take turns.
+    ///
+    /// A higher value takes more memory where many peers send faster than their messages are read:
+    /// at worst this much, and a block of 1 MiB for each session.
     pub fn node_credit_bytes(mut self, bytes: u64) -> Self {
         let range = 512 << 10..=1 << 40;
         self.note(SettingError::check_bytes("node_credit_bytes", bytes, range));
@@ -454,28 +538,30 @@ impl NodeBuilder {
         self
     }
 
-    /// The most bytes of long messages that peers may make this process hold, beside 1 MiB of each
-    /// of four messages that begin in each session, and beside short messages; the
-    /// [sum](NodeBuilder#memory) has all. A message counts from when its first bytes are here until
-    /// the application has released it, and so does what is kept of its memory for the next one.
-    /// Default: a quarter of what the process may have (the least of
-    /// the machine's memory, its control groups' limits, and RLIMIT_AS and RLIMIT_DATA where
-    /// they are set); range 1 MiB to 64 TiB.
+    /// Limits the bytes of long messages that peers may make this process hold. Default: a quarter
+    /// of what the process may have, which is the least of the machine's memory, its control
+    /// groups' limits, and RLIMIT_AS and RLIMIT_DATA where they are set. Range: 1 MiB to 64 TiB.
     ///
-    /// Over tcp and verbs a message is charged as it comes, over shared memory as much as is
-    /// mapped of the sender's for it. One for which there is no room waits, and its sender with
-    /// it: nothing that was sent is lost. Of those that have begun to come, the oldest always
-    /// has room to come whole, once what was there before it is released. A receiver whose
-    /// program holds all that there is waits for what it holds itself;
+    /// Short messages do not count, nor does the first MiB of each of four messages that begin in a
+    /// session; the [sum](NodeBuilder#memory) has everything. A message counts from the arrival of
+    /// its first bytes until the application has released it. Memory that is kept of it for the
+    /// next message counts too.
+    ///
+    /// Over TCP and verbs a message is charged as it comes. Over shared memory the charge is the
+    /// sender's memory that is mapped for it. A message for which there is no room waits, and its
+    /// sender with it: nothing that was sent is lost. The oldest message that has begun to come
+    /// always has room to become whole, once earlier ones are released.
+    ///
+    /// A receiver whose program holds everything that fits waits for its own program;
     /// [`Event::Stalled`](crate::Event::Stalled) says so.
     /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes) of a receiving end is
     /// lowered to `memory_limit`; a longer message is
     /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong).
     ///
-    /// All nodes of a process are charged together. If their limits differ, each takes in more
-    /// only while what all of them hold is below its own.
+    /// All nodes of a process are charged together. If their limits differ, each takes in more only
+    /// while the sum is below its own limit.
     ///
-    /// A higher limit lets more or longer messages wait here for a slow program, and a lower one
+    /// A higher limit lets more or longer messages wait here for a slow program; a lower limit
     /// keeps them at their senders.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         let range = LEAST_MEMORY_LIMIT..=1 << 46;
@@ -484,7 +570,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Default window in messages of this node's channels; see
+    /// Sets the default window in messages of this node's channels; see
     /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
     pub fn window_messages(mut self, messages: u64) -> Self {
         let checked = self.settings.channel.set_window_messages(messages);
@@ -492,7 +578,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Default window in bytes of this node's channels; see
+    /// Sets the default window in bytes of this node's channels; see
     /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
     pub fn window_bytes(mut self, bytes: u64) -> Self {
         let checked = self.settings.channel.set_window_bytes(bytes);
@@ -500,7 +586,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Default limit of a message in this node's channels; see
+    /// Sets the default limit of a message in this node's channels; see
     /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         let checked = self.settings.channel.set_max_message_bytes(bytes);
@@ -508,7 +594,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Default limit of what may be sent and not released in this node's channels; see
+    /// Sets the default limit of unreleased bytes in this node's channels; see
     /// [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
     pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
         let checked = self.settings.channel.set_max_unreleased_bytes(bytes);
@@ -516,15 +602,16 @@ impl NodeBuilder {
         self
     }
 
-    /// Default `open_timeout` of this node's channels; see
+    /// Sets the default `open_timeout` of this node's channels; see
     /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
     pub fn open_timeout(mut self, timeout: Duration) -> Self {
         self.settings.channel.open_timeout = timeout;
         self
     }
 
-    /// Takes [`IBEX_*` variables](Self#variables) from here and not from the process; none,
-    /// if there are none. For programs that read such things from elsewhere, and for tests.
+    /// Takes [`IBEX_*` variables](Self#variables) from here instead of from the process. An empty
+    /// list means no variables. It is meant for programs that read them from elsewhere, and for
+    /// tests.
     pub fn environment<N: Into<String>, V: Into<String>>(
         mut self,
         variables: impl IntoIterator<Item = (N, V)>,
@@ -674,7 +761,7 @@ pub(crate) fn absent_fabrics() -> Vec<Fabric> {
     absent
 }
 
-/// Whether the cargo feature of a fabric is on.
+/// Returns whether the cargo feature of a fabric is on.
 pub(crate) fn is_compiled_in(fabric: Fabric) -> bool {
     match fabric {
         Fabric::Shm => cfg!(feature = "shm"),
@@ -683,5 +770,5 @@ pub(crate) fn is_compiled_in(fabric: Fabric) -> bool {
     }
 }
 
-/// Descriptors end long before.
+/// A bound far above any limit on descriptors.
 const MOST_SESSIONS: u64 = 1 << 16;

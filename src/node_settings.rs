@@ -1,4 +1,4 @@
-//! What a node is made with, each setting within its range.
+//! A node's settings, each within its range.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -6,13 +6,13 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_ring::memory::process_memory_limit;
 use ibex_tls::Credentials;
-use ibex_transport::{engine::Wait, runtime::Driver};
+use ibex_transport::{node::Wait, runtime::Driver};
 
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, channel_defaults::ChannelDefaults, node_builder::is_compiled_in,
-    setting::SettingConflict,
+    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    node_builder::is_compiled_in, setting::SettingConflict,
 };
 
 /// Settings of a node.
@@ -23,6 +23,7 @@ pub(crate) struct NodeSettings {
     pub(crate) wait: Option<Wait>,
     pub(crate) io_threads: usize,
     pub(crate) cores: Vec<usize>,
+    pub(crate) placement: Option<AcceptPlacement>,
     pub(crate) shm: Policy,
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
@@ -56,6 +57,7 @@ impl Default for NodeSettings {
             wait: None,
             io_threads: 1,
             cores: Vec::new(),
+            placement: None,
             shm: Policy::Auto,
             tcp: Policy::Auto,
             verbs: Policy::Auto,
@@ -108,7 +110,7 @@ impl NodeSettings {
         Ok(())
     }
 
-    /// Checks that callers turn one engine alone, and that each has some credit of its own.
+    /// Checks that callers turn one engine alone, and that each engine has some credit of its own.
     fn check_io_threads(&self) -> Result<(), SettingConflict> {
         if self.driver == Driver::Caller && self.io_threads > 1 {
             return Err(SettingConflict {
@@ -148,14 +150,15 @@ impl NodeSettings {
         })
     }
 
-    /// Bytes that peers may make the nodes of this process hold, as far as this one goes.
+    /// Returns the bytes that peers may make the nodes of this process hold, as far as this node is
+    /// concerned.
     pub(crate) fn memory_limit(&self) -> u64 {
         let default = || process_memory_limit().map_or(UNKNOWN_LIMIT, |most| most / 4);
         self.memory_limit
             .unwrap_or_else(|| default().max(LEAST_MEMORY_LIMIT))
     }
 
-    /// Whether there can be sessions over verbs alone.
+    /// Returns whether all sessions must use verbs.
     #[cfg(feature = "verbs")]
     pub(crate) fn needs_verbs(&self) -> bool {
         let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
@@ -181,7 +184,7 @@ impl NodeSettings {
     }
 }
 
-/// Whether a session can be had with these wishes.
+/// Returns an error if no session is possible with these policies.
 fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     let with = |policy| {
         let fits = wishes.iter().filter(move |(_, wish)| *wish == policy);
@@ -205,14 +208,13 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     Ok(())
 }
 
-/// The least credit that is of use to an engine: a session over tcp may hold so much.
+/// The least credit that is of use to an engine, since one TCP session may hold as much.
 const LEAST_CREDIT: u64 = 1 << 20;
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
 /// Bytes for peers where nobody says what the process may have.
 const UNKNOWN_LIMIT: u64 = 256 << 20;
 
-/// What falling asleep and being woken take together, on machines where it takes long: two
-/// threads that wait for each other would sleep for ever after one hiccup if they looked
-/// for less.
+/// Time that falling asleep and being woken take together, on machines where it takes long. With a
+/// shorter spin, two threads that wait for each other would sleep for ever after one hiccup.
 const SPIN: Duration = Duration::from_micros(50);

@@ -3,7 +3,8 @@
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use ibex_protocol::format::control::Role;
-use ibex_transport::session::{self, PeerDescription, SessionShared, SessionStats};
+use ibex_transport::node::SessionShared;
+use ibex_transport::session::{self, PeerDescription, SessionStats};
 
 use crate::{
     AuthenticatedAs, ChannelBuilder, Fabric, channel_defaults::ChannelDefaults,
@@ -12,7 +13,7 @@ use crate::{
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 
-/// Who a peer is: its identity and its incarnation, which changes when it restarts.
+/// A peer's identity and incarnation. The incarnation changes when the peer restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId {
     identity: [u8; 16],
@@ -28,7 +29,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// As it is shown.
+/// Serializes the text of `Display`.
 #[cfg(feature = "serde")]
 impl serde::Serialize for PeerId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -44,9 +45,10 @@ impl PeerId {
         }
     }
 
-    /// The identity of the node alone: [`NodeBuilder::identity`](crate::NodeBuilder::identity), or
-    /// drawn for one run. All sessions of a node have the same, and so have all of its runs if the
-    /// program gave it one; a `PeerId` is another after each restart.
+    /// Returns the identity of the node alone, without its incarnation: the program's
+    /// [`NodeBuilder::identity`](crate::NodeBuilder::identity), or one drawn for this run. All
+    /// sessions of a node have the same, and so have all of its runs if the program sets it. A
+    /// whole `PeerId` changes with each restart.
     #[must_use]
     pub fn node_id(&self) -> [u8; 16] {
         self.identity
@@ -57,14 +59,14 @@ impl PeerId {
     }
 }
 
-/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: who it is, and where
-/// its session was when that began. A peer with several sessions has one for each.
+/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: its identity, and its
+/// address when the session began. A peer with several sessions has a `PeerAt` for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PeerAt {
-    /// Who it is.
+    /// The peer's identity.
     pub id: PeerId,
-    /// Its address as this node sees it: [`Peer::address`].
+    /// The peer's address as this node sees it: [`Peer::address`].
     pub address: SocketAddr,
 }
 
@@ -83,7 +85,7 @@ impl fmt::Display for PeerAt {
     }
 }
 
-/// As this crate calls it.
+/// Converts the transport crate's name of a fabric.
 pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
     match fabric {
         session::Fabric::Shm => Fabric::Shm,
@@ -92,7 +94,7 @@ pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
     }
 }
 
-/// As the crate of transports calls it.
+/// Converts to the transport crate's name of a fabric.
 pub(crate) fn as_carried(fabric: Fabric) -> session::Fabric {
     match fabric {
         Fabric::Shm => session::Fabric::Shm,
@@ -107,14 +109,36 @@ impl fmt::Debug for PeerId {
     }
 }
 
-/// A node on the other side of a session.
+/// A node at the other end of a session.
 ///
-/// Dropping a `Peer` ends nothing: its session lives as long as the node, and its
-/// channels as long as their handles.
+/// ```
+/// use ibex::{Peer, Raw};
 ///
-/// A peer that closed its node, or whose process ended on this host, is *gone* at once. One whose
-/// connection broke is suspended, comes back or is given up; see
+/// /// Asks a peer for something, over a channel each way.
+/// fn ask(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+///     println!("{peer} over {}: {}", peer.fabric(), peer.fabric_reason());
+///     let mut questions = peer.channel("questions").codec::<Raw>().sender::<[u8]>()?;
+///     let mut answers = peer.channel("answers").codec::<Raw>().receiver::<[u8]>()?;
+///     questions.send(b"how far are you?")?;
+///     println!("{} bytes", answers.recv()?.len());
+///     Ok(())
+/// }
+/// ```
+///
+/// [`Node::connect`](crate::Node::connect) and [`Node::accept`](crate::Node::accept) return peers.
+/// Clones name the same session. Two nodes may have several sessions, and each is a `Peer`.
+///
+/// Dropping a `Peer` ends nothing: the session lives as long as the node, and channels as long as their
+/// handles.
+///
+/// A peer is *gone* at once when it closes its node, or when its process ends on this host. When only
+/// its connection breaks it is *suspended*, and comes back or is given up; see
 /// [`Node`](crate::Node#when-a-connection-breaks).
+///
+/// # Errors
+///
+/// Opening a channel fails if the name is taken, the session is over, or a setting is out of range. If
+/// the peer's message type differs, the first call that waits for the peer's end tells so.
 #[derive(Clone)]
 pub struct Peer {
     session: Arc<SessionShared>,
@@ -124,13 +148,13 @@ pub struct Peer {
 /// A channel that the peer opened and this node did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its name.
+    /// The channel's name.
     pub name: String,
-    /// The peer opened a sender; here it would be a receiver.
+    /// True if the peer opened a sender, so that this node would open a receiver.
     pub peer_sends: bool,
 }
 
-/// Shown as its [`PeerAt`] is.
+/// Writes the peer's [`PeerAt`].
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.at().fmt(f)
@@ -190,13 +214,13 @@ impl Peer {
         self.channel(name).receiver()
     }
 
-    /// Settings of a channel, before either end is opened.
+    /// Begins the settings of a channel with this peer.
     pub fn channel(&self, name: &str) -> ChannelBuilder {
         ChannelBuilder::new(self.clone(), ChannelTemplate::with(self.defaults, name))
     }
 
-    /// Names of channels that the peer opened and this node did not, as of now. A name is
-    /// listed also where this node has the same end of it, which pairs with nothing.
+    /// Returns the names of channels that the peer has opened and this node has not. A name is also
+    /// listed if both nodes opened the same kind of end, because such ends do not pair.
     #[must_use]
     pub fn incoming(&self) -> Vec<Incoming> {
         let incoming = self.session.incoming().into_iter();
@@ -208,92 +232,93 @@ impl Peer {
             .collect()
     }
 
-    /// The fabric that the session's data goes over: one over verbs goes on over tcp when its
-    /// device, port or path fails and does not come back in time, which is
-    /// [an event](crate::Event::FabricChanged).
+    /// Returns the fabric that carries the session's data now. A session over verbs goes on over
+    /// TCP when its device, port or path fails and does not come back in time;
+    /// [`Event::FabricChanged`](crate::Event::FabricChanged) tells of it.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         fabric_of(self.session.fabric())
     }
 
-    /// Returns whom the peer has proven to be; `None` where this node authenticates nobody. It is
-    /// proven again each time that the session goes on over another connection.
+    /// Returns the identity that the peer has proven; `None` where this node authenticates nobody.
+    /// The peer proves it again each time the session goes on over another connection.
     #[must_use]
     pub fn authenticated_as(&self) -> Option<&AuthenticatedAs> {
         self.session.peer().authenticated_as.as_ref()
     }
 
-    /// Tells whether what the session carries now is encrypted: over tcp, where peers are
-    /// authenticated. Shared memory stays on this host, and what verbs carries can be read by
-    /// whoever can read its network.
+    /// Returns whether the session's data is encrypted now. It is over TCP, where peers are
+    /// authenticated. Shared memory stays on this host. Anyone who can read the network of an RDMA
+    /// device can read what it carries.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.authenticated_as().is_some() && self.fabric() == Fabric::Tcp
     }
 
-    /// Tells whether payloads of this session have a checksum where tcp carries them, as both nodes
-    /// computed when the session began; see [`Integrity`](crate::Integrity).
+    /// Returns whether payloads of this session have a checksum where TCP carries them, as both
+    /// nodes settled when the session began; see [`Integrity`](crate::Integrity).
     #[must_use]
     pub fn payload_checksums(&self) -> bool {
         self.session.payload_checksums()
     }
 
-    /// Why the fabric was chosen that the session began over, in words, and what stood in the
-    /// way of the faster ones (what moved it since is [an event](crate::Event::FabricChanged)):
-    /// `tcp: not shm: the nodes run on different hosts; not verbs: ...`.
+    /// Returns in words why the session began over its fabric, and what excluded the faster ones:
+    /// `tcp: not shm: the nodes run on different hosts; not verbs: ...`. A later change of the
+    /// fabric is [an event](crate::Event::FabricChanged).
     #[must_use]
     pub fn fabric_reason(&self) -> &str {
         &self.session.peer().reason
     }
 
-    /// Returns the number of the engine that turns the session, from 0 on. It stays the same
-    /// for as long as the session lasts; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+    /// Returns the number of the engine that turns the session, counted from 0. It stays the same
+    /// as long as the session lasts; see
+    /// [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
     #[must_use]
     pub fn engine(&self) -> usize {
         self.session.engine().index()
     }
 
-    /// Who the peer is.
+    /// Returns the peer's identity and incarnation.
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::of(self.session.peer())
     }
 
-    /// The peer's address as this node sees it.
+    /// Returns the peer's address as this node sees it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.session.peer().address
     }
 
-    /// Who the peer is and where, as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name
-    /// it.
+    /// Returns the peer's identity and address, by which a [`FanIn`](crate::FanIn) and a
+    /// [`Group`](crate::Group) name it.
     #[must_use]
     pub fn at(&self) -> PeerAt {
         PeerAt::of(self.session.peer())
     }
 
-    /// The peer's process, where the kernel told it (same host, shared memory).
+    /// Returns the peer's process, if the kernel told it (same host, shared memory).
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.session.peer().pid
     }
 
-    /// Whether the session has lost its connection and waits for another: its handles go on as
-    /// far as they can, and wait.
+    /// Returns whether the session has lost its connection and waits for another. Its handles go on
+    /// as far as they can, and wait.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.session.is_suspended()
     }
 
-    /// Whether the session has ended, as far as is known here: see
-    /// [`Node`](crate::Node#when-a-peer-ends). What had arrived is still handed out. Once gone
-    /// it stays so.
+    /// Returns whether the session has ended, as far as is known here; see
+    /// [`Node`](crate::Node#when-a-peer-ends). Messages that arrived are still handed out. A peer
+    /// that is gone stays gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.session.is_gone()
     }
 
-    /// What the session counted so far.
+    /// Returns what the session has counted so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         self.session.stats()

@@ -1,5 +1,5 @@
-//! RDMA devices: which there are on this machine, which one would be taken for what, and
-//! how a node uses them ([`RdmaSettings`]).
+//! RDMA devices: the inventory of this machine, the choice of a device, and a node's use of it
+//! ([`RdmaSettings`]).
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -13,17 +13,16 @@
 //!
 //! # When RDMA is not used
 //!
-//! [`Peer::fabric_reason`](crate::Peer::fabric_reason) says for each session why it is over
-//! the fabric that it is, and the example `devices` (`cargo run --features verbs --example
-//! devices -- --peer HOST`) what this machine has and would take. A node that *requires*
-//! verbs is refused with the same words ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma),
-//! [`ConnectError`](crate::ConnectError)); all others go on over shared memory or tcp.
-//! Left alone, two nodes also
+//! [`Peer::fabric_reason`](crate::Peer::fabric_reason) says for each session why it has its fabric.
+//! The example `devices` (`cargo run --features verbs --example devices -- --peer HOST`) says what
+//! this machine has and would take. A node that *requires* verbs is refused with the same words
+//! ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma), [`ConnectError`](crate::ConnectError)); all
+//! others go on over shared memory or TCP. Without settings, two nodes also
 //!
 //! - prefer shared memory on one host under one user, and
 //! - tcp to a software device (soft-RoCE), which is slower.
 //!
-//! What else it can be, and who can change it:
+//! Other obstacles, and what removes them:
 //!
 //! | what is said | what it takes |
 //! |---|---|
@@ -44,20 +43,22 @@
 //! | its limit is ... | the setting that the text names, lowered |
 //! | the policy forbids verbs | the policy of that node ([`Policy`](crate::Policy)) |
 //!
-//! A device that is removed under its sessions (`rdma link delete`, or its network interface
-//! goes) is closed a few seconds later, whatever handles and messages there are. Its sessions
-//! leave it and go on over another queue pair, or over tcp where policies allow it, and the
-//! next session takes what there is then. Under [`Driver::Caller`](crate::Driver::Caller) that
-//! happens in the program's calls.
+//! A device may be removed under its sessions, by `rdma link delete` or with its network interface.
+//! It is closed a few seconds later, whatever handles and messages there are. Its sessions go on
+//! over another queue pair, or over TCP where policies allow it. The next session takes the devices
+//! that are there then. Under [`Driver::Caller`](crate::Driver::Caller) this happens in the
+//! program's calls.
 //!
-//! Memory that a device uses is locked. A node takes 36 MiB with its first session over
-//! RDMA ([`RdmaSettings`] says what of), and users may usually lock 8 MiB in total. Raise
-//! that by `LimitMEMLOCK=infinity` in a systemd unit, `docker run --ulimit memlock=-1`, or
-//! a line `USER - memlock unlimited` in /etc/security/limits.conf and a new login; or take
-//! less: `receive_buffers(1024)`, `held_buffers(512)` and `max_sessions(64)` are 7 MiB.
+//! A device's memory is locked. A node locks 36 MiB with its first session over RDMA
+//! ([`RdmaSettings`] says for what), and users may usually lock 8 MiB in total
+//! ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)). Raise that by
+//! `LimitMEMLOCK=infinity` in a systemd unit, by `docker run --ulimit memlock=-1`, or by a line
+//! `USER - memlock unlimited` in /etc/security/limits.conf and a new login. Or lock less:
+//! `receive_buffers(1024)`, `held_buffers(512)` and `max_sessions(64)` take 7 MiB.
 #![forbid(unsafe_code)]
 
 mod node_devices;
+mod node_pair;
 mod settings;
 mod tuning;
 
@@ -88,8 +89,7 @@ pub fn discover() -> Result<Inventory, VerbsError> {
     discovery::discover(&provider, &Sysfs::default())
 }
 
-/// Reads what a fork means for memory that is registered. A node logs the same when it opens
-/// its device.
+/// Reads the effect of a fork on registered memory. A node logs the same when it opens its device.
 ///
 /// # Errors
 /// [`VerbsError`] if there is no libibverbs.
@@ -98,7 +98,7 @@ pub fn fork_report() -> Result<ForkReport, VerbsError> {
     Ok(ForkReport::now(&provider))
 }
 
-/// Chooses one port and GID of an inventory, and says why these.
+/// Chooses one port and GID of an inventory, with the reason.
 ///
 /// # Errors
 /// [`VerbsError`]: nothing fits, with what there is.

@@ -11,16 +11,46 @@ use ibex_transport::{
 
 use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec, sender::Sequence};
 
-/// Receives messages of type `T`, encoded by `C`.
+/// Receives messages of type `T`, encoded by `C`, on one channel.
 ///
-/// Opening announces the end and does not wait for the peer to open its own: blocking
-/// calls do, each for up to the channel's `open_timeout`, until it has.
+/// ```
+/// use ibex::{Raw, Receiver};
 ///
-/// A call that waits is woken by a message, the peer's open, the end of the channel or of
-/// its session, and [`Node::close`](crate::Node::close) from another thread; nothing else
-/// cancels it. A wait that has timed out loses no message.
+/// /// Prints and acknowledges each line, until the sender closes the channel.
+/// fn print(log: &mut Receiver<[u8], Raw>) -> Result<(), Box<dyn std::error::Error>> {
+///     while let Some(line) = log.next()? {
+///         println!("{}", String::from_utf8_lossy(&line)); // read where it arrived
+///         line.ack();
+///     }
+///     Ok(())
+/// }
+/// ```
 ///
-/// Dropping it gives senders [`Disconnected`](crate::SendErrorKind::Disconnected); messages that are held stay valid.
+/// [`Peer::receiver`](crate::Peer::receiver) opens a receiver, or [`Peer::channel`](crate::Peer::channel)
+/// with settings. Opening announces the end and does not wait. Calls that block wait until the peer has
+/// opened its sender, each for up to the channel's
+/// [`open_timeout`](crate::ChannelBuilder::open_timeout).
+///
+/// | call | waits | at the orderly end |
+/// |---|---|---|
+/// | [`next`](Self::next) | until a message or the end is there | `None` |
+/// | [`recv`](Self::recv) | likewise | an error, `Ended` |
+/// | [`recv_timeout`](Self::recv_timeout) | for a limited time | the same error |
+/// | [`try_recv`](Self::try_recv) | never | the same error |
+/// | [`iter`](Self::iter) | as `next`, for each message | the iterator ends |
+/// | [`recv_async`](Self::recv_async) | in a task | the same error |
+///
+/// A waiting call is woken by a message, by the peer's open, by the end of the channel or its session,
+/// and by [`Node::close`](crate::Node::close) from another thread. Nothing else cancels it.
+///
+/// # Stopping a blocked receive
+///
+/// Use one of these:
+///
+/// - [`Node::close`](crate::Node::close) from another thread, which ends all calls of the node.
+/// - In a task, dropping the future of `recv_async`.
+/// - A [`Select`](crate::Select) over this receiver and another one, on which a message says stop.
+/// - `recv_timeout`, which loses no message when its time is up:
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,6 +71,17 @@ use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec, sender::Se
 ///     }
 /// }
 /// ```
+///
+/// # The end
+///
+/// Dropping a receiver ends the channel: senders get an error, `Disconnected`. Messages that the program
+/// holds stay valid.
+///
+/// # Errors
+///
+/// An error that ends the channel comes after every message that arrived, and carries
+/// [counters](crate::Counts). A message that is not valid is an error of its own, and the next call goes
+/// on.
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: ReceiveHandle,
     _message: PhantomData<fn(&T)>,
@@ -56,9 +97,9 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         }
     }
 
-    /// The next message, or `None` when every sender has closed and everything was
-    /// received. Waits while neither is there; a message, the end, or `Node::close`
-    /// wakes it.
+    /// Returns the next message, or `None` when every sender has closed and everything was
+    /// received. Waits until there is either. A message, the end, or
+    /// [`Node::close`](crate::Node::close) wakes it.
     ///
     /// # Errors
     ///
@@ -68,10 +109,10 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// come ([`RecvErrorKind::Memory`], said once; later calls wait for it).
     ///
     /// A long message for which there is no room within the node's
-    /// [`memory_limit`](crate::NodeBuilder::memory_limit) is no error: the call waits until
-    /// messages that this process holds are dropped, and for ever if its own thread holds them. A
-    /// warning and [`Event::Stalled`](crate::Event::Stalled) say so after 1 s, and the error of
-    /// [`recv_timeout`](Self::recv_timeout) does.
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit) is no error. The call waits until
+    /// messages that this process holds are dropped, which is for ever if its own thread holds
+    /// them. After 1 s a warning and [`Event::Stalled`](crate::Event::Stalled) say so, as does the
+    /// error of [`recv_timeout`](Self::recv_timeout).
     #[inline(always)]
     #[allow(
         clippy::should_implement_trait,
@@ -85,7 +126,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         }
     }
 
-    /// The next message; waits as [`next`](Self::next) does.
+    /// Returns the next message. Waits as [`next`](Self::next) does.
     ///
     /// # Errors
     ///
@@ -96,8 +137,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         Ok(open(&self.handle, raw)?)
     }
 
-    /// The next message if one is there now. Never waits; under `Driver::Caller` it runs a
-    /// turn when nothing is there.
+    /// Returns the next message if one is there now. Never waits. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs a turn when nothing is there.
     ///
     /// # Errors
     ///
@@ -109,7 +150,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         Ok(open(&self.handle, raw)?)
     }
 
-    /// The next message, waiting for up to `timeout`.
+    /// Returns the next message, waiting for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -120,8 +161,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         Ok(open(&self.handle, raw)?)
     }
 
-    /// The messages up to the end, each waited for. After an error that ends the channel
-    /// it answers `None`.
+    /// Returns an iterator over the messages up to the end, which waits for each. After an error
+    /// that ends the channel it returns `None`.
     pub fn iter(&mut self) -> Iter<'_, T, C> {
         Iter {
             receiver: self,
@@ -143,33 +184,33 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
             .map_err(RecvError::from)
     }
 
-    /// Messages handed out so far.
+    /// Returns the number of messages handed out so far.
     #[must_use]
     pub fn received(&self) -> Sequence {
         self.handle.counters().received
     }
 
-    /// Messages up to the first that is still held.
+    /// Returns the number of messages up to the first that is still held.
     #[must_use]
     pub fn released(&self) -> Sequence {
         self.handle.counters().released
     }
 
-    /// All four counters: messages that arrived, as far as this end has seen (`sent`: at least
-    /// so many were), that were handed out (`received`), released and acknowledged.
+    /// Returns all four counters: messages that arrived, as far as this end has seen (`sent`, a
+    /// lower bound), that were handed out (`received`), released and acknowledged.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.handle.counts()
     }
 
-    /// The channel's name.
+    /// Returns the channel's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 }
 
-/// Checks the bytes; what is not valid is released.
+/// Checks the bytes, and releases a message that is not valid.
 #[inline(always)]
 pub(crate) fn open<T: ?Sized, C: Codec<T>>(
     handle: &ReceiveHandle,
@@ -203,7 +244,7 @@ impl<'a, T: ?Sized, C: Codec<T>> IntoIterator for &'a mut Receiver<T, C> {
     type Item = Result<Message<T, C>, RecvError>;
     type IntoIter = Iter<'a, T, C>;
 
-    /// As [`Receiver::iter`].
+    /// Iterates as [`Receiver::iter`] does.
     fn into_iter(self) -> Iter<'a, T, C> {
         self.iter()
     }

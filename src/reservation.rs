@@ -1,4 +1,4 @@
-//! Room for one message, kept for it.
+//! Room that is reserved for one message.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use crate::{SendError, Sender, Sequence, message::DefaultCodec};
 
 /// Room for one message, to be built in place.
 ///
-/// The bytes are those of earlier messages until they are written.
+/// The bytes hold those of earlier messages until they are written.
 #[must_use = "dropping a reservation sends nothing"]
 pub struct Reservation<'a> {
     raw: RawReservation<'a>,
@@ -63,14 +63,13 @@ impl DerefMut for Reservation<'_> {
 
 /// The right to send one message without waiting. See [`Sender::poll_ready`].
 ///
-/// It holds room in the ring for a message whose encoding takes up to
-/// [`bytes`](Self::bytes), and for its place in the window: nothing that a clone of the sender
-/// does takes them away, and clones wait while it is held. How long an encoding is, is known
-/// only when it is made; so `bytes` is the length of the last message, and a longer one is sent
-/// if it finds room.
+/// A permit holds room in the ring for a message whose encoding takes up to [`bytes`](Self::bytes),
+/// and its place in the window. Clones of the sender wait while it is held, and cannot take the
+/// room away. The length of an encoding is known only afterwards, so `bytes` is the length of the
+/// last message. A longer message is sent if it finds room.
 ///
-/// Dropping it gives the room back and sends nothing. Leaking it with `mem::forget` closes the
-/// channel, as with a [`Reservation`].
+/// Dropping the permit gives the room back and sends nothing. Leaking it with `mem::forget` closes
+/// the channel, as with a [`Reservation`].
 #[must_use = "dropping a permit sends nothing"]
 pub struct Permit<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     raw: RawReservation<'a>,
@@ -87,7 +86,7 @@ impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
         }
     }
 
-    /// Bytes that a message may have, encoded, to be sent for certain.
+    /// Returns the encoded length up to which a message is certain to be sent.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.raw.len()

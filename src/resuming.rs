@@ -1,5 +1,5 @@
-//! How sessions go on over another connection when theirs breaks: what this node says to
-//! whoever comes for one, and how it dials for its own.
+//! Sessions that go on over another connection: answers to peers that dial for one, and dialing for
+//! this node's own.
 
 use std::{
     collections::HashMap,
@@ -67,7 +67,7 @@ impl Drop for Registered {
     }
 }
 
-/// What a node's sessions have in common that may go on over another connection.
+/// The state that all sessions of a node share for going on over another connection.
 #[derive(Clone)]
 pub(crate) struct Resuming {
     pub(crate) sessions: Arc<Sessions>,
@@ -82,8 +82,8 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// Makes what a new session needs for that. The end that was dialed is found by the other
-    /// when that dials again.
+    /// Makes what a new session needs to be resumed. If this end was dialed, the peer finds the
+    /// session here when it dials again.
     pub(crate) fn terms(&self, established: &Established) -> (ReconnectTerms, Option<Registered>) {
         let peer = &established.peer;
         let (ways, session) = self.ways(established);
@@ -109,13 +109,19 @@ impl Resuming {
             redial,
             ways,
             process: peer.pid.or(peer.stated_pid),
+            max_age: self.max_age(),
         };
         let is_found = !established.is_dialer;
         let registered = is_found.then(|| self.sessions.enter(id, session));
         (terms, registered)
     }
 
-    /// A session's newest connection, which somebody who dialed made.
+    fn max_age(&self) -> Option<Duration> {
+        let credentials = self.local.credentials.as_ref();
+        credentials.and_then(|credentials| credentials.max_session_age())
+    }
+
+    /// The newest connection of a session, made by the end that dialed.
     pub(crate) fn resumed(&self, connection: ResumedConnection) -> NewWire {
         if let Some(session) = self.sessions.lock().get_mut(&connection.session_id) {
             session.epoch = session.epoch.max(connection.epoch);
@@ -127,7 +133,8 @@ impl Resuming {
         reconnection(connection)
     }
 
-    /// Ways that the session asks for if this end dials, and what it lets the other have.
+    /// The routes that the session asks for if this end dials, and those that it lets the other end
+    /// have.
     fn ways(&self, established: &Established) -> (FailoverPolicy, Resumable) {
         let began = established.fabric;
         let (ways, fabrics, reason) = match (began, &established.no_tcp) {
@@ -204,11 +211,11 @@ fn reconnection(connection: ResumedConnection) -> NewWire {
     }
 }
 
-/// Nobody but this crate's own devices makes them.
+/// Converts a pair of the bootstrap's. Only this crate's own devices make such pairs.
 pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
     let pair = pair.into_any().downcast().ok();
     pair.map(|pair| *pair)
 }
 
-/// How long one attempt may take: a network that drops what is sent holds up a thread so long.
+/// Time limit of one attempt. A network that drops packets holds up a thread for so long.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);

@@ -8,20 +8,7 @@ use ibex_transport::channel::{Awaited, Ends, Several};
 
 use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
 
-/// Waits for the first of several receivers, fan-ins and acknowledgements, of whatever types
-/// and fabrics.
-///
-/// It says which one has something. A receiver's [`try_recv`](Receiver::try_recv) returns it
-/// without waiting: a message, the orderly end, or an error. So does a fan-in's
-/// [`try_next`](FanIn::try_next). With [`until_acked`](crate::Sender::until_acked) it is that a message is acknowledged, or never
-/// will be, which [`wait_acked`](crate::Sender::wait_acked) then tells at once. Those that have
-/// something all the time get their turns one after the other, so none is starved.
-///
-/// While it waits nothing is polled and no thread stands between: a message, an
-/// acknowledgement, an end or [`Node::close`](crate::Node::close) wakes it, at whichever of
-/// them. Where callers turn the engine, one call in 64 that finds something at once runs a turn
-/// as well, so that what comes by turns has its turns beside what does not. Tasks have their own
-/// `select!`, over [`recv_async`](Receiver::recv_async).
+/// Waits for the first of several receivers, fan-ins and acknowledgements.
 ///
 /// ```
 /// use ibex::{Raw, Receiver, RecvError, RecvErrorKind, Select};
@@ -44,13 +31,34 @@ use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
 ///     }
 /// }
 /// ```
+///
+/// [`ready`](Self::ready) returns the index of an end that has something. The ends may have different
+/// message types and fabrics:
+///
+/// | end | has something when | then call |
+/// |---|---|---|
+/// | [`Receiver`] | a message, the orderly end or an error is there | [`try_recv`](Receiver::try_recv) |
+/// | [`FanIn`] | an event of any peer is there | [`try_next`](FanIn::try_next) |
+/// | [`Sender::until_acked`](crate::Sender::until_acked) | the message is acknowledged, or never will be | [`wait_acked`](crate::Sender::wait_acked), which returns at once |
+///
+/// Ends that always have something take turns, so that none is starved.
+///
+/// A waiting call polls nothing and needs no other thread: a message, an acknowledgement, an end or
+/// [`Node::close`](crate::Node::close) wakes it. Under [`Driver::Caller`](crate::Driver::Caller), one
+/// call in 64 that finds something at once also runs a turn, so that sessions move even then.
+///
+/// Tasks use the `select!` of their runtime, over [`recv_async`](Receiver::recv_async).
+///
+/// # Errors
+///
+/// There are none here. The call that takes what is there returns the end's error.
 #[derive(Debug, Default)]
 pub struct Select {
     several: Several,
 }
 
-/// What [`Select`] can wait for: receivers, those of two versions and of all peers included, and
-/// that a message [is acknowledged](crate::Sender::until_acked).
+/// An end that [`Select`] can wait for: a receiver (also of two versions), a fan-in, or the
+/// [acknowledgement of a message](crate::Sender::until_acked).
 pub trait Selectable: sealed::Sealed {}
 
 impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
@@ -94,19 +102,19 @@ mod sealed {
 }
 
 impl Select {
-    /// Begins its round with the first of them.
+    /// Makes a `Select` that begins its round with the first end.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits until one of `ends` has something, and gives its index. A receiver that has ended,
-    /// a fan-in whose node was closed and a message that is acknowledged have something for
-    /// ever: leave them out of the next call.
+    /// Waits until one of `ends` has something, and returns its index. A receiver that has ended, a
+    /// fan-in whose node was closed, and a message that is acknowledged have something for ever, so
+    /// leave them out of the next call.
     ///
-    /// A receiver whose peer has not opened its end is waited for without `open_timeout`; after
-    /// as long [an event](crate::Event::NotOpened) and the log name the channel, and what the
-    /// peer has opened instead.
+    /// A receiver whose peer has not opened its end is waited for without `open_timeout`. After
+    /// that time [an event](crate::Event::NotOpened) and the log name the channel, and the names
+    /// that the peer has opened instead.
     ///
     /// # Panics
     ///
@@ -118,7 +126,7 @@ impl Select {
             .expect("without a deadline no time is up")
     }
 
-    /// The same, waiting for up to `timeout`; `None` if nothing came.
+    /// Like [`ready`](Self::ready), for up to `timeout`; `None` if nothing came.
     ///
     /// # Panics
     ///
@@ -132,9 +140,10 @@ impl Select {
         self.wait(ends, Patience::at_most(timeout))
     }
 
-    /// The same without waiting. Under [`Driver::Caller`](crate::Driver::Caller) it runs a turn
-    /// when nothing is there. The peer is asked once for an acknowledgement that is looked for,
-    /// so a program that calls this again and again hears of it.
+    /// Like [`ready`](Self::ready), without waiting. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs a turn when no end has something. It asks
+    /// the peer once for an acknowledgement that it looks for, so a program that calls it again and
+    /// again hears of it.
     ///
     /// # Panics
     ///

@@ -16,32 +16,57 @@ use crate::{CloseReason, Reservation, SendError, WaitError, message::DefaultCode
 /// A message's place in its channel. The first is 1.
 pub type Sequence = u64;
 
-/// That a message is acknowledged, or never will be. See [`Sender::until_acked`].
+/// The condition that a message is acknowledged, or never will be; see [`Sender::until_acked`].
 #[derive(Clone, Copy, Debug)]
 pub struct UntilAcked<'a> {
     pub(crate) handle: &'a SendHandle,
     pub(crate) sequence: Sequence,
 }
 
-/// Sends messages of type `T`, encoded by `C`.
+/// Sends messages of type `T`, encoded by `C`, on one channel.
 ///
-/// Opening announces the end and does not wait for the peer to open its own: blocking
-/// calls do, each for up to the channel's `open_timeout`, until it has.
+/// ```
+/// use ibex::{Raw, Sender};
 ///
-/// A call that waits is woken by what it waits for, the end of the channel or of its
-/// session, and [`Node::close`](crate::Node::close) from another thread; nothing else
-/// cancels it.
+/// /// Sends all lines, and waits until the peer's program is done with them.
+/// fn send(lines: &[&str], mut log: Sender<[u8], Raw>) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut last = 0;
+///     for line in lines {
+///         last = log.send(line.as_bytes())?;
+///     }
+///     log.wait_acked(last)?;
+///     log.close()?;
+///     Ok(())
+/// }
+/// ```
 ///
-/// A sender is exclusive (`send` takes `&mut self`), so it costs no lock. To send from
-/// several threads, [`clone`](Clone::clone) it: from then on all clones take turns, and a
-/// sending call first waits for the clone that is building or waiting to send a message,
-/// within its own time-out; `try_` calls answer `Full` then.
+/// [`Peer::sender`](crate::Peer::sender) opens a sender, or [`Peer::channel`](crate::Peer::channel) with
+/// settings. Opening announces the end and does not wait. Calls that block wait until the peer has
+/// opened its receiver, each for up to the channel's
+/// [`open_timeout`](crate::ChannelBuilder::open_timeout).
+///
+/// | call | returns when |
+/// |---|---|
+/// | [`send`](Self::send) | the message is in the window; waits while the window is full |
+/// | [`try_send`](Self::try_send), [`send_timeout`](Self::send_timeout) | the same, without waiting or for a limited time |
+/// | [`reserve`](Self::reserve) | there is room, in which the message is built without a copy |
+/// | [`flush`](Self::flush) | the peer's engine holds everything that was sent |
+/// | [`wait_acked`](Self::wait_acked) | the peer's program has acknowledged a message and all before it |
+/// | [`close`](Self::close) | everything is delivered, and the channel has ended in order |
+///
+/// A waiting call is woken by what it waits for, by the end of the channel or its session, and by
+/// [`Node::close`](crate::Node::close) from another thread. Nothing else cancels it.
+///
+/// # Several threads
+///
+/// `send` takes `&mut self`, so a sender costs no lock. To send from several threads,
+/// [`clone`](Clone::clone) it:
 ///
 /// ```
 /// use std::thread;
-/// use ibex::{Raw, SendError, Sender};
+/// use ibex::{Raw, Sender};
 ///
-/// fn from_two_threads(mut bytes: Sender<[u8], Raw>) -> Result<(), SendError> {
+/// fn from_two_threads(mut bytes: Sender<[u8], Raw>) -> Result<(), Box<dyn std::error::Error>> {
 ///     let mut clone = bytes.clone();
 ///     let other = thread::spawn(move || clone.send(b"from there"));
 ///     bytes.send(b"from here")?;
@@ -50,22 +75,32 @@ pub struct UntilAcked<'a> {
 /// }   // the last clone goes: the channel ends in order
 /// ```
 ///
+/// From then on the clones take turns. A sending call first waits for a clone that is building a message
+/// or waits to send one, within its own time-out. Calls that begin with `try_` answer `Full` then.
+///
 /// # How the channel ends
 ///
-/// Dropping the last clone ends the channel in order: the receiver gets everything that
-/// was sent, then `None`. It does not wait: what is on its way stays so without the handle.
+/// | what happens | the receiver gets, after everything that was sent |
+/// |---|---|
+/// | the last clone is dropped, or [closed](Self::close) | `None`, the orderly end |
+/// | a clone is [aborted](Self::abort), or dropped by a panic | an error: there was to be more |
+/// | a panic drops the [`Node`](crate::Node) | the same error |
+/// | a clone is dropped by `?`, or with a cancelled task | `None` as well, because that looks like any other drop |
 ///
-/// If a panic dropped any of the clones, or one was [aborted](Self::abort), that end is an
-/// error: the receiver gets everything that was sent, and hears that it is not all that there
-/// was to be. So does the drop of a [`Node`](crate::Node) by a panic, for every sender of the
-/// node that is left. A drop by `?`, or of a task that was cancelled, looks like any other: call
-/// `abort` there, or have the receiver wait for a last message.
+/// Where the last row matters, call `abort` on the way out, or have the receiver expect a last message.
+/// Dropping a sender does not wait, and messages on their way are still delivered.
 ///
-/// What was sent is not taken back by any of this. On shared memory it lies with the peer
-/// already; elsewhere it is at most a window. What ends a channel before all is delivered is
-/// the receiver that is dropped there, and [`Node::close`](crate::Node::close) with a time of
-/// zero here, which ends all of the node's sessions and [reports](crate::CloseReport) what is
+/// A message that was sent cannot be taken back. Over shared memory the peer has it already; elsewhere
+/// at most a window is still on its way. Only two things end a channel before everything is delivered:
+/// the receiver is dropped at the peer, or [`Node::close`](crate::Node::close) is called here with a time
+/// of zero. That ends all of the node's sessions, and [reports](crate::CloseReport) which messages are
 /// not known to have arrived.
+///
+/// # Errors
+///
+/// An error of `send` means that the message was not sent. Errors that end the channel carry
+/// [counters](crate::Counts), which say how far it came; the page
+/// [`acknowledgement`](crate::guide::acknowledgement) says what to do with the rest.
 #[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: SendHandle,
@@ -74,7 +109,7 @@ pub struct Sender<T: ?Sized, C = DefaultCodec> {
 }
 
 impl<T: ?Sized, C> Sender<T, C> {
-    /// The handle as a sender of messages of type `T`.
+    /// Returns the handle as a sender of messages of type `T`.
     #[inline]
     pub(crate) fn of(handle: &mut SendHandle) -> &mut Self {
         // SAFETY: a sender is its handle and nothing else: it is transparent, and its other
@@ -94,20 +129,19 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Sends a message; waits while the channel's window is full or its other end is not
-    /// open yet.
+    /// Sends a message. Waits while the channel's window is full, or while the peer has not opened
+    /// its end.
     ///
-    /// Returning says that the message is published and will be delivered while both
-    /// processes and the session live; [`flush`](Self::flush) waits until the peer's
-    /// engine holds it, [`wait_acked`](Self::wait_acked) until its application is done
-    /// with it. Under `Driver::Caller` publishing transmits nothing by itself, see there.
+    /// When it returns, the message is published, and will be delivered while both processes and
+    /// the session live. [`flush`](Self::flush) waits until the peer's engine holds it,
+    /// [`wait_acked`](Self::wait_acked) until the peer's application is done with it. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) publishing alone transmits nothing.
     ///
-    /// A receiver that takes no more messages, or keeps all that it has, blocks this call for
-    /// as long as its process lives: ibex cannot tell it from a slow one. A program that must
-    /// not wait so long calls [`send_timeout`](Self::send_timeout). After 1 s without room the
-    /// node tells of it by [`Event::Stalled`](crate::Event::Stalled) in
-    /// [`Node::events`](crate::Node::events) and by a `tracing` warning; a program that
-    /// does not read the events and has no `tracing` subscriber waits in silence.
+    /// A receiver that takes no more messages, or keeps all that it has, blocks this call for as
+    /// long as its process lives, because ibex cannot tell it from a slow one. A program that must
+    /// not wait so long calls [`send_timeout`](Self::send_timeout). After 1 s without room the node
+    /// reports [`Event::Stalled`](crate::Event::Stalled) in [`Node::events`](crate::Node::events),
+    /// and a `tracing` warning. A program without either waits in silence.
     ///
     /// # Errors
     ///
@@ -163,7 +197,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .map_err(SendError::from)
     }
 
-    /// What puts a value into a slot.
+    /// Returns a closure that encodes a value into a slot.
     #[inline(always)]
     pub(crate) fn encoder(value: &T) -> impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> {
         move |slot| {
@@ -190,8 +224,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .map_err(SendError::from)
     }
 
-    /// Waits until the peer's engine holds everything that was sent. On shared memory
-    /// publishing is delivery, and this returns at once.
+    /// Waits until the peer's engine holds everything that was sent. Over shared memory publishing
+    /// is delivery, so it returns at once.
     ///
     /// # Errors
     ///
@@ -205,7 +239,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .map_err(WaitError::from)
     }
 
-    /// The same for up to `timeout`.
+    /// Like [`flush`](Self::flush), for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -216,9 +250,9 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .map_err(WaitError::from)
     }
 
-    /// Waits until the receiving application has acknowledged everything up to
-    /// `sequence`. `wait_acked(0)` returns at once; a sequence beyond the last that was
-    /// sent is waited for until a clone has sent it and it is acknowledged.
+    /// Waits until the receiving application has acknowledged everything up to `sequence`.
+    /// `wait_acked(0)` returns at once. A sequence that was not sent yet is waited for until a
+    /// clone has sent it and it is acknowledged.
     ///
     /// # Errors
     ///
@@ -231,7 +265,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         waited.map_err(WaitError::from)
     }
 
-    /// The same for up to `timeout`.
+    /// Like [`wait_acked`](Self::wait_acked), for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -245,8 +279,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         waited.map_err(WaitError::from)
     }
 
-    /// That message `sequence` is acknowledged, or never will be: for
-    /// [`Select`](crate::Select), which waits for the first of several.
+    /// Returns the condition that message `sequence` is acknowledged, or never will be.
+    /// [`Select`](crate::Select) waits for the first of several.
     ///
     /// ```
     /// use ibex::{Raw, Select, Sender, Sequence};
@@ -267,34 +301,35 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Everything up to here is acknowledged, as far as this end has heard.
+    /// Returns the sequence up to which everything is acknowledged, as far as this end has heard.
     #[must_use]
     pub fn acked(&self) -> Sequence {
         self.handle.counts().acknowledged
     }
 
-    /// Everything up to here was released by the receiver, as far as this end has heard.
+    /// Returns the sequence up to which the receiver has released everything, as far as this end
+    /// has heard.
     #[must_use]
     pub fn released(&self) -> Sequence {
         self.handle.counts().released
     }
 
-    /// All four counters, as far as this end has heard.
+    /// Returns all four counters, as far as this end has heard.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.handle.counts()
     }
 
-    /// The channel's name.
+    /// Returns the channel's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Delivers what was sent to the peer's engine, then ends this handle (the channel,
-    /// if it is the last).
+    /// Delivers everything that was sent to the peer's engine, then ends this handle. The last
+    /// handle ends the channel.
     ///
-    /// Dropping the handle ends it as well; this tells whether delivery was seen.
+    /// Dropping the handle ends it too; `close` also says whether everything was delivered.
     ///
     /// # Errors
     ///
@@ -304,13 +339,13 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         self.flush()
     }
 
-    /// Gives up: the channel does not end in order. Its receiver gets what was sent, and then
-    /// [`RecvErrorKind::Disconnected`](crate::RecvErrorKind::Disconnected) by
-    /// [`CloseReason::Aborted`](crate::CloseReason::Aborted), at once, or, where the sender has
-    /// clones, when the last of them goes. Other channels go on, and this one may be opened
-    /// again. It does not wait.
+    /// Breaks the channel off, so that it does not end in order. The receiver gets what was sent,
+    /// and then [`RecvErrorKind::Disconnected`](crate::RecvErrorKind::Disconnected) with
+    /// [`CloseReason::Aborted`](crate::CloseReason::Aborted). It gets the error at once or, if the
+    /// sender has clones, when the last of them goes. Other channels go on, and this one may be
+    /// opened again. `abort` does not wait.
     ///
-    /// A sender that a panic drops says the same by itself.
+    /// A panic that drops a sender has the same effect.
     ///
     /// ```
     /// use std::{error::Error, io::BufRead};
@@ -340,7 +375,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 }
 
 impl Sender<[u8], Raw> {
-    /// Reserves room for a message of `length` bytes, to be built in place; waits as
+    /// Reserves room for a message of `length` bytes, to be built in place. Waits as
     /// [`send`](Self::send) does.
     ///
     /// Dropping the reservation gives the room back. While it lives, clones of this
@@ -371,7 +406,7 @@ impl Sender<[u8], Raw> {
         Ok(Reservation::new(raw))
     }
 
-    /// The same if there is room now.
+    /// Like [`reserve`](Self::reserve), if there is room now.
     ///
     /// # Errors
     ///
@@ -385,7 +420,7 @@ impl Sender<[u8], Raw> {
         Ok(Reservation::new(raw))
     }
 
-    /// The same, waiting for room for up to `timeout`.
+    /// Like [`reserve`](Self::reserve), waiting for room for up to `timeout`.
     pub fn reserve_timeout(
         &mut self,
         length: usize,
@@ -401,7 +436,7 @@ impl Sender<[u8], Raw> {
 
 #[cfg(feature = "serde")]
 impl<T: WithLifetime> Sender<T, SerdeBorrowed> {
-    /// This sender for values that borrow for a shorter time than the channel lives.
+    /// Returns this sender for values that borrow for a shorter time than the channel lives.
     ///
     /// ```
     /// use std::io::Read;
@@ -442,8 +477,8 @@ impl<T: ?Sized, C> fmt::Debug for Sender<T, C> {
 }
 
 impl<T: ?Sized, C> Clone for Sender<T, C> {
-    /// Another handle for the same end. From now on every handle takes turns with the
-    /// others, also when there is one left.
+    /// Returns another handle of the same end. From now on the handles take turns, even when only
+    /// one is left.
     fn clone(&self) -> Self {
         Self {
             handle: self.handle.clone(),

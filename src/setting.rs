@@ -1,7 +1,7 @@
-//! A setting that is out of its range, as an error.
+//! Errors of settings that are out of their range, or exclude each other.
 //!
-//! One shape for nodes, channels and devices: which setting, what it was given, what it may
-//! be; and one for two settings that do not go together.
+//! Nodes, channels and devices share one shape: the setting, its value and its range. A second
+//! shape is for two settings that exclude each other.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -30,13 +30,13 @@ pub(crate) enum SettingValue {
     Count(u64),
     /// A number of bytes.
     Bytes(u64),
-    /// A time.
+    /// A duration.
     Time(Duration),
 }
 
-/// Two settings of a node that do not go together, each within its own range.
+/// Two settings of a node that exclude each other, each within its own range.
 ///
-/// Found when the node is made, since either may be set first.
+/// The conflict is found when the node is made, since either may be set first.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SettingConflict {
     /// The two, by the names of the builder's methods.
@@ -64,7 +64,7 @@ impl SettingError {
         Self::check(setting, value, range, SettingValue::Bytes)
     }
 
-    /// A `range` without an end says that any longer time will do.
+    /// Checks a time against a range; a range without an end allows any longer time.
     pub(crate) fn check_time(
         setting: &'static str,
         value: Duration,

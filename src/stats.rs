@@ -1,4 +1,4 @@
-//! What a node, its sessions and their channels counted: a snapshot, and a table of it.
+//! A snapshot of what a node, its sessions and their channels have counted, and a table of it.
 #![forbid(unsafe_code)]
 
 use std::{fmt, net::SocketAddr, time::Duration};
@@ -9,51 +9,57 @@ use ibex_transport::{
     session::SessionStats,
 };
 
-use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
+use crate::{
+    ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of,
+    security_stats::SecurityStats,
+};
 
-/// A snapshot of a node: [`Node::stats`](crate::Node::stats).
+/// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
-/// Its `Display` is a table; with the feature `serde` it can be serialized. Numbers are read
-/// one by one while the node goes on, so they may be of different age.
+/// Its `Display` is a table. With the feature `serde` it can be serialized. Numbers are read one by
+/// one while the node goes on, so they may differ in age.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeStats {
-    /// Its name, if [`NodeBuilder::name`](crate::NodeBuilder::name) gave it one.
+    /// The node's name, if [`NodeBuilder::name`](crate::NodeBuilder::name) gave it one.
     pub name: Option<String>,
-    /// Who the node is.
+    /// The node's identity.
     pub id: PeerId,
-    /// Where it listens.
+    /// The address that the node listens on.
     pub address: Option<SocketAddr>,
-    /// The driver that turns its engine.
+    /// The driver that turns the node's engines.
     pub driver: Driver,
-    /// Whether who sleeps pays for doorbells by `membarrier`; else everyone does by a fence,
-    /// because the kernel refuses that call.
+    /// True if sleeping readers pay for doorbells by `membarrier`. Otherwise every publisher pays
+    /// by a fence, because the kernel refuses that call.
     pub has_membarrier: bool,
-    /// Turns of its engines.
+    /// Handshakes that authenticate peers; none without
+    /// [`security`](crate::NodeBuilder#method.security).
+    pub security: Option<SecurityStats>,
+    /// Turns that all engines have run.
     pub turns: u64,
-    /// What each of its engines counted.
+    /// Counts of each engine.
     pub engines: Vec<EngineStats>,
-    /// Its sessions by engine, the oldest first, but for those that are over and forgotten.
+    /// The node's sessions by engine, the oldest first, without those that are over and forgotten.
     pub sessions: Vec<NodeSession>,
 }
 
-/// An engine in a [`NodeStats`]: see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+/// An engine in a [`NodeStats`]; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Its turns.
+    /// Turns that the engine has run.
     pub turns: u64,
-    /// Sessions that it has.
+    /// Sessions on the engine.
     pub sessions: usize,
-    /// Messages that their channels sent.
+    /// Messages that its channels have sent.
     pub sent: u64,
-    /// Messages that their channels received.
+    /// Messages that its channels have received.
     pub received: u64,
-    /// Bytes that their wires carried out.
+    /// Bytes that its wires have sent.
     pub bytes_sent: u64,
-    /// Bytes that their wires carried in.
+    /// Bytes that its wires have received.
     pub bytes_received: u64,
 }
 
@@ -62,35 +68,35 @@ pub struct EngineStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeSession {
-    /// Who the peer is.
+    /// The peer's identity.
     pub peer: PeerId,
-    /// The engine that turns it: its place in [`NodeStats::engines`].
+    /// The engine that turns the session, as an index of [`NodeStats::engines`].
     pub engine: usize,
-    /// Its address.
+    /// The peer's address.
     pub address: SocketAddr,
-    /// What the session's data goes over.
+    /// The fabric of the session's data.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
-    /// How its completions are polled, and why so (verbs).
+    /// The way in which the session's completions are polled, and the reason (verbs).
     pub completion_polling: Option<String>,
-    /// Whether it has a connection, waits for one, or has ended.
+    /// The state of the session: connected, waiting for a connection, or ended.
     pub state: SessionState,
-    /// What it counted.
+    /// Counts of the session.
     pub counters: SessionStats,
-    /// Its channels, as far as this node has opened them.
+    /// The session's channels, as far as this node has opened them.
     pub channels: Vec<ChannelStats>,
 }
 
-/// Where a session is in its life: see [`Node`](crate::Node#when-a-connection-breaks).
+/// The state of a session; see [`Node`](crate::Node#when-a-connection-breaks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum SessionState {
-    /// It has a connection.
+    /// The session has a connection.
     Up,
-    /// It has lost that and waits for another.
+    /// The session has lost its connection and waits for another.
     Suspended,
-    /// It has ended.
+    /// The session has ended.
     Gone,
 }
 
@@ -101,6 +107,7 @@ impl NodeStats {
         address: Option<SocketAddr>,
         driver: Driver,
         has_membarrier: bool,
+        security: Option<SecurityStats>,
         counts: Vec<EngineCounts>,
     ) -> Self {
         let (mut engines, mut sessions) = (Vec::new(), Vec::new());
@@ -115,6 +122,7 @@ impl NodeStats {
             address,
             driver,
             has_membarrier,
+            security,
             turns: engines.iter().map(|engine| engine.turns).sum(),
             engines,
             sessions,
@@ -182,6 +190,9 @@ impl fmt::Display for NodeStats {
             self.sessions.len(),
             self.turns
         )?;
+        if let Some(security) = &self.security {
+            writeln!(f, "  security: {security}")?;
+        }
         if self.engines.len() > 1 {
             for (number, engine) in self.engines.iter().enumerate() {
                 writeln!(f, "  engine {number}: {engine}")?;
@@ -291,7 +302,7 @@ impl fmt::Display for NodeSession {
     }
 }
 
-/// The counts of a session by their names, those of the wire first.
+/// Returns the counts of a session by their names, those of the wire first.
 fn numbers(counters: &SessionStats) -> [(&'static str, u64); 36] {
     let &SessionStats {
         frames_sent,
@@ -377,7 +388,7 @@ fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok
     serializer.serialize_str(fabric.name())
 }
 
-/// To the microsecond.
+/// Rounds a time to a microsecond.
 pub(crate) fn rounded(time: Duration) -> Duration {
     Duration::from_micros(time.as_micros() as u64)
 }

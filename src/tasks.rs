@@ -18,7 +18,7 @@ use tokio::{
 
 /// Starts the tasks in the runtime of `handle`, whose reactor watches the engines' epoll sets.
 ///
-/// A node that loses them, because their runtime is shut down, is closed, waiting for up to
+/// A node that loses its tasks, because their runtime is shut down, is closed, waiting for up to
 /// `linger`.
 ///
 /// # Errors
@@ -100,8 +100,8 @@ impl Drop for Driving {
     }
 }
 
-/// Most steps in one poll. Most often the second finds nothing and parks: a task that yields instead has
-/// a multi-thread runtime wake another of its threads.
+/// Limit of the steps in one poll. Usually the second step finds nothing and parks. A task that
+/// yields instead makes a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
 
 /// An engine's epoll set, which the reactor watches.

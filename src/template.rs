@@ -1,12 +1,13 @@
-//! What the channels with several peers are opened with.
+//! Settings of channels with several peers.
 
 use std::{sync::Arc, time::Duration};
 
-use ibex_transport::session::{Interface, SessionShared};
+use ibex_transport::node::SessionShared;
+use ibex_transport::session::Interface;
 
 use crate::{ChannelBuilder, Node, Peer, channel_defaults::ChannelDefaults, setting::SettingError};
 
-/// One name and the same settings for the channel with each of several peers.
+/// A name and settings, from which the channel with each of several peers is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelTemplate {
     name: String,
@@ -32,7 +33,7 @@ impl ChannelTemplate {
         }
     }
 
-    /// Its errors are told in the words of this interface.
+    /// Has errors speak of this interface.
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
         self.interface = interface;
         self
@@ -78,7 +79,7 @@ impl ChannelTemplate {
         self.defaults.open_timeout
     }
 
-    /// The same, if every setting is in its range.
+    /// Returns the template if every setting is in its range.
     pub(crate) fn checked(mut self) -> Result<Self, SettingError> {
         match self.refused.take() {
             Some(refused) => Err(refused),

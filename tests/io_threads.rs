@@ -14,8 +14,8 @@ use std::{
 
 use cable::Cable;
 use ibex::{
-    Driver, Fabric, FanInEvent, ListenErrorKind, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
-    Select, Sender,
+    ConnectErrorKind, ConnectOptions, Driver, Fabric, FanInEvent, ListenErrorKind, Node,
+    NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
 };
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
@@ -214,19 +214,23 @@ fn a_fan_in_spans_engines() {
     }
 }
 
+/// Both ends close in the same call, so neither can ask the other for what has arrived.
 #[test]
-fn a_node_of_several_engines_connects_to_itself_and_closes() {
-    for fabric in FABRICS {
-        let node = builder(fabric, 2).listen("127.0.0.1:0");
+fn a_node_that_is_connected_to_itself_closes_and_nothing_is_missing() {
+    for (fabric, engines) in FABRICS.into_iter().flat_map(|it| [(it, 1), (it, 2)]) {
+        let node = builder(fabric, engines).listen("127.0.0.1:0");
         let node = node.build().expect("a node");
         let address = node.local_addr().expect("it listens");
         let there = node.connect(address).expect("a session");
         let here = node.accept_timeout(LONG).expect("a session");
-        assert_ne!(here.engine(), there.engine(), "the least loaded has it");
-        let (mut sender, mut receiver) = channel(&there, &here, "loop");
-        sender.send(&7).expect("sent");
-        assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 7);
-        sender.close().expect("delivered");
+        if engines > 1 {
+            assert_ne!(here.engine(), there.engine(), "the least loaded has it");
+        }
+        let mut channels = ["one", "two"].map(|name| channel(&there, &here, name));
+        for (sender, receiver) in &mut channels {
+            sender.send(&7).expect("sent");
+            assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 7);
+        }
         let report = node.close(LONG);
         assert!(report.undelivered.is_empty(), "{fabric:?}: {report}");
         assert!(here.is_gone() && there.is_gone());
@@ -272,6 +276,50 @@ fn a_session_goes_on_over_another_connection_on_the_engine_that_it_has() {
     assert_eq!((engines(&dialed), engines(&accepted)), before);
 }
 
+#[test]
+fn the_program_places_sessions_at_both_ends() {
+    for fabric in FABRICS {
+        let server = builder(fabric, 3).place_accepted(|_, address| {
+            assert!(address.ip().is_loopback());
+            Some(2)
+        });
+        let server = server.listen("127.0.0.1:0").build().expect("a node");
+        let client = builder(fabric, 2).build().expect("a node");
+        let address = server.local_addr().expect("it listens");
+        for wanted in [1, 1, 0] {
+            let options = ConnectOptions::new().engine(wanted);
+            let there = client.connect_with(address, options);
+            let there = there.expect("a session");
+            let here = server.accept_timeout(LONG).expect("a session");
+            assert_eq!((there.engine(), here.engine()), (wanted, 2));
+            let (mut sender, mut receiver) = channel(&there, &here, "placed");
+            sender.send(&3).expect("sent");
+            assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 3);
+        }
+        let beyond = client.connect_with(address, ConnectOptions::new().engine(2));
+        let refused = beyond.expect_err("there are two");
+        assert_eq!(refused.kind(), ConnectErrorKind::NoSuchEngine);
+        let says = "is to be on engine 2, and this node has 2, numbered from 0";
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+}
+
+/// A wish that cannot be had is none.
+#[test]
+fn an_engine_that_no_node_has_leaves_the_choice_to_the_node() {
+    for fabric in FABRICS {
+        let server = builder(fabric, 2).place_accepted(|_, _| Some(usize::MAX));
+        let server = server.listen("127.0.0.1:0").build().expect("a node");
+        let client = builder(fabric, 1).build().expect("a node");
+        let address = server.local_addr().expect("it listens");
+        let dialed = [(); 2].map(|()| client.connect(address).expect("a session"));
+        let accepted = [(); 2].map(|()| server.accept_timeout(LONG).expect("a session"));
+        let engines: BTreeSet<_> = accepted.iter().map(Peer::engine).collect();
+        assert_eq!(engines.len(), 2);
+        assert!(dialed.iter().all(|peer| peer.engine() == 0));
+    }
+}
+
 /// The last engines of a node close with their sessions, whichever end first.
 #[test]
 fn a_node_closes_with_sessions_on_every_engine() {
@@ -299,7 +347,10 @@ fn tasks_drive_each_engine() {
             let address = server.local_addr().expect("it listens");
             let mut ends = Vec::new();
             for at in 0..4 {
-                let there = client.connect_async(address).await.expect("a session");
+                let options = ConnectOptions::new().engine(at % 2);
+                let there = client.connect_async_with(address, options).await;
+                let there = there.expect("a session");
+                assert_eq!(there.engine(), at % 2);
                 let here = server.accept_async().await.expect("a session");
                 ends.push(channel(&there, &here, &format!("at{at}")));
             }

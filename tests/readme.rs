@@ -1,11 +1,12 @@
-//! The README's code is that of examples, which run: the first block is the program that
-//! `cargo run --example quickstart` runs, in the order message, primary, replica; the second is
-//! a part of the newer of the two releases in `rolling_upgrade`. The parts stand between
-//! markers. Before them a block has what it uses: as they are shown, both are compiled with
-//! this crate's documentation.
+//! The programs of the documentation are parts of examples, which run. The README shows the
+//! program that `cargo run --example quickstart` runs, in the order message, primary, replica.
+//! The guide's page on updates shows a part of the newer of the two releases in `rolling_upgrade`.
+//! In the examples the parts stand between markers. The blocks begin with the imports that they
+//! use, and both are compiled with this crate's documentation.
 #![forbid(unsafe_code)]
 
 const README: &str = include_str!("../README.md");
+const UPDATING: &str = include_str!("../src/guide/updating.md");
 const QUICKSTART: &str = include_str!("../examples/quickstart/main.rs");
 const NEW_RELEASE: &str = include_str!("../examples/rolling_upgrade/new.rs");
 
@@ -16,34 +17,32 @@ fn the_readme_shows_the_quickstart() {
         .flat_map(|name| part(QUICKSTART, name))
         .collect();
     assert!(
-        shown()[0].ends_with(&expected),
+        shown(README).ends_with(&expected),
         "README.md and examples/quickstart/main.rs differ"
     );
 }
 
 #[test]
-fn the_readme_shows_an_update() {
+fn the_guide_shows_an_update() {
     let expected: Vec<String> = ["types", "versions"]
         .into_iter()
         .flat_map(|name| part(NEW_RELEASE, name))
         .collect();
     assert!(
-        shown()[1].ends_with(&expected),
-        "README.md and examples/rolling_upgrade/new.rs differ"
+        shown(UPDATING).ends_with(&expected),
+        "src/guide/updating.md and examples/rolling_upgrade/new.rs differ"
     );
 }
 
-/// The lines of the README's two Rust blocks, without indentation and empty lines.
-fn shown() -> [Vec<String>; 2] {
-    let blocks = README.split("```rust\n").skip(1).map(|block| {
-        let (block, _) = block.split_once("\n```").expect("the block ends");
-        bare(block.lines())
-    });
-    let blocks: Vec<_> = blocks.collect();
-    blocks.try_into().expect("the README has two Rust blocks")
+/// Returns the lines of a page's only Rust block, without indentation and empty lines.
+fn shown(page: &str) -> Vec<String> {
+    let (_, block) = page.split_once("```rust\n").expect("there is a Rust block");
+    let (block, rest) = block.split_once("\n```").expect("the block ends");
+    assert!(!rest.contains("```rust"), "a page has one Rust block");
+    bare(block.lines())
 }
 
-/// The lines between an example's two markers of this name.
+/// Returns the lines between an example's two markers of this name.
 fn part(example: &str, name: &str) -> Vec<String> {
     let marker = format!("// [{name}]");
     let mut marks = example

@@ -69,8 +69,13 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
         .filter(|row| row.name.contains(filter));
     let streams: Vec<_> = streams.collect();
     let has_many_pairs = MANY_PAIRS.contains(filter);
+    let of_engines = many_pairs::ENGINE_ROWS
+        .into_iter()
+        .filter(|row| row.name.contains(filter));
+    let of_engines: Vec<_> = of_engines.collect();
     let has_many_sessions = MANY_SESSIONS.contains(filter);
-    if rows.is_empty() && streams.is_empty() && !has_many_pairs && !has_many_sessions {
+    let has_others = has_many_pairs || has_many_sessions || !of_engines.is_empty();
+    if rows.is_empty() && streams.is_empty() && !has_others {
         return Err(no_such_row(filter));
     }
     let cores = cores::choose(None)?;
@@ -81,8 +86,10 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
     table.note("stream: payload rate, a higher ratio is better (^)");
     table.print_heading();
     let port = VerbsPort::choose();
-    let is_possible =
-        port.is_ok() || has_many_pairs || rows.iter().any(|row| row.fabric != FabricName::Verbs);
+    let is_possible = port.is_ok()
+        || has_many_pairs
+        || !of_engines.is_empty()
+        || rows.iter().any(|row| row.fabric != FabricName::Verbs);
     for row in rows {
         let run = match (row.fabric, &port) {
             (FabricName::Verbs, Err(reason)) => {
@@ -128,6 +135,9 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
     if has_many_pairs {
         many_pairs::throughput(MANY_PAIRS, table, cores)?;
     }
+    for row in of_engines {
+        row.measure(table, cores)?;
+    }
     if has_many_sessions {
         match &port {
             #[cfg(feature = "verbs")]
@@ -148,7 +158,8 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
 fn no_such_row(filter: &str) -> Error {
     let rows = ROWS.iter().map(BenchRow::name);
     let streams = verbs_streams::ROWS.iter().map(|row| row.name);
-    let others = streams.chain([MANY_PAIRS, MANY_SESSIONS]);
+    let of_engines = many_pairs::ENGINE_ROWS.iter().map(|row| row.name);
+    let others = streams.chain(of_engines).chain([MANY_PAIRS, MANY_SESSIONS]);
     let names: Vec<_> = rows.chain(others.map(str::to_owned)).collect();
     let names = names.join("\n  ");
     Error::subject(format!(
@@ -225,16 +236,10 @@ impl BenchRow {
         driver: DriverName,
         cores: Cores,
     ) -> Result<(Figures, Costs), Error> {
-        let setup = Setup {
-            protection: None,
-            driver,
-            fabric: Some(self.fabric),
-            trusts: true,
-            sleeps: false,
-        };
+        let setup = Setup::new(driver, Some(self.fabric));
         let order = Order::checked(self.job(), CODEC);
         session::with_peer(cores, setup, |peer| {
-            session::measure_with_costs(peer, cores[0], order)
+            session::measure_on(peer, &cores[..1], order)
         })
     }
 

@@ -7,6 +7,7 @@ use std::{sync::Barrier, thread};
 use crate::{
     measurement::{
         channels::CodecName,
+        pairs,
         session::{self, DriverName, FabricName, Order, Setup},
     },
     table::{Line, Table, Unit},
@@ -24,13 +25,7 @@ pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), E
     for _ in 0..ROUNDS {
         let sockets = at_once(cores, |cores| Limit::BlockingTcp.measure(cores, JOB))?;
         let ibex = at_once(cores, |cores| {
-            let setup = Setup {
-                protection: None,
-                driver: DriverName::Threads,
-                fabric: Some(FabricName::Tcp),
-                trusts: true,
-                sleeps: false,
-            };
+            let setup = Setup::new(DriverName::Threads, Some(FabricName::Tcp));
             let order = Order::checked(JOB, CodecName::Raw);
             session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order))
         })?;
@@ -41,6 +36,60 @@ pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), E
         table.print(&Line { aim, ..line });
     }
     Ok(())
+}
+
+/// The row of eight sessions between two nodes with two engines, beside nodes with one.
+#[derive(Clone, Copy)]
+pub(crate) struct EngineRow {
+    pub(crate) name: &'static str,
+    fabric: FabricName,
+}
+
+pub(crate) const ENGINE_ROWS: [EngineRow; 2] = [
+    EngineRow {
+        name: "tcp 8 sessions 64 B 2 engines (1 engine)",
+        fabric: FabricName::Tcp,
+    },
+    EngineRow {
+        name: "shm 8 sessions 64 B 2 engines (1 engine)",
+        fabric: FabricName::Shm,
+    },
+];
+
+impl EngineRow {
+    /// Measures and prints the line.
+    pub(crate) fn measure(self, table: Table, cores: Cores) -> Result<(), Error> {
+        let mut rounds = Vec::new();
+        let mut fairness = 1.0_f64;
+        for _ in 0..ROUNDS {
+            let mut round = [0.0; 2];
+            for (rate, io_threads) in round.iter_mut().zip([1, 2]) {
+                let setup = Setup {
+                    sessions: PAIRS,
+                    io_threads,
+                    ..Setup::new(DriverName::Threads, Some(self.fabric))
+                };
+                let order = Order::checked(JOB, CodecName::Raw);
+                let figures = session::with_sessions(cores, setup, |peers| {
+                    pairs::measure(peers, cores, order)
+                })?;
+                let rates = figures.iter().map(Figures::messages_per_second);
+                *rate = rates.clone().sum();
+                if io_threads > 1 {
+                    let slowest = rates.clone().fold(f64::INFINITY, f64::min);
+                    fairness = fairness.max(rates.fold(0.0, f64::max) / slowest);
+                }
+            }
+            rounds.push(round);
+        }
+        if let Some(line) = Line::of(self.name, (Unit::MessagesPerSecond, Mode::Stream), rounds) {
+            table.print(&line);
+        }
+        table.note(format_args!(
+            "  of two engines' sessions the fastest had up to {fairness:.2} times as much as the slowest"
+        ));
+        Ok(())
+    }
 }
 
 /// Round trips in a second of all pairs together, of which every other one has its ends the

@@ -189,11 +189,9 @@ impl StreamRow {
     /// Messages per second, and what they cost.
     fn by_ibex(&self, way: &Way, cores: Cores) -> Result<(f64, Costs), Error> {
         let setup = Setup {
-            protection: None,
-            driver: DriverName::Caller,
-            fabric: Some(FabricName::Verbs),
             trusts: way.trusts,
             sleeps: way.sleeps,
+            ..Setup::new(DriverName::Caller, Some(FabricName::Verbs))
         };
         let order = Order {
             job: self.job(way),
@@ -201,7 +199,7 @@ impl StreamRow {
             care: way.care,
         };
         let (figures, costs) = session::with_peer(cores, setup, |peer| {
-            session::measure_with_costs(peer, cores[0], order)
+            session::measure_on(peer, &cores[..1], order)
         })?;
         match &figures.tally.first_fault {
             Some(fault) => Err(Error::subject(format!("data check failed: {fault}"))),

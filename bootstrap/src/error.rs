@@ -1,8 +1,8 @@
-//! What can go wrong while two nodes meet, as diagnoses: who, in which step,
-//! what was seen, what follows, what to do.
+//! Errors of the meeting of two nodes, as diagnoses: the peer, the step, the finding, its
+//! consequence, and what to do.
 //!
-//! A text has its cause in it, so `source()` does not give that once more: a field that would
-//! be taken for the source by its name is written `r#source`.
+//! The text includes the cause, so `source()` does not return it again. A field whose name would
+//! make it the source is written `r#source`.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -29,7 +29,7 @@ pub enum HandshakeError {
         guess(seen)
     )]
     NotIbex {
-        /// Its first bytes, escaped.
+        /// The first bytes that came, escaped.
         seen: String,
     },
     /// No version is common to both ends.
@@ -38,7 +38,7 @@ pub enum HandshakeError {
          update the older of the two"
     )]
     Version {
-        /// This end's versions.
+        /// The versions that this end speaks.
         ours: VersionRange,
         /// The peer's.
         theirs: VersionRange,
@@ -49,24 +49,24 @@ pub enum HandshakeError {
          configure the same on both"
     )]
     Security {
-        /// This end's mode.
+        /// The security mode of this end.
         ours: SecurityMode,
         /// The peer's.
         theirs: SecurityMode,
     },
-    /// One of the two ends is not taken for whom it has to be.
+    /// One end did not accept the other's proof of its identity.
     #[error("{0}; the connection was given up")]
     Authentication(#[from] AuthenticationError),
     /// TLS could not go on.
     #[error("{problem}, before {step}; the connection was given up")]
     Tls {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
-        /// What ended it.
+        /// The error of TLS.
         problem: TlsError,
     },
-    /// The other end is this node itself. Among authenticated nodes, somebody may have passed a
-    /// node's connection back to it.
+    /// The other end is this node itself. Among authenticated nodes, a third party may have passed
+    /// a node's connection back to it.
     #[error(
         "the node there is this node itself; an authenticated node has no session with itself: \
          check the address, and use a channel of the standard library within one process"
@@ -79,7 +79,7 @@ pub enum HandshakeError {
         rounded(waited)
     )]
     Silent {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
         /// Since the handshake began.
         waited: Duration,
@@ -91,7 +91,7 @@ pub enum HandshakeError {
         rounded(waited)
     )]
     Slow {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
         /// Since the handshake began.
         waited: Duration,
@@ -102,7 +102,7 @@ pub enum HandshakeError {
         detail.as_ref().map(|detail| format!(" ({detail})")).unwrap_or_default()
     )]
     Closed {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
         /// The error of the socket; `None` for an orderly end of the stream.
         detail: Option<String>,
@@ -110,9 +110,9 @@ pub enum HandshakeError {
     /// The peer sent bytes that are no message.
     #[error("the peer broke the protocol before {step}: {problem}; the connection was given up")]
     Malformed {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
-        /// What is wrong with the bytes.
+        /// The error in the bytes.
         problem: MessageError,
     },
     /// Bytes of the handshake changed, went missing or were doubled on their way.
@@ -133,21 +133,21 @@ pub enum HandshakeError {
          the connection was given up"
     )]
     OutOfTurn {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
-        /// What came.
+        /// The kind of message that came.
         kind: MessageKind,
     },
     /// The two nodes' fabrics and policies do not go together.
     #[error(transparent)]
     Fabric(#[from] FabricConflict),
-    /// One of the ends has as many sessions as it may have.
+    /// An end has as many sessions as its limit allows.
     #[error(
         "the {end} has {limit} that its {} allows; end one, or raise that limit there",
         limit.setting()
     )]
     TooManySessions {
-        /// Whose limit it is.
+        /// The end that has the limit.
         end: End,
         /// Which, and how many it allows.
         limit: SessionLimit,
@@ -167,7 +167,7 @@ pub enum HandshakeError {
         /// Over which, and why not.
         why: Text,
     },
-    /// Where the peer of a session was, there is another node, or another run of it.
+    /// The address of the session's peer now belongs to another node, or to another run of it.
     #[error(
         "the node there is {identity} in run {incarnation:016x}, which is not the one that has \
          the session"
@@ -181,9 +181,9 @@ pub enum HandshakeError {
     /// The peer gave up and said why.
     #[error("the peer refused before {step}: {reason}")]
     Refused {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
-        /// Its words.
+        /// The peer's words.
         reason: Text,
     },
 }
@@ -214,7 +214,7 @@ pub enum Garbling {
 
 impl HandshakeError {
     /// Returns whether bytes that changed, went missing or were doubled on their way may have led
-    /// to this error. If not, the checksums show that both ends heard what the other said.
+    /// to this error. If not, the checksums show that both ends heard each other correctly.
     pub(crate) fn may_be_garbling(&self) -> bool {
         match self {
             HandshakeError::Garbled { .. }
@@ -264,9 +264,9 @@ pub enum DialError {
     /// The address cannot be read as `host:port`.
     #[error("\"{address}\" is not an address ({source}); give host:port, such as replica:7000")]
     InvalidAddress {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
-        /// What the resolver said.
+        /// The resolver's error.
         r#source: io::Error,
     },
     /// The host name was not found in all the time given.
@@ -276,16 +276,16 @@ pub enum DialError {
         rounded(waited)
     )]
     Unresolved {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
         /// Time spent.
         waited: Duration,
         /// How often it was tried.
         attempts: u32,
-        /// What the resolver said last.
+        /// The resolver's last error.
         r#source: io::Error,
     },
-    /// The host was there in all the time given, and nobody listened on the port: the last
+    /// The host was there in all the time given, but no process listened on the port: the last
     /// attempt was refused at each address.
     #[error(
         "{address}: nobody listens there, connections were refused for {:?} ({attempts} attempts; \
@@ -293,7 +293,7 @@ pub enum DialError {
         rounded(waited)
     )]
     Refused {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
         /// Time spent.
         waited: Duration,
@@ -302,14 +302,14 @@ pub enum DialError {
         /// The last attempt and its result.
         last: String,
     },
-    /// Nobody answered in all the time given.
+    /// No one answered in all the time given.
     #[error(
         "{address}: nobody answered for {:?} ({attempts} attempts; the last: {last}); \
          start the peer, or check the address and the firewall",
         rounded(waited)
     )]
     Nobody {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
         /// Time spent.
         waited: Duration,
@@ -318,14 +318,14 @@ pub enum DialError {
         /// The last attempt and its result.
         last: String,
     },
-    /// Somebody answered, and the conversation failed.
+    /// A host answered, and the conversation failed.
     #[error("{address}{}: {source}", elsewhere(address, *peer))]
     Handshake {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
-        /// Who answered.
+        /// The address that answered.
         peer: SocketAddr,
-        /// What went wrong.
+        /// The handshake's error.
         r#source: HandshakeError,
     },
     /// The caller asked to stop.
@@ -334,7 +334,7 @@ pub enum DialError {
         rounded(waited)
     )]
     Cancelled {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
         /// Time spent.
         waited: Duration,
@@ -345,9 +345,9 @@ pub enum DialError {
         shortage_step(source)
     )]
     Environment {
-        /// As it was given.
+        /// The address as the caller gave it.
         address: String,
-        /// What failed.
+        /// The step that failed.
         action: &'static str,
         /// The system's error.
         r#source: io::Error,
@@ -358,18 +358,18 @@ pub enum DialError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
-    /// Nobody answers, or nobody in time: it is worth another try.
+    /// No answer came, or none in time; another attempt may succeed.
     #[error("{address}: the peer does not answer: {why}")]
     NotYet {
-        /// Where it was.
+        /// The address that was tried.
         address: SocketAddr,
-        /// What was met instead.
+        /// The finding at that address.
         why: String,
     },
     /// The peer does not go on with the session.
     #[error("{address}: the session is not resumed: {refusal}")]
     Refused {
-        /// Where it is.
+        /// The peer's address.
         address: SocketAddr,
         /// Why.
         refusal: ResumeRefusal,
@@ -377,7 +377,7 @@ pub enum ResumeError {
     /// The peer has been restarted, so the run that had the session is gone.
     #[error("{address}: the peer was restarted; the session ended with the run before")]
     Restarted {
-        /// Where it is.
+        /// The peer's address.
         address: SocketAddr,
         /// The run that is there now.
         incarnation: Incarnation,
@@ -385,23 +385,23 @@ pub enum ResumeError {
     /// Another node is where the peer was. That one may be back.
     #[error("{address}: another node, {identity}, answers where the peer was")]
     OtherNode {
-        /// Where the peer was.
+        /// The address where the peer was.
         address: SocketAddr,
-        /// Who is there now.
+        /// The node that is there now.
         identity: NodeIdentity,
     },
-    /// Somebody answered, and the conversation failed.
+    /// A host answered, and the conversation failed.
     #[error("{address}: {source}")]
     Handshake {
-        /// Who answered.
+        /// The address that answered.
         address: SocketAddr,
-        /// What went wrong.
+        /// The handshake's error.
         r#source: HandshakeError,
     },
     /// The caller asked to stop.
     #[error("{address}: resuming was cancelled, as this node is closing")]
     Cancelled {
-        /// Where the peer was.
+        /// The address where the peer was.
         address: SocketAddr,
     },
     /// This machine could not do its part.
@@ -410,9 +410,9 @@ pub enum ResumeError {
         shortage_step(source)
     )]
     Environment {
-        /// Where the peer was.
+        /// The address where the peer was.
         address: SocketAddr,
-        /// What failed.
+        /// The step that failed.
         action: &'static str,
         /// The system's error.
         r#source: io::Error,
@@ -420,7 +420,7 @@ pub enum ResumeError {
 }
 
 impl ResumeError {
-    /// Whether the session has ended at the peer, so that no further attempt can succeed.
+    /// Returns whether the session has ended at the peer, so that no further attempt can succeed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(
@@ -445,13 +445,13 @@ impl ResumeError {
 pub struct ListenError {
     /// Where.
     pub address: SocketAddr,
-    /// The system call, by what it was for.
+    /// The purpose of the system call that failed.
     pub action: &'static str,
     /// The system's error.
     pub r#source: io::Error,
 }
 
-/// One incoming connection that came to nothing.
+/// An incoming connection that became no session.
 #[derive(Debug, thiserror::Error)]
 #[error("incoming connection{}: {problem}", address.map(|a| format!(" from {a}")).unwrap_or_default())]
 #[non_exhaustive]
@@ -469,13 +469,13 @@ pub enum Problem {
     /// The conversation failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// It was dropped in favour of a newer one.
+    /// The handshake was dropped in favour of a newer one.
     #[error(
         "dropped while waiting for {step}: {max_pending} handshakes were pending, \
          and this was the oldest of the least advanced"
     )]
     Crowded {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
         /// The limit that was reached.
         max_pending: usize,
@@ -483,14 +483,15 @@ pub enum Problem {
     /// This machine could not do its part.
     #[error("this process could not {action}: {source}{}", shortage_step(source))]
     Environment {
-        /// What failed.
+        /// The step that failed.
         action: &'static str,
         /// The system's error.
         r#source: io::Error,
     },
 }
 
-/// Where a name led to; nothing, where the address itself was given.
+/// Returns the address that a name led to, or an empty text where the caller gave the address
+/// itself.
 fn elsewhere(given: &str, peer: SocketAddr) -> String {
     let peer = peer.to_string();
     match given == peer {
@@ -499,8 +500,8 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
     }
 }
 
-/// Returns whether the start of a stream may be the magic with a byte changed, missing or
-/// doubled: a part of it is left, or too little has come to tell.
+/// Returns whether the start of a stream may be the magic with a byte changed, missing or doubled:
+/// a part of it is left, or too little has come to tell.
 fn is_nearly_magic(seen: &str) -> bool {
     let parts = ["ibex", "\\r\\n\\x1a"];
     let is_short = seen.len() < 8;
@@ -521,7 +522,7 @@ fn guess(seen: &str) -> &'static str {
 }
 
 impl ListenError {
-    /// What to do about the system's error.
+    /// Returns advice on a system error.
     #[must_use]
     pub fn next_step(source: &io::Error) -> &'static str {
         match source.kind() {
@@ -530,7 +531,7 @@ impl ListenError {
             }
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
-            // What the kernel refuses has a number; this was never an address.
+            // An error of the kernel has a number. Without one, the text was never an address.
             io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => {
                 "give host:port, such as 127.0.0.1:7000"
             }
@@ -540,7 +541,7 @@ impl ListenError {
     }
 }
 
-/// What to do about the system's error behind its text, where this process lacks something.
+/// Returns advice to append to a system error's text, if this process lacks something.
 #[must_use]
 pub fn shortage_step(source: &io::Error) -> String {
     match is_short_of_descriptors(source) {

@@ -1,5 +1,4 @@
-//! What a finished handshake leaves behind: one connection, and what both ends
-//! now know of each other.
+//! The result of a finished handshake: one connection, and what both ends now know of each other.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,50 +16,48 @@ use crate::places::Place;
 use crate::unix_sockets::UnixSockets;
 use crate::verbs::VerbsPair;
 
-/// One finished handshake.
+/// A finished handshake.
 pub struct Established {
     // The wire.
     /// The session's control connection: non-blocking, `TCP_NODELAY` and
     /// keepalive set, everything of the handshake read and written.
     pub stream: TcpStream,
-    /// What the peer sent behind its *Ready* and was read along with it: the
-    /// first bytes of the session, to be taken before any from `stream`.
+    /// Bytes that were read behind the peer's *Ready*: the first of the session, to be taken before
+    /// any from `stream`.
     pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
-    /// sealed.
+    /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
+    /// is then sealed.
     pub tls: Option<Box<Tls>>,
-    /// For shm: sockets to the same peer, over which descriptors can be passed, and each end
-    /// be woken. The token was presented at both and accepted, and the kernel vouches that
-    /// both ends run as one user.
+    /// For shm: sockets to the same peer, one that passes descriptors and one that wakes. The token
+    /// was presented at both and accepted, and the kernel vouches that both ends run as one user.
     pub unix: Option<UnixSockets>,
     /// For verbs: a queue pair that is connected to the same peer's, as the
     /// [`VerbsSite`](crate::VerbsSite) made it. The peer's can receive.
     pub verbs: Option<Box<dyn VerbsPair>>,
 
     // The peer.
-    /// Who is at the other end.
+    /// The peer's description.
     pub peer: PeerInfo,
-    /// When this end had the connection, before the peer had said all that it has. So of two
-    /// runs of one identity, one after the other, the older's is the earlier, in whichever
-    /// order their handshakes end: that of a run that has ended cannot begin after that of
-    /// the next, and be finished.
+    /// The time at which this end had the connection, before the peer had said everything. It
+    /// orders two runs of one identity, in whichever order their handshakes end: the handshake of a
+    /// run that has ended cannot begin after that of the next run, and still be finished.
     pub began: Instant,
-    /// Whether this end connected. Exactly one end of a session did.
+    /// True at the end that connected, which is exactly one end of a session.
     pub is_dialer: bool,
 
     // The session.
     /// The session's name, drawn by the acceptor.
     pub session_id: [u8; 16],
-    /// What proves the right to resume the session, drawn by the acceptor.
+    /// The secret that proves the right to resume the session, drawn by the acceptor.
     pub resume_secret: [u8; 32],
     /// Both Hellos as they were on the wire.
     pub prologue: Prologue,
 
-    /// Its place among this node's sessions, to be held as long as it lasts.
+    /// The session's place among those of this node, to be held as long as the session lasts.
     pub place: Place,
 
     // The choice.
-    /// What carries the session's data.
+    /// The fabric of the session's data.
     pub fabric: FabricKind,
     /// Why, in words: `shm: same host, same user`.
     pub reason: String,
@@ -71,14 +68,14 @@ pub struct Established {
     pub payload_checksums: bool,
 }
 
-/// What is known of a peer after the handshake.
+/// A peer's description after the handshake.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
     /// Which node.
     pub identity: NodeIdentity,
     /// Which run of it.
     pub incarnation: Incarnation,
-    /// Where it connected from, or where it was found.
+    /// The address that the peer connected from, or was found at.
     pub address: SocketAddr,
     /// The peer's process, in this process's pid namespace and on the kernel's
     /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
@@ -87,9 +84,9 @@ pub struct PeerInfo {
     /// The peer's process in this process's pid namespace, on its own word: that of a peer
     /// that says to be on this host and in this namespace.
     pub stated_pid: Option<u32>,
-    /// What the peer says about its host; not proven.
+    /// The peer's own claim about its host, which is not proven.
     pub host: HostHint,
-    /// How much it takes.
+    /// The peer's limits.
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,

@@ -1,9 +1,9 @@
-//! The fabrics a session can run on, and what a node wants of each.
+//! The fabrics that a session can run on, and a node's wishes for each.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// What carries a session's data.
+/// A fabric, which carries a session's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FabricKind {
     /// Shared memory between two processes of one host.
@@ -19,7 +19,7 @@ impl FabricKind {
     pub const FASTEST_FIRST: [FabricKind; 3] =
         [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
 
-    /// Its name, which is that of its cargo feature.
+    /// Returns the fabric's name, which is also that of its cargo feature.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,16 +54,16 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// What a node wants of one fabric. How two nodes' wishes combine is
-/// [`negotiate::fabric`](crate::negotiate::fabric).
+/// A node's wish for one fabric. [`negotiate::fabric`](crate::negotiate::fabric) combines the
+/// wishes of two nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Use it where it is the best that both ends have.
     #[default]
     Auto,
-    /// This fabric or no session.
+    /// The session runs on this fabric, or there is none.
     Require,
-    /// This fabric where it can be had, even if another would be chosen.
+    /// The fabric is used where it can be had, even if another would be chosen.
     Prefer,
     /// Never this fabric.
     Forbid,
@@ -90,12 +90,12 @@ impl Policy {
     }
 }
 
-/// One fabric as a node offers it.
+/// A fabric as a node offers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricOffer {
     /// Which fabric.
     pub kind: FabricKind,
-    /// What the node wants of it.
+    /// The node's wish for the fabric.
     pub policy: Policy,
     /// The device, for verbs; a verbs offer without one states the policy of a
     /// node that has no device. Always `None` for shm and tcp.
@@ -123,6 +123,6 @@ pub struct VerbsDevice {
     /// False for a software device, which is slower than the kernel's TCP and
     /// so never chosen unless verbs is required or preferred.
     pub hardware: bool,
-    /// Its name, such as `mlx5_0`; for the reason given in words.
+    /// The device's name, such as `mlx5_0`, for the reason given in words.
     pub name: String,
 }

@@ -1,5 +1,5 @@
-//! Who a node is: its identity, its incarnation, the host it runs on, and the
-//! secrets that two nodes share. Plain values; nothing here does I/O.
+//! A node's identity, its incarnation, the host it runs on, and the secrets that two nodes share.
+//! Plain values; nothing here does I/O.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -30,11 +30,11 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
-/// What a node says about the host it runs on.
+/// A node's claim about the host it runs on.
 ///
-/// A hint and no more: it decides whether shared memory is tried, and the try
-/// decides. The numbers are the sender's own view, so the process number means
-/// something else in another pid namespace.
+/// It is a hint only: it decides whether shared memory is tried, and the attempt decides the rest.
+/// The numbers are the sender's own view, so the process number means something else in another pid
+/// namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHint {
     /// The kernel's `boot_id`; all zero when it could not be read, and then no
@@ -53,7 +53,7 @@ pub struct HostHint {
 }
 
 impl HostHint {
-    /// Whether both hints name the same running kernel.
+    /// Returns whether both hints name the same running kernel.
     pub fn same_boot(&self, other: &HostHint) -> bool {
         self.boot_id != [0; 16] && self.boot_id == other.boot_id
     }
@@ -91,8 +91,8 @@ impl Secret {
         &self.0
     }
 
-    /// Whether `presented` is this secret, in time that depends only on its
-    /// length: an early exit would tell a guesser how far the guess was right.
+    /// Returns whether `presented` is this secret. The time depends on its length alone, because an
+    /// early exit would tell a guesser how far the guess was right.
     pub fn matches(&self, presented: &[u8]) -> bool {
         let differing = self
             .0

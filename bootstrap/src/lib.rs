@@ -1,5 +1,5 @@
-//! How two ibex nodes meet: they greet each other, say what they have, agree
-//! on a fabric, and end with one connected socket that both know to be ready.
+//! The meeting of two ibex nodes: they greet each other, describe themselves, agree on a fabric,
+//! and end with one connected socket that both know to be ready.
 //!
 //! The conversation runs over one TCP connection, which stays the session's
 //! control connection afterwards. Its steps, in order:
@@ -19,16 +19,16 @@
 //! most once.
 //!
 //! When the wires of a session break, its next connection begins with Hello and the acceptor's
-//! Offer as well, and goes on with *Resume* by the dialer and *Resumed* by the acceptor, each
-//! with a proof that its end has the session's secret; that is all, since everything else was
-//! agreed on before.
+//! Offer too. Then the dialer sends *Resume* and the acceptor *Resumed*, each with a proof that its
+//! end has the session's secret. That is all, since everything else was agreed on before.
 //!
 //! - [`message`]: the bytes, parsed and bounded; pure.
 //! - [`negotiate`]: which version, which fabric; two pure functions.
 //! - [`handshake`]: the state machines; bytes and time come in, bytes and
 //!   events go out; pure.
 //! - [`dial`], [`resume`] and [`Acceptor`]: the sockets that drive them.
-//! - [`VerbsSite`] and [`VerbsPair`]: what whoever knows RDMA brings along.
+//! - [`VerbsSite`] and [`VerbsPair`]: the traits of RDMA, which a crate that knows verbs
+//!   implements.
 
 mod error;
 mod established;
@@ -63,4 +63,4 @@ pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, parse_mess
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
 pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
-pub use verbs::{VerbsPair, VerbsSite};
+pub use verbs::{PairRequest, VerbsPair, VerbsSite};

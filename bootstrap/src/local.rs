@@ -1,5 +1,4 @@
-//! What a node brings to every handshake: who it is, what it wants, what it
-//! can take.
+//! A node's part in every handshake: its identity, its wishes and its limits.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -16,16 +15,16 @@ use crate::resumption::ResumableSessions;
 use crate::unix_sockets::UnixClosing;
 use crate::verbs::VerbsSite;
 
-/// This node, as it presents itself to peers.
+/// This node as it presents itself to peers.
 #[derive(Clone, Debug)]
 pub struct Local {
-    // Who.
-    /// This node's identity.
+    // The node.
+    /// The node's identity.
     pub identity: NodeIdentity,
-    /// This run of it.
+    /// The node's incarnation, which is this run of it.
     pub incarnation: Incarnation,
 
-    // What it wants.
+    // Its wishes.
     /// Wish for shared memory. Default: [`Policy::Auto`].
     pub shm: Policy,
     /// Wish for TCP as the data path; the control connection is TCP always.
@@ -36,8 +35,8 @@ pub struct Local {
     /// Fabrics that this build does not have. They are left out of the offer, so that a
     /// peer can tell them from forbidden ones. Default: none.
     pub absent: Vec<FabricKind>,
-    /// Where its RDMA devices are. It is asked when a peer has said Hello, and
-    /// not at all where verbs is forbidden. Default: none.
+    /// The node's RDMA devices. They are asked when a peer has said Hello, and not at all where
+    /// verbs is forbidden. Default: none.
     pub verbs_site: Option<Arc<dyn VerbsSite>>,
 
     /// How Unix sockets are closed that a peer has put something into. Default:
@@ -46,13 +45,13 @@ pub struct Local {
     /// Wish for payload checksums. Default: [`Integrity::Auto`].
     pub integrity: Integrity,
 
-    // What it can take.
-    /// How much a peer may ask of this node.
+    // Its limits.
+    /// The limits on what a peer may ask of this node.
     pub limits: Limits,
-    /// Where each session takes its place; shared by all who have a clone of this.
+    /// The node's places for sessions, which clones share.
     pub places: Places,
-    /// The node's sessions, to be gone on with when their wires break. Without, whoever comes to
-    /// go on with a session is told that there is no such session. Default: none.
+    /// The node's sessions that can be resumed when their wires break. Without them, a peer that
+    /// comes to resume one is told that there is no such session. Default: none.
     pub resumable: Option<Arc<dyn ResumableSessions>>,
 
     // How it talks.
@@ -67,13 +66,12 @@ pub struct Local {
     pub credentials: Option<Arc<Credentials>>,
 
     // How long it waits and for how many.
-    /// Longest time for one handshake, from the connected socket to *Ready*.
-    /// Default: 5 s. Longer bears with slower peers, and keeps a place of
-    /// `max_pending` for as long with silent ones.
+    /// Longest time for one handshake, from the connected socket to *Ready*. Default: 5 s. A longer
+    /// time tolerates slower peers, and lets silent ones keep a place of `max_pending` for as long.
     pub handshake_timeout: Duration,
-    /// Most handshakes that a listener keeps unfinished at a time; above it the
-    /// oldest that has said nothing is dropped. Default: 256, range from 1;
-    /// each takes one descriptor and at most 16 KiB, or 96 KiB where they are authenticated.
+    /// Limit of the unfinished handshakes of a listener, of which one address has at most half. Above
+    /// it the oldest one that has said nothing is dropped. Default: 256. Range: from 1. Each takes
+    /// one descriptor and at most 64 KiB, or 96 KiB where they are authenticated.
     pub max_pending: usize,
 }
 
@@ -101,7 +99,7 @@ impl Local {
         }
     }
 
-    /// Where to ask for an RDMA device, if one could serve.
+    /// Returns the node's RDMA devices, if one could serve.
     pub(crate) fn usable_site(&self) -> Option<&Arc<dyn VerbsSite>> {
         let usable = self.verbs != Policy::Forbid
             && !self.absent.contains(&FabricKind::Verbs)
@@ -142,7 +140,7 @@ impl Local {
     }
 }
 
-/// How much a peer may ask of a node.
+/// The limits on what a peer may ask of a node.
 ///
 /// A peer's limits are its word, unchecked beyond their encoding: take the
 /// smaller of the two ends' before sizing anything by them.

@@ -1,9 +1,12 @@
-//! What two nodes agree on: a version, a fabric.
+//! Negotiation: the version and the fabric that two nodes agree on.
 //!
-//! Rules: each is one pure function of what both ends said, so both ends
-//! compute the same answer and the same error; the error names the end and the
-//! wish that stands in the way. Only why an end has no RDMA device is known to
-//! that end alone, which adds it to its words.
+//! Rules:
+//!
+//! - Each is a pure function of what both ends said, so both ends compute the same answer and the
+//!   same error.
+//! - The error names the end and the wish that is the obstacle.
+//! - Only the reason why an end has no RDMA device is known to that end alone, which adds it to its
+//!   words.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -21,12 +24,11 @@ pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
 /// The fabric for a session, and why.
 ///
 /// In this order:
-/// 1. What an end requires, if it can be had; two different requirements, or
-///    one that cannot be had, are an error.
-/// 2. What an end prefers and can be had, the fastest first.
-/// 3. shm on the same host under the same user; verbs with RDMA hardware at
-///    both ends; else tcp. A software RDMA device is slower than the kernel's
-///    tcp: it is for whoever asks for it by 1 or 2.
+/// 1. A fabric that an end requires, if it can be had. Two different requirements, or one that
+///    cannot be met, are an error.
+/// 2. A fabric that an end prefers and that can be had, the fastest first.
+/// 3. shm on the same host under the same user; verbs with RDMA hardware at both ends; else tcp. A
+///    software RDMA device is slower than the kernel's tcp, so it is taken only by rules 1 and 2.
 ///
 /// `ruled_out` are the fabrics that were tried already, with what happened.
 pub fn fabric(
@@ -65,7 +67,8 @@ pub fn fabric(
             return Ok(Chosen::new(fabric, &why));
         }
     }
-    // Who takes tcp hears everything, and others what they asked for.
+    // A session over tcp lists all obstacles; other sessions list those that concern the ends'
+    // wishes.
     let chosen = |fabric, why| Ok(Chosen::new(fabric, &format!("{why}{unmet}")));
     match possible.first() {
         Some(FabricKind::Shm) => chosen(FabricKind::Shm, "same host, same user"),
@@ -77,11 +80,11 @@ pub fn fabric(
     }
 }
 
-/// Whether the acceptor can go along with `chosen`.
+/// Returns an error if the acceptor cannot go along with `chosen`.
 ///
-/// It need not be what [`fabric`] computes here: a dialer of a later version
-/// may weigh otherwise, and it knows which fabrics it could not reach. But no
-/// dialer talks an acceptor into what the acceptor's own offer excludes.
+/// The choice need not be what [`fabric`] computes here: a dialer of a later version may weigh
+/// otherwise, and it knows which fabrics it could not reach. But no dialer talks an acceptor into a
+/// fabric that the acceptor's own offer excludes.
 pub fn permitted(
     dialer: &Offer,
     acceptor: &Offer,
@@ -135,7 +138,7 @@ pub fn payload_checksums(a: &Offer, b: &Offer, is_sealed: bool) -> bool {
     }
 }
 
-/// Whether queue pairs with these kinds of GID can reach each other.
+/// Returns an error if queue pairs with these kinds of GID cannot reach each other.
 pub fn gid_types(dialer: GidType, acceptor: GidType) -> Result<(), String> {
     if dialer == acceptor {
         return Ok(());
@@ -147,8 +150,8 @@ pub fn gid_types(dialer: GidType, acceptor: GidType) -> Result<(), String> {
     ))
 }
 
-/// What `end` adds to the dialer's reason for a session over `chosen`: why it has no RDMA
-/// device of its own, where that is what stood in the way.
+/// Returns the text that `end` adds to the dialer's reason for a session over `chosen`: why it has
+/// no RDMA device of its own, if that is the obstacle.
 pub(crate) fn own_lack(end: End, ours: &Offer, theirs: &Offer, chosen: FabricKind) -> String {
     let device = |offer: &Offer| offer.fabric(FabricKind::Verbs)?.device.clone();
     let verbs = ours.fabric(FabricKind::Verbs);
@@ -160,7 +163,7 @@ pub(crate) fn own_lack(end: End, ours: &Offer, theirs: &Offer, chosen: FabricKin
     }
 }
 
-/// One of the two ends of a handshake.
+/// An end of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The one that connected.
@@ -183,7 +186,7 @@ pub struct Chosen {
 pub struct RuledOut {
     /// Which.
     pub fabric: FabricKind,
-    /// What happened.
+    /// The obstacle that was met.
     pub why: String,
 }
 
@@ -198,7 +201,7 @@ pub enum FabricConflict {
         first.0, first.1, second.0, second.1
     )]
     TwoRequired {
-        /// One requirement and whose it is.
+        /// The first requirement, and whose it is.
         first: (End, FabricKind),
         /// The other.
         second: (End, FabricKind),
@@ -208,14 +211,14 @@ pub enum FabricConflict {
         "the {by} insists on {fabric}, which cannot be had: {why}; use `Prefer` to allow another fabric"
     )]
     Unavailable {
-        /// Who insists.
+        /// The end that insists.
         by: End,
         /// On what.
         fabric: FabricKind,
-        /// What stands in the way.
+        /// The obstacle.
         why: String,
     },
-    /// Nothing is left.
+    /// No fabric is left.
     #[error("no fabric suits both nodes: {why}; allow one that both can use")]
     Nothing {
         /// Each fabric and what stands in its way.
@@ -277,7 +280,7 @@ impl Meeting<'_> {
             .then(|| format!("the {end} requires encryption, and {fabric} has none"))
     }
 
-    /// What keeps the two from using `fabric`, if anything does.
+    /// Returns the obstacle to using `fabric`, if there is one.
     fn obstacle(&self, fabric: FabricKind) -> Option<String> {
         if let Some(unwanted) = self.unwanted(fabric) {
             return Some(unwanted);
@@ -351,12 +354,12 @@ impl Chosen {
 }
 
 impl End {
-    /// What is said of a queue pair that this end cannot have.
+    /// Returns the words for a queue pair that this end cannot make.
     pub(crate) fn cannot_prepare(self, why: &str) -> String {
         format!("the {self} cannot make a queue pair: {why}")
     }
 
-    /// What is said of one that it cannot connect to the other's.
+    /// Returns the words for a queue pair that this end cannot connect to the other's.
     pub(crate) fn cannot_connect(self, why: &str) -> String {
         format!("the {self} cannot connect: {why}")
     }

@@ -1,9 +1,13 @@
-//! How many sessions a node has, and may have: with each peer, and in all.
+//! The number of sessions that a node has, and its limits: with each peer, and in all.
 //!
-//! Rules: a handshake takes its place when it hears who the peer is, so that two at a time
-//! cannot both have the last one; each run of a peer has its own, as those of the run before
-//! it are over when it is heard of, and are noticed to be so later; a place is given back when its last clone is dropped, at
-//! the end of the handshake that failed or of the session.
+//! Rules:
+//!
+//! - A handshake takes its place when it learns the peer's identity, so that two at a time cannot
+//!   both have the last one.
+//! - Each run of a peer has places of its own. When a new run is heard of, the sessions of the run
+//!   before are over, but this is noticed later.
+//! - A place is given back when its last clone is dropped: at the end of the failed handshake, or
+//!   of the session.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -20,7 +24,7 @@ pub struct Places(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: SessionLimits,
-    /// Who comes by its own wish is refused.
+    /// True once new peers that dial are refused.
     is_closed: AtomicBool,
     taken: Mutex<Taken>,
 }
@@ -34,16 +38,16 @@ struct Taken {
 /// A peer, and which run of it.
 type Run = (NodeIdentity, Incarnation);
 
-/// How many sessions there may be.
+/// The limits on the number of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// With one run of a peer, whoever dialed. Default: 1024.
+    /// Limit of the sessions with one run of a peer, whichever end dialed. Default: 1024.
     pub per_peer: u32,
     /// In all. Default: 4096.
     pub per_node: u32,
 }
 
-/// One session's place.
+/// A session's place.
 #[derive(Clone, Debug)]
 pub struct Place(#[allow(dead_code, reason = "held for its drop")] Arc<Held>);
 
@@ -57,9 +61,9 @@ struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionLimit {
-    /// That of sessions with one peer.
+    /// The limit of sessions with one peer.
     PerPeer(u32),
-    /// That of all sessions.
+    /// The limit of all sessions.
     PerNode(u32),
 }
 
@@ -74,12 +78,12 @@ impl Places {
         }))
     }
 
-    /// Nobody who dials this node gets a place any more; those that are taken stay.
+    /// Refuses places to peers that dial this node from now on. Places that are taken stay.
     pub fn close(&self) {
         self.0.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was said.
+    /// Returns whether [`close`](Self::close) was called.
     #[must_use]
     pub fn are_closed(&self) -> bool {
         self.0.is_closed.load(Ordering::Relaxed)

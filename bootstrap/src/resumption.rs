@@ -1,9 +1,11 @@
-//! A session whose wires broke, and the connection that is its next.
+//! Resumption: a session whose wires broke, and its next connection.
 //!
-//! Rules: both ends prove that they have the session's secret, each in its own role and over
-//! both Hellos of this connection, so that no proof serves twice; each connection of a session
-//! begins an epoch, and epochs grow, so that of two connections the later one counts at both
-//! ends.
+//! Rules:
+//!
+//! - Both ends prove that they have the session's secret, each in its own role and over both Hellos
+//!   of this connection, so that no proof serves twice.
+//! - Each connection of a session begins an epoch, and epochs grow, so that of two connections the
+//!   later one counts at both ends.
 #![forbid(unsafe_code)]
 
 mod resumable;

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How a node closes its Unix sockets.
 ///
-/// Whoever is at the other end may have put descriptors into one, which closing it closes, and
-/// may have made those so that this sleeps. The default closes them where they are dropped.
+/// The peer may have put descriptors into such a socket. Closing the socket closes them, and the
+/// peer may have made them so that this sleeps. The default closes sockets where they are dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct UnixClosing {
     /// Closes a socket, connected or listening. Called where handshakes are driven, so it

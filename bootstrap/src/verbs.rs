@@ -1,39 +1,57 @@
-//! What a handshake needs of RDMA: a device to offer, a queue pair to connect.
+//! A handshake's needs of RDMA: a device to offer, a queue pair to connect.
 //!
-//! Rules: this crate knows no verbs, whoever has them implements these two traits; every
-//! call may take milliseconds (a device is opened, memory registered), so none is made
-//! where others wait: an [`Acceptor`](crate::Acceptor) has a thread for them, and
-//! [`dial`](crate::dial) is one that waits; an error is a text for people, which ends in
-//! the session's reason for another fabric.
+//! Rules:
+//!
+//! - This crate knows no verbs. A crate that does implements these two traits.
+//! - Every call may take milliseconds, because it opens a device or registers memory. So none is
+//!   made on a thread that others wait for: an [`Acceptor`](crate::Acceptor) has a thread for them,
+//!   and the thread of [`dial`](crate::dial) waits anyhow.
+//! - An error is a text for people, which becomes part of the session's reason for another fabric.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::fabric::VerbsDevice;
+use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
 
 /// A node's RDMA devices, as handshakes see them.
 pub trait VerbsSite: Debug + Send + Sync {
-    /// The device for a session whose connection has this address at this end.
+    /// Returns the device for a session whose connection has this address at this end.
     ///
     /// # Errors
     /// Why there is none.
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String>;
 
-    /// A queue pair on that device, ready to receive as soon as it is connected, for a
-    /// session with a peer at `peer` in which this node is that end.
+    /// Makes a queue pair on that device. It is ready to receive as soon as it is connected.
     ///
     /// # Errors
     /// Why there can be none.
-    fn prepare(&self, local: IpAddr, peer: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String>;
+    fn prepare(&self, wanted: &PairRequest) -> Result<Box<dyn VerbsPair>, String>;
+}
+
+/// The session that a queue pair is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairRequest {
+    /// The address of this end of its connection.
+    pub local: IpAddr,
+    /// The address of the peer.
+    pub peer: SocketAddr,
+    /// The identity that a peer which dialed has offered, and its run; none at the end that
+    /// dialed, and for a session that goes on.
+    pub offered: Option<(NodeIdentity, Incarnation)>,
+    /// This node's end.
+    pub end: End,
+    /// The session that goes on; none for a new one.
+    pub resumes: Option<[u8; 16]>,
 }
 
 /// A queue pair that waits for its peer. Dropping it destroys it.
 pub trait VerbsPair: Debug + Send {
-    /// What the peer has to know of it.
+    /// Returns the description of the queue pair that the peer needs.
     fn endpoint(&self) -> VerbsEndpoint;
 
     /// Connects it, until it can send. Nothing may be sent before the peer is known to
@@ -43,6 +61,6 @@ pub trait VerbsPair: Debug + Send {
     /// Why it cannot be connected; it is of no further use then.
     fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String>;
 
-    /// For whoever made it, to have it back as what it is.
+    /// Returns the pair as its own type, for the crate that made it.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }

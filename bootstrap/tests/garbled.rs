@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{LONG, Listening, node};
 use ibex_bootstrap::{Policy, dial};
 
-/// What is done to a connection, at which byte of which direction.
+/// Damage to a connection: its kind, its direction, and the byte.
 #[derive(Clone, Copy, Debug)]
 struct Harm {
     kind: Kind,
@@ -114,7 +114,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) -> io::Re
     to.shutdown(Shutdown::Write)
 }
 
-/// What either end says in a handshake over tcp, and no more than that.
+/// An upper bound of the bytes that either end sends in a handshake over tcp.
 const HANDSHAKE_BYTES: usize = 200;
 /// Handshakes at a time: most of them wait.
 const AT_ONCE: usize = 48;

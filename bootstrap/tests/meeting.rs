@@ -291,7 +291,8 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     drop(nothing);
 }
 
-/// What a stranger attaches is neither taken nor closed where handshakes are driven.
+/// Descriptors that a stranger attaches are neither taken nor closed on the thread that drives
+/// handshakes.
 #[test]
 fn descriptors_from_strangers_are_left_to_who_can_wait() {
     static LEFT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());

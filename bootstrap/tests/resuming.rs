@@ -55,7 +55,7 @@ struct Pair {
     dialer: Local,
     listening: Listening,
     address: SocketAddr,
-    /// Those of the one that listens.
+    /// The sessions of the node that listens.
     sessions: Sessions,
     ends: [Established; 2],
 }

@@ -8,7 +8,6 @@ mod measurement;
 mod options;
 mod other_host;
 mod progress;
-mod protected;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -22,12 +21,13 @@ use ibex_harness::{
     limit::Limit,
     pair,
     row::{FOOTING, HEADING, Row, Subject},
+    run_keys::RunKeys,
     verbs_port::VerbsPort,
 };
 
 use crate::{
     measurement::{
-        protection::Protection,
+        pairs,
         session::{self, FEWEST_ITERS, FabricName, Order, Setup},
     },
     options::{Options, Plan},
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     let outcome = run(&options, protection);
     if let Some(protection) = protection {
-        protected::remove(protection);
+        protection.remove();
     }
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -61,16 +61,10 @@ fn main() -> ExitCode {
 }
 
 /// Does what was asked for; whether all of it could be measured, and came as it was sent.
-fn run(options: &Options, protection: Option<Protection>) -> Result<bool, Error> {
+fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
     let cores = cores::choose(options.cores)?;
     if let Some(address) = &options.listen {
-        let setup = Setup {
-            driver: options.driver,
-            fabric: options.required_fabric(),
-            trusts: true,
-            sleeps: false,
-            protection,
-        };
+        let setup = options.setup(options.required_fabric(), protection);
         return other_host::serve(address, cores[1], setup).map(|()| true);
     }
     let Plan {
@@ -97,17 +91,11 @@ fn run(options: &Options, protection: Option<Protection>) -> Result<bool, Error>
     }
     let mut all_sound = true;
     for fabric in fabrics {
-        let setup = Setup {
-            driver: options.driver,
-            fabric,
-            trusts: true,
-            sleeps: false,
-            protection,
-        };
+        let setup = options.setup(fabric, protection);
         for &(mode, size) in &shapes {
             let row = match &options.connect {
                 Some(address) => measuring.with_another_host(address, setup, mode, size)?,
-                None => match measuring.here(setup, mode, size) {
+                None => match measuring.on_this_host(setup, mode, size) {
                     Ok(row) => row,
                     Err(error) => {
                         // The other rows are worth having all the same.
@@ -149,13 +137,27 @@ struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// A row between this process and its own peer, with its limit.
-    fn here(&self, setup: Setup, mode: Mode, size: usize) -> Result<Row, Error> {
-        let codec = self.options.codec;
+    /// A row between this process and its own peer.
+    fn on_this_host(&self, setup: Setup, mode: Mode, size: usize) -> Result<Row, Error> {
         let fabric = match setup.fabric {
             Some(fabric) => fabric,
             None => self.automatic(setup)?,
         };
+        match setup.sessions {
+            1 => self.beside_limit(setup, fabric, mode, size),
+            _ => self.of_pairs(setup, fabric, mode, size),
+        }
+    }
+
+    /// A row of one session, with its limit.
+    fn beside_limit(
+        &self,
+        setup: Setup,
+        fabric: FabricName,
+        mode: Mode,
+        size: usize,
+    ) -> Result<Row, Error> {
+        let codec = self.options.codec;
         let title = format!("{} {} {size} B", Fabric::from(fabric), mode.name());
         let limit = Limit::from(fabric);
         let mut job = self.options.job(fabric, mode, size);
@@ -205,6 +207,35 @@ impl Measuring<'_> {
             &self.cores,
             &chosen.subject,
             Some(limit),
+        ))
+    }
+
+    /// A row of several sessions at once.
+    fn of_pairs(
+        &self,
+        setup: Setup,
+        fabric: FabricName,
+        mode: Mode,
+        size: usize,
+    ) -> Result<Row, Error> {
+        let title = format!("{} {} {size} B", Fabric::from(fabric), mode.name());
+        self.progress
+            .step(&title, &format!("{} pairs", setup.sessions));
+        let mut job = self.options.job(fabric, mode, size);
+        if self.options.leaves_iters_to_us() {
+            let sessions = setup.sessions as u64;
+            job.iters = (job.iters / sessions).max(FEWEST_ITERS);
+        }
+        let order = Order::checked(job, self.options.codec);
+        let figures = session::with_sessions(self.cores, setup, |peers| {
+            pairs::measure(peers, self.cores, order)
+        })?;
+        let subject = self.subject(fabric.into());
+        Ok(Row::of_pairs(
+            subject,
+            &self.cores,
+            &figures,
+            setup.io_threads,
         ))
     }
 
@@ -268,7 +299,11 @@ impl Measuring<'_> {
             flip: false,
         };
         let order = Order::checked(job, self.options.codec);
-        let (fabric, reason) = session::with_peer(self.cores, setup, |peer| {
+        let one = Setup {
+            sessions: 1,
+            ..setup
+        };
+        let (fabric, reason) = session::with_peer(self.cores, one, |peer| {
             session::measure(peer, self.cores[0], order)?;
             Ok((peer.fabric(), peer.fabric_reason().to_owned()))
         })?;
@@ -283,7 +318,7 @@ impl Measuring<'_> {
     fn subject(&self, fabric: Fabric) -> Subject {
         Subject {
             fabric: fabric.to_string(),
-            driver: self.options.driver.name().to_owned(),
+            driver: self.options.driver().name().to_owned(),
             codec: self.options.codec.name().to_owned(),
         }
     }

@@ -7,15 +7,12 @@ use ibex_harness::{
     Error,
     cores::Cores,
     job::{Job, Mode},
+    run_keys::RunKeys,
 };
 
-use crate::{
-    measurement::{
-        channels::CodecName,
-        protection::Protection,
-        session::{DriverName, FabricName, usual_iters},
-    },
-    protected,
+use crate::measurement::{
+    channels::CodecName,
+    session::{DriverName, FabricName, Setup, usual_iters},
 };
 
 /// Measures ibex between two processes, beside the raw limit of this machine.
@@ -40,9 +37,21 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=Job::MAX_ITERS))]
     iters: Option<u64>,
 
-    /// Who runs the engine.
-    #[arg(long, value_enum, default_value_t = DriverName::Caller)]
-    pub(crate) driver: DriverName,
+    /// Who runs the engine. Default: caller, or threads with --pairs or --io-threads.
+    #[arg(long, value_enum)]
+    driver: Option<DriverName>,
+
+    /// Ping-pongs at once between the two processes, each over a session and by threads of its
+    /// own; at most 1000. Without a limit beside them.
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+        conflicts_with_all = ["listen", "connect"])]
+    pairs: u16,
+
+    /// I/O threads of each node, at most 64.
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=64))]
+    io_threads: u16,
 
     /// How messages become bytes.
     #[arg(long, value_enum, default_value_t = CodecName::Raw)]
@@ -108,11 +117,30 @@ pub(crate) struct Plan {
 
 impl Options {
     /// How nodes authenticate each other.
-    pub(crate) fn protection(&self) -> Result<Option<Protection>, Error> {
+    pub(crate) fn protection(&self) -> Result<Option<RunKeys>, Error> {
         match &self.secret {
-            Some(file) => protected::by_secret(file).map(Some),
-            None if self.tls => protected::by_certificates().map(Some),
+            Some(file) => RunKeys::secret(file).map(Some),
+            None if self.tls => RunKeys::certificates().map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// Who runs the engines.
+    pub(crate) fn driver(&self) -> DriverName {
+        let default = match (self.pairs, self.io_threads) {
+            (1, 1) => DriverName::Caller,
+            _ => DriverName::Threads,
+        };
+        self.driver.unwrap_or(default)
+    }
+
+    /// Nodes as the options ask for them, with `fabric`.
+    pub(crate) fn setup(&self, fabric: Option<FabricName>, protection: Option<RunKeys>) -> Setup {
+        Setup {
+            protection,
+            sessions: self.pairs.into(),
+            io_threads: self.io_threads.into(),
+            ..Setup::new(self.driver(), fabric)
         }
     }
 

@@ -18,12 +18,14 @@ mod targets {
     pub(crate) mod frames;
     pub(crate) mod ring;
     pub(crate) mod rkyv_access;
+    pub(crate) mod sealed;
     pub(crate) mod serde_decode;
     pub(crate) mod shm_message;
 }
 
 use targets::{
-    bootstrap, control, counters, frame_check, frames, ring, rkyv_access, serde_decode, shm_message,
+    bootstrap, control, counters, frame_check, frames, ring, rkyv_access, sealed, serde_decode,
+    shm_message,
 };
 
 /// One parser.
@@ -108,7 +110,20 @@ pub const TARGETS: &[Target] = &[
         accepts: frame_check::accepts,
         seeds: frame_check::seeds,
     },
+    Target {
+        name: "sealed_acceptor",
+        accepts: sealed::acceptor_accepts,
+        seeds: sealed::acceptor_seeds,
+    },
+    Target {
+        name: "sealed_records",
+        accepts: sealed::records_accept,
+        seeds: sealed::records_seeds,
+    },
 ];
+
+#[cfg(test)]
+mod executions;
 
 impl Target {
     /// The target that the first byte of an input selects.

@@ -10,10 +10,10 @@ use ibex_transport::channel::TaskWait;
 
 use crate::{AcceptError, Node, Peer};
 
-/// The next peer that connects. See [`Node::accept_async`].
+/// A wait for the next peer that connects; see [`Node::accept_async`].
 pub(crate) struct AcceptAsync<'a> {
     node: &'a Node,
-    /// Several tasks may accept peers of one node, so each keeps its own.
+    /// Each task keeps a ticket of its own, so that several may accept peers of one node.
     wait: TaskWait,
 }
 

@@ -20,11 +20,11 @@ pub(crate) struct CloseAsync<'a> {
 }
 
 impl Node {
-    /// Closes the node as [`close`](Self::close) does, for a task. The close begins with the first
+    /// Closes the node in a task, as [`close`](Self::close) does. The close begins with the first
     /// poll.
     ///
     /// Dropping the future later does not take that back: the node goes on closing, and the next
-    /// call of [`close`](Self::close) or of this method reports what came of it.
+    /// call of [`close`](Self::close) or of this method returns the report.
     ///
     /// Unless tasks drive the node ([`Driver::Tasks`]), a thread waits for the end.
     pub fn close_async(&self, timeout: Duration) -> impl Future<Output = CloseReport> {
@@ -35,7 +35,7 @@ impl Node {
         }
     }
 
-    /// Begins to close, and sees to it that the close ends. Returns the report where that took no
+    /// Begins to close, and makes sure that the close ends. Returns the report if that took no
     /// waiting.
     fn begin_close(&self, timeout: Duration) -> Option<CloseReport> {
         let runtime = self.runtime.clone();

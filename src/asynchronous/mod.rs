@@ -1,16 +1,16 @@
 //! Calls for tasks: futures, streams and sinks, for any executor, and the polls that they are
 //! made of.
 //!
-//! Nothing here has a thread or a timer of its own. A future that is pending has left its
-//! waker where a blocking call would have slept: it is woken once for what it waits for, and
-//! a task that waits costs nothing meanwhile.
+//! This module has no thread and no timer of its own. A pending future has left its waker where a
+//! blocking call would have slept. It is woken once for what it waits for, and costs nothing
+//! meanwhile.
 //!
 //! # Cancellation
 //!
-//! Dropping a future at any time loses no message, sends none twice, and takes its waker back.
-//! A message is taken off its channel in the poll that returns it, and one that is being sent
-//! is published in the poll that says so, or not at all. So every future here may stand in a
-//! `select!`, be dropped by a time-out, and be made anew for the next attempt.
+//! Dropping a future at any time loses no message, sends none twice, and takes its waker back. A
+//! message is taken off its channel in the poll that returns it. A message that is being sent is
+//! published in the poll that says so, or not at all. So every future here may stand in a
+//! `select!`, be dropped by a time-out, and be made again for the next attempt.
 //!
 //! | future | dropped before it is ready |
 //! |---|---|
@@ -35,12 +35,12 @@
 //! [`poll_flush`](Sender::poll_flush) and [`poll_acked`](Sender::poll_acked). They need nothing
 //! beside the handle, which keeps the waker of the last poll:
 //!
-//! - a receiver keeps one waker, and a sender keeps one for room (`poll_send`, `poll_ready`,
-//!   `poll_reserve`) and one each for `poll_flush` and `poll_acked`;
-//! - polling again with another waker replaces it, and with the same one costs neither a system
-//!   call nor an entry;
-//! - the answer, the drop of the handle and a receiver's blocking call that waits take it back;
-//!   a `try_` call leaves it where it is.
+//! - A receiver keeps one waker. A sender keeps one for room (`poll_send`, `poll_ready`,
+//!   `poll_reserve`), and one each for `poll_flush` and `poll_acked`.
+//! - Polling again with another waker replaces it. Polling with the same one costs neither a system
+//!   call nor an entry.
+//! - The answer takes the waker back, and so do the drop of the handle and a blocking call of a
+//!   receiver. A `try_` call leaves it where it is.
 //!
 //! ```
 //! use std::{future::Future, pin::Pin, task::{Context, Poll, ready}};
@@ -70,24 +70,25 @@
 //! }
 //! ```
 //!
-//! An executor's waker is called on whatever thread has the news. If it panics there, the log
-//! has an error with the panic's text, and everybody else is woken.
+//! An executor's waker is called on whatever thread has the news. If it panics there, the log has
+//! an error with the panic's text, and all other waiters are woken.
 //!
 //! # Who turns the engine
 //!
-//! In a tokio program the runtime drives the node, if it is made with
-//! [`Driver::Tasks`](crate::Driver::Tasks): a message crosses no thread but the runtime's. Under
-//! [`Driver::Threads`](crate::Driver::Threads) the node's I/O thread does, in any executor. Under
-//! [`Driver::Caller`](crate::Driver::Caller) a poll that finds no message runs one turn, one that
-//! finds no room two, to hear of room and then to let its question out, and between polls
-//! nothing moves: let the program turn the engine, by
-//! [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in
-//! a task of its own, as [the guide](crate::guide::which_driver) shows for async-io.
+//! [`Driver`](crate::Driver) decides which thread turns the node:
 //!
-//! `open_timeout` ends blocking calls only; a future waits until the peer opens its end or the
-//! session is over. To wait no longer, drop it, which is what an executor's time-out does. That
-//! the peer has not opened it for that long is told by [an event](crate::Event::NotOpened) and
-//! the log.
+//! - [`Tasks`](crate::Driver::Tasks), in a tokio program: the runtime drives the node, and a
+//!   message crosses no thread but the runtime's.
+//! - [`Threads`](crate::Driver::Threads), in any executor: the node's I/O thread.
+//! - [`Caller`](crate::Driver::Caller): polls and calls alone. A poll that finds no message runs
+//!   one turn. A poll that finds no room runs two, to hear of room and then to let its question
+//!   out. Between polls nothing moves, so let the program turn the engine, by
+//!   [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in a
+//!   task of its own, as [the guide](crate::guide::which_driver) shows for async-io.
+//!
+//! `open_timeout` ends blocking calls only. A future waits until the peer opens its end or the
+//! session is over. To wait no longer, drop the future, as an executor's time-out does. After the
+//! `open_timeout` [an event](crate::Event::NotOpened) and the log tell of the missing end.
 //!
 //! ```
 //! use ibex::{Raw, Receiver, RecvErrorKind, Sender};

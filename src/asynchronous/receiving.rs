@@ -1,4 +1,4 @@
-//! Messages for tasks: one future and one stream for every end that receives.
+//! Futures and streams of messages, for every end that receives.
 
 use std::{
     fmt,
@@ -18,16 +18,16 @@ use crate::{
 /// An end that receives: a [`Receiver`], a [`VersionedReceiver`], a [`FanIn`], or a `&mut` to
 /// one of them.
 pub trait ReceivingEnd: sealed::Sealed {
-    /// Output of a call that receives: a message or an error; for a fan-in an event, or `None` when the
-    /// node was closed.
+    /// The output of a call that receives: a message or an error; for a fan-in an event, or `None` when
+    /// the node was closed.
     type Received;
-    /// Item of [`Messages`]: the same without the orderly end.
+    /// The item of [`Messages`]: the output without the orderly end.
     type Item;
 
     #[doc(hidden)]
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received>;
 
-    /// The item that a stream gives for what was received, and whether it is over then.
+    /// Returns the item that a stream gives for an output, and whether the stream is over then.
     #[doc(hidden)]
     fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item>;
 
@@ -36,9 +36,9 @@ pub trait ReceivingEnd: sealed::Sealed {
     fn leave(&mut self);
 }
 
-/// The next message. See [`Receiver::recv_async`] and [`FanIn::next_async`].
+/// A wait for the next message; see [`Receiver::recv_async`] and [`FanIn::next_async`].
 ///
-/// Dropping the future loses nothing: what had come is there for the next call.
+/// Dropping the future loses nothing: a message that had come is there for the next call.
 pub(crate) struct RecvAsync<'a, R: ReceivingEnd> {
     end: &'a mut R,
 }
@@ -63,11 +63,11 @@ impl<R: ReceivingEnd> Drop for RecvAsync<'_, R> {
     }
 }
 
-/// The messages of an end up to its own, as a stream: of a borrowed one by
-/// [`stream`](Receiver::stream), of its own by [`into_stream`](Receiver::into_stream).
+/// The messages of an end, as a stream. [`stream`](Receiver::stream) borrows the end, and
+/// [`into_stream`](Receiver::into_stream) takes it.
 ///
-/// After an error that ends the channel it is over; after a message that is not valid it goes
-/// on. Dropping it loses no message.
+/// After an error that ends the channel the stream is over; after a message that is not valid it
+/// goes on. Dropping it loses no message.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct Messages<R: ReceivingEnd> {
     /// There until `into_inner` takes it.
@@ -126,7 +126,7 @@ impl<R: ReceivingEnd> Drop for Messages<R> {
 impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// The next message, for a task.
     ///
-    /// Dropping the future loses no message: what had come is there for the next call.
+    /// Dropping the future loses no message: a message that had come is there for the next call.
     ///
     /// # Errors
     ///
@@ -136,8 +136,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         RecvAsync::new(self)
     }
 
-    /// The next message, for a task that polls by itself. While it is pending the waker of the
-    /// last poll is kept, [and no other](crate::asynchronous#polls).
+    /// Polls for the next message. While it is pending, the waker of the last poll is kept, [and no
+    /// other](crate::asynchronous#polls).
     ///
     /// # Errors
     ///
@@ -151,13 +151,13 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         Poll::Ready(receiver::open(&self.handle, raw).map_err(RecvError::from))
     }
 
-    /// The messages up to the end, as a stream. After an error that ends the channel it is
-    /// over; after a message that is not valid it goes on.
+    /// Returns the messages up to the end, as a stream. After an error that ends the channel the
+    /// stream is over; after a message that is not valid it goes on.
     pub fn stream(&mut self) -> Messages<&mut Self> {
         Messages::new(self)
     }
 
-    /// A stream as of [`stream`](Self::stream) with the receiver in it, to be kept or given away.
+    /// Turns the receiver into a stream, as [`stream`](Self::stream) does by reference.
     pub fn into_stream(self) -> Messages<Self> {
         Messages::new(self)
     }
@@ -239,7 +239,7 @@ impl<R: ReceivingEnd> ReceivingEnd for &mut R {
     }
 }
 
-/// A stream is over after any error but one that spares the channel.
+/// Returns whether a stream is over, as it is after any error that does not spare the channel.
 fn item_of<M>(received: Result<M, RecvError>, is_over: &mut bool) -> Option<Result<M, RecvError>> {
     *is_over = matches!(&received, Err(error) if !error.spares_channel());
     match received {

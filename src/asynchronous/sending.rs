@@ -16,10 +16,10 @@ use ibex_transport::channel::{RawReservation, SendHandle};
 use crate::{Permit, Reservation, SendError, Sender, Sequence, WaitError, message::DefaultCodec};
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
-    /// Sends a message, for a task: pending while the channel's window is full or its other
-    /// end is not open yet.
+    /// Sends a message in a task. Pending while the channel's window is full, or while the peer has
+    /// not opened its end.
     ///
-    /// Dropping the future before it is ready sends nothing.
+    /// If the future is dropped before it is ready, nothing is sent.
     ///
     /// # Errors
     ///
@@ -35,8 +35,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Sends a message, for a task that polls by itself. Pending says that nothing was sent: the
-    /// value stays the caller's, and it may be another the next time.
+    /// Polls to send a message. Pending means that nothing was sent: the value stays the caller's,
+    /// and may be another the next time.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             .map_err(SendError::from)
     }
 
-    /// Waits for room, for a task, and gives a permit to send a message without waiting.
+    /// Waits in a task for room, and returns a permit to send a message without waiting.
     ///
     /// Dropping the future keeps no room.
     ///
@@ -79,11 +79,11 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 
     /// Polls for a permit, as [`ready_async`](Self::ready_async) does.
     ///
-    /// A [`Permit`] that is dropped keeps no room. As long as the sender has no clone nobody
-    /// else takes it, so a [`try_send`](Self::try_send) of a message of [that
-    /// length](Permit::bytes) finds room later, too; this is how a service that is asked for
-    /// readiness first does it. Where there are clones, only the permit itself is a promise,
-    /// and they wait while it is held.
+    /// A [`Permit`] that is dropped keeps no room. As long as the sender has no clone, nothing else
+    /// takes the room, so a later [`try_send`](Self::try_send) of a message of [that
+    /// length](Permit::bytes) finds it too. A service that is asked for its readiness first works
+    /// in this way. If there are clones, only the permit itself is a promise, and they wait while
+    /// it is held.
     ///
     /// # Errors
     ///
@@ -96,9 +96,9 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         reserved.map_or(Poll::Pending, |raw| Poll::Ready(Ok(Permit::new(raw?))))
     }
 
-    /// Waits until the peer's engine holds everything that was sent, for a task.
+    /// Waits in a task until the peer's engine holds everything that was sent.
     ///
-    /// Dropping the future changes nothing: what was sent is under way all the same.
+    /// Dropping the future changes nothing: sent messages stay under way.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Polls for what [`flush_async`](Self::flush_async) waits for: that the peer's engine holds
+    /// Polls the condition of [`flush_async`](Self::flush_async): the peer's engine holds
     /// everything that was sent up to this poll.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         flushed.map_err(WaitError::from)
     }
 
-    /// Waits until the receiving application has acknowledged everything up to `sequence`,
-    /// for a task.
+    /// Waits in a task until the receiving application has acknowledged everything up to
+    /// `sequence`.
     ///
     /// Dropping the future changes nothing.
     ///
@@ -142,7 +142,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Polls for what [`wait_acked_async`](Self::wait_acked_async) waits for. The sequence may be
+    /// Polls the condition of [`wait_acked_async`](Self::wait_acked_async). The sequence may be
     /// another the next time.
     ///
     /// # Errors
@@ -157,26 +157,27 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         acknowledged.map_err(WaitError::from)
     }
 
-    /// This sender as a sink of values, or of what holds them: `Vec<u8>` for `[u8]`.
+    /// Turns this sender into a sink of values, or of types that borrow as them: `Vec<u8>` for
+    /// `[u8]`.
     ///
-    /// A value that finds no room is kept in the sink until there is some; dropping the sink
-    /// drops it unsent, so flush or close it. `flush` says that everything is published, which
-    /// is what [`send`](Self::send) says when it returns; so does `close`, which also says why a
-    /// channel never opened, and the channel ends when the sender is dropped.
+    /// The sink keeps a value that finds no room until there is some. Dropping the sink drops that
+    /// value unsent, so flush or close it first. `flush` returns when everything is published, as
+    /// [`send`](Self::send) does. `close` does too, and also says why a channel never opened. The
+    /// channel ends when the sender is dropped.
     pub fn sink<V: Borrow<T>>(&mut self) -> SendSink<&mut Self, V> {
         SendSink::new(self)
     }
 
-    /// A sink as of [`sink`](Self::sink) with the sender in it, to be kept or given away.
+    /// Turns the sender into a sink, as [`sink`](Self::sink) does by reference.
     pub fn into_sink<V: Borrow<T>>(self) -> SendSink<Self, V> {
         SendSink::new(self)
     }
 }
 
 impl Sender<[u8], Raw> {
-    /// Reserves room for a message of `length` bytes, for a task, to be built in place.
+    /// Reserves room in a task for a message of `length` bytes, to be built in place.
     ///
-    /// Dropping the future reserves nothing; the reservation itself is that of
+    /// Dropping the future reserves nothing. The reservation itself is that of
     /// [`reserve`](Self::reserve).
     ///
     /// # Errors
@@ -189,7 +190,7 @@ impl Sender<[u8], Raw> {
         ReserveAsync::new(&mut self.handle, Some(length))
     }
 
-    /// Polls for a reservation, as [`reserve_async`](Self::reserve_async) does. Pending says that
+    /// Polls for a reservation, as [`reserve_async`](Self::reserve_async) does. Pending means that
     /// nothing is reserved, and the length may be another the next time.
     ///
     /// # Errors
@@ -207,9 +208,9 @@ impl Sender<[u8], Raw> {
 
 // ---- Futures -------------------------------------------------------------------------
 
-/// A message on its way into its channel. See [`Sender::send_async`].
+/// A message that is being sent; see [`Sender::send_async`].
 ///
-/// Dropping the future before it is ready sends nothing.
+/// If the future is dropped before it is ready, nothing is sent.
 pub(crate) struct SendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     sender: &'a mut Sender<T, C>,
     value: &'a T,
@@ -230,9 +231,9 @@ impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
     }
 }
 
-/// Waits for room. See [`Sender::ready_async`] and [`Sender::reserve_async`].
+/// A wait for room; see [`Sender::ready_async`] and [`Sender::reserve_async`].
 ///
-/// Dropping the future reserves nothing. It panics if it is polled again when it was ready.
+/// Dropping the future reserves nothing. It panics if it is polled again after it was ready.
 pub(crate) struct ReserveAsync<'a, R> {
     /// Until what is reserved has it.
     handle: Option<&'a mut SendHandle>,
@@ -291,7 +292,7 @@ impl<R> Drop for ReserveAsync<'_, R> {
     }
 }
 
-/// Waits for counters. See [`Sender::flush_async`] and [`Sender::wait_acked_async`].
+/// A wait for counters; see [`Sender::flush_async`] and [`Sender::wait_acked_async`].
 ///
 /// Dropping the future changes nothing.
 pub(crate) struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
@@ -384,8 +385,7 @@ impl<S: SendingEnd> SendingEnd for &mut S {
     }
 }
 
-/// A sender as a sink: a borrowed one by [`Sender::sink`], one of its own by
-/// [`Sender::into_sink`].
+/// A sender as a sink. [`Sender::sink`] borrows the sender, and [`Sender::into_sink`] takes it.
 #[must_use = "a sink does nothing unless it is polled"]
 pub struct SendSink<S: SendingEnd, V> {
     /// There until `into_inner` takes it.
@@ -402,7 +402,7 @@ impl<S: SendingEnd, V> SendSink<S, V> {
         }
     }
 
-    /// The sender, and the value that found no room, if the sink was not flushed.
+    /// Returns the sender, and the value that found no room, if the sink was not flushed.
     pub fn into_inner(mut self) -> (S, Option<V>) {
         let mut sender = self.sender.take().expect("nobody else takes it");
         sender.handle().leave_room();

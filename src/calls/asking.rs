@@ -1,4 +1,4 @@
-//! What a service's fan-in receives: frames, each with the caller that it is of.
+//! The frames that a service's fan-in receives, each with its caller.
 
 use std::{
     marker::PhantomData,
@@ -27,15 +27,15 @@ pub(super) struct Asked {
     pub(super) body: Body,
 }
 
-/// A caller's place at a service, from the opening of the channel of its requests to the end of it.
+/// A caller's place at a service, from the opening to the end of its channel of requests.
 ///
 /// The ends of a name meet in the order in which each side opens them, and a caller opens two. So
-/// a place whose caller asked for nothing, or never came, has an end for its replies as well: it
-/// is opened and closed with the place.
+/// even a place whose caller asked for nothing has an end for its replies, which is opened and
+/// closed with the place.
 pub(super) struct Seat {
     client: Option<Arc<Client>>,
     channel: ChannelBuilder,
-    /// Of the replies.
+    /// Returns the message version of the replies.
     version: fn() -> Result<MessageVersion, OpenFailure>,
 }
 
@@ -96,7 +96,7 @@ impl Seat {
 }
 
 impl Drop for Seat {
-    /// The caller has closed its end, or is gone; or the service was dropped, whose handlers may
+    /// The caller has closed its end or is gone, or the service was dropped, whose handlers may
     /// still answer.
     fn drop(&mut self) {
         let Some(client) = &self.client else {

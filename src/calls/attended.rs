@@ -1,5 +1,4 @@
-//! A value that whoever has news looks after, so that nobody waits for a lock where wakers are
-//! called.
+//! A value that is tended by whichever thread has news, so that wakers never wait for a lock.
 //!
 //! ```text
 //!   who has news              who has the value
@@ -9,8 +8,8 @@
 //!     locked by another: go     yes: look after it again
 //! ```
 //!
-//! The fences order both sides' writes before their reads, so either the lock is found free, or
-//! whoever has it finds that it was told.
+//! The fences order both sides' writes before their reads. So either the lock is found free, or its
+//! holder finds the news.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +35,8 @@ impl<T> Attended<T> {
         }
     }
 
-    /// Runs `act` on the value. If somebody has it, that one does, when it leaves.
+    /// Runs `act` on the value. If another holder has the value, that holder runs `act` when it
+    /// leaves.
     pub(super) fn attend(&self, mut act: impl FnMut(&mut T)) {
         // TOLD, pairs with the swap below: who takes it sees what the news are about.
         self.is_told.store(true, Ordering::Release);
@@ -50,7 +50,7 @@ impl<T> Attended<T> {
         }
     }
 
-    /// The value, if nobody has it. Give it back by [`leave`](Self::leave).
+    /// Returns the value, if it has no holder. Give it back by [`leave`](Self::leave).
     pub(super) fn try_hold(&self) -> Option<MutexGuard<'_, T>> {
         match self.value.try_lock() {
             Ok(value) => Some(value),
@@ -59,7 +59,7 @@ impl<T> Attended<T> {
         }
     }
 
-    /// The value, as soon as nobody has it; for threads that are in no waker.
+    /// Waits until the value has no holder, and returns it. For threads that are in no waker.
     pub(super) fn hold(&self) -> MutexGuard<'_, T> {
         lock(&self.value)
     }

@@ -42,15 +42,16 @@ pub(super) struct CallSettings {
 }
 
 impl Peer {
-    /// Calls to the service `name` of this peer, with the default settings and codec.
+    /// Opens a caller of this peer's service `name`, with the default settings and codec.
     ///
-    /// Announces it and returns, without waiting for the peer. A session has one caller of a name
-    /// at a time, which may be cloned; once the last clone is dropped another may be made.
+    /// This announces the caller and returns, without waiting for the peer. A session has one
+    /// caller of a name at a time, which may be cloned. Once the last clone is dropped, another may
+    /// be made.
     ///
-    /// When the peer drops its service all calls of the caller fail, those to come included. A
-    /// caller that is dropped and made anew is served by the service that comes in its place, for
-    /// which its first call waits. One that was made before the end of the old service was known
-    /// here fails its calls in the same way: make another.
+    /// When the peer drops its service, all calls of the caller fail, later ones too. Drop the
+    /// caller then and make a new one: the peer's next service serves it, and its first call waits
+    /// for that service. A new caller that was made before the end of the old service was known
+    /// here fails in the same way; make another.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ impl Peer {
         self.calls(name).caller()
     }
 
-    /// A service for calls of this peer alone, with the default settings and codec.
+    /// Opens a service for calls of this peer alone, with the default settings and codec.
     ///
     /// # Errors
     ///
@@ -83,7 +84,7 @@ impl Peer {
         self.calls(name).service()
     }
 
-    /// The same with settings.
+    /// Begins a caller with settings.
     pub fn calls(&self, name: &str) -> CallsBuilder {
         CallsBuilder {
             at: self.clone(),
@@ -94,8 +95,8 @@ impl Peer {
 }
 
 impl Node {
-    /// A service for calls of all peers, present and future, with the default settings and codec.
-    /// A name has one service for all peers, or one for each of some
+    /// Opens a service for calls of all peers, present and future, with the default settings and
+    /// codec. A name has either one service for all peers, or one for each of some peers
     /// ([`Peer::service`](crate::Peer::service)). Dropping the service gives its name back.
     ///
     /// # Errors
@@ -113,7 +114,7 @@ impl Node {
         self.calls(name).service()
     }
 
-    /// The same with settings.
+    /// Begins a service with settings.
     pub fn calls(&self, name: &str) -> CallsBuilder<DefaultCodec, &Self> {
         CallsBuilder {
             at: self,
@@ -253,14 +254,14 @@ impl CallSettings {
     }
 }
 
-/// Requests as peers compare them: by both types, so that a caller whose reply differs hears of it
-/// before anything is executed.
+/// Returns the message version of requests. It covers both types, so that a caller whose reply type
+/// differs hears of it before anything is executed.
 pub(super) fn request_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
 -> Result<MessageVersion, OpenFailure> {
     call_version::<Q, R, C>(message_version::<Q, C>()?.alignment)
 }
 
-/// The same for replies.
+/// Returns the message version of the replies.
 pub(super) fn reply_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
 -> Result<MessageVersion, OpenFailure> {
     call_version::<Q, R, C>(message_version::<R, C>()?.alignment)

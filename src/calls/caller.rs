@@ -15,18 +15,19 @@ use super::{
 };
 use crate::message::DefaultCodec;
 
-/// Calls a service of a peer. Made by [`Peer::caller`](crate::Peer::caller) or, with settings, by
-/// [`Peer::calls`](crate::Peer::calls).
+/// Calls a service of a peer. [`Peer::caller`](crate::Peer::caller) opens one, or
+/// [`Peer::calls`](crate::Peer::calls) with settings.
 ///
-/// Clones share one pair of channels. Any number of threads and tasks may call at a time, each
-/// waits for its own reply, and replies come in any order. As many calls as
-/// [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) says are under way at a time; further
-/// ones wait for their turn, in the order in which they came. Calls that wait for the peer to open
-/// the service, or for room in the channel, may overtake each other: where the order matters, a call
-/// follows the answer to the one before.
+/// Clones share one pair of channels. Any number of threads and tasks may call at a time. Each
+/// waits for its own reply, and replies come in any order.
 ///
-/// While the session lives each request is given to a handler at most once, over outages too;
-/// [`CallError::execution`] says what is certain of a call that failed.
+/// Up to [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) calls are under way at a
+/// time, and further ones wait for their turn in the order in which they came. Calls that wait for
+/// the peer to open the service, or for room in the channel, may overtake each other. If the order
+/// matters, wait for each answer before the next call.
+///
+/// While the session lives, a handler gets each request at most once, even across broken
+/// connections. [`CallError::execution`] says how much is certain of a call that failed.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -47,13 +48,13 @@ use crate::message::DefaultCodec;
 pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     line: LineRef,
     options: CallOptions,
-    /// What `tower`'s `poll_ready` has reserved.
+    /// The place on the line that `tower`'s `poll_ready` reserved.
     #[cfg(feature = "tower")]
     pub(super) ready: Option<Claim<LineRef>>,
     _types: super::Types<Q, R, C>,
 }
 
-/// How many calls of a caller are under way. See [`Caller::stats`].
+/// Counts of a caller's calls; see [`Caller::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallerStats {
@@ -61,7 +62,7 @@ pub struct CallerStats {
     pub in_flight: usize,
     /// Calls that wait for their turn.
     pub queued: usize,
-    /// Frames of the peer that were of no call: late replies to calls that were cancelled, and what
+    /// Frames of the peer that belong to no call: late replies to cancelled calls, and frames that
     /// no service of ibex sends.
     pub strays: u64,
 }
@@ -81,7 +82,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         }
     }
 
-    /// The same caller with other options.
+    /// Returns the same caller with other options.
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
         Self::on(self.line.clone(), options)
@@ -119,14 +120,14 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     /// Calls, for a task. Nothing is sent before the first poll.
     ///
-    /// Dropping the future cancels the call: a request that did not go out is not sent, and the
-    /// handler of one that did is told, by [`Request::cancelled`](crate::calls::Request::cancelled). The
-    /// deadline counts from this call on.
+    /// Dropping the future cancels the call. A request that did not go out is not sent. If it did
+    /// go out, its handler learns it by [`Request::cancelled`](crate::calls::Request::cancelled).
+    /// The deadline counts from this call on.
     ///
     /// # Errors
     ///
-    /// As [`call`](Self::call), but that it waits for as long as it takes until the peer has opened
-    /// its service.
+    /// Errors are those of [`call`](Self::call), except that it waits without limit until the peer
+    /// has opened its service.
     pub fn call_async<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
         CallAsync::new(self.line.clone(), &self.options, None, request)
     }
@@ -143,7 +144,8 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         Ok(Replies::new(claim))
     }
 
-    /// The same for a task. Dropping the future sends nothing, or cancels.
+    /// Like [`stream`](Self::stream), for a task. Dropping the future sends nothing, or cancels the
+    /// call.
     pub fn stream_async<'a>(
         &self,
         request: &'a Q,
@@ -151,7 +153,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         StreamAsync::new(self.line.clone(), &self.options, request)
     }
 
-    /// How many calls are under way, of all clones. Never waits.
+    /// Returns the number of calls that are under way, of all clones. Never waits.
     #[must_use]
     pub fn stats(&self) -> CallerStats {
         let slots = self.line.slots();

@@ -1,4 +1,4 @@
-//! One call's claim to its place on the line: what is dropped when the call ends, in whatever way.
+//! A call's claim to its place on the line, which is dropped when the call ends, however it ends.
 
 use std::{
     ops::Deref,
@@ -31,18 +31,18 @@ pub(super) struct Claim<L: Deref<Target = Line>> {
     is_sent: bool,
     /// The last frame has come, or none will.
     is_over: bool,
-    /// Of a task that waits for room.
+    /// The wait for room, if a task has one.
     room: Option<Ticket>,
 }
 
-/// Whether a call takes one reply or many.
+/// The number of replies that a call takes: one or many.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallKind {
     Unary,
     Stream { window: u16 },
 }
 
-/// What a frame is to who called.
+/// The meaning of a frame for its caller.
 pub(super) enum Answer<R: ?Sized, C: Codec<R>> {
     Reply(Reply<R, C>),
     Item(Reply<R, C>),
@@ -149,7 +149,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
         Poll::Ready(self.was_sent(ready!(sent)))
     }
 
-    /// Whether the request may be sent, as far as the number of calls under way goes.
+    /// Returns ready when the limit on calls under way lets the request go out.
     #[cfg(feature = "tower")]
     pub(super) fn poll_turn(&mut self, waker: &Waker) -> Poll<Result<(), CallError>> {
         if self.id.is_none() {

@@ -1,8 +1,8 @@
-//! One caller as its service sees it: the way back to it, and its calls that handlers have.
+//! A service's view of one of its callers: the way back to it, and its calls that handlers have.
 //!
-//! A call is found by its number, which is below the limit, and is the one meant if its generation
-//! is. A caller that has cancelled a call may give its number to another at once; the first one's
-//! handler then finds that its call is not there, which is: cancelled.
+//! A call is found by its number, which is below the limit, and by its generation. A caller that
+//! has cancelled a call may give its number to another one at once. The first call's handler then
+//! does not find its call, which means that it was cancelled.
 
 use std::{
     mem,
@@ -17,7 +17,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::{Condition, WaitSlot, thread_waker};
-use ibex_transport::{runtime::Serves, session::SessionShared};
+use ibex_transport::{node::Serves, node::SessionShared};
 
 use super::{
     builder::CallSettings,
@@ -27,14 +27,14 @@ use super::{
 };
 use crate::{OpenError, PeerAt, channel_builder::Offer, error::OpenFailure};
 
-/// What a service and its clients share.
+/// The state that a service shares with its clients.
 pub(super) struct Shared {
     pub(super) settings: CallSettings,
-    /// Of the replies.
+    /// The message version of the replies.
     version: Result<MessageVersion, OpenFailure>,
     /// Takes in what has come, for a handler that waits.
     attendant: Weak<dyn Attendant + Send + Sync>,
-    /// Those that have sent something.
+    /// The clients that have sent a frame.
     clients: Mutex<Vec<Weak<Client>>>,
     /// Handlers that wait for a word of their callers.
     pub(super) waiting: AtomicUsize,
@@ -126,7 +126,7 @@ struct Calls {
     by_number: Vec<Entry>,
     /// The caller is gone.
     is_gone: bool,
-    /// When the next handler is woken because its call's time is over.
+    /// The time at which the next handler is woken because its call's deadline has passed.
     alarm: Option<Instant>,
 }
 
@@ -149,7 +149,7 @@ pub(super) enum Begun {
     Again,
 }
 
-/// Whether another item may be sent.
+/// The outcome of waiting to send another item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Credit {
     Taken,
@@ -298,11 +298,11 @@ impl Client {
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
-        self.session.runtime().wake_drain();
+        self.session.node().wake_drain();
         self.free_name();
     }
 
-    /// Another caller of the name may be answered, while handlers of this one have yet to end.
+    /// Lets another caller of the name be answered, although handlers of this one have yet to end.
     pub(super) fn free_name(&self) {
         if let Some(outbox) = self.outbox.get() {
             outbox.free_name();
@@ -311,7 +311,7 @@ impl Client {
 
     // ---- What handlers ask ---------------------------------------------------------------
 
-    /// Whether nobody waits for the call's answer any more.
+    /// Returns whether the call's answer is no longer waited for.
     pub(super) fn is_cancelled(&self, id: CallId) -> bool {
         let mut calls = self.calls();
         calls.is_gone
@@ -321,7 +321,7 @@ impl Client {
             })
     }
 
-    /// Whether the caller does not know the call any more.
+    /// Returns whether the caller has forgotten the call.
     pub(super) fn is_dropped(&self, id: CallId) -> bool {
         let mut calls = self.calls();
         calls.is_gone || calls.entry(id).is_none_or(|entry| entry.is_cancelled)
@@ -348,7 +348,7 @@ impl Client {
         }
     }
 
-    /// Has a handler woken by the next word of its caller, and when its call's time is over.
+    /// Has a handler woken by the next word of its caller, and at its call's deadline.
     pub(super) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
         let (_before, alarm) = {
             let mut calls = self.calls();
@@ -384,7 +384,7 @@ impl Client {
         }
     }
 
-    /// Whether words for a caller that is there have yet to go out.
+    /// Returns whether notices for a caller that is still there wait to be sent.
     fn has_unsaid(&self) -> bool {
         !self.calls().is_gone
             && !self.session.is_over()
@@ -400,7 +400,8 @@ impl Client {
         self.say(header, String::new());
     }
 
-    /// There is room for what waits to be said, or somebody's time is over.
+    /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
+    /// passed.
     fn has_news(&self) {
         if let Some(outbox) = self.outbox.get() {
             outbox.has_room();
@@ -426,7 +427,7 @@ impl Calls {
         (entry.is_taken && entry.generation == id.generation).then_some(entry)
     }
 
-    /// Those whose time is over, and when to look again.
+    /// Returns the wakers of calls whose deadlines have passed, and the time of the next look.
     fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
         if self.alarm.is_none_or(|alarm| alarm > now) {
             return (Vec::new(), None);

@@ -1,5 +1,4 @@
-//! Errors of calls: those of the application beside those of the way to it, and how much is
-//! certain.
+//! Errors of calls: the application's, those of the way to it, and how much is certain.
 
 use std::fmt;
 
@@ -7,10 +6,10 @@ use ibex_transport::{channel::RecvError, session::Interface};
 
 use crate::{SendError, SendErrorKind};
 
-/// How far a call that failed came.
+/// How far a failed call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// No handler got the request, and none will: it may be sent again.
+    /// No handler got the request, and none will, so it may be sent again.
     NotExecuted,
     /// A handler may have got the request, or may yet get it.
     Unknown,
@@ -20,13 +19,13 @@ pub enum Execution {
 
 /// Error of the application: a handler's answer to a call that it could not serve.
 ///
-/// A service whose errors are types of its own makes them part of the reply, as in
-/// `peer.caller::<Request, Result<Reply, Refusal>>(..)`; they are read in place as well.
+/// A service with error types of its own makes them part of the reply, as in
+/// `peer.caller::<Request, Result<Reply, Refusal>>(..)`. They are then read in place too.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text} (code {code})")]
 #[non_exhaustive]
 pub struct Failure {
-    /// What the handler gave: its meaning is the application's.
+    /// The code that the handler gave. Its meaning is the application's.
     pub code: u32,
     /// Text for people, at most 4 KiB.
     pub text: String,
@@ -36,18 +35,18 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Its deadline had passed when a handler would have got it.
+    /// The call's deadline had passed before a handler could get the request.
     Expired,
-    /// The caller has more calls under way than the service takes of one peer.
+    /// The caller has more calls under way than the service takes from one peer.
     Overloaded,
-    /// Its bytes are not a valid request.
+    /// The request's bytes are not valid.
     Invalid,
     /// The service ended before a handler got it.
     Closed,
-    /// The handler handed it back by [`Request::refuse`](crate::calls::Request::refuse).
+    /// The handler handed the request back by [`Request::refuse`](crate::calls::Request::refuse).
     ByHandler,
-    /// The node that serves [drains](crate::Node::drain) and begins no call any more: send it to
-    /// another node, or again to the one that comes in its place.
+    /// The serving node [drains](crate::Node::drain) and begins no more calls. Send the call to
+    /// another node, or again to the node that takes its place.
     Draining,
     /// A reason that this release does not know.
     Other(u16),
@@ -124,7 +123,7 @@ pub enum CallError {
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// What the handler said.
+        /// The failure that the handler reported.
         failure: Failure,
     },
     /// The request did not go out, so it was not executed.
@@ -167,12 +166,12 @@ pub enum CallError {
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// Whether the request went out.
+        /// True if the request was sent.
         is_sent: bool,
-        /// Whether the peer had opened the service.
+        /// True if the peer had opened the service.
         is_open: bool,
     },
-    /// The handler dropped the request without an answer, as by a panic.
+    /// The handler dropped the request without an answer, for example by a panic.
     #[error(
         "service \"{service}\" of {peer}: the handler dropped the request without an answer; \
          {MAY_BE_EXECUTED}"
@@ -206,13 +205,13 @@ pub enum CallError {
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// What the codec found.
+        /// The codec's reason.
         why: String,
     },
 }
 
 impl CallError {
-    /// How far the call came, as far as is certain.
+    /// Returns how far the call came, as far as that is certain.
     #[must_use]
     pub fn execution(&self) -> Execution {
         match self {
@@ -226,7 +225,7 @@ impl CallError {
         }
     }
 
-    /// What the handler said, if this is an error of the application.
+    /// Returns the failure that the handler reported, if the application failed the call.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -235,8 +234,8 @@ impl CallError {
         }
     }
 
-    /// The error of a call whose attempts before this one failed with `before`: if a handler may
-    /// have executed one of them, that it certainly did not execute the last says nothing.
+    /// Combines the error of a call's last attempt with that of earlier attempts. If a handler may
+    /// have executed one of those, it does not matter that it certainly did not execute the last.
     pub(super) fn behind(self, before: Option<Self>) -> Self {
         match before {
             Some(before)
@@ -249,8 +248,8 @@ impl CallError {
         }
     }
 
-    /// Whether another attempt may succeed where this one did not: the session lives, and the
-    /// handler was lost or handed the request back.
+    /// Returns whether another attempt may succeed where this one did not: the session lives, and
+    /// the handler was lost or handed the request back.
     pub(super) fn is_worth_another(&self) -> bool {
         matches!(
             self,
@@ -267,8 +266,8 @@ impl CallError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// Nobody waits for it any more: the caller cancelled the call or is gone, or its deadline
-    /// has passed.
+    /// The answer is no longer waited for: the caller cancelled the call or is gone, or the
+    /// deadline has passed.
     #[error(
         "the caller does not wait any more: it cancelled the call, its deadline passed, or it is gone"
     )]
@@ -276,7 +275,7 @@ pub enum AnswerError {
     /// More than one reply was to be sent to a call that takes one.
     #[error("the call takes one reply and no stream; answer it with `reply`")]
     NotAStream,
-    /// The channel of replies did not take it. The caller hears that there is no answer.
+    /// The channel of replies did not take the reply. The caller hears that there is no answer.
     #[error("the answer was not sent: {0}")]
     NotSent(SendError),
 }
@@ -284,14 +283,14 @@ pub enum AnswerError {
 /// Why no more replies come over a channel.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
-    /// The service has answered what it had begun, and begins nothing.
+    /// The service has answered every call that it had begun, and begins no more.
     Drained,
     /// The channel has ended, as the text says.
     Lost(String),
 }
 
 impl Over {
-    /// What `error` says of the replies of that peer's service.
+    /// Makes a call's error of an error in receiving the replies of that peer's service.
     pub(super) fn of(error: &RecvError, service: &str, peer: &str) -> Self {
         Self::Lost(match error {
             RecvError::Ended => format!(
@@ -306,7 +305,7 @@ impl Over {
 
 ibex_base::debug_as_display!(CallError, AnswerError);
 
-/// Consequence and advice where [`Execution::Unknown`] is all that is certain.
+/// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
                                executed twice";
 

@@ -1,5 +1,5 @@
-//! Frames as they are written and read: a [`Header`], and a payload that the user's codec writes
-//! straight into the channel and reads in place.
+//! Frames: a [`Header`], and a payload that the user's codec writes straight into the channel and
+//! reads in place.
 
 use std::{mem::MaybeUninit, ops::Deref};
 
@@ -26,7 +26,7 @@ impl<T: ?Sized> Clone for Content<'_, T> {
 
 impl<T: ?Sized> Copy for Content<'_, T> {}
 
-/// Where the payload of a frame begins: behind the header, at the codec's alignment.
+/// Returns the offset of the payload in a frame: behind the header, at the codec's alignment.
 #[inline]
 pub(super) fn payload_offset<T: ?Sized, C: Codec<T>>() -> usize {
     C::alignment().max(Header::BYTES)
@@ -73,7 +73,7 @@ pub(super) fn encode_frame<T: ?Sized, C: Codec<T>>(
     }
 }
 
-/// The bytes of a frame that came, where they arrived or copied out.
+/// The bytes of a frame that came, either where they arrived or copied out.
 #[derive(Debug)]
 pub(super) enum Body {
     InPlace(RawMessage),
@@ -89,7 +89,7 @@ impl Body {
         }
     }
 
-    /// Copies the bytes out of the channel, which then has nothing more to do with them.
+    /// Copies the bytes out of the channel, so that they no longer hold it up.
     pub(super) fn copy_out(&mut self) {
         if let Self::InPlace(raw) = self {
             *self = Self::Copied(Copied::of(raw.bytes()));
@@ -104,7 +104,7 @@ pub(super) struct Copied {
     length: usize,
 }
 
-/// As much as any payload is aligned to.
+/// A block with the largest alignment that a payload may need.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[bytemuck(crate = "ibex_codec::bytemuck")]
 #[repr(C, align(64))]

@@ -1,4 +1,4 @@
-//! The fixed header before each payload: which call, and what is said about it.
+//! The fixed header before each payload, which names the call and the kind of frame.
 //!
 //! ```text
 //!   0       4            8      9       11          16
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All numbers are little-endian. `number` is below the in-flight limit, so that both ends find a
-//! call by an index; `generation` tells calls apart that had the number one after the other.
+//! call by an index. `generation` distinguishes calls that had the number one after the other.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Credit = 4,
     /// The reply, which ends the call.
     Reply = 5,
-    /// One reply of a stream.
+    /// A reply of a stream.
     Item = 6,
     /// The stream has ended in order.
     End = 7,
@@ -44,7 +44,8 @@ pub(super) enum Kind {
     Refused = 9,
     /// The handler dropped the request without an answer.
     Unanswered = 10,
-    /// Of no call: what was begun is answered, and no handler gets anything more.
+    /// A notice that belongs to no call: the calls that had begun are answered, and handlers get no
+    /// more requests.
     Drained = 11,
 }
 
@@ -106,7 +107,7 @@ impl Header {
         }
     }
 
-    /// With the time left, in microseconds. Clocks differ, so no point in time is sent.
+    /// Sets the time left, in microseconds. Clocks differ, so no point in time is sent.
     pub(super) fn with_time_left(self, left: Option<Duration>) -> Self {
         let argument = left.map_or(NO_DEADLINE, |left| {
             let micros = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);

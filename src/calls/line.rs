@@ -1,9 +1,11 @@
 //! A caller's line to one service: its two channels, and the calls that are under way on them.
 //!
-//! Nobody stands between a reply and who waits for it. Whoever has news takes all replies in and
-//! hands each to its call: a thread that waits in a call receives as from any channel, and what
-//! is not its own it gives to the others; where none does, the line's waker, which the engine
-//! calls when something has come, does the same on the spot.
+//! No thread or task stands between a reply and its call. Whichever has news takes all replies in
+//! and hands each to its call.
+//!
+//! A thread that waits in a call receives as from any channel, and gives replies of other calls to
+//! those. If no thread waits, the line's waker does the same on the spot; the engine calls it when
+//! something has come.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -19,8 +21,8 @@ use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut, WaitSlot, thread_waker};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
+    node::SessionShared,
     runtime::Driver,
-    session::SessionShared,
 };
 
 use super::{
@@ -42,13 +44,14 @@ pub(super) struct Line {
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
     slots: Mutex<Slots>,
-    /// The line's waker was called while somebody had the slots, who has yet to hear of it.
+    /// True if the line's waker was called while a thread held the slots, which that thread has yet
+    /// to notice.
     has_missed_news: AtomicBool,
     waker: Waker,
-    /// The waker is left at the receiving end and was not called since. It says so before it is
-    /// left, so that a call in between is not forgotten.
+    /// True if the waker is left at the receiving end and was not called since. It is set before
+    /// the waker is left, so that a call in between is not forgotten.
     is_registered: AtomicBool,
-    /// Where threads sleep that wait for answers which another takes in.
+    /// Waiting place of threads whose answers another thread takes in.
     place: WaitSlot,
     /// The line's waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
@@ -58,7 +61,7 @@ pub(super) struct Line {
 struct Inbox {
     handle: ReceiveHandle,
     is_over: bool,
-    /// What came since the replies that lie here were last copied out.
+    /// Messages that came since the replies held here were last copied out.
     messages: u64,
     bytes: u64,
 }
@@ -80,8 +83,9 @@ impl Wake for News {
     }
 }
 
-/// The slots, held. A reply that is dropped or copied out here may have the engine turn, in this
-/// very thread, and the engine call the line's waker: the waker leaves its news to the holder.
+/// The slots, held by a thread. A reply that is dropped or copied out meanwhile may turn the engine
+/// in this very thread, and the engine may call the line's waker. The waker then leaves its news to
+/// the holder.
 pub(super) struct HeldSlots<'a> {
     line: &'a Line,
     /// There until the drop.
@@ -152,8 +156,8 @@ impl Line {
         LineRef::new(line)
     }
 
-    /// Nobody calls on this line any more: another one of the name may be opened, though a waker
-    /// may have this one yet.
+    /// Frees the line's names when its last caller is gone. A new line may take the name, although
+    /// a waker may still hold this one.
     pub(super) fn free_names(&self) {
         self.session.free_name(self.inbox_end);
         self.outbox.free_name();
@@ -171,14 +175,15 @@ impl Line {
         self.session.peer_name()
     }
 
-    /// Whether no call is sent any more.
+    /// Returns whether the line sends no more calls.
     pub(super) fn is_over(&self) -> bool {
         self.session.peer_drains() || self.slots().over().is_some()
     }
 
     // ---- News ------------------------------------------------------------------------
 
-    /// Looks at the news, unless somebody has the slots, be it this thread: that one does then.
+    /// Looks at the news, unless a thread, possibly this one, holds the slots. That thread looks
+    /// then.
     fn wake(&self) {
         loop {
             self.has_missed_news.store(true, Ordering::Relaxed);
@@ -197,8 +202,8 @@ impl Line {
         }
     }
 
-    /// Something has come, there is room for what waits to be said, somebody's time is over, or the
-    /// peer drains.
+    /// Acts on news: frames have come, notices have room, a deadline has passed, or the peer
+    /// drains.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Release);
         self.take_in_in_passing();
@@ -210,8 +215,8 @@ impl Line {
         self.expire();
     }
 
-    /// Hands out all that has come, and sees to it that what comes next is told to the line's
-    /// waker, if somebody waits.
+    /// Hands out everything that has come. If a task waits, the line's waker is told of what comes
+    /// next.
     fn take_in(&self, inbox: &mut Inbox) {
         self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
     }
@@ -269,7 +274,7 @@ impl Line {
         }
     }
 
-    /// No call gets an answer any more but those that have one here.
+    /// Ends all calls that have no answer here yet.
     fn end(&self, over: Over) {
         let wakers = self.slots().end(over);
         wakers.into_iter().for_each(Waker::wake);
@@ -399,7 +404,8 @@ impl Line {
 
     // ---- Waiting in a task -------------------------------------------------------------
 
-    /// What has come for a call; else its task is woken by what comes, or when its time is over.
+    /// Returns what has come for a call. If nothing has, the call's task is woken when something
+    /// comes or the deadline passes.
     pub(super) fn poll_answer(&self, key: Key, waker: &Waker, deadline: Option<Instant>) -> Look {
         let (look, _before) = {
             let mut slots = self.slots();
@@ -416,7 +422,7 @@ impl Line {
             return look;
         }
         self.inbox.attend(|inbox| {
-            if self.is_registered() && self.session.runtime().driver() == Driver::Caller {
+            if self.is_registered() && self.session.node().driver() == Driver::Caller {
                 // Where callers turn the engine, a poll runs a turn.
                 match inbox.handle.receive(Patience::None) {
                     Ok(raw) => self.received(inbox, Ok(raw)),
@@ -434,7 +440,7 @@ impl Line {
         look
     }
 
-    /// Has the call's task woken when it may be sent; its name if it may now.
+    /// Has the call's task woken when it may be sent. Returns its name if it may be sent now.
     pub(super) fn poll_turn(
         &self,
         key: Key,
@@ -455,7 +461,7 @@ impl Line {
         id
     }
 
-    /// The same for who waits for room.
+    /// Has the task of a call that waits for room woken at its deadline.
     pub(super) fn wake_late(&self, key: Key, waker: &Waker, deadline: Option<Instant>) {
         let _before = self.slots().set_waker(key, Some(waker));
         self.wake_by(deadline);
@@ -475,8 +481,9 @@ impl Line {
 }
 
 impl Inbox {
-    /// A reply that is left where it lies stops the channel once the window behind it is full,
-    /// and with it all calls. So what has lain in its entry for half a window goes out of it.
+    /// Messages or bytes after which replies are copied out of the channel: half a window. A reply
+    /// that is left where it lies stops the channel, and with it all calls, once the window behind
+    /// it is full.
     #[inline]
     fn counts(&mut self, raw: &RawMessage, line: &Line) {
         // The waker that is left may be about to be called for just this message, and for none
@@ -542,8 +549,7 @@ impl Condition for Turn<'_> {
     }
 }
 
-/// The condition "something has come for the call", where another thread may be taking in what
-/// comes.
+/// The condition "something has come for the call". Another thread may be taking in what comes.
 struct Answer<'a> {
     line: &'a Line,
     key: Key,

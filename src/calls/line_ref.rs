@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use super::line::Line;
 
 /// A share of a line, held by each clone of a caller and by each call of a task. The last share
-/// gives the service's name back at once, though a waker in another thread may have the line for
+/// gives the service's name back at once, although a waker in another thread may hold the line for
 /// a moment longer.
 #[derive(Clone)]
 pub(super) struct LineRef(Arc<Held>);

@@ -1,13 +1,12 @@
 //! Calls: requests to a service of a peer, and their replies.
 //!
-//! A [`Caller`] asks and a [`Service`] answers; the page
-//! [`request_and_reply`](crate::guide::request_and_reply) of the guide leads from the question to
-//! a program.
+//! A [`Caller`] asks and a [`Service`] answers. The page
+//! [`request_and_reply`](crate::guide::request_and_reply) of the guide leads to a first program.
 //!
-//! A service is a pair of channels of one name: requests go one way and replies the other. A
-//! message has a small header in front of its payload, which the codec of the caller's choice
-//! writes and reads in place. Neither side has a thread or task in between: the thread that finds
-//! a message takes it in and hands it to the call that it belongs to.
+//! A service is a pair of channels of one name: requests go one way, and replies the other. A
+//! message has a small header in front of its payload. The codec that the caller chose writes the
+//! payload, and reads it in place. No thread or task stands in between: the thread that finds a
+//! message hands it to its call.
 
 use std::marker::PhantomData;
 
@@ -48,7 +47,7 @@ pub use self::{
     service::{Service, ServiceStats},
 };
 
-/// Marks the request, the reply and the codec of what holds none of them.
+/// Marks the request, the reply and the codec of a type that holds none of them.
 type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;
 
 /// Marks the reply and the codec.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::CallKind;
 
-/// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller): see
+/// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller); see
 /// [`Caller::with`](crate::calls::Caller::with).
 ///
 /// ```
@@ -23,7 +23,8 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// No deadline, no retry, and streams of which 16 items may be under way.
+    /// Makes the default options: no deadline, no retry, and streams of which 16 items may be under
+    /// way.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -33,25 +34,27 @@ impl CallOptions {
         }
     }
 
-    /// The time from the call to its reply, or to the end of its stream. When it is over the call
-    /// fails, and the handler's [`deadline`](crate::calls::Request::deadline) has passed. Default: none.
+    /// Limits the time from the call to its reply, or to the end of its stream. When the time is up
+    /// the call fails, and so has the handler's [`deadline`](crate::calls::Request::deadline)
+    /// passed. Default: no limit.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// The call may be executed more than once with the effect of once: it is sent again, up to
-    /// so many times, when the handler dropped it without an answer or handed it back. Default: 0,
-    /// no call is sent twice. A stream is never started again.
+    /// Declares that executing the call twice has the effect of once. The call is then sent again,
+    /// up to this many times, if the handler dropped it without an answer or handed it back.
+    /// Default: 0, so that no call is sent twice. A stream is never started again.
     #[must_use]
     pub const fn idempotent(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// Items of a stream that may have been sent and not been taken. Default: 16, at least 1. More
-    /// lets the handler run further ahead, and this process hold as many more replies.
+    /// Limits the items of a stream that may have been sent and not been taken. Default: 16.
+    /// Minimum: 1. A higher limit lets the handler run further ahead, and this process hold more
+    /// replies.
     #[must_use]
     pub const fn window(mut self, items: u16) -> Self {
         self.window = if items == 0 { 1 } else { items };

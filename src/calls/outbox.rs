@@ -1,8 +1,8 @@
-//! The sending end of a service's channel: many write to it, one after the other, and nobody
+//! The sending end of a service's channel. Many threads write to it, one after the other, and none
 //! waits inside.
 //!
-//! What has to be said without waiting, that a call is cancelled or got no answer, is a *notice*:
-//! it goes out at once where there is room, and else before the next message.
+//! A *notice* is said without waiting: a call is cancelled, or got no answer. It goes out at once
+//! if there is room, and otherwise before the next message.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::{Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
-    session::SessionShared,
+    node::SessionShared,
 };
 
 use super::{
@@ -35,18 +35,19 @@ pub(super) struct Outbox {
     sending: Attended<Sending>,
     /// The channel's end, as the session numbers it, once it was opened.
     end: OnceLock<u32>,
-    /// Nothing more is sent.
+    /// True once frames are no longer sent.
     is_closed: AtomicBool,
     /// There may be notices.
     has_notices: AtomicBool,
     notices: Mutex<VecDeque<Notice>>,
-    /// More than these are never due at a time to a peer that takes its messages.
+    /// Limit of the notices that are due at a time to a peer that takes its messages.
     max_notices: usize,
     /// Left at the channel's end, to be called when there is room.
     waker: Waker,
-    /// The waker was taken back by who found room, and others wait for it: they are woken instead.
+    /// True if a thread that found room took the waker back while others wait for room. They are
+    /// woken instead.
     owes_wake: AtomicBool,
-    /// Where threads and tasks wait for room.
+    /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
     open_timeout: Duration,
 }
@@ -76,7 +77,7 @@ pub(super) struct Notice {
 pub(super) enum Unsent {
     /// The time was up.
     Late,
-    /// Nobody wants it any more.
+    /// The frame is no longer wanted.
     InVain,
     Failed(SendError),
 }
@@ -119,13 +120,14 @@ impl Outbox {
         opened
     }
 
-    /// Ends the channel in order, behind what was sent; at once, or when who sends leaves.
+    /// Ends the channel in order, behind what was sent, either at once or when the sending thread
+    /// leaves.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.attend();
     }
 
-    /// Whether the peer has opened its end.
+    /// Returns whether the peer has opened its end.
     #[cold]
     pub(super) fn is_open(&self) -> bool {
         let sending = self.sending.hold();
@@ -134,16 +136,16 @@ impl Outbox {
         is_open
     }
 
-    /// Lets another end of the name be opened, though this one may be in use yet.
+    /// Lets another end of the name be opened, although this one may still be in use.
     pub(super) fn free_name(&self) {
         if let Some(end) = self.end.get() {
             self.session.free_name(*end);
         }
     }
 
-    /// Sends a frame; waits for room until `deadline`, and for the peer's open no longer than
-    /// `open_timeout`. `header` is asked again at each attempt, since time passes; where it
-    /// answers `None` nobody wants the frame any more.
+    /// Sends a frame. Waits for room until `deadline`, and for the peer's open no longer than
+    /// `open_timeout`. `header` is asked again at each attempt, since time passes. `None` from it
+    /// means that the frame is no longer wanted.
     #[inline]
     pub(super) fn send<T: ?Sized, C: Codec<T>>(
         &self,
@@ -165,7 +167,8 @@ impl Outbox {
         }
     }
 
-    /// The same for a task: pending while there is no room, or the peer has not opened its end.
+    /// Sends a frame from a task. Pending while there is no room, or the peer has not opened its
+    /// end.
     pub(super) fn poll_send<T: ?Sized, C: Codec<T>>(
         &self,
         ticket: &mut Option<Ticket>,
@@ -221,7 +224,7 @@ impl Outbox {
         }
     }
 
-    /// Whether notices wait for room, or for who sends.
+    /// Returns whether notices wait for room, or for the thread that is sending.
     pub(super) fn has_notices(&self) -> bool {
         !self.is_closed.load(Ordering::Acquire) && self.has_notices.load(Ordering::Acquire)
     }
@@ -240,7 +243,7 @@ impl Outbox {
         self.wake_if_owed();
     }
 
-    /// Has those look again who waited by the waker that was taken back.
+    /// Wakes those that waited by the waker that was taken back, so that they look again.
     #[inline]
     fn wake_if_owed(&self) {
         if self.owes_wake.load(Ordering::Acquire) && self.owes_wake.swap(false, Ordering::AcqRel) {
@@ -270,7 +273,7 @@ impl Outbox {
                 next
             };
             let Some(notice) = next else {
-                return self.session.runtime().wake_drain();
+                return self.session.node().wake_drain();
             };
             let content = Content::<[u8]>::Text(&notice.text);
             let size = frame_size::<[u8], Raw>(content);
@@ -283,7 +286,7 @@ impl Outbox {
                     // The channel is over: nobody is there to be told.
                     self.notices().clear();
                     self.has_notices.store(false, Ordering::Release);
-                    return self.session.runtime().wake_drain();
+                    return self.session.node().wake_drain();
                 }
                 Poll::Pending => return self.notices().push_front(notice),
             }
@@ -314,7 +317,7 @@ impl Outbox {
         attempt
     }
 
-    /// The same, and leaves the waker if there is no room.
+    /// Tries to send, and leaves the waker if there is no room.
     fn attempt_and_register<H, F>(&self, frame: &mut Frame<H, F>) -> Option<Result<(), Unsent>>
     where
         H: Fn() -> Option<Header>,
@@ -360,7 +363,7 @@ impl Outbox {
         }
     }
 
-    /// The error for a peer that has not opened its end in all of `open_timeout`.
+    /// Returns the error for a peer that has not opened its end within `open_timeout`.
     fn not_opened(&self) -> Option<SendError> {
         let mut sending = self.sending.hold();
         let opened = sending.handle.as_mut()?;

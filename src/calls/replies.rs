@@ -21,11 +21,12 @@ use super::{
 };
 use crate::message::DefaultCodec;
 
-/// The replies to one request, one after the other. Made by [`Caller::stream`](crate::calls::Caller::stream).
+/// The replies to one request, one after the other.
+/// [`Caller::stream`](crate::calls::Caller::stream) returns them.
 ///
-/// The handler may send [`window`](crate::calls::CallOptions::window) items ahead of those that were
-/// taken, and then waits: a stream that nobody takes from stops its own handler, and no other call.
-/// Dropping it before its end cancels the call.
+/// The handler may send up to [`window`](crate::calls::CallOptions::window) items ahead of those
+/// that were taken, and then waits. A stream that is not read therefore stops its own handler, and
+/// no other call. Dropping it before its end cancels the call.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -56,8 +57,8 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
         }
     }
 
-    /// The next item, or `None` when the handler has ended the stream. Waits while neither is
-    /// there.
+    /// Returns the next item, or `None` when the handler has ended the stream. Waits until there is
+    /// either.
     ///
     /// # Errors
     ///
@@ -143,7 +144,8 @@ impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
     }
 }
 
-/// Sends the request of a stream. See [`Caller::stream_async`](crate::calls::Caller::stream_async).
+/// A request of a stream that is being sent; see
+/// [`Caller::stream_async`](crate::calls::Caller::stream_async).
 pub(crate) struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,
     call: CallKind,

@@ -7,15 +7,15 @@ use ibex_codec::Codec;
 use super::frame::Opened;
 use crate::message::DefaultCodec;
 
-/// A reply where it came in, checked. Made by [`Caller::call`](crate::calls::Caller::call).
+/// A reply where it came in, checked. [`Caller::call`](crate::calls::Caller::call) returns it.
 ///
-/// Dereferences to the codec's view, as a [`Message`](crate::Message) does, and may be dropped on
-/// any thread.
+/// A reply dereferences to the codec's view, as a [`Message`](crate::Message) does, and may be
+/// dropped on any thread.
 ///
-/// While it is held it stops the caller's channel of replies once the window behind it is full,
-/// and so all calls of its [`Caller`](crate::calls::Caller) and its clones. A program that keeps
-/// replies calls [`detach`](Self::detach), which copies the bytes out. Replies that nobody has
-/// taken yet stop nothing: they are copied out when the window needs it.
+/// While a reply is held, it holds up the caller's channel of replies once the window behind it is
+/// full, and so all calls of its [`Caller`](crate::calls::Caller) and of its clones. A program that
+/// keeps replies calls [`detach`](Self::detach), which copies the bytes out. Replies that were not
+/// taken yet hold nothing up: they are copied out when the window needs it.
 pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {
     opened: Opened<R, C>,
 }
@@ -25,8 +25,8 @@ impl<R: ?Sized, C: Codec<R>> Reply<R, C> {
         Self { opened }
     }
 
-    /// Copies the bytes into memory of their own, so that the reply stops nothing however long it
-    /// is kept.
+    /// Copies the bytes into memory of their own, so that the reply holds nothing up however long
+    /// it is kept.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.opened.copy_out();

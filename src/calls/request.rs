@@ -24,17 +24,17 @@ use super::{
 };
 use crate::{PeerAt, message::DefaultCodec};
 
-/// A request, read where it arrived, and the duty to answer it. Made by
-/// [`Service::next`](crate::calls::Service::next).
+/// A request, read where it arrived, with the duty to answer it.
+/// [`Service::next`](crate::calls::Service::next) returns it.
 ///
-/// Dereferences to the codec's view, as a [`Message`](crate::Message) does. It may be sent to
-/// another thread and answered there, by [`reply`](Self::reply), [`fail`](Self::fail) or, where
-/// the caller asked for a stream, by [`send`](Self::send) and [`end`](Self::end). Dropping it
-/// without an answer, also by a panic, tells the caller so.
+/// A request dereferences to the codec's view, as a [`Message`](crate::Message) does. It may be
+/// answered in another thread, by [`reply`](Self::reply) or [`fail`](Self::fail). If the caller
+/// asked for a stream, [`send`](Self::send) and [`end`](Self::end) answer it. Dropping it without
+/// an answer, also by a panic, tells the caller so.
 ///
-/// While it is held where it arrived it stops requests of its caller, and of no other, once the
-/// window behind it is full. A handler that takes long calls [`detach`](Self::detach); the first
-/// item of a stream does so by itself.
+/// While a request is held where it arrived, it holds up further requests of its caller once the
+/// window behind it is full; other callers go on. A handler that takes long calls
+/// [`detach`](Self::detach). The first item of a stream does so by itself.
 pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
     opened: Opened<Q, C>,
     call: Call,
@@ -50,7 +50,7 @@ struct Call {
     is_copied: bool,
     /// A handler got it.
     has_begun: bool,
-    /// It was answered, or given back.
+    /// True once the request was answered or given back.
     is_over: bool,
 }
 
@@ -88,27 +88,27 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.client.at
     }
 
-    /// The time until which the caller waits, by this process's clock: what was left when the
-    /// caller sent the request, from when it was taken in here. `None`: for ever.
+    /// Returns the time until which the caller waits, by this process's clock: the time that was
+    /// left when the caller sent the request, counted from its arrival. `None` means for ever.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.call.deadline
     }
 
-    /// Whether the caller takes a stream of replies.
+    /// Returns whether the caller takes a stream of replies.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.call.is_stream
     }
 
-    /// Whether nobody waits for the answer any more: the caller has dropped the call or is gone, or
-    /// the deadline has passed. Never waits.
+    /// Returns whether the answer is no longer waited for: the caller has dropped the call or is
+    /// gone, or the deadline has passed. Never waits.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.call.is_cancelled()
     }
 
-    /// Waits until [`is_cancelled`](Self::is_cancelled) holds. Dropping the future leaves nothing
+    /// Waits until [`is_cancelled`](Self::is_cancelled) is true. Dropping the future leaves nothing
     /// behind.
     ///
     /// ```
@@ -134,7 +134,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         poll_fn(|context| self.call.poll_cancelled(context)).await;
     }
 
-    /// Copies the request out of its channel, so that it stops nothing however long it is held.
+    /// Copies the request out of its channel, so that it holds nothing up however long it is kept.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.copy_out();
@@ -149,8 +149,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     // ---- One answer --------------------------------------------------------------------
 
-    /// Answers the call; waits while the channel of replies is full. It is no error if nobody waits
-    /// for the answer any more. Of a stream it is the last item.
+    /// Answers the call. Waits while the channel of replies is full. If the caller has stopped
+    /// waiting, that is no error. Of a stream it is the last item.
     ///
     /// # Errors
     ///
@@ -162,8 +162,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         unless_cancelled(sent)
     }
 
-    /// The same for a task. Dropping the future before it is ready answers nothing: the caller
-    /// hears that.
+    /// Like [`reply`](Self::reply), for a task. If the future is dropped before it is ready, there
+    /// is no answer, and the caller hears that.
     ///
     /// # Errors
     ///
@@ -174,8 +174,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         unless_cancelled(sent)
     }
 
-    /// Fails the call with an error of the application, a code and a text of up to 4 KiB, which the
-    /// caller gets as [`CallError::Failed`](crate::calls::CallError::Failed). Never waits.
+    /// Fails the call with an error of the application: a code, and a text of up to 4 KiB. The
+    /// caller gets it as [`CallError::Failed`](crate::calls::CallError::Failed). Never waits.
     pub fn fail(mut self, code: u32, text: &str) {
         let mut end = text.len().min(MAX_FAILURE_BYTES);
         while !text.is_char_boundary(end) {
@@ -184,14 +184,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.finish(Kind::Failed, code, &text[..end]);
     }
 
-    /// Hands the request back as one that was not executed. Never waits.
+    /// Hands the request back as not executed. Never waits.
     pub fn refuse(self) {
         self.give_back(Refused::ByHandler);
     }
 
     // ---- A stream of answers -------------------------------------------------------------
 
-    /// Sends one item of a stream; waits while as many are on their way as the caller takes.
+    /// Sends one item of a stream. Waits while as many items are on their way as the caller allows.
     ///
     /// The request is copied out of its channel at the first item.
     ///
@@ -205,7 +205,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.send::<R, C>(Kind::Item, item)
     }
 
-    /// The same for a task. Dropping the future sends the item or does not.
+    /// Like [`send`](Self::send), for a task. If the future is dropped, the item is sent whole or
+    /// not at all.
     ///
     /// # Errors
     ///
@@ -247,7 +248,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         }
     }
 
-    /// Whether nobody waits for it any more, as far as is known without a look at what came.
+    /// Returns whether the call is known to be over, without taking in what has arrived.
     pub(super) fn is_past(&self) -> bool {
         self.call.client.is_cancelled(self.call.id)
     }
@@ -266,7 +267,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     }
 }
 
-/// To who has replied it is all the same whether the caller still waits.
+/// A reply is no error even if the caller has stopped waiting.
 fn unless_cancelled(sent: Result<(), AnswerError>) -> Result<(), AnswerError> {
     match sent {
         Err(AnswerError::Cancelled) => Ok(()),
@@ -306,7 +307,8 @@ impl Call {
         }
     }
 
-    /// Whether the caller would not know what to do with an answer: not for a deadline.
+    /// Returns whether the caller has forgotten the call, so that it could not use an answer. A
+    /// passed deadline alone does not count.
     fn is_dropped_by_caller(&self) -> bool {
         self.client.is_dropped(self.id)
     }
@@ -378,8 +380,8 @@ impl Call {
         poll_fn(|context| sending.as_mut().poll(context)).await
     }
 
-    /// Ends the call without waiting. A caller whose deadline has passed hears it as well: without
-    /// a word it might conclude from the node's drain that no handler had the call.
+    /// Ends the call without waiting. A caller whose deadline has passed hears it too; otherwise it
+    /// might conclude from the node's drain that no handler had the call.
     fn finish(&mut self, kind: Kind, code: u32, text: &str) {
         self.is_over = true;
         if !self.is_dropped_by_caller() {
@@ -395,14 +397,14 @@ impl Drop for Call {
             self.finish(Kind::Unanswered, 0, "");
         }
         self.client.finish(self.id);
-        let runtime = self.client.session.runtime();
-        if self.has_begun && runtime.is_draining() {
-            runtime.count_drained_call();
+        let node = self.client.session.node();
+        if self.has_begun && node.is_draining() {
+            node.count_drained_call();
         }
         if let Some(shared) = self.client.shared() {
             // Whoever sees it sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
-            runtime.wake_drain();
+            node.wake_drain();
         }
     }
 }
@@ -460,7 +462,7 @@ impl<R: ?Sized, C> Drop for Sending<'_, R, C> {
     }
 }
 
-/// A handler that waits for a word of its caller: what comes is taken in meanwhile.
+/// A handler's wait for its caller, which takes in arriving frames meanwhile.
 struct Waiting<'a>(&'a Client);
 
 impl<'a> Waiting<'a> {

@@ -15,10 +15,7 @@ use std::{
 use futures_core::Stream;
 use ibex_base::sync::lock;
 use ibex_codec::Codec;
-use ibex_transport::{
-    runtime::{Runtime, ServiceName},
-    session::SessionShared,
-};
+use ibex_transport::node::{NodeState, ServiceName, SessionShared};
 
 use super::{
     asking::Asked,
@@ -36,15 +33,16 @@ use crate::{
     message::DefaultCodec,
 };
 
-/// Serves calls. Made by [`Node::service`] for all peers, or by
-/// [`Peer::service`](crate::Peer::service) for one.
+/// Serves calls. [`Node::service`] opens one for all peers, and
+/// [`Peer::service`](crate::Peer::service) one for a single peer.
 ///
-/// It gives out requests one after the other; each may be answered at once, or be handed to another
-/// thread or task and be answered whenever it is ready, in any order. Nothing runs by itself: a
-/// request waits until it is asked for, and its caller with it.
+/// A service returns requests one after the other. Each may be answered at once, or moved to
+/// another thread or task and answered whenever it is ready, in any order. Nothing runs by itself:
+/// a request waits until it is asked for, and its caller waits with it.
 ///
-/// Dropping it refuses the requests that it holds and nobody got, so that their callers know them
-/// as [not executed](crate::calls::Execution::NotExecuted). Handlers that have theirs may still answer.
+/// Dropping the service refuses the requests that no handler has taken, so that their callers know
+/// them as [not executed](crate::calls::Execution::NotExecuted). Handlers may still answer the
+/// requests that they have.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -71,7 +69,7 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
     _name: ServiceName,
 }
 
-/// How far a service is. See [`Service::stats`].
+/// Counts of a service's requests; see [`Service::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceStats {
@@ -83,16 +81,16 @@ pub struct ServiceStats {
     pub strays: u64,
 }
 
-/// What the service and its wakers share.
+/// The state that a service shares with its wakers.
 struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     source: Attended<Source<Q, R, C>>,
     shared: Arc<Shared>,
     waker: Waker,
     /// The waker is left at the source and was not called since.
     is_registered: AtomicBool,
-    /// Of the task that waits for a request.
+    /// The waker of the task that waits for a request.
     next: Mutex<Option<Waker>>,
-    runtime: Arc<Runtime>,
+    node: Arc<NodeState>,
 }
 
 struct News<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>>(Weak<Hub<Q, R, C>>);
@@ -112,7 +110,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = node.runtime.take_service_name(template.name());
         let name = name.ok_or_else(|| OpenError::name_taken(template.name()))?;
         let source = Source::of_node(Gathered::open(node, template)?);
-        Ok(Self::on(source, settings, node.runtime.clone(), name))
+        Ok(Self::on(
+            source,
+            settings,
+            node.runtime.state().clone(),
+            name,
+        ))
     }
 
     pub(super) fn of_peer(
@@ -120,19 +123,17 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         session: &Arc<SessionShared>,
     ) -> Result<Self, OpenError> {
         let channel = settings.template.over(session);
-        let name = session
-            .runtime()
-            .share_service_name(settings.template.name());
+        let name = session.node().share_service_name(settings.template.name());
         let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
         let source = Source::of_peer(requests, channel);
-        Ok(Self::on(source, settings, session.runtime().clone(), name))
+        Ok(Self::on(source, settings, session.node().clone(), name))
     }
 
     fn on(
         source: Source<Q, R, C>,
         settings: CallSettings,
-        runtime: Arc<Runtime>,
+        node: Arc<NodeState>,
         name: ServiceName,
     ) -> Self {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
@@ -144,15 +145,15 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
                 waker: Waker::from(Arc::new(News(hub.clone()))),
                 is_registered: AtomicBool::new(false),
                 next: Mutex::new(None),
-                runtime: runtime.clone(),
+                node: node.clone(),
             }
         });
-        runtime.serves(hub.shared.clone());
+        node.serves(hub.shared.clone());
         Self { hub, _name: name }
     }
 
-    /// The next request, of whichever caller; `None` when the node was closed, or, of a service for
-    /// one peer, when that closed its caller. Waits while nothing is there.
+    /// Returns the next request of any caller. `None` when the node was closed or, for a service of
+    /// one peer, when that peer closed its caller. Waits while there is none.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         next
     }
 
-    /// The same for a task. Dropping the future loses no request.
+    /// Like [`next`](Self::next), for a task. Dropping the future loses no request.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         poll_fn(|context| self.hub.poll_next(context)).await
     }
 
-    /// How far it is. Never waits.
+    /// Returns the service's counts. Never waits.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         let shared = &self.hub.shared;
@@ -208,7 +209,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Stream for Service<Q, R, C> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
-    /// Takes in what has come, as far as that is worth it for the next request, and gives that;
+    /// Takes in arrived frames, as far as the next request needs it, and returns that request.
     /// `Some(Ok(None))` and an error are the end.
     fn look_for(&self, source: &mut Source<Q, R, C>) -> Option<super::Taken<Q, R, C>> {
         while source.backlog.len() < LOOK_AHEAD {
@@ -218,7 +219,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             }
         }
         self.count_strays(source);
-        if self.runtime.is_draining() {
+        if self.node.is_draining() {
             self.refuse_backlog(source, Refused::Draining);
         }
         while let Some(mut request) = source.backlog.pop() {
@@ -259,7 +260,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             Ok(opened) => {
                 let request = Request::<Q, R, C>::new(client, &header, deadline, opened);
                 // COUNTED: behind the count, see `Runtime::begin_drain`.
-                if self.runtime.is_draining() {
+                if self.node.is_draining() {
                     return request.give_back(Refused::Draining);
                 }
                 if let Err(request) = source.backlog.push(request) {
@@ -294,19 +295,18 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Whether what comes is to be taken in though nobody asks for the next request.
+    /// Returns whether arriving frames must be taken in although no one asks for the next request.
     fn is_attended(&self) -> bool {
-        self.shared.waiting.load(Ordering::Acquire) > 0 || self.runtime.is_draining()
+        self.shared.waiting.load(Ordering::Acquire) > 0 || self.node.is_draining()
     }
 
-    /// Takes in all that has come, for handlers that wait, and sees to it that what comes next is
-    /// told.
+    /// Takes in everything that has come, for handlers that wait, and has later arrivals reported.
     fn take_all(&self, source: &mut Source<Q, R, C>) {
         loop {
             while let Some(asked) = source.find() {
                 self.take_in(source, asked);
             }
-            if self.runtime.is_draining() {
+            if self.node.is_draining() {
                 self.refuse_backlog(source, Refused::Draining);
             }
             let is_wanted = self.is_attended() || self.next().is_some();
@@ -320,7 +320,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Leaves the waker, unless it is there. Returns whether something came in between.
+    /// Leaves the waker, unless it is there already. Returns whether a frame came in between.
     fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
             return false;
@@ -358,7 +358,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Something has come: for the task that waits for a request, or for handlers.
+    /// Wakes the task that waits for a request, or handlers, because frames have come.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Release);
         if self.is_attended() {
@@ -407,6 +407,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, 
     }
 }
 
-/// Requests that are taken in before the first of them is given out: a caller that has left, or a
-/// deadline that has passed meanwhile, is seen before a handler gets the request.
+/// Number of requests that are taken in before the first is returned. A caller that has left, or a
+/// deadline that has passed meanwhile, is then seen before a handler gets the request.
 const LOOK_AHEAD: usize = 32;

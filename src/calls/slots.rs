@@ -1,13 +1,13 @@
-//! The calls of one caller: who waits for a place, for an answer, and what has come.
+//! The calls of one caller: those that wait for a place, those that wait for an answer, and the
+//! answers that have come.
 //!
-//! Pure state behind one short lock; wakers come out of it and are called by whoever has
-//! unlocked it.
+//! Pure state behind one short lock. Wakers come out of it, and are called after unlocking.
 //!
-//! 1. A call has an entry from its first poll to its end, and a *number* while it is under way:
-//!    there are as many numbers as calls may be under way. Those without wait in a queue.
-//! 2. The peer names a call by its number and the generation of its entry. What names another
-//!    generation is a stray: counted and dropped.
-//! 3. What has come for a call lies in its entry, a stream's up to its window.
+//! 1. A call has an entry from its first poll to its end, and a *number* while it is under way.
+//!    There are as many numbers as calls may be under way. Calls without a number wait in a queue.
+//! 2. The peer names a call by its number and the generation of its entry. A frame that names
+//!    another generation is a stray, which is counted and dropped.
+//! 3. Frames of a call lie in its entry; those of a stream up to its window.
 
 #![forbid(unsafe_code)]
 
@@ -33,16 +33,16 @@ pub(super) struct Slots {
     free_numbers: Vec<u32>,
     max_in_flight: u32,
     queue: VecDeque<Key>,
-    /// Those in the queue that have left.
+    /// Keys in the queue whose calls have left.
     stale: usize,
 
     // Who waits.
     /// Calls with wakers.
     waiting: usize,
-    /// The call whose task takes in what comes and looks at its own entry behind that: it needs no
+    /// The call whose task takes in frames and then looks at its own entry, so that it needs no
     /// wake-up.
     looking: Option<Key>,
-    /// When the next call is woken because its time is over, as far as that is arranged.
+    /// The time at which the next call is woken at its deadline, as far as that is arranged.
     alarm: Option<Instant>,
     /// No more answers come.
     over: Option<Over>,
@@ -57,7 +57,7 @@ struct Entry {
     number: Option<u32>,
     /// Items that may be there at a time, of a stream.
     window: u16,
-    /// Those that were taken and not given back yet as credit.
+    /// Items that were taken and not yet given back as credit.
     taken: u16,
     landed: VecDeque<Landed>,
     waker: Option<Waker>,
@@ -78,7 +78,7 @@ pub(super) struct Landed {
     pub(super) body: Body,
 }
 
-/// What a look at a call finds.
+/// The result of a look at a call.
 #[derive(Debug)]
 pub(super) enum Look {
     Landed(Landed),
@@ -86,19 +86,19 @@ pub(super) enum Look {
     Nothing,
 }
 
-/// What is left to do when a frame has landed.
+/// The work that is left after a frame has landed, to be done outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct Landing {
     /// The task of the call, to be woken or to be dropped outside of the lock.
     pub(super) waker: Option<Waker>,
-    /// It needs no wake-up.
+    /// The call's task looks by itself, and needs no wake-up.
     pub(super) looks_itself: bool,
 }
 
-/// What is left to do when a call has left.
+/// The work that is left after a call has left, to be done outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// Those that are to be woken.
+    /// The waker of the next call in the queue.
     pub(super) next: Option<Waker>,
     /// To be dropped outside of the lock.
     pub(super) _own: Option<Waker>,
@@ -123,7 +123,8 @@ impl Slots {
         }
     }
 
-    /// An entry for a call, and its name if it may be sent at once. `window` is of a stream.
+    /// Makes an entry for a call. Returns its name, if it may be sent at once. `window` is that of
+    /// a stream.
     pub(super) fn claim(
         &mut self,
         deadline: Option<Instant>,
@@ -208,7 +209,7 @@ impl Slots {
         self.looking = Some(key);
     }
 
-    /// What has come for a call whose task has looked itself.
+    /// Looks at a call whose task has just taken in frames itself.
     pub(super) fn look_behind(&mut self, key: Key) -> Look {
         if self.looking == Some(key) {
             self.looking = None;
@@ -216,12 +217,12 @@ impl Slots {
         self.look(key)
     }
 
-    /// Whether somebody is to be woken by what comes.
+    /// Returns whether a task waits to be woken by an arriving frame.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
 
-    /// What has come for a call.
+    /// Looks at what has come for a call.
     pub(super) fn look(&mut self, key: Key) -> Look {
         let Some(entry) = self.entry(key) else {
             return Look::Nothing;
@@ -232,7 +233,8 @@ impl Slots {
         }
     }
 
-    /// An item of a stream was taken: how many more may come, once that is worth a frame.
+    /// Counts an item of a stream that was taken. Returns how many more may come, once that is
+    /// worth a frame.
     pub(super) fn item_taken(&mut self, key: Key) -> Option<u16> {
         let entry = self.entry(key)?;
         entry.taken += 1;
@@ -288,7 +290,7 @@ impl Slots {
         Left { next, _own: own }
     }
 
-    /// One that was in the queue has left. Where many have, the queue is swept.
+    /// Counts a call that left the queue, and sweeps the queue once many have.
     fn leave_queue(&mut self) {
         self.stale += 1;
         if self.stale > MAX_STALE && 2 * self.stale > self.queue.len() {
@@ -342,7 +344,8 @@ impl Slots {
         wakers
     }
 
-    /// Copies out what has lain here in place, so that it does not stop what comes behind it.
+    /// Copies out the replies that lie here in place, so that they do not stop what comes behind
+    /// them.
     pub(super) fn copy_out(&mut self) {
         let landed = self.entries.iter_mut().flat_map(|entry| &mut entry.landed);
         landed.for_each(|landed| landed.body.copy_out());
@@ -350,7 +353,8 @@ impl Slots {
 
     // ---- Time ------------------------------------------------------------------------
 
-    /// Whether an alarm has to be set for the call that waits: nothing goes off as soon.
+    /// Returns whether an alarm must be set for a call's deadline, because the present one is
+    /// later.
     pub(super) fn wants_alarm(&mut self, at: Instant) -> bool {
         let is_sooner = self.alarm.is_none_or(|alarm| at < alarm);
         if is_sooner {

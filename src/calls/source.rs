@@ -1,4 +1,4 @@
-//! Where a service's frames come from, and the requests that wait for a handler.
+//! The source of a service's frames, and the requests that wait for a handler.
 
 use std::{
     collections::VecDeque,
@@ -23,19 +23,20 @@ pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     /// Frames that no caller of ibex sends.
     strays: u64,
     is_over: bool,
-    /// What ended it, until that was told.
+    /// The error that ended the source, until it is returned.
     error: Option<RecvError>,
 }
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     Node(Gathered<Asking<Q, R, C>>),
-    /// With the place of the only caller, until its channel has ended.
+    /// The receiving end of a single peer's requests, with the place of that caller until its
+    /// channel has ended.
     Peer(ReceiveHandle, Seat),
     Nobody,
 }
 
-/// Requests that wait for a handler. The first of them lie where they came in; those behind are
-/// copied out, so that what is said to handlers comes through behind them.
+/// Requests that wait for a handler. The first ones lie where they came in. Later ones are copied
+/// out, so that words to handlers come through behind them.
 pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     requests: VecDeque<Request<Q, R, C>>,
     copied_bytes: usize,
@@ -111,8 +112,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    /// The next frame; else `waker` is called when there is one. A task may look for a moment before
-    /// that, and a waker may not.
+    /// Returns the next frame. If there is none, `waker` is called when there is. A task may look
+    /// for a moment before that, and a waker may not.
     pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<Asked>> {
         loop {
             let taken = match &mut self.from {
@@ -183,7 +184,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    /// Whether nothing more comes.
+    /// Returns whether no more frames come.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -196,7 +197,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         })
     }
 
-    /// Whether a call for the next request has something to return.
+    /// Returns whether a call for the next request has something to return.
     pub(super) fn has_next(&self) -> bool {
         self.is_over || self.backlog.len() > 0
     }
@@ -252,6 +253,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
 
 /// Requests that wait where they came in.
 const IN_PLACE: usize = 32;
-/// Of those that wait behind them, while handlers wait for their callers and nobody asks for
-/// requests. More are refused.
+/// The most bytes of copied requests, which wait while handlers wait for their callers and no one
+/// asks for requests. Requests beyond it are refused.
 const MAX_COPIED_BYTES: usize = 64 << 20;

@@ -4,12 +4,12 @@ use std::{net::ToSocketAddrs, time::Duration};
 
 use super::{Discovery, DiscoveryError, Found};
 
-/// All addresses that a name has in the system's resolver, as a headless service of Kubernetes or
-/// a record with several entries does. They are looked up again every 30 s, unless
-/// [`every`](Self::every) says otherwise.
+/// A discovery of all addresses that a name has in the system's resolver, such as those of a
+/// headless service of Kubernetes, or of a record with several entries. They are looked up every 30
+/// s, unless [`every`](Self::every) says otherwise.
 ///
-/// Each peer is kept as `address:port`, such as `192.0.2.7:7000`, and is waited for by that: the
-/// name stands for all of them.
+/// Each peer is kept as `address:port`, such as `192.0.2.7:7000`, and is waited for by that text.
+/// The name stands for all of them.
 ///
 /// ```
 /// # fn start(node: &ibex::Node) -> std::io::Result<ibex::discovery::Peers> {
@@ -34,8 +34,8 @@ impl Dns {
         }
     }
 
-    /// Sets how long an answer holds, at least 1 s. A short time costs questions to the resolver,
-    /// a long one is how late a new peer is found.
+    /// Sets how long an answer holds, at least 1 s. A short time asks the resolver often; with a
+    /// long time a new peer is found late.
     #[must_use]
     pub fn every(mut self, period: Duration) -> Self {
         self.period = period.max(SHORTEST_PERIOD);

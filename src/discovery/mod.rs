@@ -1,7 +1,7 @@
 //! Peers that a node stays connected to, and the sources of their addresses.
 //!
-//! [`Node::keep_connected`](crate::Node::keep_connected) takes a [`Discovery`], which answers the
-//! addresses, and gives [`Peers`], which dials them, and again when a peer is lost.
+//! [`Node::keep_connected`](crate::Node::keep_connected) takes a [`Discovery`], which returns
+//! addresses. It gives [`Peers`], which dials them, and dials again when a peer is lost.
 #![forbid(unsafe_code)]
 
 mod dns;
@@ -12,11 +12,11 @@ pub use self::dns::Dns;
 pub use crate::peers::{Peers, PeersEvent, PeersEvents};
 use crate::{ToAddress, address};
 
-/// Answers the addresses that a node should be connected to by now: what
-/// [`Node::keep_connected`](crate::Node::keep_connected) is given.
+/// Returns the addresses that a node should be connected to, for
+/// [`Node::keep_connected`](crate::Node::keep_connected).
 ///
-/// A list of addresses is one (`Vec`, array), and so is [`Dns`]. A registry of services becomes
-/// one in a few lines; here it is a file:
+/// A list of addresses (`Vec`, array) is a discovery, and so is [`Dns`]. A registry of services
+/// becomes one in a few lines; here the registry is a file:
 ///
 /// ```
 /// use std::{fs, path::PathBuf, time::Duration};
@@ -34,15 +34,15 @@ use crate::{ToAddress, address};
 pub trait Discovery: Send + 'static {
     /// Returns all addresses of the present, and when to ask again.
     ///
-    /// It may block, as a request does that the registry answers when something has changed. It
-    /// has a thread of its own, which ends with its last answer, or when it returns after the
-    /// [`Peers`] were dropped.
+    /// The method may block, for example in a request that the registry answers when something has
+    /// changed. It has a thread of its own, which ends with its last answer, or when it returns
+    /// after the [`Peers`] were dropped.
     ///
     /// # Errors
     ///
-    /// Whatever kept it from an answer. The last answer stays in force, the program hears of the
-    /// first failure in a row ([`DiscoveryFailed`](crate::discovery::PeersEvent::DiscoveryFailed)), and it is
-    /// asked again, after pauses that grow to 5 s. A panic counts as a failure.
+    /// Any failure to get an answer. The last answer stays in force, and the first failure in a row
+    /// is an event ([`DiscoveryFailed`](crate::discovery::PeersEvent::DiscoveryFailed)). The
+    /// discovery is asked again, after pauses that grow to 5 s. A panic counts as a failure.
     fn find(&mut self) -> Result<Found, DiscoveryError>;
 }
 
@@ -58,7 +58,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// An answer that holds for good, unless [`again_in`](Self::again_in) says otherwise.
+    /// Makes an answer that holds for good, unless [`again_in`](Self::again_in) says otherwise.
     pub fn new(addresses: impl IntoIterator<Item = impl ToAddress>) -> Self {
         let addresses = addresses.into_iter();
         Self {

@@ -7,8 +7,8 @@ use ibex_bootstrap::{DialError, HandshakeError};
 
 /// The error of [`Node::connect`](crate::Node::connect): no session with a peer.
 ///
-/// Its text says who was dialed, what happened there, what follows and what to do.
-/// [`kind`](Self::kind) is for programs that decide by it.
+/// Its text says which address was dialed, what happened there, what follows and what to do.
+/// Programs decide by [`kind`](Self::kind).
 ///
 /// ```
 /// use ibex::{ConnectErrorKind, Node, Peer};
@@ -30,7 +30,7 @@ pub struct ConnectError(Box<Failure>);
 pub enum ConnectErrorKind {
     /// The address cannot be read as `host:port`.
     InvalidAddress,
-    /// Nobody answered within `connect_timeout`: the host name was not found, the port refused
+    /// No one answered within `connect_timeout`: the host name was not found, the port refused
     /// connections, or the host was silent.
     Unreachable,
     /// The program that answered does not speak ibex.
@@ -38,35 +38,52 @@ pub enum ConnectErrorKind {
     /// The peer has another version of the protocol, another kind of security, or no fabric in
     /// common with this node.
     Incompatible,
-    /// One of the two nodes did not accept who the other says that it is.
+    /// One node did not accept the other's proof of its identity.
     Unauthenticated,
     /// The peer, or a limit of either node, refused the session.
     Refused,
     /// The peer fell silent, closed the connection or broke the protocol during the handshake.
     Interrupted,
-    /// This node was closed meanwhile.
+    /// The node has no engine of the number that [`ConnectOptions`](crate::ConnectOptions) ask for.
+    NoSuchEngine,
+    /// The node was closed meanwhile.
     Closed,
-    /// This process lacks descriptors, threads or memory.
+    /// The process lacks descriptors, threads or memory.
     Resources,
-    /// This process is a fork of the one that made the node.
+    /// The process is a fork of the one that made the node.
     UsedAfterFork,
 }
 
-/// What ended the attempt.
+/// The failure that ended the attempt.
 enum Failure {
     /// The handshake did not come about.
     Dial(DialError),
     /// The session could not be set up on this side.
     Environment { address: String, error: io::Error },
+    /// The options name an engine that the node does not have.
+    NoSuchEngine {
+        address: String,
+        engine: usize,
+        engines: usize,
+    },
     /// The process is a fork.
     UsedAfterFork(UsedAfterFork),
 }
 
 impl ConnectError {
-    /// The error of a process that lacks what a session with `address` needs.
+    /// Makes the error of a process that lacks what a session with `address` needs.
     pub(crate) fn environment(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
         Self(Box::new(Failure::Environment { address, error }))
+    }
+
+    /// The error of options for a session with `address` that name an engine beyond the last.
+    pub(crate) fn no_such_engine(address: String, engine: usize, engines: usize) -> Self {
+        Self(Box::new(Failure::NoSuchEngine {
+            address,
+            engine,
+            engines,
+        }))
     }
 
     /// Returns the kind of failure.
@@ -75,6 +92,7 @@ impl ConnectError {
         match &*self.0 {
             Failure::Dial(error) => kind_of_dial(error),
             Failure::Environment { .. } => ConnectErrorKind::Resources,
+            Failure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
             Failure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
         }
     }
@@ -88,8 +106,7 @@ impl ConnectError {
         }
     }
 
-    /// Returns whether a later attempt may succeed although nobody changes a setting or an
-    /// address.
+    /// Returns whether a later attempt may succeed without a change of settings or addresses.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -160,6 +177,15 @@ impl fmt::Display for ConnectError {
                 f,
                 "connected to {address}, but cannot set the session up: {error}{}",
                 ibex_bootstrap::shortage_step(error)
+            ),
+            Failure::NoSuchEngine {
+                address,
+                engine,
+                engines,
+            } => write!(
+                f,
+                "the session with {address} is to be on engine {engine}, and this node has \
+                 {engines}, numbered from 0; name one of them, or give the node more io_threads"
             ),
             Failure::UsedAfterFork(error) => error.fmt(f),
         }

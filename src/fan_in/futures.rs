@@ -1,4 +1,4 @@
-//! What comes of all peers, for tasks.
+//! Futures of fan-ins.
 
 use std::task::{Context, Poll};
 
@@ -11,12 +11,11 @@ use crate::{
 };
 
 impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
-    /// What comes next, of whichever peer, for a task; `None` when the node was closed and
+    /// Waits in a task for the next event of any peer; `None` when the node was closed and
     /// everything was received.
     ///
-    /// It is woken by what wakes [`next`](Self::next), and polls nobody meanwhile: peers that
-    /// are idle cost nothing. Dropping the future loses no event: what had come is there for the
-    /// next call, in whichever form.
+    /// Whatever wakes [`next`](Self::next) wakes it, and idle peers cost nothing. Dropping the
+    /// future loses no event: an event that had come is there for the next call, in whichever form.
     ///
     /// ```
     /// use ibex::{FanIn, FanInEvent, Raw};
@@ -37,8 +36,8 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         RecvAsync::new(self)
     }
 
-    /// Polls for what comes next, as [`next_async`](Self::next_async) does. While it is pending the waker of the last poll
-    /// is kept, and no other.
+    /// Polls for the next event, as [`next_async`](Self::next_async) does. While it is pending,
+    /// only the waker of the last poll is kept.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -46,12 +45,12 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         self.gathered.poll_for(context, true)
     }
 
-    /// The events until the node is closed, as a stream. Dropping it loses none.
+    /// Returns the events until the node is closed, as a stream. Dropping it loses none.
     pub fn stream(&mut self) -> Messages<&mut Self> {
         Messages::new(self)
     }
 
-    /// A stream as of [`stream`](Self::stream) with the fan-in in it, to be kept or given away.
+    /// Turns the fan-in into a stream, as [`stream`](Self::stream) does by reference.
     pub fn into_stream(self) -> Messages<Self> {
         Messages::new(self)
     }

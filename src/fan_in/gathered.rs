@@ -12,8 +12,8 @@ use ibex_base::fork;
 use ibex_ring::parking::Condition;
 use ibex_transport::{
     channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
+    node::SessionShared,
     runtime::Gathering,
-    session::SessionShared,
 };
 
 use super::{FanInEvent, FanInPeer, Opening, member::Member};
@@ -26,7 +26,7 @@ use crate::{
 /// what they receive.
 pub(crate) struct Gathered<O: Opening> {
     template: ChannelTemplate,
-    /// Of other channels with its peers.
+    /// Defaults for other channels with the peers.
     defaults: ChannelDefaults,
     gathering: Gathering,
     // The peers.
@@ -34,7 +34,7 @@ pub(crate) struct Gathered<O: Opening> {
     live: usize,
     /// All of them write this process's memory.
     in_memory: bool,
-    /// Those that may have something, and whose turn it is.
+    /// Members that may have something; `turn` is the one to look at next.
     hot: Vec<usize>,
     turn: usize,
     /// How often one of them had something.
@@ -43,11 +43,11 @@ pub(crate) struct Gathered<O: Opening> {
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<O::Message>>,
-    /// What a task left that waits.
+    /// The wakers that a waiting task left.
     task_wait: GatheringWait,
 }
 
-/// Looks at a peer that has nothing before it is left alone until it tells.
+/// Number of looks at a peer that has nothing before it is left alone until it tells.
 pub(super) const HOT_LOOKS: u32 = 64;
 
 /// Nothing came, within the time given or now.
@@ -55,7 +55,7 @@ pub(super) const HOT_LOOKS: u32 = 64;
 pub(crate) struct NothingCame;
 
 impl<O: Opening> Gathered<O> {
-    /// Opens the receiving end with every peer that is there, and with those that come.
+    /// Opens the receiving end with every present and future peer.
     pub(crate) fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
         Ok(Self {
             template: template.checked()?,
@@ -122,8 +122,8 @@ impl<O: Opening> Gathered<O> {
 
     // ---- Waiting as a task -----------------------------------------------------------
 
-    /// Polls for what comes next. A waker, which holds up its caller, may not look for a moment
-    /// before it is pending; a task may.
+    /// Polls for the next event. A task may look for a moment before it is pending. A waker may
+    /// not, because it holds up its caller.
     pub(crate) fn poll_for(
         &mut self,
         context: &mut Context<'_>,
@@ -138,7 +138,8 @@ impl<O: Opening> Gathered<O> {
         event
     }
 
-    /// Finds what is there, for who left a waker by another poll: notes how soon it came.
+    /// Returns an event for a caller that left a waker in an earlier poll, and notes how soon it
+    /// came.
     pub(crate) fn find_awaited(&mut self) -> Option<FanInEvent<O::Message>> {
         let found = self.find();
         if found.is_some() {
@@ -147,7 +148,7 @@ impl<O: Opening> Gathered<O> {
         found
     }
 
-    /// Lets out what was acknowledged, where callers turn the engine.
+    /// Sends acknowledgements out, where callers turn the engine.
     pub(crate) fn let_out(&self) {
         self.gathering.poll();
     }
@@ -188,7 +189,7 @@ impl<O: Opening> Gathered<O> {
         None
     }
 
-    /// One look at a hot member; the next one has its turn then.
+    /// Looks once at a hot member, and moves the turn to the next one.
     fn look_at(&mut self, number: usize) -> Option<FanInEvent<O::Message>> {
         let Some(member) = self.members[number].as_mut() else {
             self.hot.swap_remove(self.turn);
@@ -288,8 +289,8 @@ impl<O: Opening> Gathered<O> {
         self.hot.push(number);
     }
 
-    /// A member is at its end, unless it can be received from later. While its session lives the
-    /// peer may open its sender again, and meets an end of its own again.
+    /// Ends a member, unless more can be received from it later. While its session lives the peer
+    /// may open its sender again, and finds an end of its own.
     fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<O::Message>> {
         if error.spares_channel() {
             self.turn += 1;
@@ -325,7 +326,7 @@ impl<O: Opening> Gathered<O> {
         }
     }
 
-    /// In a fork of the process all peers are lost, and nothing else comes.
+    /// Loses all peers in a fork of the process, where nothing else comes.
     #[cold]
     fn find_after_fork(&mut self) -> Option<FanInEvent<O::Message>> {
         if self.live > 0 {
@@ -357,8 +358,8 @@ impl<O: Opening> Gathered<O> {
             .map_err(|_| NothingCame)
     }
 
-    /// What is there, or that nothing will be. Whoever is `about_to_sleep` leaves those that
-    /// are looked at in vain with their wakers.
+    /// Returns an event, or `None` within if there will be none. If the caller is `about_to_sleep`,
+    /// members that have nothing keep its wakers.
     fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<O::Message>>> {
         loop {
             if let Some(event) = self.find() {

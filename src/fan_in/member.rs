@@ -1,4 +1,4 @@
-//! A fan-in's peers, and as it tells of them.
+//! Peers of a fan-in, and the description of them that it returns.
 
 use std::task::Waker;
 
@@ -7,19 +7,20 @@ use ibex_transport::channel::{RawMessage, ReceiveHandle};
 use super::{FanInEvent, Opening};
 use crate::{Counts, PeerAt};
 
-/// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
+/// A peer that has joined a [`FanIn`](crate::FanIn), and the counters of its channel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FanInPeer {
-    /// Who it is.
+    /// The peer.
     pub peer: PeerAt,
-    /// Messages that arrived of it, as far as this end has seen (`sent`: at least so many were),
-    /// that were handed out (`received`), released without a gap and acknowledged without a gap.
+    /// Messages of the peer: those that arrived, as far as this end has seen (`sent`, a lower
+    /// bound), that were handed out (`received`), released without a gap, and acknowledged without
+    /// a gap.
     pub counts: Counts,
 }
 
 impl FanInPeer {
-    /// `None` if it has not joined.
+    /// Describes a member; `None` if it has not joined.
     pub(super) fn of<O: Opening>(member: &Member<O>) -> Option<Self> {
         member.has_joined.then(|| Self {
             peer: member.peer,
@@ -28,12 +29,12 @@ impl FanInPeer {
     }
 }
 
-/// One peer's end.
+/// The end of one peer.
 pub(super) struct Member<O: Opening> {
     pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
-    /// What the messages before left.
+    /// The state that the opener keeps from message to message.
     kept: O::Kept,
 
     // Whether it may have something.
@@ -46,7 +47,7 @@ pub(super) struct Member<O: Opening> {
 }
 
 impl<O: Opening> Member<O> {
-    /// Hot: it may have sent already.
+    /// Makes a member that is hot, because it may have sent already.
     pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, kept: O::Kept, waker: Waker) -> Self {
         Self {
             peer,
@@ -59,7 +60,7 @@ impl<O: Opening> Member<O> {
         }
     }
 
-    /// Whose end has been opened since the last look, if it has.
+    /// Returns the peer, if its end was opened since the last look.
     #[inline]
     pub(super) fn joins(&mut self) -> Option<PeerAt> {
         let joins = !self.has_joined && self.handle.is_open();
@@ -69,7 +70,7 @@ impl<O: Opening> Member<O> {
         })
     }
 
-    /// What it sent.
+    /// Makes an event of a message that the peer sent.
     #[inline]
     pub(super) fn sent(&mut self, raw: RawMessage) -> FanInEvent<O::Message> {
         self.silent = 0;

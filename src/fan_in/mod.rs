@@ -1,4 +1,4 @@
-//! One channel name, all peers: what a server takes its requests from.
+//! Fan-ins: one receiver for a channel name of all peers, as a server has it for its requests.
 
 use std::{fmt, time::Duration};
 
@@ -21,18 +21,7 @@ mod gathered;
 mod member;
 mod opening;
 
-/// Receives what present and future peers send on one channel, each on its own.
-///
-/// Made by [`Node::fan_in`], or by [`Node::channel`] with settings. A peer joins when it opens its sender of that
-/// name, and again when it has dropped that one and opens another. Peers that have messages get
-/// their turns one after the other, and those that are idle cost nothing: who wakes up is told by
-/// whom. There is no thread in between, and nothing is polled while it sleeps.
-///
-/// It opens the receiving end of the name with every peer, so a
-/// [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
-/// Dropping it ends them all. It opens an end, and takes a peer in, when it is called and not
-/// in between: a sender whose peer has a fan-in that nobody calls waits for its `open_timeout`.
-/// Peers need not be accepted. A [`Select`](crate::Select) waits for it beside other receivers.
+/// Receives from all present and future peers of a node, on one channel name.
 ///
 /// ```
 /// use ibex::{FanIn, FanInEvent, Raw};
@@ -51,13 +40,33 @@ mod opening;
 ///     bytes
 /// }
 /// ```
+///
+/// [`Node::fan_in`] opens one with the default settings, and [`Node::channel`] one with settings.
+/// Peers need not be accepted.
+///
+/// - **Joining.** A peer joins when it opens its sender of the name. When it drops that sender and opens
+///   another, it joins again.
+/// - **Order.** Messages of a peer arrive in order. Peers that have messages take turns.
+/// - **Cost.** Idle peers cost nothing. A wake-up says which peer it comes from, so nothing is
+///   polled while the fan-in sleeps, and no thread stands in between.
+/// - **One receiver for a name.** A fan-in opens the receiving end of the name with every peer, so a
+///   [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
+/// - **Only calls make progress.** A fan-in opens ends and takes peers in while it is called, not in
+///   between. If nobody calls it, a sender at a peer waits for its `open_timeout`.
+/// - **The end.** Dropping the fan-in ends all of its channels.
+///
+/// A [`Select`](crate::Select) waits for a fan-in beside other receivers.
+///
+/// # Errors
+///
+/// A peer's error ends nothing but that peer's channel, and is the event [`FanInEvent::Lost`].
 pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
     pub(crate) gathered: Gathered<OfType<T, C>>,
 }
 
 impl Node {
     /// Opens the receiving ends of the channel `name` with all peers, present and future, with the
-    /// default settings and codec. A name that cannot be had is told of each peer, as
+    /// default settings and codec. If the name cannot be opened, each peer has the event
     /// [`FanInEvent::Lost`].
     ///
     /// # Errors
@@ -73,7 +82,7 @@ impl Node {
 }
 
 impl<C> ChannelBuilder<C, &Node> {
-    /// Opens the receiving end with every peer that is there, and with those that come.
+    /// Opens the receiving end with every present and future peer.
     ///
     /// # Errors
     ///
@@ -88,9 +97,8 @@ impl<C> ChannelBuilder<C, &Node> {
 }
 
 impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
-    /// What comes next, of whichever peer; `None` when the node was closed and everything was
-    /// received. Waits while nothing is there; a message, a peer that comes or goes, or
-    /// [`Node::close`] wakes it.
+    /// Waits for the next event of any peer; `None` when the node was closed and everything was
+    /// received. A message, a peer that comes or goes, or [`Node::close`] wakes it.
     ///
     /// A peer's end or error ends nothing but that peer.
     #[allow(
@@ -102,7 +110,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         self.gathered.next()
     }
 
-    /// The same, waiting for up to `timeout`.
+    /// Like [`next`](Self::next), waiting for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -117,8 +125,8 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Timeout))
     }
 
-    /// What is there now, if anything is. Under [`Driver::Caller`](crate::Driver::Caller) it
-    /// runs a turn when nothing is.
+    /// Returns the next event if there is one now. Under [`Driver::Caller`](crate::Driver::Caller)
+    /// it runs a turn when there is none.
     ///
     /// # Errors
     ///
@@ -130,16 +138,16 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Empty))
     }
 
-    /// The peers that have joined and are not gone, and how far each of their channels came;
-    /// one with several sessions is listed once for each. Never waits.
+    /// Returns the peers that have joined and are not gone, with the counters of their channels. A
+    /// peer with several sessions is listed once for each. Never waits.
     #[must_use]
     pub fn peers(&self) -> Vec<FanInPeer> {
         self.gathered.peers()
     }
 
-    /// A peer that has joined and is not gone, to open other channels with, such as one to
-    /// answer on, over the session that it was named for. A clone of it outlives the peer's end
-    /// here.
+    /// Returns a peer that has joined and is not gone. Other channels can be opened with it, for
+    /// example to answer on; they use the session that `who` names. A clone of the peer outlives
+    /// the peer's end here.
     ///
     /// ```
     /// use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What a group puts into its members' places.
+//! Encoding of a group's messages into its members' rings.
 
 use std::{marker::PhantomData, mem::MaybeUninit};
 

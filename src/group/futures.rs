@@ -1,4 +1,4 @@
-//! A group's waiting calls for tasks.
+//! Futures of groups.
 
 use std::{
     future::Future,
@@ -11,32 +11,31 @@ use ibex_codec::Codec;
 use super::{Group, encoding::Encoded};
 use crate::{SendError, Sequence, WaitError, message::DefaultCodec};
 
-/// A message on its way into a group. See [`Group::send_async`].
+/// A message that is being sent to a group; see [`Group::send_async`].
 pub(crate) struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
     value: &'a T,
 }
 
-/// Waits for a quorum. See [`Group::wait_acked_async`].
+/// A wait for a quorum; see [`Group::wait_acked_async`].
 pub(crate) struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
     sequence: Sequence,
     quorum: usize,
 }
 
-/// Waits until all members' engines have everything. See [`Group::flush_async`].
+/// A wait for all members' engines to hold everything; see [`Group::flush_async`].
 pub(crate) struct GroupFlushAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
-    /// Sends a message, for a task: pending while the window of a member is full or its end
-    /// not open yet.
+    /// Sends a message in a task. Pending while the window of a member is full, or while a member
+    /// has not opened its end.
     ///
-    /// Dropping the future before it is ready sends nothing, to anyone. It has no timer, so it
-    /// waits as long as it takes until members open their ends, and drops one that is
-    /// [full for too long](Group::when_full) only when it is polled for another
-    /// reason.
+    /// If the future is dropped before it is ready, no member gets the message. It has no timer, so
+    /// it waits for as long as members take to open their ends. It drops a member that is [full for
+    /// too long](Group::when_full) only when it is polled for another reason.
     ///
     /// # Errors
     ///
@@ -50,9 +49,9 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
 }
 
 impl<T: ?Sized, C> Group<T, C> {
-    /// Waits until every member's engine holds everything that was sent, for a task. Those that
-    /// end before are dropped. It asks all of them and is woken by each; dropping the future
-    /// takes the questions back.
+    /// Waits in a task until every member's engine holds everything that was sent. Members that end
+    /// before that are dropped. All members are asked, and each can wake the task; dropping the
+    /// future takes the questions back.
     ///
     /// ```
     /// use ibex::{Group, Raw, SendError};
@@ -67,7 +66,7 @@ impl<T: ?Sized, C> Group<T, C> {
         GroupFlushAsync { group: self }
     }
 
-    /// Waits until at least `quorum` members have acknowledged message `sequence`, for a task.
+    /// Waits in a task until at least `quorum` members have acknowledged message `sequence`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A group's members, as it tells of them.
+//! Members of a group, and the description of them that it returns.
 
 use std::{fmt, sync::Arc, time::Instant};
 
@@ -9,27 +9,29 @@ use ibex_transport::{
 
 use crate::{PeerAt, SendError, Sequence};
 
-/// A member of a [`Group`](crate::Group). No other member of that group gets the same.
+/// The name of a member of a [`Group`](crate::Group). No other member of that group ever gets the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub(super) u64);
 
-/// How a member of a [`Group`](crate::Group) stands. Sequences are the group's.
+/// A member of a [`Group`](crate::Group) and its progress. Sequences are the group's.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GroupMember {
-    /// Which member.
+    /// The member's name.
     pub id: MemberId,
-    /// Its peer.
+    /// The member's peer.
     pub peer: PeerAt,
-    /// The group's last message when it joined: the first one that it gets is the next.
+    /// The group's last message when the member joined. The first message that the member gets is
+    /// the next.
     pub joined_after: Sequence,
-    /// Up to where messages were sent to it, received, released and acknowledged, as far as
-    /// this end has heard; where it joined, before its first message.
+    /// Counters of the messages that were sent to the member, received, released and acknowledged,
+    /// as far as this end has heard. Before its first message they are all where it joined.
     pub counts: Counts,
-    /// Messages that its window has room for, if they are not too many bytes; `None` until its
+    /// Messages for which its window has room, if they are not too many bytes; `None` until its
     /// peer has opened its end.
     pub room_messages: Option<u64>,
-    /// Since when sends find no room at it; `None` if the last one did.
+    /// The time since when sends find no room at it; `None` if the last one did.
     pub full_since: Option<Instant>,
 }
 
@@ -37,13 +39,13 @@ pub struct GroupMember {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MemberLost {
-    /// Which member.
+    /// The member's name.
     pub id: MemberId,
-    /// Its peer.
+    /// The member's peer.
     pub peer: PeerAt,
-    /// The group's last message when it joined.
+    /// The group's last message when the member joined.
     pub joined_after: Sequence,
-    /// How far it came, as in [`GroupMember::counts`].
+    /// The member's counters, as in [`GroupMember::counts`].
     pub counts: Counts,
     /// Why: its [kind](SendError::kind) is [`Full`](crate::SendErrorKind::Full) if its window was
     /// full for too long. Counters in there are those of its channel.

@@ -1,4 +1,4 @@
-//! One sender for several peers: what a primary tells its replicas.
+//! Groups: one sender for several peers, as a primary has it for its replicas.
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -19,43 +19,7 @@ mod futures;
 mod member;
 mod sending;
 
-/// Sends the same messages to several peers, on a channel with each.
-///
-/// A message is encoded once and copied to the other members' windows; each member has a window
-/// and acknowledgements of its own, on whatever fabric its peer is reached. All or nothing: a
-/// message is sent to every member or to none, so members that are there from the beginning
-/// receive the same messages in the same order. One that joins later gets what is sent from
-/// then on; what it needs of before is sent to it alone, by the sender that then
-/// [joins](Self::join_sender) or on another channel.
-///
-/// Messages are counted by the group: [`send`](Self::send) returns a [`Sequence`] that is the
-/// same for all members, the first is 1. A receiver's own count begins with the first message
-/// that it got.
-///
-/// # Slow members, and those that are gone
-///
-/// A member can be behind by its window and no more. Once that is full, sending waits for it,
-/// or drops it: [`when_full`](Self::when_full). A member whose channel has ended, whose type is
-/// another, or that has not opened its end within
-/// [`open_timeout`](crate::ChannelBuilder::open_timeout) is always dropped, by the call that notices,
-/// and the group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped.
-/// Its receiver, if it lives, gets what was sent to it, and then, if it was too slow or opened
-/// its end too late, no orderly end but [`RecvErrorKind::Disconnected`](crate::RecvErrorKind::Disconnected) with
-/// [`CloseReason::NoRoom`](crate::CloseReason): what it has is not all that there is.
-///
-/// A member whose session is *suspended*, as its [connection](Node#when-a-connection-breaks)
-/// was lost, is a member still. Its window fills, and then it is full as a slow one is: by
-/// [`WhenFull::DropAfter`] it is dropped when its time is up, and hears of it if its session
-/// goes on; by [`WhenFull::Wait`] sending waits until that does or is over, so for up to
-/// [`notice_timeout`](crate::NodeBuilder::notice_timeout) (19 s where nothing was under way to
-/// it) and [`session_timeout`](crate::NodeBuilder::session_timeout) behind that.
-///
-/// # Quorums
-///
-/// [`wait_acked`](Self::wait_acked) waits until so many have acknowledged a message, whoever
-/// they are. An acknowledgement counts also when the member is gone that gave it, as far as
-/// this end had heard and for the last 64 that are gone: it said that an application was done
-/// with the message. A member has acknowledged only what it was sent.
+/// Sends each message to several peers, and waits for a quorum of their acknowledgements.
 ///
 /// ```
 /// use ibex::{Group, Raw, Sequence};
@@ -73,8 +37,56 @@ mod sending;
 /// }
 /// ```
 ///
-/// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
-/// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
+/// [`Node::group`] makes a group, which peers [join](Self::join) one by one. Each member has a channel,
+/// a window and acknowledgements of its own, on whatever fabric reaches its peer. A message is encoded
+/// once, and copied to the other members' windows.
+///
+/// A message is sent to every member or to none, so members that joined at the beginning receive the
+/// same messages in the same order. A member that joins later receives what is sent from then on.
+/// Anything earlier is sent to it alone, by a sender that [joins](Self::join_sender) afterwards, or on
+/// another channel.
+///
+/// The group counts its messages: [`send`](Self::send) returns a [`Sequence`] that is the same for all
+/// members, and the first is 1. A receiver's own count begins with the first message that it got.
+///
+/// # Quorums
+///
+/// [`wait_acked`](Self::wait_acked) waits until enough members have acknowledged a message, whichever
+/// they are. The acknowledgement of a member that has left still counts, as far as this end heard of it,
+/// for the last 64 members that left: a program did say that it was done with the message. A member has
+/// acknowledged only messages that it was sent.
+///
+/// # Slow members
+///
+/// A member can be behind by its window and no more. When the window is full, sending waits for the
+/// member or drops it, as [`when_full`](Self::when_full) says. The receiver of a dropped member gets what
+/// was sent to it, and then an error instead of an orderly end:
+/// [`Disconnected`](crate::RecvErrorKind::Disconnected) with [`CloseReason::NoRoom`](crate::CloseReason).
+///
+/// A member whose session is *suspended*, because its [connection](Node#when-a-connection-breaks) broke,
+/// stays a member. When its window is full it counts as slow:
+///
+/// - [`WhenFull::DropAfter`] drops it when its time is up. It hears of that if its session goes on.
+/// - [`WhenFull::Wait`] waits until the session goes on or is over. That takes up to
+///   [`notice_timeout`](crate::NodeBuilder::notice_timeout) (19 s if nothing was being sent to it) and
+///   then [`session_timeout`](crate::NodeBuilder::session_timeout).
+///
+/// # Lost members
+///
+/// The group drops a member whose channel has ended, whose type differs, or which did not open its end
+/// within [`open_timeout`](crate::ChannelBuilder::open_timeout). The call that notices drops it, and the
+/// group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped. The receiver of
+/// a member that opened its end too late gets the same error as that of a slow one.
+///
+/// # The end
+///
+/// Dropping the group ends all channels in order: each receiver gets everything that was sent to it,
+/// then `None`. After [`abort`](Self::abort), or if a panic drops the group, each gets an error instead.
+///
+/// # Errors
+///
+/// A lost member is no error of [`send`](Self::send). It is one of [`wait_acked`](Self::wait_acked) as
+/// soon as too few members are left for the quorum.
 pub struct Group<T: ?Sized, C = DefaultCodec> {
     /// A peer is shared with the errors that name it, which so cost no allocation.
     group: SendGroup<Arc<PeerAt>>,
@@ -84,8 +96,8 @@ pub struct Group<T: ?Sized, C = DefaultCodec> {
 }
 
 impl Node {
-    /// Makes a sender of the channel `name` for several peers of this node, which
-    /// [`join`](Group::join) it one by one, with the default settings and codec.
+    /// Makes a group on the channel `name`, which peers of this node [`join`](Group::join) one by
+    /// one, with the default settings and codec.
     ///
     /// ```
     /// # #[ibex::message]
@@ -117,7 +129,7 @@ impl Node {
 }
 
 impl<C> ChannelBuilder<C, &Node> {
-    /// Makes a group that nobody has joined.
+    /// Makes a group without members.
     ///
     /// # Errors
     ///
@@ -140,9 +152,9 @@ impl<T: ?Sized, C> Group<T, C> {
     /// Sets the fate of a member whose window is full. Default: [`WhenFull::Wait`], so the
     /// slowest member sets the pace of all.
     ///
-    /// [`WhenFull::DropAfter`] is measured from the first send that finds no room at the
-    /// member. Nobody keeps time between calls: it is dropped by the first send, or while one
-    /// waits, that finds it full for so long.
+    /// [`WhenFull::DropAfter`] counts from the first send that finds no room at the member. No
+    /// timer runs between calls: the member is dropped by the next send that finds it full for so
+    /// long, or while a send waits.
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.group.set_when_full(when_full);
@@ -155,8 +167,8 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
 
     /// Opens the sending end with a peer, which gets every message from the next one on.
     ///
-    /// Announces it and returns; the next send waits until the peer has opened its end. A peer
-    /// with several sessions may join once for each.
+    /// This announces the end and returns; the next send waits until the peer has opened its end. A
+    /// peer with several sessions may join once for each.
     ///
     /// # Errors
     ///
@@ -177,15 +189,15 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
 }
 
 impl<T: ?Sized, C> Group<T, C> {
-    /// The members as they are now, in the order of joining. One that is gone is listed until
+    /// Returns the present members, in the order of joining. A member that is gone is listed until
     /// a call has noticed.
     #[must_use]
     pub fn members(&self) -> Vec<GroupMember> {
         self.group.members().map(GroupMember::of).collect()
     }
 
-    /// A member that was dropped, and why, which nobody was told of yet; the earliest first.
-    /// Never waits. Of more than 64 the first are forgotten.
+    /// Returns the earliest member that was dropped and not yet returned here, and why. Never
+    /// waits. Only the last 64 are kept.
     pub fn next_lost(&mut self) -> Option<MemberLost> {
         let (parted, reason) = self.group.next_lost()?;
         Some(MemberLost::of(parted, reason))
@@ -193,20 +205,20 @@ impl<T: ?Sized, C> Group<T, C> {
 
     // ---- Progress --------------------------------------------------------------------
 
-    /// The last message's sequence; 0 before the first.
+    /// Returns the last message's sequence; 0 before the first.
     #[must_use]
     pub fn sent(&self) -> Sequence {
         self.group.last_sequence()
     }
 
-    /// Waits until every member's engine holds everything that was sent. Those that end before
-    /// are dropped.
+    /// Waits until every member's engine holds everything that was sent. Members that end before
+    /// that are dropped.
     pub fn flush(&mut self) {
         let flushed = self.group.flush(Patience::FOREVER);
         debug_assert!(flushed.is_ok(), "it waits for as long as it takes");
     }
 
-    /// The same for up to `timeout`.
+    /// Like [`flush`](Self::flush), for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -216,33 +228,33 @@ impl<T: ?Sized, C> Group<T, C> {
         flushed.map_err(|peer| WaitError::of_flush(*peer))
     }
 
-    /// Delivers what was sent to every member's engine, then ends all channels. Returns those
-    /// that were lost and that nobody was told of.
+    /// Delivers everything that was sent to every member's engine, then ends all channels. Returns
+    /// the members that were lost and not yet returned by [`next_lost`](Self::next_lost).
     pub fn close(mut self) -> Vec<MemberLost> {
         self.group.close();
         self.flush();
         std::iter::from_fn(|| self.next_lost()).collect()
     }
 
-    /// Gives up: no member's channel ends in order. As [`Sender::abort`](crate::Sender::abort).
+    /// Breaks off, so that no member's channel ends in order, as
+    /// [`Sender::abort`](crate::Sender::abort) does.
     pub fn abort(mut self) {
         self.group.break_off(CloseReason::Aborted);
     }
 
     // ---- Acknowledgements ------------------------------------------------------------
 
-    /// The last message that at least `quorum` members have acknowledged, as far as this end
-    /// has heard; 0 if there is none.
+    /// Returns the last message that at least `quorum` members have acknowledged, as far as this
+    /// end has heard; 0 if there is none.
     #[must_use]
     pub fn acked(&self, quorum: usize) -> Sequence {
         self.group.acknowledged(quorum)
     }
 
-    /// Waits until at least `quorum` members have acknowledged message `sequence`, whoever is
-    /// first. It asks all of them and is woken by each, so a slow one delays nobody else's
-    /// answer.
+    /// Waits until at least `quorum` members have acknowledged message `sequence`, whichever they
+    /// are. All members are asked, and each can wake the call, so a slow one delays nothing.
     ///
-    /// A sequence or a quorum of 0 is there at once.
+    /// With a sequence or a quorum of 0 it returns at once.
     ///
     /// # Errors
     ///
@@ -252,7 +264,7 @@ impl<T: ?Sized, C> Group<T, C> {
         self.wait_with(sequence, quorum, Patience::FOREVER)
     }
 
-    /// The same for up to `timeout`.
+    /// Like [`wait_acked`](Self::wait_acked), for up to `timeout`.
     ///
     /// # Errors
     ///

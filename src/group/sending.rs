@@ -1,4 +1,4 @@
-//! What a group is sent.
+//! Sending to a group.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,15 @@ use super::{Group, MemberId, encoding::Encoded};
 use crate::{PeerAt, SendError, Sender, Sequence};
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
-    /// Takes an end in that may have been sent to, whatever its channel's name and settings: its
-    /// peer gets what is still on its way to it and then every message of the group from the
-    /// next one on. So a peer that comes late is sent what it lacks first, and one that
-    /// [has left](Self::leave) comes back.
+    /// Takes in a sending end that may have been used already, whatever its channel's name and
+    /// settings. Its peer gets what is still on its way to it, and then every message of the group
+    /// from the next one on. So a peer that comes late is first sent what it lacks, and a peer that
+    /// [has left](Self::leave) can come back.
     ///
-    /// What was sent before counts in no [`GroupMember::counts`](super::GroupMember::counts) and no quorum: who acknowledges
-    /// a message later that it got as a member before has not acknowledged it to the group. One
-    /// that it drops unacknowledged ends its acknowledgements, though, as on any channel.
+    /// Messages that were sent before count in no
+    /// [`GroupMember::counts`](super::GroupMember::counts) and no quorum. A peer that got a message
+    /// as an earlier member, and acknowledges it only now, has not acknowledged it to the group. If
+    /// it drops such a message unacknowledged, its acknowledgements end there, as on any channel.
     ///
     /// ```
     /// use ibex::{Group, MemberId, Peer, Raw};
@@ -38,7 +39,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// The sender, if it was ever cloned: clones take turns, and a group waits for nobody's.
+    /// The sender, if it was ever cloned: clones take turns, and a group does not wait for turns.
     ///
     /// # Panics
     ///
@@ -49,24 +50,24 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
         joined.map(MemberId).map_err(Sender::new)
     }
 
-    /// Takes a member out and gives its sender back: what comes after the group's last message
-    /// can be sent to it alone, and dropping it ends the channel in order. Its sequences go on
-    /// with its own count, and [`join_sender`](Self::join_sender) takes it back. `None` if it is
-    /// no member any more.
+    /// Takes a member out and returns its sender. Messages after the group's last one can be sent
+    /// to that peer alone, and dropping the sender ends the channel in order. The sender continues
+    /// its own count of sequences, and [`join_sender`](Self::join_sender) takes it back. `None` if
+    /// it is no longer a member.
     pub fn leave(&mut self, member: MemberId) -> Option<Sender<T, C>> {
         self.group.leave(member.0).map(Sender::new)
     }
 
     // ---- Sending ---------------------------------------------------------------------
 
-    /// Sends a message to all members; waits while the window of one is full (but see
-    /// [`when_full`](Self::when_full)), or its end not open yet. Returns the message's place in
-    /// the group.
+    /// Sends a message to all members, and returns its sequence in the group. Waits while the
+    /// window of a member is full (but see [`when_full`](Self::when_full)), or while a member has
+    /// not opened its end.
     ///
-    /// It is encoded once, into the first member's window, and copied to the others'. One that
-    /// is longer than half of a window gets memory of its own at each member, as it does on a
-    /// channel: its bytes are then there once per member until each has taken it. Where its
-    /// length is not known before, encoding such a message is begun several times.
+    /// The message is encoded once, into the first member's window, and copied to the others'. A
+    /// message longer than half of a window gets memory of its own at each member, as it does on a
+    /// channel. Its bytes are then there once for each member that has not taken it. If its length
+    /// is not known in advance, encoding begins several times.
     ///
     /// # Errors
     ///

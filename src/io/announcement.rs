@@ -1,5 +1,4 @@
-//! What a connecting end tells a listener: the number of a stream, by which its two channels are
-//! named.
+//! The announcement of a stream to a listener: its number, by which its two channels are named.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +8,7 @@ use ibex_transport::session::Interface;
 use super::{ReadHalf, Stream, WriteHalf};
 use crate::{OpenError, Peer, Receiver};
 
-/// The codec of stream numbers. Its schema is its own, so that a channel of messages and a
+/// The codec of stream numbers. It has a schema of its own, so that a channel of messages and a
 /// listener of the same name refuse each other.
 #[derive(Debug)]
 pub(super) enum Announcement {}
@@ -44,7 +43,7 @@ impl Codec<u64> for Announcement {
     }
 }
 
-/// A number that no other stream of this process has, so that no name of a stream is ever used
+/// Returns a number that no other stream of this process has, so that no name of a stream is used
 /// again while the session lives.
 pub(super) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -125,5 +124,5 @@ pub(super) fn is_name(listener: &str) -> bool {
 /// Behind it come a number of up to 20 digits and the way.
 pub(super) const MOST_NAME_BYTES: usize = 255 - "/18446744073709551615/there".len();
 
-/// The longest message that is taken as a piece of a stream. Writers cut theirs shorter.
+/// The longest message that is accepted as a piece of a stream. Writers cut theirs shorter.
 const MOST_PIECE_BYTES: u64 = 1 << 20;

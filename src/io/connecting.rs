@@ -1,9 +1,10 @@
 //! Connecting to a peer's listener.
 //!
-//! A connecting end opens both channels of a stream and says its number on the listener's
-//! channel, in one step: a stream that was opened is always announced, so that the listener
-//! takes it in or away. The channel of announcements is one per peer and name, and stays open as
-//! long as the session. Acknowledging an announcement is taking the stream in.
+//! A connecting end opens both channels of a stream and announces its number on the listener's
+//! channel, in one step. A stream that was opened is therefore always announced, so that the
+//! listener accepts or refuses it. There is one channel of announcements for each peer and name,
+//! and it stays open as long as the session. A listener accepts a stream by acknowledging its
+//! announcement.
 
 use std::{
     future::Future,
@@ -71,8 +72,8 @@ pub fn connect(peer: &Peer, name: &str) -> io::Result<Stream> {
 
 /// Connects as [`connect`] does, for a task.
 ///
-/// It waits as long as it takes until the listener has accepted the stream. Dropping the future
-/// takes the request back: a listener that has accepted it meanwhile reads the end.
+/// The future waits without limit until the listener has accepted the stream. Dropping it takes the
+/// request back: a listener that has accepted it meanwhile reads the end.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Errors of channels as errors of byte streams: the kind that a socket would give, and what the
-//! channel said as the error within.
+//! Errors of channels as errors of byte streams: the kind is that of a socket's error, and the
+//! channel's error is within.
 
 use std::io;
 
@@ -84,7 +84,7 @@ pub(super) fn of_connect(failure: SendFailure) -> io::Error {
     }
 }
 
-/// The same of the wait for the listener to take it in.
+/// Makes an error of a failed wait for the listener to accept the stream.
 pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
     match error {
         WaitAckedError::Failed(error) => refused(error),
@@ -99,7 +99,7 @@ pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
     }
 }
 
-/// A listener has a request for a stream and does not take it in. Which listener, and whose.
+/// A listener holds a request for a stream and does not accept it. Names the listener and its node.
 #[derive(Debug, thiserror::Error)]
 enum NotAccepted {
     #[error(

@@ -23,17 +23,17 @@ use super::{
 };
 use crate::{AcceptError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt};
 
-/// Accepts byte streams of all peers, those included that come later: what a `TcpListener` is,
-/// with a name in the place of a port.
+/// Accepts byte streams of all present and future peers. It is the counterpart of a `TcpListener`,
+/// with a name in place of a port.
 ///
-/// Peers [`connect`](super::connect()) to it. They wait until it accepts: up to 128 of each peer
-/// lie in its backlog, and more wait at the peer. Dropping it refuses those that it has not
-/// accepted; streams that it has go on.
+/// Peers [`connect`](super::connect()) to it, and wait until it accepts. Up to 128 streams of each
+/// peer lie in its backlog, and more wait at the peer. Dropping the listener refuses the streams
+/// that it has not accepted; the others go on.
 ///
-/// A node has one listener of a name at a time. Its name and all names that begin with it and a
-/// slash are its own: a channel of messages of such a name is of no use.
+/// A node has one listener of a name at a time. The listener owns its name, and all names that
+/// begin with it and a slash, so do not use such names for channels of messages.
 ///
-/// It is also a stream of streams, for servers that take one, which ends when the node is closed.
+/// For servers that take a stream of streams, it is one too. It ends when the node is closed.
 ///
 /// ```
 /// use std::{io, thread};
@@ -95,7 +95,7 @@ impl Listener {
         })
     }
 
-    /// The next stream, and the peer that it comes from. Waits while there is none.
+    /// Returns the next stream, and the peer that it comes from. Waits while there is none.
     ///
     /// # Errors
     ///
@@ -116,8 +116,8 @@ impl Listener {
         }
     }
 
-    /// Accepts the next stream, for a task. Dropping the future loses no stream: it is there for
-    /// the next call.
+    /// Accepts the next stream in a task. Dropping the future loses no stream: it is there for the
+    /// next call.
     ///
     /// # Errors
     ///
@@ -126,8 +126,7 @@ impl Listener {
         AcceptAsync { listener: self }
     }
 
-    /// Polls for the next stream. While it is pending the waker of the last poll is kept, and no
-    /// other.
+    /// Polls for the next stream. While it is pending, only the waker of the last poll is kept.
     ///
     /// # Errors
     ///
@@ -295,7 +294,7 @@ impl Drop for ListenerName {
     }
 }
 
-/// Requests of each peer that it may have sent and the listener not accepted.
+/// Limit of the requests of each peer that are sent and not yet accepted.
 const BACKLOG: u64 = 128;
 /// Bytes that these requests fit into.
 const BACKLOG_BYTES: u64 = 64 << 10;

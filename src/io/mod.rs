@@ -1,11 +1,10 @@
-//! Byte streams between nodes: what a program puts in the place of its `TcpStream`s.
+//! Byte streams between nodes, in place of a program's `TcpStream`s.
 //!
-//! A [`Listener`] accepts streams by name, and peers [`connect`](connect()) to it (tasks by
-//! [`accept_async`](Listener::accept_async) and [`connect_async`]). A [`Stream`] is a pair of
-//! channels, so it goes over the session's fabric: over shared memory between processes of one
-//! host, over tcp or verbs between hosts. A stream has two ends of the
-//! [`max_channels`](crate::NodeBuilder::max_channels) that a session may have open at a node: 1024
-//! by default.
+//! A [`Listener`] accepts streams by name, and peers [`connect`](connect()) to it. Tasks use
+//! [`accept_async`](Listener::accept_async) and [`connect_async`]. A [`Stream`] is a pair of
+//! channels, so it uses the session's fabric: shared memory between processes of one host, TCP or
+//! verbs between hosts. It counts as two of the channel ends that a session may have open at a node
+//! ([`max_channels`](crate::NodeBuilder::max_channels), 1024 by default).
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -35,41 +34,42 @@
 //!
 //! # What is promised
 //!
-//! What a socket promises: bytes arrive in order and once, each direction ends on its own, a
-//! writer waits for a reader that is slow, and nobody is told anything between. More than that, a
-//! stream [outlives its connection](crate::Node#when-a-connection-breaks): when that breaks, reads
-//! and writes wait, and go on where they were, without a byte lost or doubled.
+//! A stream promises what a socket promises: bytes arrive in order and once, each direction ends on
+//! its own, and a writer waits for a slow reader. Moreover, a stream [outlives its
+//! connection](crate::Node#when-a-connection-breaks). When that breaks, reads and writes wait, and
+//! go on where they were, without a byte lost or doubled.
 //!
-//! *Writing.* A write copies its bytes once, into the memory that is sent from or shared, and is on
-//! its way when it returns: there is no buffer of the stream's own, and `flush` has nothing to wait
-//! for. Under [`Driver::Caller`](crate::Driver::Caller), where what is sent waits for a turn,
-//! `flush` runs one. Up to 64 KiB go in one piece, of several slices too; a longer write
-//! answers, as a socket's may, how many bytes it took. A write of a few bytes is a message of its
-//! own: it costs the writer a tenth of a microsecond, and readers get as many of them at a time
-//! as have come.
+//! *Writing.* A write copies its bytes once, into the memory that is sent from or shared, and they
+//! are on their way when it returns. The stream has no buffer of its own, so `flush` has nothing to
+//! wait for. Only under [`Driver::Caller`](crate::Driver::Caller), where sending waits for a turn,
+//! `flush` runs one. Up to 64 KiB go in one piece, of several slices too. A longer write returns
+//! how many bytes it took, as a socket's may. A write of a few bytes is a message of its own: it
+//! costs the writer a tenth of a microsecond, and readers get as many of them at a time as have
+//! come.
 //!
-//! *Reading.* A read takes what is there, up to its buffer's length, and waits only if nothing is.
-//! `BufRead` and `AsyncBufRead` give the bytes where they arrived, and need no buffer around them.
+//! *Reading.* A read takes what is there, up to its buffer's length, and waits only if nothing is
+//! there. `BufRead` and `AsyncBufRead` return the bytes where they arrived, and need no buffer
+//! around them.
 //!
-//! *Waiting.* A channel's `window_bytes` is how far a writer may be ahead of its reader. A
-//! pending read and a pending write of one stream may be of different tasks. Each waker is
-//! called once there is news for it, whatever else is polled meanwhile: a flush that is ready takes
-//! back no waker of a write, and a call that gets through wakes who had to wait before it, as a
-//! socket does. All futures and polls may be dropped or given up at any time; a read
-//! that is pending has taken nothing, and a write that is pending has written nothing.
+//! *Waiting.* A writer may be ahead of its reader by a channel's `window_bytes`. A pending read and
+//! a pending write of one stream may belong to different tasks. Each waker is called once there is
+//! news for it, whatever else is polled meanwhile, as with a socket: a flush that is ready takes
+//! back no waker of a write, and a call that gets through wakes the task that had to wait before
+//! it. Futures and polls may be dropped at any time. A pending read has taken nothing, and a
+//! pending write has written nothing.
 //!
 //! *Ending.* [`finish`](Stream::finish), `poll_shutdown`, dropping, and closing the node end a
-//! direction in order: the peer reads what was written, and then the end, as it does of a socket
-//! whose process exits. A protocol whose messages may be cut off there has to say where each ends.
-//! A panic that drops a stream, and [`abort`](Stream::abort), do not end it in order: the peer
-//! reads [`ConnectionReset`](std::io::ErrorKind).
+//! direction in order. The peer reads what was written, and then the end, as with a socket whose
+//! process exits. If messages of your protocol may be cut off there, the protocol has to say where
+//! each ends. A panic that drops a stream, and [`abort`](Stream::abort), do not end it in order:
+//! the peer reads [`ConnectionReset`](std::io::ErrorKind).
 //!
 //! # Errors
 //!
-//! An error has the kind that a socket's would have, and within it
-//! ([`get_ref`](std::io::Error::get_ref)) the [`RecvError`](crate::RecvError),
-//! [`SendError`](crate::SendError) or other error of ibex, which names the peer, what happened and
-//! how far the channel came.
+//! An error has the kind that a socket's would have. Within it
+//! ([`get_ref`](std::io::Error::get_ref)) is the [`RecvError`](crate::RecvError),
+//! [`SendError`](crate::SendError) or other error of ibex, which names the peer, the event, and the
+//! channel's progress.
 //!
 //! | kind | when |
 //! |---|---|

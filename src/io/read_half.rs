@@ -15,10 +15,10 @@ use crate::{Peer, Receiver};
 
 /// The half of a [`Stream`] that reads. See [`Stream::into_split`].
 ///
-/// It has the reading traits of the stream. A waker that a pending read has left stays until
-/// there is something to read, whatever is called meanwhile on the other half.
+/// The half has the stream's reading traits. A waker that a pending read has left stays until there
+/// is something to read, whatever is called meanwhile on the other half.
 ///
-/// Dropping it ends this direction: what the peer writes from then on fails by
+/// Dropping it ends this direction: later writes of the peer fail by
 /// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
 pub struct ReadHalf {
     handle: ReceiveHandle,
@@ -30,7 +30,7 @@ pub struct ReadHalf {
     position: usize,
     /// The peer has ended this direction, and everything before was read.
     is_over: bool,
-    /// An error that was found behind bytes that were read: the next read says so.
+    /// An error that was found behind bytes that were read. The next read returns it.
     failed: Option<RecvError>,
 
     /// How long a blocking read waits.
@@ -90,7 +90,7 @@ impl ReadHalf {
         self.timeout = timeout;
     }
 
-    /// Tells whether the peer has ended the direction without a byte, as far as is known here.
+    /// Returns whether the peer has ended the direction without a byte, as far as is known here.
     pub(super) fn is_empty(&mut self) -> bool {
         self.take_what_is_there();
         self.is_over && self.current.is_none()
@@ -98,7 +98,7 @@ impl ReadHalf {
 
     // ---- Reading ---------------------------------------------------------------------
 
-    /// The bytes that can be read in place, behind a call that filled; none at the end.
+    /// Returns the bytes that can be read in place, behind a call that filled; none at the end.
     #[inline]
     pub(super) fn rest(&self) -> &[u8] {
         self.current
@@ -118,8 +118,8 @@ impl ReadHalf {
         }
     }
 
-    /// Hands up to `room` bytes to `put`, of as many messages as are there, and answers how
-    /// many it were.
+    /// Hands up to `room` bytes to `put`, of as many messages as are there, and returns their
+    /// number.
     #[inline]
     pub(super) fn read_into(&mut self, room: usize, mut put: impl FnMut(&[u8])) -> usize {
         let mut read = 0;
@@ -152,7 +152,7 @@ impl ReadHalf {
         }
     }
 
-    /// An empty message is no part of a stream, and no end of it: peers do not send them.
+    /// An empty message is no part of a stream and no end of it. Peers do not send one.
     fn begin(&mut self, message: RawMessage) {
         self.position = 0;
         match message.bytes() {

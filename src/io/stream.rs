@@ -5,17 +5,17 @@ use std::{fmt, io, time::Duration};
 use super::{ReadHalf, ReuniteError, WriteHalf};
 use crate::Peer;
 
-/// A byte stream between two nodes: what a `TcpStream` is, over the session's fabric.
+/// A byte stream between two nodes: the counterpart of a `TcpStream`, over the session's fabric.
 ///
 /// Blocking programs use it by [`std::io::Read`], [`Write`](std::io::Write) and
-/// [`BufRead`](std::io::BufRead), tasks by the `AsyncRead`, `AsyncWrite` and `AsyncBufRead` of
-/// futures-io or, with the feature `tokio`, of tokio. Made by [`connect`](super::connect()),
-/// [`connect_async`](super::connect_async) and a [`Listener`](super::Listener); the
-/// [module](super) says what it promises.
+/// [`BufRead`](std::io::BufRead). Tasks use `AsyncRead`, `AsyncWrite` and `AsyncBufRead` of
+/// futures-io or, with the feature `tokio`, of tokio. [`connect`](super::connect()),
+/// [`connect_async`](super::connect_async) and a [`Listener`](super::Listener) return streams. The
+/// [module](super) says what a stream promises.
 ///
-/// Dropping it ends both directions: the peer reads what was written, and then the end; what it
-/// writes from then on fails by [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). A drop by a panic
-/// is an [`abort`](Self::abort).
+/// Dropping it ends both directions. The peer reads what was written, and then the end; its later
+/// writes fail by [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). A drop by a panic is an
+/// [`abort`](Self::abort).
 pub struct Stream {
     pub(super) read: ReadHalf,
     pub(super) write: WriteHalf,
@@ -28,39 +28,40 @@ impl Stream {
         self.read.peer()
     }
 
-    /// Both halves, borrowed: for a task, or a thread each of a scope, that reads and one that
+    /// Borrows both halves, for example for two threads of a scope, one that reads and one that
     /// writes.
     pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
         (&mut self.read, &mut self.write)
     }
 
-    /// Both halves, each on its own, to be moved to threads or tasks. Each ends its direction
-    /// when it is dropped; [`ReadHalf::reunite`] makes a stream of them again.
+    /// Splits the stream into two halves, to be moved to threads or tasks. Each ends its direction
+    /// when it is dropped. [`ReadHalf::reunite`] makes a stream of them again.
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.read, self.write)
     }
 
-    /// Ends the writing direction, in order, and does not wait: the peer reads what was written,
-    /// and then the end. Reading goes on. As [`WriteHalf::finish`].
+    /// Ends the writing direction in order, without waiting. The peer reads what was written, and
+    /// then the end. Reading goes on; see [`WriteHalf::finish`].
     pub fn finish(&mut self) {
         self.write.finish();
     }
 
-    /// Gives the stream up: the peer reads what was written, and then
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in the place of an orderly end.
+    /// Breaks the stream off. The peer reads what was written, and then
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in place of an orderly end.
     pub fn abort(self) {
         self.write.abort();
     }
 
-    /// How long a blocking read waits; `None`, the default, for as long as it takes. When the
-    /// time is up, the read fails by [`TimedOut`](io::ErrorKind::TimedOut), and a later one goes
-    /// on. Tasks have the time-outs of their executor.
+    /// Limits how long a blocking read waits. `None`, the default, means no limit. When the time is
+    /// up, the read fails by [`TimedOut`](io::ErrorKind::TimedOut), and a later one goes on. Tasks
+    /// use the time-outs of their executor.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
         self.read.set_timeout(timeout);
     }
 
-    /// Says how long a blocking write waits, likewise. A write that fails so has written nothing.
+    /// Limits how long a blocking write waits, in the same way. A write that fails by it has
+    /// written nothing.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
         self.write.set_timeout(timeout);
     }

@@ -1,5 +1,5 @@
-//! Tokio's traits. Reads and writes take their share of the task's budget, as those of tokio's
-//! sockets do: a task that always finds something lets others run now and then.
+//! Tokio's traits. As with tokio's sockets, reads and writes take their share of the task's budget,
+//! so that a task that always finds something lets others run now and then.
 
 use std::{
     io::{self, IoSlice},

@@ -14,14 +14,14 @@ use ibex_transport::channel::{Abort, SendHandle};
 use super::{announcement::Side, error};
 use crate::{CloseReason, Peer, Sender};
 
-/// The half of a [`Stream`](super::Stream) that writes. See
+/// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).
 ///
-/// It has the writing traits of the stream. A waker that a pending write has left stays until
+/// The half has the stream's writing traits. A waker that a pending write has left stays until
 /// there is room, whatever is called meanwhile, a flush included.
 ///
-/// Dropping it ends this direction in order, as [`finish`](Self::finish) does; a drop by a panic
-/// gives it up, as [`abort`](Self::abort) does.
+/// Dropping it ends this direction in order, as [`finish`](Self::finish) does. A drop by a panic
+/// breaks it off, as [`abort`](Self::abort) does.
 pub struct WriteHalf {
     /// There until the direction is ended.
     handle: Option<SendHandle>,
@@ -54,8 +54,8 @@ impl WriteHalf {
         self.id
     }
 
-    /// Ends this direction in order, and does not wait: the peer reads what was written, and
-    /// then the end. A write from here on fails by [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+    /// Ends this direction in order, without waiting. The peer reads what was written, and then the
+    /// end. Later writes fail by [`BrokenPipe`](io::ErrorKind::BrokenPipe).
     ///
     /// `poll_shutdown` of tokio's `AsyncWrite` and `poll_close` of futures-io's do the same, and
     /// are ready at once.
@@ -65,21 +65,21 @@ impl WriteHalf {
         }
     }
 
-    /// Gives this direction up: the peer reads what was written, and then
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in the place of an orderly end.
+    /// Breaks this direction off. The peer reads what was written, and then
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in place of an orderly end.
     pub fn abort(mut self) {
         if let Some(handle) = &mut self.handle {
             handle.break_off(CloseReason::Aborted);
         }
     }
 
-    /// How long a blocking write waits, as
+    /// Limits how long a blocking write waits; see
     /// [`Stream::set_write_timeout`](super::Stream::set_write_timeout).
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// Writes the beginning of the slices, for a task: as much as goes in one piece.
+    /// Writes the beginning of the slices in a task: as much as goes in one piece.
     pub(super) fn poll_write(
         &mut self,
         from: &[io::IoSlice<'_>],

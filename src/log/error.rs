@@ -10,14 +10,14 @@ use ibex_transport::{
 
 use crate::{SendError, Sequence};
 
-/// A log was not sent to its end, or is not acknowledged up to a position. What was sent stays
-/// sent, and the next call goes on behind it.
+/// A log was not sent to its end, or is not acknowledged up to a position. Messages that were sent
+/// stay sent, and the next call goes on behind them.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end, or
-    /// not the message that comes next. The next call asks it again. A failure that came with the
-    /// end of the session is none: the far end is asked in the next session.
+    /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end,
+    /// or not the message that comes next. The next call asks it again. A failure that came with
+    /// the end of the session is not reported, because the far end is asked in the next session.
     #[error("the log's source failed: {0}; the next call asks it again")]
     Source(Box<dyn Error + Send + Sync>),
     /// The far end's answer is a position that the log does not reach.
@@ -35,7 +35,7 @@ pub enum LogError {
         /// The log's end.
         end: Sequence,
     },
-    /// There is no session any more, or not yet: the program gives the log sender the next one.
+    /// There is no session now. The program has to give the log sender the next one.
     #[error("the log sender has no session with its far end: {why}")]
     #[non_exhaustive]
     NoSession {
@@ -56,7 +56,7 @@ pub enum LogError {
         /// The obstacle that the call waited to pass.
         why: String,
     },
-    /// A message cannot be sent, or the channel has ended for a reason that lies here.
+    /// A message cannot be sent, or the channel has ended for a reason on this side.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The log does not reach the position that was to be waited for.
@@ -72,7 +72,7 @@ pub enum LogError {
 
 /// The extent of a channel's end.
 pub(super) enum Ended {
-    /// The receiver was dropped, as it is before a process ends: the end of the session follows, or
+    /// The receiver was dropped, as it is before a process ends. The end of the session follows, or
     /// another receiver.
     Channel,
     Session,

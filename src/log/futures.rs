@@ -12,10 +12,11 @@ use super::{LogError, LogSender, LogSource, Step, source::Waiting};
 use crate::Sequence;
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
-    /// Sends all of `log` that the far end lacks, for a task, as [`send`](Self::send) does; the
-    /// far end is asked by [`LogSource::resume_async`].
+    /// Sends in a task all of `log` that the far end lacks, as [`send`](Self::send) does.
+    /// [`LogSource::resume_async`] asks the far end.
     ///
-    /// Dropping the future leaves what was sent, and the next call goes on behind it.
+    /// Dropping the future leaves the messages that were sent, and the next call goes on behind
+    /// them.
     ///
     /// # Errors
     ///

@@ -31,34 +31,38 @@ use crate::{
     discovery::Peers, message::DefaultCodec,
 };
 
-/// Sends a log that the program keeps, and goes on after the restart of the far end.
+/// Sends a log that the program keeps, and goes on after a restart of the far end.
 ///
 /// A [`Sender`] ends with its session, and a session with the process at its other end. A log
-/// sender opens the channel again in the next session and goes on where the far end's log ends.
-/// That session is the next one with an address that the node keeps connected ([`at`](Self::at)),
-/// or one that the program gives it ([`go_on_with`](Self::go_on_with)), of a far end that connects.
+/// sender opens the channel again in the next session, and goes on where the far end's log ends.
+/// The next session comes from an address that the node keeps connected ([`at`](Self::at)), or from
+/// the program, for a far end that connects to this node ([`go_on_with`](Self::go_on_with)).
 ///
 /// # How it works
 ///
 /// The program appends to its log, and then calls [`send`](Self::send) with it. Each call brings
-/// the far end up to the log's end: it asks the [`LogSource`] for one message after the other,
-/// from the position that it keeps. In a session that is new it first has the source open the
-/// channel and ask the far end how far its log goes, and takes that for its position. So a far
-/// end that lacks one message and one that lacks all are served by the same calls, and nothing is
-/// kept twice: ibex copies no message but into the channel.
+/// the far end up to the log's end: it asks the [`LogSource`] for one message after the other, from
+/// the position that it keeps. In a new session, the source first opens the channel and asks the
+/// far end how far its log goes, which becomes the position. So a far end that lacks one message
+/// and one that lacks all are served by the same calls. ibex copies each message only into the
+/// channel, and keeps no second log.
 ///
 /// Positions are those of the log, over all sessions. [`wait_acked`](Self::wait_acked) waits until
-/// the far end has acknowledged all up to a position, or has answered in a later session that it
-/// has it. A far end that comes back with less than it had acknowledged takes
-/// [`acked`](Self::acked) back.
+/// the far end has acknowledged everything up to a position, or has answered in a later session
+/// that it has it. If the far end returns with less than it had acknowledged,
+/// [`acked`](Self::acked) goes back.
 ///
 /// # What is promised
 ///
-/// In one session each message arrives once and in order. Across a restart the answer decides:
-/// the messages behind it come, in order, without a gap, and none before it. If the far end keeps
-/// its position together with what the messages did (in one transaction, or because the log is
-/// all that it has), each message takes effect exactly once. If it keeps the position later, those
-/// in between come again: at least once. If it keeps it earlier, they are lost: at most once.
+/// In one session each message arrives once and in order. Across a restart the far end's answer
+/// decides: the messages behind it come, in order and without a gap, and none before it. The
+/// effects depend on when the far end keeps its position:
+///
+/// | the far end keeps its position | a message takes effect |
+/// |---|---|
+/// | together with the effects: in one transaction, or because the log is all that it has | exactly once |
+/// | after the effects | at least once |
+/// | before the effects | at most once |
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -118,18 +122,19 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
 enum Step {
     Sent,
     AtEnd,
-    /// There is no room, or the time is up: in words, which only a call with a time-out needs.
+    /// The reason in words, which only a call with a time-out needs: there is no room, or the time
+    /// is up.
     NotYet(Option<SendFailure>),
     /// Another session may follow.
     Restarted,
 }
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
-    /// A log sender for the peer at `address`, one of those that a node [keeps
-    /// connected](crate::Node::keep_connected), as the discovery writes it: its calls wait until
-    /// it is connected, and after the end of a session until it is connected again.
+    /// Makes a log sender for the peer at `address`, which is one of those that a node [keeps
+    /// connected](crate::Node::keep_connected), written as the discovery writes it. Its calls wait
+    /// until the peer is connected, and again after the end of a session.
     ///
-    /// They fail with [`LogError::NoSession`] once `peers` are dropped or the node is closed.
+    /// Its calls fail with [`LogError::NoSession`] once `peers` are dropped or the node is closed.
     #[must_use]
     pub fn at(peers: &Peers, address: impl ToAddress) -> Self {
         Self::from(Sessions::kept(
@@ -138,8 +143,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         ))
     }
 
-    /// A log sender for sessions that the program gives it, one after the other, by
-    /// [`go_on_with`](Self::go_on_with): of a far end that connects to this node.
+    /// Makes a log sender for sessions that the program gives it one after the other, by
+    /// [`go_on_with`](Self::go_on_with). It is meant for a far end that connects to this node.
     ///
     /// While it has none its calls fail with [`LogError::NoSession`].
     #[must_use]
@@ -157,17 +162,17 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Goes on in this session, which the next call begins with; what there was before is
-    /// dropped, and a kept address is followed no more.
+    /// Goes on in this session, beginning with the next call. The session before is dropped, and a
+    /// kept address is no longer followed.
     pub fn go_on_with(&mut self, peer: Peer) {
         self.channel = None;
         self.sessions = Sessions::Given(Ok(peer));
     }
 
-    /// Sends all of `log` that the far end lacks, and returns the position behind it. Waits for
-    /// the session, the source's answer and room in the channel.
+    /// Sends all of `log` that the far end lacks, and returns the position behind it. Waits for the
+    /// session, the source's answer and room in the channel.
     ///
-    /// What wakes it, and what returning says of a message, is as for [`Sender::send`].
+    /// [`Sender::send`] says what wakes it, and what its return means for a message.
     ///
     /// # Errors
     ///
@@ -176,8 +181,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.send_by(log, Patience::FOREVER)
     }
 
-    /// Does the same for up to `timeout`. A source that waits for the far end's answer has a
-    /// time-out of its own.
+    /// Sends as [`send`](Self::send) does, for up to `timeout`. A source that waits for the far
+    /// end's answer has a time-out of its own.
     ///
     /// # Errors
     ///
@@ -191,8 +196,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     }
 
     /// Sends the next message of `log` if there is a session, and room for it now. Returns whether
-    /// it did; not if the far end lacks nothing. It waits only if the source does, for the answer
-    /// in a new session.
+    /// it did; it does not if the far end lacks nothing. It waits only if the source does, for the
+    /// answer in a new session.
     ///
     /// # Errors
     ///
@@ -233,9 +238,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends as [`send`](Self::send) does, and waits until the far end has acknowledged the log up
     /// to `position`.
     ///
-    /// A far end that dropped a message of those without acknowledging it does not have it. Its
-    /// channel is aborted, and it is asked anew where the log goes on: in the same session, if it
-    /// opens its end again.
+    /// If the far end dropped one of those messages without acknowledging it, it does not have it.
+    /// Then its channel is aborted, and it is asked again where the log goes on; in the same
+    /// session, if it opens its end again.
     ///
     /// # Errors
     ///
@@ -279,7 +284,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Everything up to here was sent, or the far end has answered that it has it.
+    /// Returns the position up to which everything was sent, or the far end has answered that it
+    /// has it.
     #[must_use]
     pub fn position(&self) -> Sequence {
         self.progress.position()
@@ -292,9 +298,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.progress.acked(counts.unwrap_or_default())
     }
 
-    /// The end of the wait for the acknowledgement of `position`, for a
-    /// [`Select`](crate::Select); `None` if it is acknowledged, was not sent, or there is no
-    /// session. The end of the session ends this wait as well.
+    /// Returns the wait for the acknowledgement of `position`, for a [`Select`](crate::Select).
+    /// `None` if it is acknowledged, was not sent, or there is no session. The end of the session
+    /// ends this wait too.
     #[must_use]
     pub fn until_acked(&self, position: Sequence) -> Option<UntilAcked<'_>> {
         let channel = self.channel.as_ref().filter(|_| self.acked() < position)?;
@@ -302,9 +308,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         Some(channel.until_acked(message))
     }
 
-    /// The channel in the present session, to end it with words of its own: by a last message that
-    /// is no part of the log, [`Sender::close`] or [`Sender::abort`]. `None` if there is no session
-    /// now, or the far end was not asked in it.
+    /// Returns the channel in the present session, so that the program can end it in its own way:
+    /// by a last message that is no part of the log, by [`Sender::close`] or by [`Sender::abort`].
+    /// `None` if there is no session now, or the far end was not asked in it.
     #[must_use]
     pub fn into_channel(self) -> Option<Sender<T, C>> {
         self.channel
@@ -389,7 +395,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Returns the error, unless another session may follow: the next one is asked for then.
+    /// Returns the error, unless another session may follow, which is asked for then.
     fn failed(&mut self, error: SendError) -> Result<(), LogError> {
         if !error.spares_channel() {
             self.leave_channel();
@@ -408,14 +414,15 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         Err(LogError::Send(error.into()))
     }
 
-    /// Takes the channel away, whose last counts are the most that will ever be known of it.
+    /// Takes the channel away. Its last counts are the most that will ever be known of it.
     fn leave_channel(&mut self) -> Option<Sender<T, C>> {
         let channel = self.channel.take()?;
         self.progress.settle(channel.counts(), channel.counts());
         Some(channel)
     }
 
-    /// The message of the channel to wait for until `position` is acknowledged; `None` if it is.
+    /// Returns the message of the channel to wait for until `position` is acknowledged; `None` if
+    /// it is.
     fn unacked(&self, position: Sequence) -> Result<Option<Sequence>, LogError> {
         let end = self.position();
         if position > end {

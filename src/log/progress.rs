@@ -42,15 +42,15 @@ impl Progress {
         self.unacked.push_back(Unacked { message, end });
     }
 
-    /// Looks whether it is time to [`settle`](Self::settle). The counts lie with the peer, so they
-    /// are not looked at for each message.
+    /// Checks whether it is time to [`settle`](Self::settle). The counts lie with the peer, so they
+    /// are not read for each message.
     pub(super) fn is_full(&self) -> bool {
         self.unacked.len() == self.unacked.capacity()
     }
 
-    /// Forgets messages that are acknowledged, and those that never will be: a receiver reports
-    /// an acknowledgement no later than the release of its message, so one that had been released
-    /// `earlier` and is not acknowledged `now` was dropped.
+    /// Forgets messages that are acknowledged, and those that never will be. A receiver reports an
+    /// acknowledgement no later than the release of its message, so a message that had been
+    /// released `earlier` and is not acknowledged `now` was dropped.
     pub(super) fn settle(&mut self, earlier: Counts, now: Counts) {
         while let Some(&Unacked { message, end }) = self.unacked.front() {
             if message <= now.acknowledged {
@@ -80,8 +80,8 @@ impl Progress {
         last.map_or(self.acked, |one| one.end)
     }
 
-    /// The message of the channel whose acknowledgement says that the far end has the log up to
-    /// `position`, if it was sent and may be acknowledged.
+    /// Returns the message of the channel whose acknowledgement says that the far end has the log
+    /// up to `position`, if it was sent and may be acknowledged.
     pub(super) fn message_at(&self, position: Sequence) -> Option<Sequence> {
         let index = self.unacked.partition_point(|one| one.end < position);
         self.unacked.get(index).map(|one| one.message)

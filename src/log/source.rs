@@ -8,37 +8,37 @@ use ibex_transport::channel::SendFailure;
 
 use crate::{Peer, Sender, Sequence, message::DefaultCodec};
 
-/// An answer of a [`LogSource`], or its error, which reaches the caller as
+/// The result of a [`LogSource`]. An error reaches the caller as
 /// [`LogError::Source`](crate::log::LogError::Source).
 pub type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
 /// A log that the program keeps, for a [`LogSender`](crate::log::LogSender).
 ///
-/// Positions count from the beginning of the log, which is 0. Behind its *n*-th message a log that
-/// counts messages is at position *n*. One may as well count bytes, or records of which several go
-/// in a message.
+/// Positions count from the beginning of the log, which is 0. A log that counts messages is at
+/// position *n* behind its *n*-th message. A log may also count bytes, or records of which a
+/// message holds several.
 ///
-/// The methods run in the call that sends, on its thread or in its task. A panic comes through
-/// that call; the next one goes on from what was sent.
+/// The methods run in the call that sends, on its thread or in its task. A panic comes through that
+/// call, and the next call goes on from what was sent.
 pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// The position behind the last message.
     fn end(&self) -> Sequence;
 
-    /// Opens the channel in a session that is new, and says up to which position the far end has
-    /// the log: 0 if it has nothing of it.
+    /// Opens the channel in a new session, and returns the position up to which the far end has the
+    /// log: 0 if it has nothing.
     ///
-    /// It asks the far end, by a call or by a message on another channel; whoever answers says
-    /// which messages come again. It asks first and opens the channel last: one that it opened and
-    /// dropped is an orderly end to the far end. It may wait. It is asked anew where the session
-    /// ends meanwhile, and by the next call where it fails or that call is cancelled.
+    /// It asks the far end, by a call or by a message on another channel. The answer decides which
+    /// messages come again. Ask first and open the channel last, because a channel that is opened
+    /// and dropped is an orderly end to the far end. The method may wait. It is called again if the
+    /// session ends meanwhile, and by the next call if it fails or that call is cancelled.
     ///
     /// # Errors
     ///
     /// Any, if there is no answer.
     fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<T, C>, Sequence)>;
 
-    /// Does the same for the asynchronous calls. As it is provided it calls
-    /// [`resume`](Self::resume): a program that waits for the far end there writes its own.
+    /// Does the same for the asynchronous calls. The provided method calls
+    /// [`resume`](Self::resume); a program that waits for the far end there writes its own.
     ///
     /// # Errors
     ///
@@ -51,8 +51,8 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     }
 
     /// Sends the message behind `position` by `turn`, which also takes the position behind that
-    /// message. It is called for positions below [`end`](Self::end), and again for one whose
-    /// message found no room.
+    /// message. It is called for positions below [`end`](Self::end), and again for a message that
+    /// found no room.
     ///
     /// # Errors
     ///
@@ -75,7 +75,8 @@ pub(super) enum Waiting<'a> {
     Task(&'a Waker),
 }
 
-/// A message of a log was sent, or the log sender knows why not. Made by a [`LogTurn`].
+/// Proof that a message of a log was sent, or that the log sender knows why not. A [`LogTurn`]
+/// makes it.
 #[must_use]
 #[derive(Debug)]
 pub struct LogSent {
@@ -84,8 +85,8 @@ pub struct LogSent {
 }
 
 impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
-    /// Sends a message that ends at position `end`; waits for room as long as the call may that
-    /// gave the turn.
+    /// Sends a message that ends at position `end`. Waits for room as long as the call that gave
+    /// the turn may wait.
     ///
     /// # Panics
     ///
@@ -117,9 +118,9 @@ impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
 }
 
 impl LogTurn<'_, [u8], Raw> {
-    /// Sends a message of `length` bytes that `fill` writes in place, as
-    /// [`send`](Self::send) does. `fill` is called once there is room; the bytes are those of
-    /// earlier messages until it writes them.
+    /// Sends a message of `length` bytes that `fill` writes in place, as [`send`](Self::send) does.
+    /// `fill` is called once there is room; until it writes them, the bytes are those of earlier
+    /// messages.
     ///
     /// # Panics
     ///

@@ -104,8 +104,8 @@ impl Board {
         self.wait(deadline, || self.look_for(address, None))
     }
 
-    /// The next peer at `address` behind `ended`, whose end the keeper may not have seen. `None` if
-    /// there is none in time, and `None` within if the keeping has ended.
+    /// Returns the next peer at `address` after `ended`, whose end the keeper may not have seen.
+    /// `None` if there is none in time, and `None` within if the keeping has ended.
     pub(crate) fn next_peer(
         &self,
         address: &str,

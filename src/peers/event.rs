@@ -24,8 +24,8 @@ pub enum PeersEvent {
         /// The peer.
         peer: Peer,
     },
-    /// The session with an address is over. Connecting anew has begun, if the discovery still
-    /// answers the address.
+    /// The session with an address is over. The address is dialed again, if the discovery still
+    /// returns it.
     #[non_exhaustive]
     Lost {
         /// The address that was dialed.
@@ -35,10 +35,10 @@ pub enum PeersEvent {
         /// The reason of the end.
         cause: EndCause,
     },
-    /// The peer at an address [drains](crate::Node::drain), and is kept no more. The address is
-    /// dialed again, if the discovery still answers it, and leads to the process that comes in the
-    /// peer's place. The session goes on until the peer's node is closed, and its end is not told
-    /// here.
+    /// The peer at an address [drains](crate::Node::drain), and is no longer kept. The address is
+    /// dialed again, if the discovery still returns it, and leads to the process that takes the
+    /// peer's place. The session goes on until the peer's node is closed, and its end is not
+    /// reported here.
     #[non_exhaustive]
     Draining {
         /// The address that was dialed.
@@ -46,7 +46,8 @@ pub enum PeersEvent {
         /// The peer that drains.
         peer: Peer,
     },
-    /// An address was not reached: told of the first failure in a row, until it is connected.
+    /// An address was not reached. This reports the first failure in a row, until the address is
+    /// connected.
     #[non_exhaustive]
     NotReached {
         /// The address.
@@ -56,8 +57,8 @@ pub enum PeersEvent {
         /// The time of the next attempt.
         next_attempt: Instant,
     },
-    /// The discovery has failed, and its last answer stays in force: told of the first failure in
-    /// a row, until it answers.
+    /// The discovery has failed, and its last answer stays in force. This reports the first failure
+    /// in a row, until it answers.
     #[non_exhaustive]
     DiscoveryFailed {
         /// The error that it returned.
@@ -104,9 +105,9 @@ impl fmt::Display for PeersEvent {
 
 /// The events of kept peers: [`Peers::events`](super::Peers::events).
 ///
-/// As an iterator it waits for the next one, and ends when the keeping has ended and all were
-/// taken: the [`Peers`](super::Peers) were dropped, or the node was closed. It may be moved to
-/// another thread, and does not keep anything going.
+/// As an iterator it waits for the next event. It ends when all events were taken and the keeping
+/// has ended, because the [`Peers`](super::Peers) were dropped or the node was closed. It may be
+/// moved to another thread, and keeps nothing going.
 pub struct PeersEvents {
     board: Arc<Board>,
     /// The waker of the last poll.
@@ -118,7 +119,7 @@ impl PeersEvents {
         Self { board, held: None }
     }
 
-    /// The next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
+    /// Returns the next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
     /// runs a turn first.
     pub fn try_next(&mut self) -> Option<PeersEvent> {
         self.board.next_event(Patience::None)
@@ -129,13 +130,14 @@ impl PeersEvents {
         self.board.next_event(Patience::at_most(timeout))
     }
 
-    /// The next event, for a task; `None` if none will come. Dropping the future loses none.
+    /// Waits for the next event in a task; `None` if none will come. Dropping the future loses no
+    /// event.
     pub fn next_async(&mut self) -> impl Future<Output = Option<PeersEvent>> {
         PeersEventAsync(self)
     }
 
-    /// The next event, for a task that polls by itself; `None` if none will come. The handle keeps
-    /// the waker of the last poll until an event comes, or it is dropped.
+    /// Polls for the next event; `None` if none will come. The handle keeps the waker of the last
+    /// poll until an event comes, or it is dropped.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<PeersEvent>> {
         self.board.poll_event(&mut self.held, context.waker())
     }
@@ -144,7 +146,8 @@ impl PeersEvents {
         self.board.leave(&mut self.held);
     }
 
-    /// Events that were dropped because nobody took them. The latest 1024 are kept.
+    /// Returns the number of events that were dropped because they were not taken. The latest 1024
+    /// are kept.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.board.dropped()

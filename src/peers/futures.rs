@@ -11,7 +11,7 @@ use ibex_ring::parking::Ticket;
 use super::{PeersEvent, PeersEvents, board::Board};
 use crate::Peer;
 
-/// The peer at an address. See [`Peers::wait_for_async`](super::Peers::wait_for_async).
+/// A wait for the peer at an address; see [`Peers::wait_for_async`](super::Peers::wait_for_async).
 pub(crate) struct PeerAtAsync<'a> {
     board: &'a Board,
     address: String,

@@ -58,7 +58,7 @@ impl Inbox {
         self.keeper.notify_one();
     }
 
-    /// The next news, or `None` when `due` has come, or at once after the stop.
+    /// Returns the next news; `None` when `due` has come, or at once after the stop.
     pub(super) fn next(&self, due: Option<Instant>) -> Option<News> {
         let mut queue = self.lock();
         loop {
@@ -81,7 +81,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for `pause`, unless it is stopped meanwhile. Returns whether it goes on.
+    /// Waits for `pause`, unless it is stopped meanwhile. Returns whether the keeper goes on.
     pub(super) fn pause(&self, pause: Duration) -> bool {
         let until = Instant::now().checked_add(pause);
         let mut queue = self.lock();

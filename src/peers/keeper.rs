@@ -68,7 +68,7 @@ struct Session {
 }
 
 impl Session {
-    /// The event that ends the keeping of the session; the waker is called when there is one.
+    /// Takes the event that ends the keeping of the session. The waker is called when there is one.
     fn over(&mut self, address: &str) -> Option<PeersEvent> {
         let session = self.peer.session();
         let address = address.to_owned();
@@ -290,7 +290,7 @@ impl Keeper {
         self.look_at(address);
     }
 
-    /// Leaves the session with an address if it is over or its peer drains, and sees to another.
+    /// Leaves the session with an address if it is over or its peer drains, and begins another.
     fn look_at(&mut self, address: &str) {
         let Some(kept) = self.kept.get_mut(address) else {
             return;
@@ -370,7 +370,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
     }
 }
 
-/// The pause behind so many failures in a row: chance takes up to a half of it.
+/// Returns the pause after so many failures in a row. Chance takes away up to a half.
 fn pause(failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else {
         return Duration::ZERO;

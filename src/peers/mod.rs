@@ -1,9 +1,9 @@
 //! Peers that a node stays connected to.
 //!
-//! A *keeper*, a thread that sleeps unless there is news, knows which addresses there are and what
-//! became of each (`keeper.rs`). Everybody else only leaves it news (`inbox.rs`): the thread that
-//! asks the discovery, those that dial, a session that ends, the handle. What it has decided it
-//! puts on a *board* (`board.rs`), where the program's calls look and wait.
+//! A *keeper* is a thread that sleeps unless there is news. It knows the addresses and the state of
+//! each (`keeper.rs`). All others only leave it news (`inbox.rs`): the thread that asks the
+//! discovery, the threads that dial, a session that ends, the handle. The keeper puts its decisions
+//! on a *board* (`board.rs`), where the program's calls look and wait.
 #![forbid(unsafe_code)]
 
 mod board;
@@ -35,9 +35,8 @@ use crate::{Node, Peer, ToAddress, address, discovery::Discovery};
 
 /// The peers that a node keeps connected: [`Node::keep_connected`].
 ///
-/// Dropping it stops the keeping: nobody is dialed any more, and its events end. Sessions that
-/// live go on, as all sessions do, until their peer or this node is closed. Closing the node
-/// stops it as well.
+/// Dropping it stops the keeping: no address is dialed any more, and its events end. Live sessions
+/// go on until their peer or this node is closed. Closing the node stops the keeping too.
 pub struct Peers {
     board: Arc<Board>,
     inbox: Arc<Inbox>,
@@ -46,26 +45,27 @@ pub struct Peers {
 impl Node {
     /// Stays connected to all nodes whose addresses `discovery` answers.
     ///
-    /// All are dialed at once, and again when their session is over or they are not reached, after
-    /// pauses that grow to 5 s. Chance shortens each by up to a half, so that those who lost the
-    /// same peer do not come together. The threads that dial are those that resume sessions,
-    /// 16 at most; an attempt takes up to 3 s.
+    /// All addresses are dialed at once. An address is dialed again when its session is over or it
+    /// was not reached, after pauses that grow to 5 s. Chance shortens each pause by up to a half,
+    /// so that nodes that lost the same peer do not come back together. The threads that dial are
+    /// those that resume sessions, at most 16. An attempt takes up to 3 s.
     ///
-    /// - The node's own address among them is left out, and so is an address where a node answers
-    ///   that is kept by another address already. That one stands for both in
-    ///   [`wait_for`](Peers::wait_for). Such a node sees a session for a moment, each time it is
+    /// - The node's own address is left out. An address is left out, too, if the node there is
+    ///   already kept by another address, which then stands for both in
+    ///   [`wait_for`](Peers::wait_for). Such a node sees a session for a moment, each time this is
     ///   found out.
-    /// - An address that is not answered any more is let go of: its session stays until it ends,
-    ///   and is not made again.
-    /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again: where
-    ///   processes share a listening socket, that leads to the next one. The session with the old
-    ///   one goes on until that closes, for calls and channels that were begun there.
-    /// - Only sessions that this made count. Two nodes that keep each other have two sessions.
+    /// - An address that the discovery no longer returns is let go: its session stays until it
+    ///   ends, and is not made again.
+    /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again. Where
+    ///   processes share a listening socket, that leads to the next process. The session with the
+    ///   old process goes on until that closes, for calls and channels that were begun there.
+    /// - Only sessions that the keeping made count. Two nodes that keep each other have two
+    ///   sessions.
     ///
-    /// Returns at once. One thread sleeps until there is something to do, and another asks the
-    /// discovery as long as it has more to say. Under [`Driver::Caller`](crate::Driver::Caller)
-    /// these dial too, and the program turns the engine as ever, by the calls that wait here or
-    /// by others: without turns it hears of no session's end.
+    /// The call returns at once. One thread sleeps until there is something to do, and another asks
+    /// the discovery as long as it has more to say. Under [`Driver::Caller`](crate::Driver::Caller)
+    /// these dial too. The program still has to turn the engine, by the calls that wait here or by
+    /// others; without turns the keeper hears of no session's end.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -119,39 +119,40 @@ impl Peers {
         &self.board
     }
 
-    /// The peers that are connected by now, each once, in the order of their addresses.
+    /// Returns the peers that are connected now, each once, in the order of their addresses.
     #[must_use]
     pub fn connected(&self) -> Vec<Peer> {
         self.board.connected()
     }
 
-    /// Events of these peers from the beginning on, in order. Each event is handed out once: of
-    /// several readers each gets some. Taking events is nobody's duty; with nobody there, the
-    /// oldest are dropped.
+    /// Returns the events of these peers, from the beginning on and in order. Each event is
+    /// returned once, so of several readers each gets a part. A program need not read events: if it
+    /// does not, the oldest are dropped.
     #[must_use]
     pub fn events(&self) -> PeersEvents {
         PeersEvents::new(self.board.clone())
     }
 
-    /// The peer at `address`, as the discovery writes it; waits until it is connected, for
-    /// as long as that takes. `None` when the keeping has ended with the node, and in a fork.
+    /// Waits until the peer at `address` is connected, without limit, and returns it. The address
+    /// is written as the discovery writes it. `None` when the keeping has ended with the node, and
+    /// in a fork.
     ///
-    /// An address that the discovery has not answered yet may come with a later answer, so it is
-    /// waited for too, and so is the successor of a peer that [drains](crate::Node::drain).
+    /// An address that the discovery has not returned yet may come with a later answer, so it is
+    /// waited for too. So is the successor of a peer that [drains](crate::Node::drain).
     #[must_use]
     pub fn wait_for(&self, address: impl ToAddress) -> Option<Peer> {
         self.board.wait_for(&address::text_of(&address), None)
     }
 
-    /// The peer at `address`, waiting for up to `timeout`; `None` also when that is over.
+    /// Waits for the peer at `address` for up to `timeout`; `None` also when the time is up.
     #[must_use]
     pub fn wait_for_timeout(&self, address: impl ToAddress, timeout: Duration) -> Option<Peer> {
         let deadline = Instant::now().checked_add(timeout);
         self.board.wait_for(&address::text_of(&address), deadline)
     }
 
-    /// The peer at `address`, for a task: [`wait_for`](Self::wait_for). Dropping the future
-    /// changes nothing.
+    /// Waits in a task for the peer at `address`, as [`wait_for`](Self::wait_for) does. Dropping
+    /// the future changes nothing.
     pub fn wait_for_async(&self, address: impl ToAddress) -> impl Future<Output = Option<Peer>> {
         PeerAtAsync::new(&self.board, address::text_of(&address))
     }

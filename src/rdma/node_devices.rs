@@ -1,42 +1,44 @@
 //! A node's RDMA devices as its handshakes use them: which one for a connection, and queue
 //! pairs on it.
 //!
-//! Rules: nothing is loaded, listed or opened before the first session that could use it,
-//! unless verbs is required; everything here may take milliseconds, and is called by
-//! threads that wait anyhow, never in a turn of the engine; a node has one device port,
-//! that of its first queue pair, since its engine polls one.
+//! Rules:
+//! 1. Nothing is loaded, listed or opened before the first session that could use it, unless
+//!    verbs is required.
+//! 2. Everything here may take milliseconds. It is called by threads that wait anyhow, never in a
+//!    turn of an engine.
+//! 3. Each engine has a site of its own on each port that a session of its goes over.
 #![forbid(unsafe_code)]
 
-use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use ibex_base::sync::lock;
-use ibex_bootstrap::{
-    VerbsDevice, VerbsPair, VerbsSite,
-    message::{GidType as WireGidType, VerbsEndpoint},
-    negotiate::End,
-};
+use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
 use ibex_ring::memory::HugePages;
-use ibex_transport::{
-    rdma::{PairEndpoint, PreparedPair, Site},
-    runtime::Runtime,
-};
+use ibex_transport::{rdma::Site, runtime::Runtime};
 use ibex_verbs::{
-    FirstSequence, ForkReport, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError,
+    ForkReport, VerbsError,
     discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish},
     provider::{Libibverbs, Provider},
 };
 
-use super::{RdmaSettings, choose};
+use super::{
+    RdmaSettings, choose,
+    node_pair::{Coming, ComingPair, NodePair, text},
+};
+use crate::accept_placement::AcceptPlacement;
 
-/// The devices.
+/// The RDMA devices of a node, and its sites on them.
 #[derive(Debug)]
 pub(crate) struct NodeDevices {
     settings: RdmaSettings,
+    /// The program's wish for sessions that peers dial.
+    placement: Option<AcceptPlacement>,
     state: Mutex<State>,
-    /// Who cares for what is open, before there are sessions as well.
+    /// Queue pairs by engine that are on their way to a session.
+    coming: Arc<Coming>,
+    /// The runtime that looks after an open device before there are sessions.
     runtime: OnceLock<Weak<Runtime>>,
 }
 
@@ -45,22 +47,22 @@ struct State {
     provider: Option<Arc<dyn Provider>>,
     /// With the moment when it was taken.
     inventory: Option<(Instant, Inventory)>,
-    /// What is open, and why that.
-    site: Option<(Choice, Arc<Site>)>,
+    /// The open sites, each with the choice that led to it.
+    sites: Vec<(Choice, Arc<Site>)>,
 }
 
-/// A queue pair, and how it is called in messages.
+/// The devices for sessions that are to be on one engine.
 #[derive(Debug)]
-struct NodePair {
-    pair: PreparedPair,
-    endpoint: VerbsEndpoint,
+pub(crate) struct DevicesOfEngine {
+    devices: Arc<NodeDevices>,
+    engine: usize,
 }
 
 /// Devices come and go, addresses too; but strangers who connect shall not keep us listing.
 const INVENTORY_LASTS: Duration = Duration::from_secs(1);
 
 impl NodeDevices {
-    pub(crate) fn new(settings: RdmaSettings) -> Self {
+    pub(crate) fn new(settings: RdmaSettings, placement: Option<AcceptPlacement>) -> Self {
         let state = State {
             #[cfg(feature = "fake-device")]
             provider: settings.provider.clone(),
@@ -68,18 +70,26 @@ impl NodeDevices {
         };
         Self {
             settings,
+            placement,
             state: Mutex::new(state),
+            coming: Arc::default(),
             runtime: OnceLock::new(),
         }
+    }
+
+    /// Returns the devices for sessions that are to be on `engine`.
+    pub(crate) fn of_engine(self: &Arc<Self>, engine: usize) -> DevicesOfEngine {
+        let devices = self.clone();
+        DevicesOfEngine { devices, engine }
     }
 
     /// Puts what is open, and will be, into the care of its node.
     pub(crate) fn entrust_to(&self, runtime: &Arc<Runtime>) {
         let _ = self.runtime.set(Arc::downgrade(runtime));
-        let open = self.state().site.as_ref().map(|(_, site)| site.clone());
-        if let Some(site) = open {
-            self.entrust(&site);
-        }
+        let state = self.state();
+        let open: Vec<_> = state.sites.iter().map(|(_, site)| site.clone()).collect();
+        drop(state);
+        open.iter().for_each(|site| self.entrust(site));
     }
 
     /// Called without the lock on our state: who has the engine's may want it.
@@ -100,14 +110,60 @@ impl NodeDevices {
         let choice = self.choose(inventory, routed.unwrap_or(Ipv4Addr::LOCALHOST.into()))?;
         let is_settled = routed.is_some() || self.settings.device.is_some();
         if is_settled || active_ports(inventory) == 1 {
-            state.site(choice, &self.settings)?;
+            state.site(choice, 0, &self.settings)?;
         }
         Ok(())
     }
 
+    /// Chooses the engine of a session: the one that has it, or that the program wants, or the
+    /// least loaded.
+    fn engine(&self, request: &PairRequest, wanted: Option<usize>) -> (usize, Option<ComingPair>) {
+        let Some(runtime) = self.runtime.get().and_then(Weak::upgrade) else {
+            return (0, None);
+        };
+        let dials = request.end == End::Dialer;
+        let has = |session| runtime.engine_of(&session, dials);
+        if let Some(engine) = request.resumes.and_then(has) {
+            return (engine.index(), None);
+        }
+        let coming = self.coming.place(&runtime.loads(), wanted);
+        (coming.engine, Some(coming))
+    }
+
+    /// Makes a queue pair on a site of the session's engine.
+    fn prepare_on(
+        &self,
+        request: &PairRequest,
+        wanted: Option<usize>,
+    ) -> Result<Box<dyn VerbsPair>, String> {
+        let is_trusted = self.settings.trusts(request.peer.ip());
+        let (engine, coming) = self.engine(request, wanted);
+        let site = {
+            let mut state = self.state();
+            let choice = self.choice(&mut state, request.local).map_err(text)?;
+            let site = state.site(choice, engine, &self.settings);
+            site.map_err(text)?
+        };
+        self.entrust(&site);
+        let pair = site
+            .prepare_for(request.end == End::Dialer, is_trusted)
+            .map_err(|error| {
+                // The port may be down or an address gone.
+                self.state().forget_inventory();
+                text(error)
+            })?;
+        Ok(Box::new(NodePair::new(pair, coming)?))
+    }
+
     /// The place for a connection with this address of ours.
     fn choice(&self, state: &mut State, local: IpAddr) -> Result<Choice, VerbsError> {
-        state.forget_lost_site();
+        state.forget_lost_sites();
+        if local.is_loopback()
+            && let Some((choice, _)) = state.sites.first()
+        {
+            // Every port of this host serves, and this one is open.
+            return Ok(choice.clone());
+        }
         let chosen = self.choose(state.inventory()?, local);
         if chosen.is_ok() || !state.forget_inventory() {
             return chosen;
@@ -161,7 +217,7 @@ impl NodeDevices {
 }
 
 impl State {
-    /// What there is, looked up again when it is old.
+    /// Returns the machine's devices, looked up again if the list is old.
     fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
         if self.inventory.is_none() {
             let taken = discovery::discover(self.provider()?, &Sysfs::default())?;
@@ -173,7 +229,7 @@ impl State {
         }
     }
 
-    /// Whether another look may show something else.
+    /// Forgets an old list of devices. Returns whether another look may show something else.
     fn forget_inventory(&mut self) -> bool {
         let is_old = |(taken, _): &mut (Instant, Inventory)| taken.elapsed() > INVENTORY_LASTS;
         self.inventory.take_if(is_old).is_some()
@@ -187,48 +243,37 @@ impl State {
         Ok(self.provider.insert(provider))
     }
 
-    /// The site of this choice, opened if there is none.
-    fn site(&mut self, choice: Choice, settings: &RdmaSettings) -> Result<Arc<Site>, VerbsError> {
-        self.forget_lost_site();
-        if let Some((_, site)) = &self.site {
+    /// Returns the site of an engine for this choice, opened if there is none.
+    fn site(
+        &mut self,
+        choice: Choice,
+        engine: usize,
+        settings: &RdmaSettings,
+    ) -> Result<Arc<Site>, VerbsError> {
+        self.forget_lost_sites();
+        let serves = |(ours, site): &&(Choice, Arc<Site>)| {
+            site.engine() == engine && is_at_same_port(ours, &choice) && is_in(site, &choice)
+        };
+        if let Some((_, site)) = self.sites.iter().find(serves) {
             return Ok(site.clone());
         }
         let provider = self.provider()?;
         let report = ForkReport::now(provider);
-        let opened = Site::open(provider, &choice, settings.site());
+        let opened = Site::open(provider, &choice, settings.site(engine));
         // It may have gone since we looked.
         let site = opened.inspect_err(|_| self.inventory = None)?;
-        tracing::info!(device = %choice, pages = %HugePages::of_system(), "RDMA device opened");
+        tracing::info!(device = %choice, engine, pages = %HugePages::of_system(), "RDMA device opened");
         report.log(&choice.device);
-        self.site = Some((choice, site.clone()));
+        self.sites.push((choice, site.clone()));
         Ok(site)
     }
 
-    /// Of a lost one nothing is kept.
-    fn forget_lost_site(&mut self) {
-        if self.site.take_if(|(_, site)| site.is_lost()).is_some() {
+    /// Forgets sites that are lost, and the list of devices with them.
+    fn forget_lost_sites(&mut self) {
+        let before = self.sites.len();
+        self.sites.retain(|(_, site)| !site.is_lost());
+        if self.sites.len() < before {
             self.inventory = None;
-        }
-    }
-
-    /// Why sessions cannot use this place, where the node's is another.
-    fn taken_elsewhere(&self, choice: &Choice) -> Result<(), String> {
-        let Some((ours, site)) = &self.site else {
-            return Ok(());
-        };
-        if !is_at_same_port(ours, choice) {
-            return Err(format!(
-                "its route leads over {} port {}, and this node's sessions go over {} port {}: a \
-                 node uses one",
-                choice.device, choice.port, ours.device, ours.port
-            ));
-        }
-        match (choice.partition_key, site.partition_key()) {
-            (Some(wanted), Some(key)) if !wanted.is_of_same_partition(key) => Err(format!(
-                "its route leads into partition {wanted}, and this node's sessions are in {key}: \
-                 a node uses one"
-            )),
-            _ => Ok(()),
         }
     }
 }
@@ -237,7 +282,6 @@ impl VerbsSite for NodeDevices {
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
         let mut state = self.state();
         let choice = self.choice(&mut state, local).map_err(text)?;
-        state.taken_elsewhere(&choice)?;
         Ok(VerbsDevice {
             // Where /sys is hidden nobody knows; then it has to be asked for.
             hardware: choice.kind == DeviceKind::Hardware,
@@ -245,38 +289,20 @@ impl VerbsSite for NodeDevices {
         })
     }
 
-    fn prepare(&self, local: IpAddr, peer: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String> {
-        let is_trusted = self.settings.trusts(peer);
-        let site = {
-            let mut state = self.state();
-            let choice = self.choice(&mut state, local).map_err(text)?;
-            state.taken_elsewhere(&choice)?;
-            state.site(choice, &self.settings).map_err(text)?
-        };
-        self.entrust(&site);
-        let pair = site
-            .prepare_for(end == End::Dialer, is_trusted)
-            .map_err(|error| {
-                // The port may be down or an address gone.
-                self.state().forget_inventory();
-                text(error)
-            })?;
-        let endpoint = to_wire(&pair.endpoint())?;
-        Ok(Box::new(NodePair { pair, endpoint }))
+    fn prepare(&self, request: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
+        let place = |placement: &AcceptPlacement| placement.place(request.offered?, request.peer);
+        let wanted = self.placement.as_ref().and_then(place);
+        self.prepare_on(request, wanted)
     }
 }
 
-impl VerbsPair for NodePair {
-    fn endpoint(&self) -> VerbsEndpoint {
-        self.endpoint.clone()
+impl VerbsSite for DevicesOfEngine {
+    fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
+        self.devices.device(local)
     }
 
-    fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String> {
-        self.pair.connect(&from_wire(theirs)?).map_err(text)
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        Box::new(self.pair)
+    fn prepare(&self, request: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
+        self.devices.prepare_on(request, Some(self.engine))
     }
 }
 
@@ -307,117 +333,44 @@ fn is_at_same_port(one: &Choice, other: &Choice) -> bool {
     (&one.device, one.port) == (&other.device, other.port)
 }
 
+/// Returns whether sessions of a site are in the partition that a choice names, if it names one.
+fn is_in(site: &Site, choice: &Choice) -> bool {
+    match (choice.partition_key, site.partition_key()) {
+        (Some(wanted), Some(key)) => wanted.is_of_same_partition(key),
+        _ => true,
+    }
+}
+
 fn active_ports(inventory: &Inventory) -> usize {
     let ports = inventory.devices.iter().flat_map(DeviceInfo::ports);
     ports.filter(|port| port.is_active()).count()
 }
 
-fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
-    let pair = &ours.pair;
-    let gid_type = match pair.gid_type {
-        // Older kernels number InfiniBand's like RoCE v1's; only InfiniBand has LIDs.
-        _ if pair.lid != 0 => WireGidType::Infiniband,
-        GidType::InfiniBand => WireGidType::Infiniband,
-        GidType::RoceV1 => WireGidType::RoceV1,
-        GidType::RoceV2 => WireGidType::RoceV2,
-        unknown @ GidType::Unknown(_) => return Err(format!("its port has an {unknown}")),
-    };
-    Ok(VerbsEndpoint {
-        queue_pair: pair.queue_pair,
-        packet_sequence: pair.first_sequence.get(),
-        lid: pair.lid,
-        gid: pair.gid.0,
-        gid_type,
-        mtu_bytes: pair.mtu.bytes() as u16,
-        max_inline_bytes: ours.max_inline_bytes,
-        max_send_sge: ours.max_send_entries,
-        max_receive_sge: ours.max_receive_entries,
-        immediate: ours.immediate,
-        partition_key: pair.partition_key.map_or(0, PartitionKey::get),
-        receive_buffer_bytes: ours.buffer_bytes,
-        credit: ours.credit,
-    })
-}
-
-fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
-    let mtu = Mtu::from_bytes(theirs.mtu_bytes.into());
-    Ok(PairEndpoint {
-        pair: RemoteEndpoint {
-            queue_pair: theirs.queue_pair,
-            first_sequence: FirstSequence::from_random(theirs.packet_sequence),
-            lid: theirs.lid,
-            gid: Gid(theirs.gid),
-            gid_type: match theirs.gid_type {
-                WireGidType::Infiniband => GidType::InfiniBand,
-                WireGidType::RoceV1 => GidType::RoceV1,
-                WireGidType::RoceV2 => GidType::RoceV2,
-            },
-            partition_key: PartitionKey::new(theirs.partition_key),
-            mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
-        },
-        buffer_bytes: theirs.receive_buffer_bytes,
-        credit: theirs.credit,
-        max_inline_bytes: theirs.max_inline_bytes,
-        max_send_entries: theirs.max_send_sge,
-        max_receive_entries: theirs.max_receive_sge,
-        immediate: theirs.immediate,
-    })
-}
-
-fn text(error: VerbsError) -> String {
-    error.to_string()
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "fake-device"))]
 mod tests {
+    use ibex_verbs::{
+        Gid,
+        provider::fake::{FakeDevice, FakeProvider},
+    };
+
     use super::*;
 
-    fn endpoint(gid_type: GidType, lid: u16) -> PairEndpoint {
-        PairEndpoint {
-            pair: RemoteEndpoint {
-                queue_pair: 0xab_cdef,
-                first_sequence: FirstSequence::from_random(0x12_3456),
-                lid,
-                gid: Gid([7; 16]),
-                gid_type,
-                partition_key: PartitionKey::new(lid),
-                mtu: Mtu::Bytes1024,
-            },
-            buffer_bytes: 4096,
-            credit: 64,
-            max_inline_bytes: 220,
-            max_send_entries: 3,
-            max_receive_entries: 1,
-            immediate: true,
-        }
-    }
-
-    #[test]
-    fn an_endpoint_comes_back_from_the_wire_as_it_was() {
-        for (gid_type, lid) in [
-            (GidType::RoceV1, 0),
-            (GidType::RoceV2, 0),
-            (GidType::InfiniBand, 9),
-        ] {
-            let ours = endpoint(gid_type, lid);
-            let wire = to_wire(&ours).expect("a known type");
-            assert_eq!(from_wire(&wire), Ok(ours));
-        }
-    }
-
-    #[cfg(feature = "fake-device")]
     #[test]
     fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
-        use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
-
         let mut device = FakeDevice::infiniband("mlx5_0", 3);
         device.ports[0].pkeys = vec![0xffff, 0x8001];
         device.ports[0].attributes.pkey_table_len = 2;
         let fake = FakeProvider::new(vec![device]);
         let local = IpAddr::from(Ipv4Addr::LOCALHOST);
         let prepared = |settings: RdmaSettings| {
-            let devices = NodeDevices::new(settings.on_fake(&fake, |_| ()));
-            let pair = devices.prepare(local, local, End::Dialer)?;
+            let devices = NodeDevices::new(settings.on_fake(&fake, |_| ()), None);
+            let pair = devices.prepare(&PairRequest {
+                local,
+                peer: (local, 7000).into(),
+                offered: None,
+                end: End::Dialer,
+                resumes: None,
+            })?;
             Ok::<_, String>(pair.endpoint().partition_key)
         };
         let settings = RdmaSettings::new();
@@ -428,10 +381,35 @@ mod tests {
         assert!(refused.contains(says), "{refused}");
     }
 
+    /// A session goes over the port that its route leads to, whatever others go over, and each
+    /// engine has a site of its own there.
     #[test]
-    fn a_port_with_a_lid_is_on_infiniband_whatever_the_kernel_calls_its_gids() {
-        let wire = to_wire(&endpoint(GidType::RoceV1, 9)).expect("InfiniBand");
-        assert_eq!(wire.gid_type, WireGidType::Infiniband);
-        assert!(to_wire(&endpoint(GidType::Unknown(9), 0)).is_err());
+    fn a_node_has_a_site_for_each_engine_on_each_port_that_is_chosen() {
+        let cards = [("left", [192, 0, 2, 1]), ("right", [198, 51, 100, 1])];
+        let fake = cards.map(|(name, address)| FakeDevice::soft_roce(name, 0, address));
+        let fake = FakeProvider::new(fake.to_vec());
+        let devices = NodeDevices::new(RdmaSettings::new().on_fake(&fake, |_| ()), None);
+        let site = |name: &str, engine| {
+            let mut state = devices.state();
+            let wish = Wish::Device {
+                name: name.to_owned(),
+                port: None,
+                gid_index: None,
+            };
+            let choice = choose(state.inventory().unwrap(), &wish).unwrap();
+            state.site(choice, engine, &devices.settings).unwrap()
+        };
+        for engine in [0, 1, 1] {
+            for (name, address) in cards {
+                let site = site(name, engine);
+                assert_eq!((site.engine(), site.device()), (engine, name));
+                let gid = site.prepare(true).unwrap().endpoint().pair.gid;
+                assert_eq!(gid, Gid::of(IpAddr::from(address)));
+            }
+        }
+        assert_eq!(devices.state().sites.len(), 4, "two engines on two ports");
+        // Every port serves a session within this host: one that is open is taken.
+        let within = devices.choice(&mut devices.state(), Ipv4Addr::LOCALHOST.into());
+        assert_eq!(within.unwrap().device, "left");
     }
 }

@@ -1,4 +1,4 @@
-//! How a node uses RDMA devices, checked when it is set.
+//! Settings of a node's RDMA device, checked when they are set.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -16,22 +16,14 @@ use crate::{
     setting::{SettingConflict, SettingError},
 };
 
-/// Settings of a node's use of RDMA: the device, the network, the memory and whom it trusts. Given
-/// to [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
+/// Settings of a node's RDMA device, for [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
 ///
-/// | purpose | settings |
-/// |---|---|
-/// | place | [`device`](Self::device), [`port`](Self::port), [`gid_index`](Self::gid_index), [`partition_key`](Self::partition_key) |
-/// | packets | [`service_level`](Self::service_level), [`traffic_class`](Self::traffic_class) |
-/// | memory | [`max_sessions`](Self::max_sessions), [`receive_buffers`](Self::receive_buffers), [`held_buffers`](Self::held_buffers) |
-/// | trust | [`trust_peers`](Self::trust_peers), [`trust_peers_at`](Self::trust_peers_at) |
-/// | what is measured before it is set | [`tuning`](Self::tuning) |
-///
-/// A node has one device port, from its first session over RDMA on. Locked in memory are
-/// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 36 MiB, plus
-/// 32 KiB for each session, the rings of its senders, and what holds messages longer than a
-/// receive buffer while they are sent or, with [`trust_peers`](Self::trust_peers), until
-/// they are released.
+/// Each engine of a node ([`io_threads`](crate::NodeBuilder::io_threads)) opens each device port that
+/// a session of its goes over, and has queues and buffers of its own there. Counts of buffers and
+/// sessions are for one engine and port. Each locks `(receive_buffers + held_buffers) *
+/// receive_buffer_bytes` of memory, by default 36 MiB. On top come 32 KiB for each session, the rings
+/// of its senders, and messages longer than a receive buffer. These are locked while they are sent
+/// or, with [`trust_peers`](Self::trust_peers), until they are released.
 ///
 /// ```
 /// use ibex::rdma::RdmaSettings;
@@ -51,7 +43,7 @@ pub struct RdmaSettings {
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u32>,
     pub(super) partition_key: Option<PartitionKey>,
-    /// Whose devices these are, if not this machine's.
+    /// The devices to use in place of this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
 
@@ -67,7 +59,7 @@ pub struct RdmaSettings {
     error: Option<SettingError>,
 }
 
-/// Which peers are trusted, by their addresses.
+/// A choice of trusted peers, by their addresses.
 #[derive(Clone)]
 struct Trusted(Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
 
@@ -78,7 +70,7 @@ impl fmt::Debug for Trusted {
 }
 
 impl RdmaSettings {
-    /// All defaults.
+    /// Makes settings with all defaults.
     pub fn new() -> Self {
         Self {
             device: None,
@@ -98,28 +90,29 @@ impl RdmaSettings {
 
     // ---- The place -------------------------------------------------------------------
 
-    /// The device, such as `mlx5_0`. Default: the one that the route of a session's
-    /// connection leads over (the network interface with the connection's own address,
-    /// or what that stands on); for a connection over the loopback interface, any. A
-    /// device named here is taken whatever the route says, so both ends of a session have
-    /// to be on one RDMA network.
+    /// Names the device, such as `mlx5_0`. Default: the device on the route of a session's
+    /// connection, which is the network interface with the connection's own address, or the one
+    /// below it. For a connection over the loopback interface, any device will do. A named device
+    /// is taken whatever the route says, so both ends of a session have to be on one RDMA network.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
     }
 
-    /// The device's port. Default: the one of the route, else the first that is active.
-    /// Range 1 to 255.
+    /// Chooses the device's port. Default: that of the route, or else the first that is active.
+    /// Range: 1 to 255.
     pub fn port(mut self, number: u8) -> Self {
         self.note(SettingError::check_count("port", number.into(), 1..=255));
         self.port = Some(number);
         self
     }
 
-    /// The place in the port's GID table. Default: that of the GID of the connection's own
-    /// address, else the best: RoCE v2 before v1, IPv4 before IPv6, global before
-    /// link-local. Range 0 to 255. Both ends have to use GIDs of one type, and places move
-    /// when addresses change: set it where the default is wrong, and only there.
+    /// Chooses the place in the port's GID table. Default: the GID of the connection's own address,
+    /// or else the best: RoCE v2 before v1, IPv4 before IPv6, global before link-local. Range: 0 to
+    /// 255.
+    ///
+    /// Both ends have to use GIDs of one type. Places move when addresses change, so set this only
+    /// where the default is wrong.
     pub fn gid_index(mut self, index: u32) -> Self {
         self.note(SettingError::check_count(
             "gid_index",
@@ -130,12 +123,15 @@ impl RdmaSettings {
         self
     }
 
-    /// The partition that the node's queue pairs are in, on InfiniBand, by its key, such as
-    /// `0x8001`. Default: that of the network interface of the route, where that is an IPoIB
-    /// interface or stands on one (`ib0.8001`), else that of the first key of the port's table.
-    /// Range 0x0001 to 0xffff without 0x8000; the uppermost bit, which full members have, does
-    /// not count. It costs nothing. Both ends have to be in one partition, and one of them as
-    /// a full member; where the key stands in the port's table is looked up for each session.
+    /// Chooses the partition of the node's queue pairs on InfiniBand, by its key, such as `0x8001`
+    /// ([InfiniBand Architecture Specification](https://www.infinibandta.org/ibta-specification/),
+    /// volume 1, section 10.9). Default: the partition of the route's network interface, if that is
+    /// an IPoIB interface or stands on one (`ib0.8001`); otherwise that of the first key in the
+    /// port's table. Range: 0x0001 to 0xffff, except 0x8000; the uppermost bit, which full members
+    /// have, does not count.
+    ///
+    /// Both ends have to be in one partition, and one of them as a full member. Each session looks
+    /// up where the key stands in the port's table.
     pub fn partition_key(mut self, key: u16) -> Self {
         let number = u64::from(key & 0x7fff);
         self.note(SettingError::check_count(
@@ -159,16 +155,20 @@ impl RdmaSettings {
 
     // ---- What is set aside -----------------------------------------------------------
 
-    /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
-    /// range 18 to 2^20, and `max_sessions` + 17 at least. With more, more sessions can have
-    /// `session_credit` at a time; each costs `receive_buffer_bytes` of locked memory, and the
-    /// device has a limit of its own. With fewer than `max_sessions` + 16 and one for each session
-    /// that there is, sessions take turns at what is left. A peer that stands still (its process
-    /// is stopped, or nobody turns its node) keeps what it was lent, up to 4 buffers in a turn,
-    /// until it goes on or its session ends. The others take turns at the rest; where such peers
-    /// have all that is left, everybody waits for one of them. Without
-    /// [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18 of
-    /// them, and so many are the least.
+    /// Sets the number of receive buffers that are posted for all sessions together. Default: 4096.
+    /// Range: 18 to 2^20, and at least `max_sessions` + 17.
+    ///
+    /// With more buffers, more sessions can have `session_credit` at a time. Each costs
+    /// `receive_buffer_bytes` of locked memory, and the device has a limit of its own. With fewer
+    /// than `max_sessions` + 16 and one for each present session, sessions take turns at the
+    /// buffers that are left.
+    ///
+    /// A peer that stands still, because its process is stopped or its node is not turned, keeps
+    /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
+    /// turns at the rest. If such peers have all that is left, every session waits for one of them.
+    ///
+    /// Without [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18
+    /// buffers, and that is the minimum.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
             "receive_buffers",
@@ -195,9 +195,9 @@ impl RdmaSettings {
         self
     }
 
-    /// Buffers beyond those, which stand in for what messages hold that were received and
-    /// not released. Default: 4096, range 0 to 2^20. When all are held, what arrives is
-    /// copied; each costs `receive_buffer_bytes` of locked memory.
+    /// Sets the number of spare buffers, which replace those of messages that were received and not
+    /// released. Default: 4096. Range: 0 to 2^20. When all are in use, arriving messages are
+    /// copied. Each costs `receive_buffer_bytes` of locked memory.
     pub fn held_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
             "held_buffers",
@@ -224,9 +224,10 @@ impl RdmaSettings {
         self
     }
 
-    /// The same for some peers: those whose address, as this node sees it when they meet,
-    /// `is_trusted` says yes to. The others' queue pairs let no write in. An address is what
-    /// the network makes of it: trust those that no stranger can have.
+    /// Trusts those peers for whose address `is_trusted` returns true, as
+    /// [`trust_peers`](Self::trust_peers) does for all. The address is the one that this node sees
+    /// when they meet. The queue pairs of other peers let no write in. An address is what the
+    /// network makes of it, so trust only addresses that no stranger can have.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -257,8 +258,8 @@ impl RdmaSettings {
 
     // ---- Packets ---------------------------------------------------------------------
 
-    /// The service level of packets, which InfiniBand maps to a lane. Default: 0, range 0
-    /// to 15. What the levels mean is up to the network.
+    /// Sets the service level of packets, which InfiniBand maps to a lane. Default: 0. Range: 0 to
+    /// 15. The network decides what the levels mean.
     pub fn service_level(mut self, level: u8) -> Self {
         self.note(SettingError::check_count(
             "service_level",
@@ -269,9 +270,10 @@ impl RdmaSettings {
         self
     }
 
-    /// The traffic class of packets; on RoCE v2 the IP header's, whose upper six bits are
-    /// the DSCP. Default: 0, range 0 to 255. A lossless network usually wants a certain
-    /// one; what the classes mean is up to the network.
+    /// Sets the traffic class of packets. On RoCE v2 it is the IP header's, whose upper six bits
+    /// are the DSCP ([RFC 2474](https://www.rfc-editor.org/rfc/rfc2474)). Default: 0. Range: 0 to
+    /// 255. A lossless network usually wants a certain class; the network decides what the classes
+    /// mean.
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.traffic_class = class;
         self
@@ -295,12 +297,12 @@ impl RdmaSettings {
 
     // ---- For the node ----------------------------------------------------------------
 
-    /// The first setting that is out of its range.
+    /// Returns the first setting that is out of its range.
     pub(crate) fn error(&self) -> Option<SettingError> {
         self.error
     }
 
-    /// How the settings go together.
+    /// Checks settings that exclude each other.
     pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
         if self.site.completion_times
             && self.site.completion_polling == Some(CompletionPolling::Plain)
@@ -351,14 +353,15 @@ impl RdmaSettings {
         }
     }
 
-    /// As the site wants them.
-    pub(super) fn site(&self) -> SiteSettings {
+    /// Returns the settings of an engine's sites.
+    pub(super) fn site(&self, engine: usize) -> SiteSettings {
         let connection = self.connection.traffic_class(self.traffic_class);
         SiteSettings {
             // Out of its range it is an error already, of this type.
             connection: connection
                 .service_level(self.service_level)
                 .unwrap_or(connection),
+            engine,
             ..self.site
         }
     }
@@ -369,7 +372,7 @@ impl RdmaSettings {
     }
 }
 
-/// What one place for a session takes.
+/// Receive buffers that one place for a session takes at least.
 const LEAST_BUFFERS: u64 = 18;
 
 impl Default for RdmaSettings {
@@ -400,7 +403,7 @@ mod tests {
                 .trust_peers(true)
         };
         let tuning = Tuning::new().retry_count(2).send_requests(64);
-        let (site, plain) = (settings().tuning(tuning).site(), settings().site());
+        let (site, plain) = (settings().tuning(tuning).site(0), settings().site(0));
         assert_eq!(site.send_requests, 64);
         assert_ne!(site.connection, plain.connection);
         let same = SiteSettings {
@@ -432,7 +435,7 @@ mod tests {
             (settings.error(), settings.check_relations()),
             (None, Ok(()))
         );
-        let site = settings.site();
+        let site = settings.site(0);
         let tuning = Tuning::new()
             .receive_buffer_bytes(site.buffer_bytes)
             .session_credit(site.session_credit)
@@ -447,7 +450,7 @@ mod tests {
             .held_buffers(site.held_buffers)
             .max_sessions(site.max_sessions);
         assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
-        assert_eq!(again.site(), site);
+        assert_eq!(again.site(0), site);
     }
 
     #[test]
@@ -586,12 +589,12 @@ mod tests {
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
         assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
         let expected = tuned(Tuning::new().path_mtu(Mtu::from_bytes(1024).unwrap()));
-        assert_eq!(settings.site(), expected.site());
+        assert_eq!(settings.site(0), expected.site(0));
     }
 
     #[test]
     fn buffers_are_rounded_up_to_whole_lines() {
-        let site = tuned(Tuning::new().receive_buffer_bytes(5000)).site();
+        let site = tuned(Tuning::new().receive_buffer_bytes(5000)).site(0);
         assert_eq!(site.buffer_bytes, 5056);
     }
 }

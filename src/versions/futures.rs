@@ -17,19 +17,19 @@ use crate::{
 
 // ---- Sending -------------------------------------------------------------------------
 
-/// Waits until the version is settled. See [`VersionedSender::opened_async`].
+/// A wait until the version is settled; see [`VersionedSender::opened_async`].
 pub(crate) struct VersionedOpenedAsync<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
     /// Until it is handed on.
     sender: Option<&'a mut VersionedSender<N, O, C>>,
 }
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
-    /// The sender of the version that was settled, for a task: pending until the peer has
-    /// opened its end. From then on it is ready at once and with the same version, so it may
-    /// be awaited for each message.
+    /// Returns the sender of the version that was settled, in a task. Pending until the peer has
+    /// opened its end. From then on it is ready at once and with the same version, so it may be
+    /// awaited for each message.
     ///
-    /// What it gives has [`send_async`](Sender::send_async), [`sink`](Sender::sink) and all
-    /// else that a [`Sender`] has. Dropping the future changes nothing.
+    /// The sender has [`send_async`](Sender::send_async), [`sink`](Sender::sink) and everything
+    /// else of a [`Sender`]. Dropping the future changes nothing.
     ///
     /// ```
     /// # #[cfg(feature = "rkyv")]
@@ -100,8 +100,9 @@ impl<N: ?Sized, O: ?Sized, C> Drop for VersionedOpenedAsync<'_, N, O, C> {
 // ---- Receiving -----------------------------------------------------------------------
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
-    /// The next message, for a task: [`Receiver::recv_async`](crate::Receiver::recv_async).
-    /// Dropping the future loses no message.
+    /// Waits in a task for the next message, as
+    /// [`Receiver::recv_async`](crate::Receiver::recv_async) does. Dropping the future loses no
+    /// message.
     ///
     /// ```
     /// # #[cfg(feature = "rkyv")]
@@ -133,8 +134,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         RecvAsync::new(self)
     }
 
-    /// The next message, for a task that polls by itself:
-    /// [`Receiver::poll_recv`](crate::Receiver::poll_recv).
+    /// Polls for the next message, as [`Receiver::poll_recv`](crate::Receiver::poll_recv) does.
     ///
     /// # Errors
     ///
@@ -147,12 +147,13 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         Poll::Ready(self.open(raw))
     }
 
-    /// The messages up to the end, as a stream: [`Receiver::stream`](crate::Receiver::stream).
+    /// Returns the messages up to the end as a stream, as
+    /// [`Receiver::stream`](crate::Receiver::stream) does.
     pub fn stream(&mut self) -> Messages<&mut Self> {
         Messages::new(self)
     }
 
-    /// A stream as of [`stream`](Self::stream) with the receiver in it, to be kept or given away.
+    /// Turns the receiver into a stream, as [`stream`](Self::stream) does by reference.
     pub fn into_stream(self) -> Messages<Self> {
         Messages::new(self)
     }

@@ -21,12 +21,12 @@ use crate::{
 
 mod futures;
 
-/// Something of the newer version or of the older: a message, or an end of a channel.
+/// A value of the newer version or of the older one: a message, or an end of a channel.
 ///
-/// A channel's two ends must have the same message type, so a program whose type has changed
-/// does not talk to one that runs the last release. An end that is opened with
-/// [`versions`](ChannelBuilder::versions) knows both types, and has the newer with those who
-/// know it and the older with the rest:
+/// Both ends of a channel must have the same message type. So a program whose type has changed
+/// could not talk to one that runs the last release. An end that is opened with
+/// [`versions`](ChannelBuilder::versions) knows both types. It uses the newer type with peers that
+/// know it, and the older type with the others:
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -67,10 +67,10 @@ mod futures;
 ///
 /// # Who has to know
 ///
-/// Only the newer program: the older one knows nothing of versions and opens its end with its
-/// one type, by [`receiver::<EntryV1>()`](ChannelBuilder::receiver) or
+/// Only the newer program uses versions. The older program opens its end with its one type, by
+/// [`receiver::<EntryV1>()`](ChannelBuilder::receiver) or
 /// [`sender::<EntryV1>()`](ChannelBuilder::sender). So processes may be updated in any order,
-/// senders and receivers alike, and run side by side for as long as it takes:
+/// senders and receivers alike, and run side by side as long as it takes:
 ///
 /// | | receiver of V1 | receiver of V2 or V1 | receiver of V2 |
 /// |---|---|---|---|
@@ -78,35 +78,35 @@ mod futures;
 /// | sender of V2 or V1 | V1 | V2 | V2 |
 /// | sender of V2 | mismatch | V2 | V2 |
 ///
-/// When nobody runs the older program any more, the next release drops `versions` and opens
-/// with the newer type alone, or names it the older of the next two. Each end that is opened
-/// knows two; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
+/// When no process runs the older program any more, the next release drops `versions` and opens
+/// with the newer type alone, or makes it the older of the next two. Each end that is opened knows
+/// two types; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
 ///
-/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) have one message type. Where their
-/// peers are of two releases, open such an end with each peer instead, or give the newer type a
-/// channel of a new name.
+/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) have one message type. If their peers
+/// are of two releases, open such an end with each peer instead, or give the newer type a channel
+/// of a new name.
 ///
 /// # What is settled, and when
 ///
-/// The version is settled when both ends are open, and holds for the life of the channel: one
-/// channel never carries both. It is the first of the *sender's* two that the receiver knows
-/// too, so two programs that disagree about which type is the newer still agree about what is
-/// sent. A name that is opened again is settled again.
+/// The version is settled when both ends are open, and holds for the life of the channel. It is the
+/// first of the *sender's* two types that the receiver knows too. So two programs that disagree
+/// about which type is newer still agree about what is sent. A name that is opened again is settled
+/// again.
 ///
-/// Both versions go by the channel's one codec. They may differ in everything else, alignment
-/// included; two that do not differ in structure are refused with
-/// [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions). Ends that know no version in common end with a
-/// [`Mismatch`](crate::SendErrorKind::Mismatch), which shows both lists, at either end.
+/// Both versions use the channel's one codec. They may differ in everything else, alignment
+/// included. Two types with the same structure are refused with [`SameVersions`](crate::OpenErrorKind::SameVersions). Ends
+/// that know no version in common get a [`Mismatch`](crate::SendErrorKind::Mismatch), which shows both
+/// lists, at either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions<N, O> {
-    /// Of the newer version.
+    /// A message of the newer version.
     Newer(N),
-    /// Of the older version.
+    /// A message of the older version.
     Older(O),
 }
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Versions<Message<N, C>, Message<O, C>> {
-    /// Tells the sender that the application is done with the message: [`Message::ack`].
+    /// Tells the sender that the application is done with the message; see [`Message::ack`].
     #[inline]
     pub fn ack(self) {
         match self {
@@ -128,8 +128,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Versions<Message<N, C>, Messa
 /// A message of the newer version or of the older.
 pub type VersionedMessage<N, O, C = DefaultCodec> = Versions<Message<N, C>, Message<O, C>>;
 
-/// Opens an end that knows two versions of its message type. Made by
-/// [`ChannelBuilder::versions`], behind the channel's settings and codec.
+/// Opens an end that knows two versions of its message type. [`ChannelBuilder::versions`] makes it,
+/// after the channel's settings and codec.
 #[must_use = "a builder does nothing until `sender` or `receiver`"]
 pub struct VersionsBuilder<N: ?Sized, O: ?Sized, C = DefaultCodec> {
     channel: ChannelBuilder<C>,
@@ -144,8 +144,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
         }
     }
 
-    /// Opens the sending end: announces it and returns, as
-    /// [`ChannelBuilder::sender`] does.
+    /// Opens the sending end, as [`ChannelBuilder::sender`] does.
     ///
     /// # Errors
     ///
@@ -155,8 +154,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
         Ok(VersionedSender::new(handle))
     }
 
-    /// Opens the receiving end: announces it and returns, as
-    /// [`ChannelBuilder::receiver`] does.
+    /// Opens the receiving end, as [`ChannelBuilder::receiver`] does.
     ///
     /// # Errors
     ///
@@ -184,7 +182,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     }
 }
 
-/// Sends messages of whichever of two versions the peer knows. See [`Versions`].
+/// Sends messages of the one of two versions that the peer knows; see [`Versions`].
 ///
 /// Dropping it ends the channel, as dropping a [`Sender`] does.
 pub struct VersionedSender<N: ?Sized, O: ?Sized, C = DefaultCodec> {
@@ -202,9 +200,9 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
         }
     }
 
-    /// The sender of the version that was settled. Waits until the peer has opened its end,
-    /// for up to `timeout` and not beyond `open_timeout`; from then on it answers at once and
-    /// with the same version, so it may be called for each message.
+    /// Returns the sender of the version that was settled. Waits until the peer has opened its end,
+    /// for up to `timeout` and not beyond `open_timeout`. From then on it returns at once and with
+    /// the same version, so it may be called for each message.
     ///
     /// # Errors
     ///
@@ -234,7 +232,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
         }
     }
 
-    /// The same to keep: the sender of the version that was settled, instead of this handle.
+    /// Returns the sender of the version that was settled, in place of this handle.
     ///
     /// # Errors
     ///
@@ -256,11 +254,11 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     }
 }
 
-/// Receives messages of whichever of two versions the peer knows. See [`Versions`].
+/// Receives messages of the one of two versions that the peer knows; see [`Versions`].
 ///
 /// All messages of one channel are of one version, which is settled when both ends are open.
-/// Everything else is as with a [`Receiver`]; [`into_receiver`](Self::into_receiver) gives
-/// one, for what only it can do. [`Select`](crate::Select) waits for either.
+/// Everything else is as with a [`Receiver`]; [`into_receiver`](Self::into_receiver) returns one,
+/// for what only it can do. [`Select`](crate::Select) waits for either.
 pub struct VersionedReceiver<N: ?Sized, O: ?Sized, C = DefaultCodec> {
     pub(crate) handle: ReceiveHandle,
     newer: [u8; 16],
@@ -270,8 +268,8 @@ pub struct VersionedReceiver<N: ?Sized, O: ?Sized, C = DefaultCodec> {
 }
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
-    /// The next message, or `None` when every sender has closed and everything was
-    /// received; waits as [`Receiver::next`] does.
+    /// Returns the next message, or `None` when every sender has closed and everything was
+    /// received. Waits as [`Receiver::next`] does.
     ///
     /// # Errors
     ///
@@ -300,7 +298,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         self.open(raw)
     }
 
-    /// The next message if one is there now: [`Receiver::try_recv`].
+    /// Returns the next message if one is there now, as [`Receiver::try_recv`] does.
     ///
     /// # Errors
     ///
@@ -311,7 +309,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         self.open(received?)
     }
 
-    /// The next message, waiting for up to `timeout`: [`Receiver::recv_timeout`].
+    /// Returns the next message, waiting for up to `timeout`, as [`Receiver::recv_timeout`] does.
     ///
     /// # Errors
     ///
@@ -336,8 +334,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
             .map_err(RecvError::from)
     }
 
-    /// The receiver of the version that was settled, instead of this handle. What was
-    /// received so far stays received.
+    /// Returns the receiver of the version that was settled, in place of this handle. Messages that
+    /// were received stay received.
     ///
     /// # Errors
     ///

@@ -25,14 +25,16 @@ use std::{
 
 use ibex::{Driver, Fabric, Node, Peer, Policy};
 
-/// Where a test is played: a fabric and a driver.
-type Cell = (Fabric, Driver);
+/// Where a test is played: a fabric, a driver, and the engines of each node.
+type Cell = (Fabric, Driver, usize);
 
-const CELLS: [Cell; 4] = [
-    (Fabric::Shm, Driver::Threads),
-    (Fabric::Shm, Driver::Caller),
-    (Fabric::Tcp, Driver::Threads),
-    (Fabric::Tcp, Driver::Caller),
+const CELLS: [Cell; 6] = [
+    (Fabric::Shm, Driver::Threads, 1),
+    (Fabric::Shm, Driver::Threads, 2),
+    (Fabric::Shm, Driver::Caller, 1),
+    (Fabric::Tcp, Driver::Threads, 1),
+    (Fabric::Tcp, Driver::Threads, 2),
+    (Fabric::Tcp, Driver::Caller, 1),
 ];
 
 /// Plays both sides in each cell, each in a thread of its own: who calls, and who serves.
@@ -58,10 +60,11 @@ fn in_cell(cell: Cell, calls: fn(&Node, &Peer), serves: fn(&Node, &Peer)) {
     serving.join().unwrap();
 }
 
-fn builder((fabric, driver): Cell) -> ibex::NodeBuilder {
+fn builder((fabric, driver, engines): Cell) -> ibex::NodeBuilder {
     Node::builder()
         .fabric(fabric, Policy::Require)
         .driver(driver)
+        .io_threads(engines)
         .connect_timeout(FOR_EVER)
         .open_timeout(FOR_EVER)
         .session_timeout(FOR_EVER)

@@ -14,7 +14,7 @@ use super::{cable::Cable, *};
 #[test]
 fn calls_go_on_over_another_connection_exactly_once() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {
-        let cell = (fabric, Driver::Threads);
+        let cell = (fabric, Driver::Threads, 1);
         let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
         let cable = Cable::to(there.local_addr().unwrap());
         let here = builder(cell).build().unwrap();

@@ -271,7 +271,7 @@ fn a_deadline_ends_the_handler_of_a_caller_that_says_nothing() {
     for cell in CELLS {
         let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
         let address = there.local_addr().unwrap();
-        let here = builder((cell.0, Driver::Caller)).build().unwrap();
+        let here = builder((cell.0, Driver::Caller, 1)).build().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let serving = thread::spawn(move || {
             let peer = there.accept().unwrap();

@@ -18,6 +18,7 @@ pub(crate) mod part;
 pub(crate) mod payload;
 pub(crate) mod scenario;
 pub(crate) mod seats;
+pub(crate) mod secured;
 pub(crate) mod stage;
 pub(crate) mod stream;
 pub(crate) mod supervisor;

@@ -4,7 +4,7 @@ use std::{env, fmt};
 
 use ibex::{Driver, Fabric};
 
-use super::stage::Stage;
+use super::{secured::Secured, stage::Stage};
 
 /// One story between two processes. Both call `play`, which asks its stage for the side.
 #[derive(Clone, Copy)]
@@ -47,6 +47,10 @@ pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
+    /// How the two sides authenticate each other, if they do.
+    pub(crate) secured: Option<Secured>,
+    /// Engines of each node; several under the default driver alone.
+    pub(crate) engines: usize,
     /// Where both sides are played in one process: what is between them.
     #[cfg(feature = "fake-device")]
     pub(crate) between: Option<super::fake::Between>,
@@ -70,7 +74,59 @@ fn fabrics() -> impl Iterator<Item = Fabric> {
         .filter_map(|(fabric, is_built)| is_built.then_some(fabric))
 }
 
-const DRIVERS: [Driver; 3] = [Driver::Threads, Driver::Caller, Driver::Tasks];
+/// The columns of the matrix: drivers, and how many engines they turn.
+const DRIVERS: [(Driver, usize); 4] = [
+    (Driver::Threads, 1),
+    (Driver::Caller, 1),
+    (Driver::Tasks, 1),
+    (Driver::Threads, 2),
+];
+
+/// The scenarios that are played once more between nodes of two engines: those with several
+/// sessions, with waits that engines end for each other, and one of each kind beside.
+const BY_TWO_ENGINES: &[&str] = &[
+    "fan_in",
+    "fan_in_rests",
+    "fan_in_among_others",
+    "fan_in_of_the_silent",
+    "fan_in_tasks",
+    "fan_in_counts",
+    "fan_in_answers",
+    "fan_in_of_passers_by",
+    "group",
+    "group_quorum",
+    "group_full",
+    "group_drops_the_slow",
+    "group_tasks",
+    "group_catches_up",
+    "group_member_killed",
+    "select_types",
+    "select_sleeps",
+    "select_large",
+    "sixteen_sessions",
+    "two_hundred_sessions",
+    "too_many_sessions_of_a_node",
+    "stream_by_threads",
+    "streams_one_after_the_other",
+    "connecting_to_oneself",
+    "connecting_to_each_other",
+    "connecting_while_serving",
+    "events_of_a_session",
+    "stats_of_both_ends",
+    "sending_node_ends_first",
+    "receiving_node_ends_first",
+    "close_reports",
+    "close_interrupts",
+    "close_reports_twice",
+    "close_in_two_threads",
+    "sender_killed",
+    "stopped_under_load",
+    "every_size",
+    "exactly_once",
+    "back_pressure",
+    "flush",
+    "waiting_is_sleeping",
+];
 
 impl Scenario {
     pub(crate) const fn new(name: &'static str, play: fn(&mut Stage)) -> Self {
@@ -101,16 +157,23 @@ impl Scenario {
         }
     }
 
+    /// Whether it is played once more between nodes of two engines.
+    pub(crate) fn spans_engines(self) -> bool {
+        BY_TWO_ENGINES.contains(&self.name)
+    }
+
     /// The cells of the matrix that this scenario is played in.
     pub(crate) fn cells(self) -> impl Iterator<Item = Cell> {
         let everywhere = fabrics().enumerate().flat_map(move |(number, fabric)| {
-            DRIVERS.map(move |driver| {
+            DRIVERS.map(move |(driver, engines)| {
                 (
                     number,
                     Cell {
                         scenario: self,
                         fabric,
                         driver,
+                        secured: None,
+                        engines,
                         #[cfg(feature = "fake-device")]
                         between: None,
                     },
@@ -121,6 +184,11 @@ impl Scenario {
             // Tasks wait by the same descriptors as callers: not on a device again.
             if cell.driver == Driver::Tasks && cell.fabric == Fabric::Verbs {
                 return None;
+            }
+            if cell.engines > 1 {
+                // Verbs is played so over a device made of memory.
+                let is_played = cell.fabric != Fabric::Verbs && self.spans_engines();
+                return is_played.then_some(cell);
             }
             let is_played = match self.span {
                 Span::Everywhere => true,
@@ -138,21 +206,30 @@ impl Scenario {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let driver = match self.driver {
-            Driver::Threads => "threads",
-            Driver::Caller => "caller",
-            Driver::Tasks => "tasks",
+        let driver = match (self.driver, self.engines) {
+            (Driver::Threads, 1) => "threads",
+            (Driver::Threads, _) => "two-engines",
+            (Driver::Caller, _) => "caller",
+            (Driver::Tasks, _) => "tasks",
         };
-        #[cfg(feature = "fake-device")]
-        if let Some(between) = self.between {
-            let (name, between) = (self.scenario.name, between.name());
-            return write!(f, "{name}/fake/{between}/{driver}");
+        write!(f, "{}/{}/{driver}", self.scenario.name, self.carrier())?;
+        match self.secured {
+            Some(secured) => write!(f, "/{}", secured.name()),
+            None => Ok(()),
         }
-        write!(f, "{}/{}/{driver}", self.scenario.name, self.fabric)
     }
 }
 
 impl Cell {
+    /// What carries the messages, as cells are called.
+    fn carrier(&self) -> String {
+        #[cfg(feature = "fake-device")]
+        if let Some(between) = self.between {
+            return format!("fake/{}", between.name());
+        }
+        self.fabric.to_string()
+    }
+
     /// Whether it is played on an RDMA device of this machine.
     pub(crate) fn takes_device(&self) -> bool {
         self.fabric == Fabric::Verbs && !self.is_of_one_process()
@@ -169,4 +246,11 @@ impl Cell {
 
 impl Side {
     pub(crate) const BOTH: [Self; 2] = [Side::Dialer, Side::Listener];
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Side::Dialer => Side::Listener,
+            Side::Listener => Side::Dialer,
+        }
+    }
 }

@@ -114,10 +114,15 @@ impl Stage {
         let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
             .driver(self.cell.driver)
+            .io_threads(self.cell.engines)
             .connect_timeout(LONG)
             .handshake_timeout(LONG)
             .open_timeout(LONG)
             .linger(LONG);
+        let builder = match self.cell.secured {
+            Some(secured) => builder.security(secured.security(self.side)),
+            None => builder,
+        };
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
@@ -207,6 +212,13 @@ impl Stage {
     /// there are two.
     pub(crate) fn check_peer(&self, peer: &Peer) {
         assert_eq!(peer.fabric(), self.cell.fabric);
+        match self.cell.secured {
+            Some(secured) => {
+                secured.check_peer(self.side, peer);
+                assert_eq!(peer.is_encrypted(), self.cell.fabric == Fabric::Tcp);
+            }
+            None => assert!(peer.authenticated_as().is_none() && !peer.is_encrypted()),
+        }
         if self.cell.is_of_one_process() {
             return;
         }

@@ -28,6 +28,7 @@ use super::{
     device::Device,
     line::Line,
     scenario::{Cell, Side},
+    secured::Keys,
     stage::Stage,
     task,
 };
@@ -171,6 +172,7 @@ impl Player {
             let (variable, port) = device.for_a_player();
             command.env(variable, port);
         }
+        Keys::tell(&mut command);
         let child = command
             .env(PART, part.to_string())
             .env("RUST_BACKTRACE", "0")

@@ -21,13 +21,12 @@ use std::{
 
 use ibex::{ConnectError, ConnectErrorKind, Node, NodeBuilder, Peer};
 use ibex_bootstrap::{
-    Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Problem, Secret,
-    VerbsDevice, VerbsPair, VerbsSite, Version, VersionRange, dial,
+    Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, PairRequest, Problem,
+    Secret, VerbsDevice, VerbsPair, VerbsSite, Version, VersionRange, dial,
     handshake::{
         AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
     },
     message::{GidType, MAGIC, VerbsEndpoint},
-    negotiate::End,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -725,7 +724,7 @@ impl VerbsSite for HandMadeSite {
         Ok(hand_made_device())
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         Err("a hand-made end says of itself what its queue pair is".to_owned())
     }
 }

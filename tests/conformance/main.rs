@@ -1,7 +1,10 @@
 //! Conformance: what every fabric promises under every driver, between real processes.
 //!
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
-//! two processes that the kernel says are two. Another fabric joins in one line, in
+//! two processes that the kernel says are two. The driver `two-engines` is that of threads, with
+//! two engines in each node, for scenarios that span engines. Scenarios that `secured.rs` lists are
+//! played again by nodes that authenticate each other, as `scenario/fabric/driver/certificates` and
+//! `…/secret`. Another fabric joins in one line, in
 //! `common/scenario.rs`. A filter chooses as with any test:
 //! `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is played
 //! in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of verbs are there
@@ -36,6 +39,7 @@ mod opening;
 mod refusing;
 mod reserving;
 mod resting;
+mod secured;
 mod selecting;
 mod sharing;
 mod stalling;
@@ -50,6 +54,7 @@ use common::{
     part::Part,
     scenario::{Cell, Scenario, is_short_list},
     seats::Seats,
+    secured::Keys,
     supervisor,
 };
 use libtest_mimic::{Arguments, Trial};
@@ -91,14 +96,18 @@ fn main() -> ExitCode {
     ]
     .concat();
     let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
+    let cells = cells.chain(secured::cells(&scenarios));
     #[cfg(feature = "fake-device")]
     let cells = cells
+        .chain(secured::cells_over_fake_device(masked::cells(&scenarios)))
         .chain(masked::cells(&scenarios))
+        .chain(masked::cells_of_two_engines(&scenarios))
         .chain(masked::cells_over_pipes(&scenarios));
     let cells: Vec<Cell> = cells.collect();
     if let Some(exit) = supervisor::play_part(&cells) {
         return exit;
     }
+    secured::check_names(&scenarios);
     let has_device = is_device_there();
     #[cfg(feature = "fake-device")]
     masked::tell_left_out(&scenarios);
@@ -113,15 +122,21 @@ fn main() -> ExitCode {
     };
     let cells = cells.into_iter().filter(|cell| {
         let has_device = has_device || !cell.takes_device();
-        has_device && is_played(cell.scenario.name)
+        // A device is used in another way for what is the same with and without security.
+        let is_asked_for = cell.secured.is_none() || !is_short_list();
+        has_device && is_asked_for && is_played(cell.scenario.name)
     });
     let mut arguments = Arguments::from_args();
-    let kind = |cell: &Cell| cell.scenario.name.to_owned();
+    let kind = |cell: &Cell| match cell.secured {
+        Some(_) => format!("{} secured", cell.scenario.name),
+        None => cell.scenario.name.to_owned(),
+    };
     let cells = extent::drawn(cells.collect(), &arguments, kind);
     // What waits comes first, and the others beside it.
     let waits = |cell: &Cell| cell.scenario.waits && !cell.is_of_one_process();
     let (waiting, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(waits);
     let seats = Arc::new(Seats::new(&mut arguments, waiting.len()));
+    let _keys = Keys::make().expect("a folder for the certificates");
     let trial = |cell: Cell| {
         let seats = seats.clone();
         Trial::test(cell.to_string(), move || {

@@ -24,8 +24,28 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
                     Span::EachFabric => Driver::default(),
                     _ => Driver::Caller,
                 },
+                secured: None,
+                engines: 1,
                 between: Some(Between::Device(fake)),
             })
+    })
+}
+
+/// The scenarios that span engines, over a device that lacks nothing.
+pub(crate) fn cells_of_two_engines(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
+    FakeUse::all().take(1).flat_map(move |fake| {
+        let is_played = move |scenario: &&Scenario| {
+            scenario.spans_engines() && why_left_out(scenario, fake).is_none()
+        };
+        let played = scenarios.iter().filter(is_played);
+        played.map(move |&scenario| Cell {
+            scenario,
+            fabric: Fabric::Verbs,
+            driver: Driver::Threads,
+            secured: None,
+            engines: 2,
+            between: Some(Between::Device(fake)),
+        })
     })
 }
 
@@ -44,6 +64,8 @@ pub(crate) fn cells_over_pipes(scenarios: &[Scenario]) -> impl Iterator<Item = C
             scenario,
             fabric: Fabric::Tcp,
             driver,
+            secured: None,
+            engines: 1,
             between: Some(Between::Pipes),
         })
     })

@@ -36,6 +36,8 @@ enum Tool {
     Proptest,
     /// Engines under faults, from many seeds.
     Simulation,
+    /// A target of the fuzzer, of up to a million inputs.
+    Target,
 }
 
 impl fmt::Display for Tool {
@@ -44,6 +46,7 @@ impl fmt::Display for Tool {
             Tool::Loom => "loom",
             Tool::Proptest => "proptest",
             Tool::Simulation => "simulation",
+            Tool::Target => "fuzz target",
         })
     }
 }
@@ -123,8 +126,14 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-transport",
         tool: Tool::Proptest,
-        test: "a_session_is_of_the_engine_that_numbered_it",
+        test: "session::engine_id::tests::a_session_is_of_the_engine_that_numbered_it",
         mutants: &["wrong_engine"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_letters_are_taken_and_answered",
+        mutants: &["rouse_fence_missing", "sleep_fence_missing"],
     },
     Finder {
         package: "ibex-ring",
@@ -262,6 +271,12 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-protocol",
         tool: Tool::Proptest,
+        test: "session::tests::ends::everything_that_arrived_is_told_before_the_goodbye",
+        mutants: &["arrival_untold"],
+    },
+    Finder {
+        package: "ibex-protocol",
+        tool: Tool::Proptest,
         test: "session::tests::records::a_lone_record_is_what_any_frame_is",
         mutants: &["index_unchecked"],
     },
@@ -313,7 +328,22 @@ const FINDERS: &[Finder] = &[
         test: "crowd::a_broker_gives_nothing_before_its_surrender_arrived",
         mutants: &["recalled_is_back"],
     },
+    Finder {
+        package: FUZZ,
+        tool: Tool::Target,
+        test: "executions::sealed_acceptor_takes_anything",
+        mutants: &["string_length_unchecked"],
+    },
+    Finder {
+        package: FUZZ,
+        tool: Tool::Target,
+        test: "executions::sealed_records_take_anything",
+        mutants: &["record_moved_long"],
+    },
 ];
+
+/// The package of the fuzz targets, which is a workspace of its own.
+const FUZZ: &str = "ibex-fuzz";
 
 /// All loom models, as they are meant to be.
 pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -375,7 +405,7 @@ fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'
     let of_finder = |finder: &'static Finder| {
         let program = match finder.tool {
             Tool::Loom => &with_loom[finder.package],
-            Tool::Proptest | Tool::Simulation => &with_std[finder.package],
+            Tool::Proptest | Tool::Simulation | Tool::Target => &with_std[finder.package],
         };
         let without = (finder.tool != Tool::Loom).then_some(None);
         let with = finder.mutants.iter().map(|mutant| Some(*mutant));
@@ -425,12 +455,17 @@ fn build_with_loom(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure>
 /// Builds the tests of the other finders, over what release builds are made from: the profile
 /// is that of a release.
 fn build_with_std(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> {
+    let of_fuzz = copy.replace("Cargo.toml", "fuzz/Cargo.toml");
     let build = |package: &str| {
-        Step::of_line("cargo test --lib --profile bench -p")
-            .args([package, "--manifest-path", copy])
-            .env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
+        let step = Step::of_line("cargo test --lib --profile bench -p").arg(package);
+        let step = match package {
+            FUZZ => step.args(["--no-default-features", "--manifest-path", &of_fuzz]),
+            _ => step.args(["--manifest-path", copy]),
+        };
+        step.env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
     };
-    build_all(&[Tool::Proptest, Tool::Simulation], build, watchdog)
+    let tools = [Tool::Proptest, Tool::Simulation, Tool::Target];
+    build_all(&tools, build, watchdog)
 }
 
 /// Builds the test program of each crate that one of these tools looks into.
@@ -468,6 +503,9 @@ impl Finder {
         }
         if let Some(mutant) = mutant {
             run = run.env("IBEX_MUTANT", mutant);
+            if self.tool == Tool::Target {
+                run = run.env("IBEX_FUZZ_EXECUTIONS", EXECUTIONS);
+            }
         }
         let ran = run.capture(&Watchdog::after(TIME_TO_FIND))?;
         if !ran.stdout.contains("running 1 test\n") {
@@ -488,6 +526,8 @@ const TIME_TO_FIND: Duration = Duration::from_secs(60);
 const SLEEPS: &str = "1000000";
 /// How many cases a property gets, if it does not fail before.
 const CASES: &str = "2000";
+/// How many inputs a fuzz target gets within which it has to find a mutant.
+const EXECUTIONS: &str = "1000000";
 
 #[cfg(test)]
 mod tests {

@@ -309,6 +309,7 @@ const SUITE: &str = "--test conformance -- --skip /fake/";
 /// The tests that need no device beside the suite: those that compute, and those that mostly wait.
 const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit",
+    "--test io_threads --test io_threads_rdma --test io_threads_spanning",
     "--test black_hole --test fan_in --test hostile_shm --test log_sender --test recorded_peers \
      --test resuming --test rolling_upgrade --test select --test service_life --test tasks",
 ];
@@ -351,6 +352,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     (
         "pingpong",
         "--fabric all --codec serde --size 64 --iters 2000 --json",
+    ),
+    (
+        "pingpong",
+        "--fabric tcp --pairs 8 --io-threads 2 --size 64 --iters 500 --json",
     ),
 ];
 

@@ -41,13 +41,13 @@ fn main() -> ExitCode {
     if let Some(code) = processes::run_if_started() {
         return code;
     }
-    let options = Options::parse();
+    let mut options = Options::parse();
     if let Err(refusal) = options.check() {
         Options::command()
             .error(ErrorKind::ValueValidation, refusal)
             .exit();
     }
-    match run(&options) {
+    match run_with_keys(&mut options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -55,6 +55,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs with keys of its own, where nodes authenticate each other.
+fn run_with_keys(options: &mut Options) -> Result<bool, Error> {
+    let keys = options.make_keys()?;
+    let outcome = run(options);
+    if let Some(keys) = keys {
+        keys.remove();
+    }
+    outcome
 }
 
 /// Does what was asked for; whether all logs were equal at the end.

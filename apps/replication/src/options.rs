@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 
-use ibex_harness::network::Medium;
+use ibex_harness::{Error, network::Medium, run_keys::RunKeys};
 
 use crate::{
     fire,
@@ -62,6 +62,18 @@ pub(crate) struct Options {
     /// Who runs ibex's engine.
     #[arg(long, value_enum, default_value_t = DriverName::Caller)]
     driver: DriverName,
+
+    /// Authenticate all nodes by certificates that are made for the run, and encrypt tcp.
+    #[arg(long, conflicts_with = "secret")]
+    tls: bool,
+
+    /// The same by the shared secret in FILE: 32 random bytes.
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
+
+    /// Keys that [`make_keys`](Self::make_keys) made.
+    #[arg(skip)]
+    keys: Option<RunKeys>,
 
     /// How all processes wait, over either transport.
     #[arg(long, value_enum, default_value_t = Waiting::Spin)]
@@ -271,7 +283,19 @@ impl Options {
             },
             driver: self.driver,
             waiting: self.wait,
+            keys: self.keys,
         }
+    }
+
+    /// Makes the keys of the run, where its nodes authenticate each other. They are to be removed
+    /// at the end.
+    pub(crate) fn make_keys(&mut self) -> Result<Option<RunKeys>, Error> {
+        self.keys = match &self.secret {
+            Some(file) => Some(RunKeys::secret(file)?),
+            None if self.tls => Some(RunKeys::certificates()?),
+            None => None,
+        };
+        Ok(self.keys)
     }
 }
 

@@ -76,6 +76,7 @@ pub(crate) fn to_json(options: &Options, outcome: &Outcome) -> Value {
     json!({
         "carrier": outcome.carrier,
         "driver": (outcome.carrier != "sockets").then_some(setup.driver),
+        "authenticated": setup.keys.is_some() && outcome.carrier != "sockets",
         "wait": setup.waiting,
         "fsync": fsync,
         "outstanding": pace.outstanding,

@@ -25,6 +25,20 @@ fn over_tcp_in_files() {
 }
 
 #[test]
+fn over_tcp_encrypted() {
+    loses_nothing("--transport ibex --fabric tcp --tls --store memory");
+}
+
+#[test]
+fn over_shm_with_a_shared_secret() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cluster.key");
+    let secret: [u8; 32] = std::array::from_fn(|at| (at as u8).wrapping_mul(37) ^ 0x5a);
+    fs::write(&path, secret).expect("a file");
+    let secret = path.to_str().expect("a path");
+    loses_nothing(&format!("--transport ibex --fabric shm --secret {secret}"));
+}
+
+#[test]
 fn over_sockets_in_files() {
     loses_nothing("--transport sockets --store files");
 }

@@ -11,7 +11,7 @@ use super::proof::Claim;
 use super::{Agreement, ResumedSession, Step};
 use crate::error::HandshakeError;
 use crate::fabric::{FabricKind, VerbsDevice};
-use crate::identity::{HostHint, Secret};
+use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
 use crate::local::Local;
 use crate::message::{
     Choice, Endpoint, GidType, Message, MessageError, Offer, Ready, Resume, ResumeRefusal, Resumed,
@@ -297,6 +297,27 @@ impl Handshake<AcceptorPart> {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Returns the identity that the peer of a new session has offered, and its run, while a
+    /// queue pair is made.
+    #[must_use]
+    pub fn offered(&self) -> Option<(NodeIdentity, Incarnation)> {
+        match &self.part.state {
+            State::AwaitPrepared(course, _) => {
+                Some((course.theirs.identity, course.theirs.incarnation))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the session that goes on, while a queue pair is made for it.
+    #[must_use]
+    pub fn resumes(&self) -> Option<[u8; 16]> {
+        match &self.part.state {
+            State::AwaitResumePrepared(answer, _) => Some(answer.session.session_id),
+            _ => None,
         }
     }
 }

@@ -11,7 +11,9 @@ use super::inbox::{Inbox, Received, Unreadable};
 use super::{Prologue, Step};
 use crate::error::{Garbling, HandshakeError};
 use crate::local::Local;
-use crate::message::{ALONE, Binding, Hello, MAGIC, Message, Refusal, RefusalCause, Text, Version};
+use crate::message::{
+    ALONE, Binding, Hello, MAGIC, Message, MessageError, Refusal, RefusalCause, Text, Version,
+};
 use crate::negotiate::{self, End as Side};
 
 /// One end's view of the exchange, whichever end it is, and whichever event tells of its good
@@ -165,6 +167,17 @@ impl<E> Conversation<E> {
         None
     }
 
+    /// Ends the conversation where bytes pile up that no message takes: the peer goes on to send
+    /// while this end has something of its own to do.
+    pub(super) fn refuse_flood(&mut self, step: Step) {
+        let length = self.inbox.len();
+        if self.is_open() && length > MOST_UNREAD_BYTES {
+            self.inbox.take_rest();
+            let problem = MessageError::Unasked { length };
+            self.fail(HandshakeError::Malformed { step, problem });
+        }
+    }
+
     pub(super) fn send_hello(&mut self) {
         self.outbox.extend_from_slice(&self.hello_sent);
     }
@@ -290,6 +303,9 @@ impl<E> Conversation<E> {
                 theirs: theirs.versions,
             })?;
         if ours.security != theirs.security {
+            if let Some(credentials) = &self.credentials {
+                credentials.note_other_mode();
+            }
             return Err(HandshakeError::Security {
                 ours: ours.security,
                 theirs: theirs.security,
@@ -428,3 +444,7 @@ fn refusal_for(error: &HandshakeError) -> Refusal {
         cause,
     }
 }
+
+/// Bytes that wait to be read as messages, at most: far more than a peer says before it waits for
+/// an answer.
+const MOST_UNREAD_BYTES: usize = 32 << 10;

@@ -1,10 +1,13 @@
 //! Received bytes, until they are whole messages.
 //!
-//! Rules: the magic is checked byte by byte as it comes, so a foreign protocol
-//! fails on its first wrong byte and never waits for eight; a length prefix is
-//! checked before its message is waited for, and a message's checksum before anything else is
-//! looked at; nothing behind the last message
-//! of the handshake is touched, it stays for the session.
+//! Rules:
+//!
+//! - The magic is checked byte by byte as it comes, so a foreign protocol fails on its first wrong
+//!   byte and never waits for eight.
+//! - A length prefix is checked before its message is waited for, and a message's checksum before
+//!   anything else.
+//! - Bytes behind the last message of the handshake are not touched, since they belong to the
+//!   session.
 
 use crate::message::{
     CHECKSUM_BYTES, MAGIC, MAX_MESSAGE_BYTES, Message, MessageError, checksum, parse_message,
@@ -13,11 +16,11 @@ use crate::message::{
 /// The receiving half of a conversation.
 #[derive(Default)]
 pub(super) struct Inbox {
-    /// Received and not yet taken. Whoever pushes hands over one read at a time
-    /// and takes all whole messages in between, so this holds at most one read
-    /// and one unfinished message.
+    /// Bytes that were received and not yet taken. The caller hands over one read at a time and
+    /// takes all whole messages in between, so this holds at most one read and one unfinished
+    /// message.
     bytes: Vec<u8>,
-    /// How much of the magic has been seen and removed from `bytes`.
+    /// Bytes of the magic that were seen and removed from `bytes`.
     magic_seen: usize,
 }
 
@@ -27,11 +30,11 @@ pub(super) enum Unreadable {
     Foreign(String),
     /// Not a message.
     Message(MessageError),
-    /// Not what was sent: the checksum behind it is not its own.
+    /// A message that changed on its way: the checksum behind it is not its own.
     Garbled { sent: u32, computed: u32 },
 }
 
-/// One message and its bytes, length prefix included.
+/// A message and its bytes, length prefix included.
 pub(super) struct Received {
     pub(super) message: Message,
     pub(super) bytes: Vec<u8>,
@@ -83,7 +86,12 @@ impl Inbox {
         Ok(Some(Received { message, bytes }))
     }
 
-    /// Whether anything came behind the last message taken.
+    /// Returns the number of bytes that came and were not taken.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns whether bytes came behind the last message taken.
     pub(super) fn has_more(&self) -> bool {
         !self.bytes.is_empty()
     }
@@ -93,7 +101,7 @@ impl Inbox {
         std::mem::take(&mut self.bytes)
     }
 
-    /// What came behind the last message taken.
+    /// Returns the bytes that came behind the last message taken.
     pub(super) fn into_rest(self) -> Vec<u8> {
         self.bytes
     }
@@ -125,5 +133,5 @@ impl Inbox {
 /// The name of a field that is there whatever the kind of the message.
 pub(crate) const CHECKSUM: &str = "checksum";
 
-/// How much of a foreign protocol an error shows: a status line or a banner.
+/// Bytes of a foreign protocol that an error shows: enough for a status line or a banner.
 const SHOWN_BYTES: usize = 48;

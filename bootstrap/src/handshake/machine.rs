@@ -49,6 +49,7 @@ impl<P: Part> Handshake<P> {
         self.read_messages();
         let step = self.step();
         self.conversation.end_broken_tls(step);
+        self.conversation.refuse_flood(step);
     }
 
     /// The stream ended, or failed with what `detail` says.

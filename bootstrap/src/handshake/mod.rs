@@ -1,9 +1,8 @@
 //! The ends of a handshake as state machines.
 //!
-//! Facts go in (`handle_*`: bytes, the end of the stream, the time, what became
-//! of a Unix socket or a queue pair), bytes and events come out (`poll_*`). No
-//! clock, no socket, no device and no randomness in here: whoever drives a
-//! machine brings them.
+//! Facts go in (`handle_*`): bytes, the end of the stream, the time, the fate of a Unix socket or a
+//! queue pair. Bytes and events come out (`poll_*`). The machines have no clock, socket, device or
+//! randomness; their driver brings them.
 //!
 //! After every `handle_*` call, and once after making a machine, drain
 //! `poll_transmit` and `poll_event` to `None`.
@@ -43,7 +42,7 @@
 //!         <---------------------------------------- Resumed(proof)
 //! ```
 //!
-//! and over verbs, where each end says what it has before the other connects to it:
+//! Over verbs each end describes its queue pair before the other connects to it:
 //!
 //! ```text
 //!   prepares a queue pair
@@ -53,11 +52,13 @@
 //!   Ready ---------------------------------------->
 //! ```
 //!
-//! Behind the Hellos every message ends with a checksum, and the first of each end covers both
-//! Hellos with it. A message that came otherwise than it was sent is not acted on and ends the
-//! handshake at both ends, with an error after which a dialer tries again. A dialer whose Hello
-//! does not go with the acceptor's waits for the acceptor's next word before it says so: an
-//! acceptor that sends its Offer has said another Hello than the one that came.
+//! Behind the Hellos every message ends with a checksum, and the first checksum of each end also
+//! covers both Hellos. A message that changed on its way is not acted on, and ends the handshake at
+//! both ends, with an error after which a dialer tries again.
+//!
+//! If a dialer's Hello does not suit the acceptor's, the dialer waits for the acceptor's next word
+//! before it says so: an acceptor that then sends its Offer has said another Hello than the one
+//! that came.
 //!
 //! The acceptor speaks second, so that a listener tells nothing to a port
 //! scanner and spends nothing on it.
@@ -86,7 +87,7 @@ use crate::identity::Secret;
 use crate::message::{Offer, Version};
 use crate::places::Place;
 
-/// What one end of a handshake waits for.
+/// The event that one end of a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -102,29 +103,29 @@ pub enum Step {
     Endpoint,
     /// The Unix socket: this end connects or listens.
     UnixSocket,
-    /// This end's own RDMA device, to be found.
+    /// This end's own RDMA device has to be found.
     Device,
-    /// This end's own queue pair, to be made or connected.
+    /// This end's own queue pair has to be made or connected.
     QueuePair,
     /// The peer's *Ready*.
     Ready,
     /// The acceptor's *Resumed*.
     Resumed,
-    /// Nothing more.
+    /// The handshake has ended.
     Finished,
 }
 
 impl Step {
-    /// Whether it is this node that has something to do, not the peer.
+    /// Returns whether this node, and not its peer, has to act.
     pub fn is_ours(self) -> bool {
         matches!(self, Step::Device | Step::QueuePair)
     }
 }
 
-/// What both ends know when a handshake has ended well.
+/// The result of a successful handshake, as both ends know it.
 #[derive(Clone, Debug)]
 pub struct Agreement {
-    /// Who the peer is and what it takes.
+    /// The peer's identity, fabrics and limits.
     pub peer: Offer,
     /// The peer's process in this pid namespace, on its own word.
     pub stated_pid: Option<u32>,
@@ -132,9 +133,9 @@ pub struct Agreement {
     pub version: Version,
     /// The session's name.
     pub session_id: [u8; 16],
-    /// What proves the right to resume it.
+    /// The secret that proves the right to resume the session.
     pub resume_secret: Secret,
-    /// What carries the data.
+    /// The fabric of the session's data.
     pub fabric: FabricKind,
     /// Why.
     pub reason: String,
@@ -146,29 +147,29 @@ pub struct Agreement {
     pub prologue: Prologue,
     /// Whom the peer has proven to be, where nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
-    /// This end's place for the session, to be held as long as that lasts.
+    /// This end's place for the session, to be held as long as the session lasts.
     pub place: Place,
 }
 
-/// What both ends know when a session goes on.
+/// The result of a successful resumption, as both ends know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumedSession {
     /// Which.
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,
-    /// What is to carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
 }
 
-/// Both Hellos exactly as they were on the wire, magic and length included:
-/// all that was said in the clear, and so what an authenticating handshake has
-/// to bind. Equal at both ends unless somebody changed them on the way.
+/// Both Hellos exactly as they were on the wire, magic and length included. They are everything
+/// that was said in the clear, so an authenticating handshake has to bind them. They are equal at
+/// both ends unless they changed on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prologue {
-    /// What the dialer sent.
+    /// The dialer's bytes.
     pub dialer: Vec<u8>,
-    /// What the acceptor sent.
+    /// The acceptor's bytes.
     pub acceptor: Vec<u8>,
 }
 
@@ -192,6 +193,8 @@ impl fmt::Display for Step {
 
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod interception_tests;
 #[cfg(test)]
 mod resume_tests;
 #[cfg(test)]

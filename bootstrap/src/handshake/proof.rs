@@ -1,4 +1,5 @@
-//! What shows that an end of a resumption has the session's secret.
+//! Proofs that an end of a resumption has the session's secret, by
+//! [HMAC](https://www.rfc-editor.org/rfc/rfc2104).
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -8,13 +9,17 @@ use crate::fabric::FabricKind;
 use crate::identity::Secret;
 use crate::negotiate::End;
 
-/// What is claimed: that this session goes on over this connection.
+/// The claim that a session goes on over this connection.
 ///
-/// A proof is HMAC-SHA256 under the session's secret, over: a label; the role of whoever
-/// proves, so that no end can be answered with its own words; the session, the epoch and the
-/// fabric; both Hellos as they were on the wire, each of which has a nonce, so that a proof is
-/// worth nothing in any other conversation. All parts have fixed lengths but the Hellos, which
-/// say their own.
+/// A proof is HMAC-SHA256 under the session's secret, over:
+///
+/// - a label;
+/// - the role of the proving end, so that no end can be answered with its own words;
+/// - the session, the epoch and the fabric;
+/// - both Hellos as they were on the wire, each of which has a nonce, so that a proof is worthless
+///   in any other conversation.
+///
+/// All parts but the Hellos have fixed lengths, and the Hellos state theirs.
 pub(super) struct Claim<'a> {
     pub(super) session_id: &'a [u8; 16],
     pub(super) epoch: u64,
@@ -28,7 +33,7 @@ impl Claim<'_> {
         self.mac(by, secret).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is that of the end `by`, in constant time.
+    /// Returns whether `proof` is that of the end `by`, in constant time.
     pub(super) fn is_proven(&self, by: End, secret: &Secret, proof: &[u8; 32]) -> bool {
         self.mac(by, secret).verify(proof.into()).is_ok()
     }

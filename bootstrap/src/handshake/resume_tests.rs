@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-/// One session.
+/// A node's only session.
 #[derive(Debug)]
 struct OneSession(Resumable);
 
@@ -160,7 +160,7 @@ impl Reunion {
         }
     }
 
-    /// What of `bytes` arrives.
+    /// Returns `bytes` as they arrive, with the damage that the test wants.
     fn on_its_way(&mut self, by: End, mut bytes: Vec<u8>) -> Vec<u8> {
         let record = match by {
             End::Dialer => &mut self.from_dialer,
@@ -243,7 +243,7 @@ impl Reunion {
         self.attend();
     }
 
-    /// The same for the acceptor alone.
+    /// Lets the deadline of the acceptor alone pass.
     pub(super) fn wait_for_acceptor(&mut self) {
         self.acceptor.handle_timeout(self.now + TIMEOUT);
         self.attend();
@@ -283,15 +283,15 @@ impl Reunion {
     }
 }
 
-/// One that is not the first of its end.
+/// Returns the bytes of a message that is not the first of its end.
 pub(super) fn bytes_of(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write_checked(ALONE, &mut bytes);
     bytes
 }
 
-/// As far as the acceptor waits for what a dialer says behind its Hello, and that Hello's
-/// conversation.
+/// Runs a meeting until the acceptor waits for the message behind the dialer's Hello. Returns it,
+/// and the conversation of both Hellos.
 pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
     let mut reunion = Reunion::between(dialer, ticket(EPOCH), acceptor);
     reunion.cut_after = HELLO;
@@ -529,7 +529,7 @@ fn a_proof_goes_to_nobody_but_the_peer() {
     }
 }
 
-/// It says so: the session is not there.
+/// A node that keeps no sessions refuses, because the session is not there.
 #[test]
 fn nothing_is_resumed_by_a_node_that_keeps_no_sessions() {
     let mut without = node(0x22);

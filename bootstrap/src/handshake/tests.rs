@@ -19,7 +19,7 @@ use crate::message::{
 };
 use crate::negotiate::{End, FabricConflict};
 use crate::places::{Places, SessionLimit, SessionLimits};
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// Two nodes on one host, and what happens to what they send.
 pub(super) struct Meeting {
@@ -29,9 +29,9 @@ pub(super) struct Meeting {
     // The world.
     /// Bytes per delivery.
     pub(super) chunk: usize,
-    /// What becomes of the dialer's errand to the Unix socket.
+    /// The fate of the dialer's errand to the Unix socket.
     pub(super) unix: Unix,
-    /// Whether the acceptor can make a Unix socket.
+    /// True if the acceptor can make a Unix socket.
     pub(super) can_listen: bool,
     /// After so many messages in both directions, everything is lost.
     pub(super) cut_after: usize,
@@ -39,7 +39,7 @@ pub(super) struct Meeting {
     garbles: Option<usize>,
     /// Behind the Hellos there are records of TLS, which are not told apart.
     is_sealed: bool,
-    /// Whether the dialer's or the acceptor's stream has a bit changed: which byte, which bit.
+    /// The bit to flip: in the dialer's stream or the acceptor's, the byte, and the mask.
     pub(super) flips: Option<(bool, usize, u8)>,
     // The record.
     pub(super) from_dialer: Vec<u8>,
@@ -57,7 +57,7 @@ pub(super) struct Meeting {
 pub(super) enum Unix {
     Joins,
     IsElsewhere,
-    /// It takes the token and never answers.
+    /// The peer takes the token and never answers.
     IsSilent,
     /// The dialer claims to have joined and never presented the token.
     IsSkipped,
@@ -73,7 +73,7 @@ pub(super) const ENTROPY: AcceptorEntropy = AcceptorEntropy {
 /// The two ends in lists of both.
 pub(super) const DIALER: usize = 0;
 pub(super) const ACCEPTOR: usize = 1;
-/// What both connections have for an address here.
+/// The address of both connections.
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -199,7 +199,8 @@ impl Meeting {
         stream[start.min(*heard)..*heard].to_vec()
     }
 
-    /// What the checksum of the acceptor's next message covers with that.
+    /// Returns the bytes that the checksum of the acceptor's next message covers beside the
+    /// message.
     fn before_dialer_hears(&self) -> [&[u8]; 2] {
         match self.dialer.step() {
             Step::Offer => [&self.from_dialer[..HELLO], &self.from_acceptor[..HELLO]],
@@ -216,8 +217,8 @@ impl Meeting {
         self.attend_acceptor();
     }
 
-    /// Whether both come to an end, at the latest with the deadline, if they hear `bytes`
-    /// when `delivered` messages have come.
+    /// Returns whether both ends finish, at the latest by the deadline, if they hear `bytes` after
+    /// `delivered` messages.
     pub(super) fn ends_in_spite_of(
         mut self,
         mut bytes: Vec<u8>,
@@ -252,8 +253,8 @@ impl Meeting {
         )
     }
 
-    /// What of `bytes`, which is whole messages, arrives, in pieces. They are an end's at a place
-    /// of its stream.
+    /// Returns the part of `bytes`, which are whole messages, that arrives, in pieces. The second
+    /// argument is the end that sent them and their place in its stream.
     fn deliverable(&mut self, bytes: &[u8], (by_dialer, at): (bool, usize)) -> Vec<Vec<u8>> {
         let mut arriving = Vec::new();
         let mut rest = bytes;
@@ -369,7 +370,13 @@ impl Meeting {
         } else {
             End::Acceptor
         };
-        let pair = self.site(end).prepare(ADDRESS, ADDRESS, role)?;
+        let pair = self.site(end).prepare(&PairRequest {
+            local: ADDRESS,
+            peer: (ADDRESS, 7000).into(),
+            offered: None,
+            end: role,
+            resumes: None,
+        })?;
         Ok(self.pairs[end].insert(pair).endpoint())
     }
 

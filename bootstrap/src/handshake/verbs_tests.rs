@@ -16,8 +16,8 @@ use crate::message::{
     ALONE, CHECKSUM_BYTES, Endpoint, GidType, Message, MessageError, MessageKind, Ready,
     VerbsEndpoint, checksum,
 };
-use crate::negotiate::{End, FabricConflict};
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::negotiate::FabricConflict;
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// A device that does what its fields say.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl VerbsSite for FakeSite {
         self.device.clone()
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         self.prepares.clone()?;
         Ok(Box::new(FakePair {
             endpoint: self.endpoint.clone(),
@@ -107,6 +107,16 @@ fn with(identity: u8, site: FakeSite) -> Local {
 /// A meeting across two hosts.
 fn meeting(dialer: &Local, acceptor: &Local) -> Meeting {
     Meeting::on_hosts(dialer, host(1), acceptor, host(2))
+}
+
+/// A node in good order with hardware.
+pub(super) fn with_hardware(identity: u8) -> Local {
+    with(identity, site(identity, true))
+}
+
+/// A meeting of two such nodes across two hosts.
+pub(super) fn hardware_of(dialer: &Local, acceptor: &Local) -> Meeting {
+    meeting(dialer, acceptor)
 }
 
 /// A meeting of two nodes in good order with hardware.
@@ -344,6 +354,38 @@ fn a_peer_silent_at_any_step_of_verbs_is_given_up_by_name_of_the_step() {
             Finished => assert!(acceptor.is_ok()),
             step => assert_eq!(acceptor.unwrap_err(), silent(step), "{delivered}"),
         }
+    }
+}
+
+#[test]
+fn whoever_goes_on_to_send_while_a_device_is_found_is_given_up() {
+    let (now, deadline) = (std::time::Instant::now(), TIMEOUT);
+    let mut dialer = hardware();
+    let mut acceptor = AcceptorHandshake::new(
+        &with_hardware(2),
+        host(2),
+        super::tests::ENTROPY,
+        now,
+        now + deadline,
+    );
+    acceptor.handle_bytes(&dialer.dialer.poll_transmit().unwrap());
+    assert!(matches!(
+        acceptor.poll_event(),
+        Some(AcceptorEvent::FindDevice)
+    ));
+    // Nobody answers the errand, and the peer says more than anybody has to say.
+    let mut rounds = 0;
+    loop {
+        acceptor.handle_bytes(&[1; 4096]);
+        if let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() {
+            let HandshakeError::Malformed { problem, .. } = error else {
+                panic!("{error}");
+            };
+            assert!(matches!(problem, MessageError::Unasked { .. }), "{problem}");
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 100, "it takes anything");
     }
 }
 

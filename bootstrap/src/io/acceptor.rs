@@ -1,14 +1,19 @@
 //! The listening socket and the handshakes that came in through it.
 //!
-//! Rules: nothing here waits; every pending handshake has a deadline; there are
-//! at most `max_pending` of them, and a newcomer displaces the oldest of those
-//! that have not even said Hello. Connections that say nothing can so delay an
-//! honest peer, which says Hello at once, and not keep it out.
+//! Rules:
+//!
+//! 1. Nothing here waits, and every pending handshake has a deadline.
+//! 2. There are at most `max_pending` handshakes, and of one address half as many. A newcomer
+//!    displaces the oldest that has not even said Hello: of its own address where that has its
+//!    share, else of all. Connections that say nothing can so delay an honest peer, which says
+//!    Hello at once, and not keep it out.
+//! 3. A turn advances and accepts so many handshakes and no more. Where they are inside TLS, which
+//!    computes, these are few.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -246,7 +251,7 @@ impl Acceptor {
 
     /// Whose sockets are ready, without waiting.
     fn ready(&self) -> (Vec<u64>, bool) {
-        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+        let mut events = Vec::with_capacity(self.share_of_a_turn());
         let no_wait = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -331,7 +336,7 @@ impl Acceptor {
     }
 
     fn accept(&mut self, now: Instant) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..self.share_of_a_turn() {
             let Some(listener) = &self.listener else {
                 return;
             };
@@ -365,9 +370,7 @@ impl Acceptor {
     fn welcome(&mut self, stream: TcpStream, address: SocketAddr, now: Instant) -> io::Result<()> {
         tcp::configure(&stream)?;
         let entropy = draw_entropy()?;
-        while self.pending.len() >= self.local.max_pending.max(1) {
-            self.displace_one();
-        }
+        self.make_room(address.ip());
         let key = self.next_key;
         self.next_key += 1;
         let deadline = after(now, self.local.handshake_timeout);
@@ -385,22 +388,41 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Drops the oldest that is over, else the oldest that has not said Hello, else the oldest.
-    fn displace_one(&mut self) {
-        let mut over = self.pending.iter().filter(|(_, pending)| pending.is_over());
-        if let Some((&key, _)) = over.next() {
+    /// Displaces handshakes until there is room for one more of this address.
+    fn make_room(&mut self, address: IpAddr) {
+        let max_pending = self.local.max_pending.max(1);
+        let of_address = |pending: &Pending| pending.address().ip() == address;
+        while self.pending.len() >= max_pending {
+            self.displace_one(|_| true);
+        }
+        let count = self.pending.values().filter(|one| of_address(one)).count();
+        for _ in max_pending.div_ceil(2)..count + 1 {
+            self.displace_one(of_address);
+        }
+    }
+
+    /// Drops, of the handshakes that `may_go`, the oldest that is over, else the oldest that has
+    /// not said Hello, else the oldest.
+    fn displace_one(&mut self, may_go: impl Fn(&Pending) -> bool) {
+        let candidates = || self.pending.iter().filter(|(_, pending)| may_go(pending));
+        if let Some((&key, _)) = candidates().find(|(_, pending)| pending.is_over()) {
             drop(self.take_out(key));
             return;
         }
-        let silent = self
-            .pending
-            .iter()
-            .find(|(_, pending)| !pending.has_hello());
-        let Some((&key, pending)) = silent.or(self.pending.iter().next()) else {
+        let silent = candidates().find(|(_, pending)| !pending.has_hello());
+        let Some((&key, pending)) = silent.or_else(|| candidates().next()) else {
             return;
         };
         let (step, max_pending) = (pending.step(), self.local.max_pending);
         self.give_up(key, Problem::Crowded { step, max_pending });
+    }
+
+    /// Handshakes that a turn advances at most, and that it accepts.
+    fn share_of_a_turn(&self) -> usize {
+        match self.local.credentials {
+            Some(_) => HANDSHAKES_PER_TURN,
+            None => EVENTS_PER_TURN,
+        }
     }
 
     fn give_up(&mut self, key: u64, problem: Problem) {
@@ -479,11 +501,12 @@ const ERRANDS: u64 = 1;
 /// The kernel cuts it to `net.core.somaxconn`, 4096 since Linux 5.4.
 const BACKLOG: i32 = 1024;
 
-/// Bounds of one turn, so that an engine that has other work gets to it. Fewer
-/// accepts than the least useful `max_pending`, so that a newcomer is read at
-/// least once more before the flood behind it can reach its place.
+/// Events of one turn, and handshakes that it accepts, so that an engine that has other work gets
+/// to it. It is fewer than the least useful `max_pending`, so that a newcomer is read at least
+/// once more before the flood behind it can reach its place.
 const EVENTS_PER_TURN: usize = 64;
-const ACCEPTS_PER_TURN: usize = 64;
+/// The same where handshakes are inside TLS: one end of it computes for some 80 µs.
+const HANDSHAKES_PER_TURN: usize = 8;
 
 /// Failures kept for whoever asks.
 const MAX_FAILURES: usize = 64;

@@ -1,4 +1,4 @@
-//! One attempt to connect.
+//! An attempt to connect.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -12,8 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::patience::{Cancelled, Patience};
 use super::tcp;
 
-/// A connected stream, or why there is none: the inner error means that nobody
-/// is there yet.
+/// Returns a connected stream. The inner error means that no process listens there yet.
 pub(super) fn connect(
     address: SocketAddr,
     patience: &Patience<'_>,
@@ -37,9 +36,8 @@ pub(super) fn connect(
     }
     let stream = TcpStream::from(socket);
     match (stream.peer_addr(), stream.local_addr()) {
-        // A port of the ephemeral range with nobody on it, dialled from the
-        // same host, can be the very port that the kernel gave to this socket,
-        // which then connects to itself.
+        // The socket has connected to itself. A port of the ephemeral range that no process listens
+        // on, dialed from the same host, can be the very port that the kernel gave to this socket.
         (Ok(peer), Ok(ours)) if peer == ours => {
             return Ok(Err(io::Error::from(io::ErrorKind::ConnectionRefused)));
         }

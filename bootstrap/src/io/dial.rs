@@ -1,9 +1,12 @@
-//! Connecting: resolve, connect, shake hands; again until somebody is there.
+//! Connecting: resolve, connect, shake hands, and try again until a peer is there.
 //!
-//! Rules: whoever is not there yet is waited for, so refusals and connections that break are
-//! tried again; whoever answers wrongly is wrong for good, so that is an error at once, unless
-//! bytes that changed on their way may have led to it, which is tried again; no wait is longer
-//! than a glance without a look at what else the thread has to do.
+//! Rules:
+//!
+//! - A peer that is not there yet is waited for, so refusals and broken connections are tried
+//!   again.
+//! - A wrong answer is final, so it is an error at once, unless bytes that changed on their way may
+//!   have led to it.
+//! - No wait is longer than a glance without a look at the thread's other work.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -27,21 +30,23 @@ use crate::unix_sockets::UnixClosing;
 /// Connects to the node that listens at `address` (`host:port`) and shakes
 /// hands with it. Blocks, for `timeout` at most.
 ///
-/// All addresses of a host name are tried, over and over, with a growing pause
-/// in between, until one of them gives a session: a peer that starts later is
-/// found when it does. An answer that is not ibex, another protocol version,
-/// and policies that exclude each other are errors at once. A peer that closes the
-/// connection is taken for one that is starting, ending or crowded, and is tried again, as one
-/// is that says that it is being closed, and one whose bytes changed on their way. A peer that
-/// accepts and falls silent (for `handshake_timeout`) is tried once more.
+/// All addresses of a host name are tried over and over, with a growing pause in between, until one
+/// of them gives a session. So a peer that starts later is found when it does. These answers are
+/// treated as follows:
 ///
-/// `meanwhile` is asked about every 20 ms whether the call is cancelled, which
-/// ends it with [`DialError::Cancelled`], and turned whenever its descriptor is
-/// readable. Resolving a name is up to the system's resolver: it is neither
-/// cancelled nor bounded by `timeout`, and nothing is turned meanwhile.
+/// - Another protocol, another protocol version, or policies that exclude each other are errors at
+///   once.
+/// - A peer that closes the connection may be starting, ending or crowded, and is tried again. So
+///   is a peer that says it is being closed, and one whose bytes changed on their way.
+/// - A peer that accepts and falls silent (for `handshake_timeout`) is tried once more.
 ///
-/// The peer's acceptor has to be turned, by whoever has it or by `meanwhile`: so
-/// a node that has one thread may dial itself.
+/// `meanwhile` is asked about every 20 ms whether the call is cancelled, which ends it with
+/// [`DialError::Cancelled`]. It is turned whenever its descriptor is readable. The system's
+/// resolver resolves names: that is neither cancelled nor bounded by `timeout`, and nothing is
+/// turned meanwhile.
+///
+/// The peer's acceptor has to be turned, by its owner or by `meanwhile`. So a node with one thread
+/// may dial itself.
 pub fn dial(
     address: &str,
     local: &Local,
@@ -55,7 +60,7 @@ pub fn dial(
 ///
 /// # Errors
 ///
-/// As [`dial`], at once where nobody listens.
+/// Like [`dial`], but fails at once where no process listens.
 pub fn dial_once(
     address: &str,
     local: &Local,
@@ -110,7 +115,7 @@ fn dial_while(
     }
 }
 
-/// One call of [`dial`].
+/// The state of a call of [`dial`].
 struct Dial<'a> {
     address: &'a str,
     local: &'a Local,
@@ -119,7 +124,7 @@ struct Dial<'a> {
     attempts: u32,
 }
 
-/// What came of trying every address once.
+/// The result of trying every address once.
 enum Round {
     Established(Box<Established>),
     Missing(Missing),
@@ -133,18 +138,18 @@ enum Missing {
     Handshake(DialError),
 }
 
-/// What the last attempts found, at every address of a name.
+/// The findings of the last attempts, at every address of a name.
 struct Absent {
     /// The last of them, in words.
     last: String,
-    /// Whether each was refused, as where nobody listens.
+    /// True if each attempt was refused, as it is where no one listens.
     is_refused: bool,
 }
 
-/// What came of trying one address.
+/// The result of trying one address.
 enum Attempt {
     Established(Box<Established>),
-    /// Nobody is there, yet.
+    /// No one is there, yet.
     NotYet {
         why: String,
         is_refused: bool,
@@ -153,9 +158,8 @@ enum Attempt {
 }
 
 impl Dial<'_> {
-    /// Tries every address of the name once. One that answers wrongly does not
-    /// keep the others from being tried: `localhost` may be a foreign server on
-    /// IPv6 and the peer on IPv4.
+    /// Tries every address of the name once. A wrong answer does not keep the other addresses from
+    /// being tried: `localhost` may be a foreign server on IPv6 and the peer on IPv4.
     fn round(&mut self) -> Result<Round, DialError> {
         let addresses: Vec<SocketAddr> = match self.address.to_socket_addrs() {
             Ok(addresses) => addresses.collect(),
@@ -207,7 +211,7 @@ impl Dial<'_> {
         }
     }
 
-    /// One address, within its share of the time when `left` are to be tried.
+    /// Tries one address, within its share of the time when `left` are to be tried.
     fn attempt(&self, address: SocketAddr, left: u32) -> Result<Attempt, Broken> {
         let now = Instant::now();
         let share = self.patience.deadline.saturating_duration_since(now) / left;
@@ -272,7 +276,7 @@ impl Dial<'_> {
                 Ok(Missing::Peer(absent))
             }
             (Some(Missing::Handshake(first)), Some(_)) => Ok(Missing::Handshake(first)),
-            // What is met twice in a row is no accident, unless it is one by its nature.
+            // A finding that comes twice in a row is no accident, unless it is one by its nature.
             (Some(Missing::Handshake(first)), None) if is_lasting(&first) && is_lasting(&error) => {
                 Err(first)
             }
@@ -359,7 +363,7 @@ impl<'a> Conversation<'a> {
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
         let host = host::hint(&stream).map_err(|error| Broken::Environment(host::HINT, error))?;
         let machine = DialerHandshake::new(local, host, nonce, now, patience.deadline);
-        let pair = OwnPair::new(&stream, address, local)
+        let pair = OwnPair::new(&stream, address, local, None)
             .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
         Ok(Conversation {
             line: Line::new(machine, stream, patience),

@@ -1,10 +1,12 @@
-//! What an acceptor does for its handshakes off its turn: everything about RDMA devices.
+//! Work of an acceptor's handshakes that runs off its turn: everything about RDMA devices.
 //!
-//! Rules: opening a device, registering memory and connecting a queue pair take
-//! milliseconds, which no other session shall wait for, so they are done one after the
-//! other on a thread that exists while there is something to do; results are told by an
-//! eventfd in the acceptor's epoll set, and taken by its turn; a result for a handshake
-//! that has ended meanwhile is dropped, its queue pair with it.
+//! Rules:
+//!
+//! - Opening a device, registering memory and connecting a queue pair take milliseconds, for which
+//!   no other session shall wait. They run one after the other on a thread that exists while there
+//!   is something to do.
+//! - An eventfd in the acceptor's epoll set tells of results, and the acceptor's turn takes them.
+//! - A result for a handshake that has ended meanwhile is dropped, and its queue pair with it.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,24 +21,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fabric::VerbsDevice;
 use crate::message::VerbsEndpoint;
-use crate::negotiate::End;
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
-/// One thing to do for a handshake.
+/// A piece of work for a handshake.
 pub(super) enum Errand {
     /// Which device it is to offer.
     Find(IpAddr),
-    /// A queue pair for a session between these addresses.
-    Prepare {
-        local: IpAddr,
-        peer: IpAddr,
-        end: End,
-    },
-    /// That queue pair with this of the peer.
+    /// A queue pair for a session.
+    Prepare(PairRequest),
+    /// Connects that queue pair with the peer's.
     Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
 }
 
-/// What came of it.
+/// The result of an errand.
 pub(super) enum Outcome {
     /// The device, or why there is none.
     Found(Result<VerbsDevice, String>),
@@ -55,7 +52,7 @@ pub(super) struct Errands {
     has_warned: bool,
 }
 
-/// What the thread shares with its acceptor.
+/// The state that the thread shares with its acceptor.
 struct Desk {
     papers: Mutex<Papers>,
     /// Readable while something is in `done`.
@@ -66,7 +63,7 @@ struct Desk {
 struct Papers {
     to_do: VecDeque<(u64, Errand)>,
     done: Vec<(u64, Outcome)>,
-    /// Whether the thread will look at `to_do` again.
+    /// True if the thread will look at `to_do` again.
     at_work: bool,
 }
 
@@ -75,9 +72,7 @@ impl Errand {
     pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
         match self {
             Errand::Find(local) => Outcome::Found(site.device(local)),
-            Errand::Prepare { local, peer, end } => {
-                Outcome::Prepared(site.prepare(local, peer, end))
-            }
+            Errand::Prepare(wanted) => Outcome::Prepared(site.prepare(&wanted)),
             Errand::Connect(mut pair, theirs) => {
                 Outcome::Connected(pair.connect(&theirs).map(|()| pair))
             }
@@ -132,7 +127,7 @@ impl Errands {
         }
     }
 
-    /// What was done since the last time, with the keys.
+    /// Takes the results since the last call, with their keys.
     pub(super) fn take_done(&self) -> Vec<(u64, Outcome)> {
         // It is empty when another call has read it, and then so is the list.
         let _ = rustix::io::read(&self.desk.bell, &mut [0; 8]);
@@ -183,6 +178,7 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::negotiate::End;
     use rustix::event::{PollFd, PollFlags, poll};
 
     /// Asked from the loopback address it panics; from others it has no device.
@@ -195,7 +191,7 @@ mod tests {
             Err(format!("not from {local}"))
         }
 
-        fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+        fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
             Err("there is no device".to_string())
         }
     }
@@ -216,11 +212,13 @@ mod tests {
             errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));
             errands.begin(
                 round * 3 + 2,
-                Errand::Prepare {
+                Errand::Prepare(PairRequest {
                     local: elsewhere,
-                    peer: elsewhere,
+                    peer: (elsewhere, 7000).into(),
+                    offered: None,
                     end: End::Acceptor,
-                },
+                    resumes: None,
+                }),
             );
             let mut done = Vec::new();
             while done.len() < 2 {

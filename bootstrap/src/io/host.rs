@@ -1,4 +1,4 @@
-//! What the system tells about this process.
+//! Facts that the system tells about this process.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 
 use crate::identity::HostHint;
 
-/// What could not be done where [`hint`] fails.
+/// The step that fails if [`hint`] does.
 pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
 
-/// Describes this host to the peer at the other end of `stream`. It is read anew for every handshake: a fork changes the
-/// process number, and `setuid` the user.
+/// Describes this host to the peer at the other end of `stream`. Every handshake reads it anew,
+/// because a fork changes the process number, and `setuid` the user.
 ///
-/// Fails only where there is a [shortage](is_shortage). A host that does not tell who it is
-/// has a hint that says so; one that cannot tell just now must not pass for another host.
+/// Fails only where there is a [shortage](is_shortage). A host that never tells its identity has a
+/// hint that says so. A host that cannot tell it just now must not pass for another host.
 pub(super) fn hint(stream: &TcpStream) -> io::Result<HostHint> {
     let network_namespace = match stays_here(stream) {
         true => namespace("net"),
@@ -32,15 +32,15 @@ pub(super) fn hint(stream: &TcpStream) -> io::Result<HostHint> {
     })
 }
 
-/// Whether descriptors or memory have run out, of which there may be some again in a moment.
+/// Returns whether descriptors or memory have run out. Either may be there again in a moment.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
         .iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// 128 random bits that the kernel draws at boot, the same in every container;
-/// see random(4).
+/// 128 random bits that the kernel draws at boot, the same in every container; see
+/// [random(4)](https://man7.org/linux/man-pages/man4/random.4.html).
 fn boot_id() -> io::Result<Option<[u8; 16]>> {
     match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
         Ok(text) => Ok(parse_uuid(&text)),
@@ -49,15 +49,16 @@ fn boot_id() -> io::Result<Option<[u8; 16]>> {
     }
 }
 
-/// The inode of one of this process's namespaces; see namespaces(7). In a container that has
-/// another one's /proc there is no `self`, and the number of this process would mean nothing to
-/// others anyhow.
+/// Returns the inode of one of this process's namespaces; see
+/// [namespaces(7)](https://man7.org/linux/man-pages/man7/namespaces.7.html). In a container with
+/// the /proc of another one there is no `self`, and the number of this process would mean nothing
+/// to others anyhow.
 fn namespace(kind: &str) -> Option<u64> {
     Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino())
 }
 
-/// Returns whether both addresses of a connection belong to this network namespace. Clones of a virtual
-/// machine have one boot id and one namespace, and addresses of their own.
+/// Returns whether both addresses of a connection belong to this network namespace. Clones of a
+/// virtual machine share boot id and namespace, and have addresses of their own.
 fn stays_here(stream: &TcpStream) -> bool {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
         return false;

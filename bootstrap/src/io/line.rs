@@ -29,7 +29,7 @@ impl<'a, P: Part> Line<'a, P> {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub(super) fn transmit(&mut self) {
         while let Some(bytes) = self.machine.poll_transmit() {
             self.outbox.extend(bytes);
@@ -37,7 +37,7 @@ impl<'a, P: Part> Line<'a, P> {
         tcp::write(&self.stream, &mut self.outbox);
     }
 
-    /// Whether the socket has taken everything.
+    /// Returns whether the socket has taken everything.
     pub(super) fn has_transmitted(&self) -> bool {
         self.outbox.is_empty()
     }
@@ -55,15 +55,15 @@ impl<'a, P: Part> Line<'a, P> {
         }
     }
 
-    /// The same for the answer to the last word of this end, behind which the peer may have a
-    /// session: who has cancelled the call must tell it that nobody takes that.
+    /// Waits for the answer to this end's last word, even if the call is cancelled. The peer may
+    /// have a session behind that word, and has to be told that no one takes it.
     pub(super) fn wait_out(&self) {
         self.patience
             .wait_out(&[(self.stream.as_fd(), PollFlags::IN)]);
     }
 
-    /// Tells the peer of a failed handshake why, and hears it out where TLS has said it: to close
-    /// the connection with bytes unread would take that from the peer.
+    /// Tells the peer of a failed handshake why, and reads on where TLS has said it. Closing the
+    /// connection with bytes unread would take the reason from the peer.
     pub(super) fn part(&mut self) {
         self.transmit();
         if !self.machine.is_sealed() || !self.has_transmitted() {
@@ -95,5 +95,5 @@ impl<'a, P: Part> Line<'a, P> {
 /// The longest that a refused peer is heard out. It closes as soon as it has read the reason.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// One read: more than the acceptor's half of any handshake.
+/// Length of one read, which is more than the acceptor's half of any handshake.
 const READ_BYTES: usize = 4096;

@@ -1,5 +1,5 @@
-//! The queue pair of an end that dialed: whatever takes its time is done at once, since whoever
-//! dials waits anyhow.
+//! The queue pair of an end that dialed. Work that takes time is done at once, since the dialing
+//! thread waits anyhow.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -11,23 +11,31 @@ use crate::fabric::VerbsDevice;
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
-use crate::verbs::{VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
-/// A queue pair, and what it is made from.
+/// A queue pair, and the site that makes it.
 pub(super) struct OwnPair {
     /// Our address on the connection, by which a device is chosen, of these.
     own_address: IpAddr,
-    peer: IpAddr,
+    peer: SocketAddr,
+    /// The session that goes on, if it is not a new one.
+    resumes: Option<[u8; 16]>,
     site: Option<Arc<dyn VerbsSite>>,
     pair: Option<Box<dyn VerbsPair>>,
 }
 
 impl OwnPair {
-    /// None yet.
-    pub(super) fn new(stream: &TcpStream, peer: SocketAddr, local: &Local) -> io::Result<OwnPair> {
+    /// None yet. A session that goes on is named.
+    pub(super) fn new(
+        stream: &TcpStream,
+        peer: SocketAddr,
+        local: &Local,
+        resumes: Option<[u8; 16]>,
+    ) -> io::Result<OwnPair> {
         Ok(OwnPair {
             own_address: tcp::own_address(stream)?,
-            peer: peer.ip(),
+            peer,
+            resumes,
             site: local.usable_site().cloned(),
             pair: None,
         })
@@ -38,13 +46,17 @@ impl OwnPair {
     }
 
     pub(super) fn prepare(&mut self) -> Result<VerbsEndpoint, String> {
-        let pair = self
-            .site()?
-            .prepare(self.own_address, self.peer, End::Dialer)?;
+        let pair = self.site()?.prepare(&PairRequest {
+            local: self.own_address,
+            peer: self.peer,
+            offered: None,
+            end: End::Dialer,
+            resumes: self.resumes,
+        })?;
         Ok(self.pair.insert(pair).endpoint())
     }
 
-    /// One that cannot be connected is dropped.
+    /// Connects the queue pair to the peer's, or drops it if that fails.
     pub(super) fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String> {
         let mut pair = self.pair.take().ok_or("there is none")?;
         pair.connect(theirs)?;

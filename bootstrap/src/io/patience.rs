@@ -1,4 +1,4 @@
-//! Waiting, as whoever dials does it.
+//! Waiting on the thread that dials.
 #![forbid(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// What else the thread that dials has to do.
+/// Other work of the thread that dials.
 ///
 /// A closure is the least of it: it only says whether the call is cancelled.
 pub trait Meanwhile {
@@ -31,14 +31,14 @@ impl<F: Fn() -> bool> Meanwhile for F {
     }
 }
 
-/// How long to wait, who may end it earlier, and what goes on until then.
+/// The length of a wait, the ways to end it earlier, and the work that goes on meanwhile.
 #[derive(Clone, Copy)]
 pub(super) struct Patience<'a> {
     pub(super) deadline: Instant,
     pub(super) meanwhile: &'a dyn Meanwhile,
 }
 
-/// Work that goes on until then, where nobody may end the wait any more.
+/// Work that goes on during a wait that can no longer be cancelled.
 struct Uncancelled<'a>(&'a dyn Meanwhile);
 
 impl Meanwhile for Uncancelled<'_> {
@@ -58,11 +58,11 @@ impl Meanwhile for Uncancelled<'_> {
 /// [`Meanwhile::is_cancelled`].
 pub(super) struct Cancelled;
 
-/// A descriptor, and what it is to be ready for.
+/// A descriptor, and the readiness that it is waited for.
 pub(super) type BorrowedWire<'a> = (BorrowedFd<'a>, PollFlags);
 
 impl<'a> Patience<'a> {
-    /// The same with an earlier deadline, if `deadline` is earlier.
+    /// Returns the same wait with an earlier deadline, if `deadline` is earlier.
     pub(super) fn until(&self, deadline: Instant) -> Patience<'a> {
         Patience {
             deadline: self.deadline.min(deadline),
@@ -98,9 +98,9 @@ impl<'a> Patience<'a> {
             if left.is_zero() {
                 return Ok(());
             }
-            // One turn between two looks at our own descriptors, however much
-            // there is to do; what its descriptor does not tell of (a deadline,
-            // say) is found every `GLANCE`.
+            // Runs one turn between two looks at our own descriptors, however much there is to do.
+            // Work that the descriptor does not announce, such as a deadline, is found every
+            // `GLANCE`.
             let slice = match self.meanwhile.turn() {
                 true => Duration::ZERO,
                 false => left.min(GLANCE),

@@ -1,4 +1,4 @@
-//! One incoming connection whose handshake is not finished.
+//! An incoming connection whose handshake is not finished.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,11 +18,11 @@ use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, ResumedSessi
 use crate::negotiate::End;
 use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
-use crate::verbs::VerbsPair;
+use crate::verbs::{PairRequest, VerbsPair};
 
-/// A handshake and the sockets that it runs on, each in the acceptor's epoll
-/// set under the same `key`: whichever is ready, [`Pending::advance`] looks at
-/// all of them, since there are two or three at most.
+/// A handshake and the sockets that it runs on, each in the acceptor's epoll set under the same
+/// `key`. Whichever is ready, [`Pending::advance`] looks at all of them, since there are two or
+/// three at most.
 pub(super) struct Pending {
     machine: AcceptorHandshake,
     address: SocketAddr,
@@ -32,7 +32,7 @@ pub(super) struct Pending {
     // TCP.
     stream: TcpStream,
     outbox: Vec<u8>,
-    /// Whether the set reports when `stream` takes more.
+    /// True if the set reports when `stream` takes more.
     watching_writes: bool,
 
     // Unix.
@@ -56,16 +56,16 @@ pub(super) struct Pending {
     farewell: Option<Farewell>,
 }
 
-/// The end of a connection whose peer may still be sending. To close it with bytes unread would
-/// have the kernel send a reset, which takes from the peer what was said last (RFC 1122,
-/// section 4.2.2.13).
+/// The end of a connection whose peer may still be sending. Closing it with bytes unread would have
+/// the kernel send a reset, which takes the last words from the peer ([RFC 1122, section
+/// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
 struct Farewell {
     until: Instant,
     /// Bytes that are still heard out.
     left: usize,
 }
 
-/// How far a handshake has come.
+/// The progress of a handshake.
 pub(super) enum Progress {
     Waiting,
     Agreed(Box<Agreement>),
@@ -130,12 +130,12 @@ impl Pending {
         }
     }
 
-    /// What is to be done off the turn, told once.
+    /// Takes the errands to be run off the turn.
     pub(super) fn take_errands(&mut self) -> Vec<Errand> {
         std::mem::take(&mut self.errands)
     }
 
-    /// One of the errands is done. [`Pending::advance`] is due.
+    /// Takes the result of an errand. [`Pending::advance`] is due afterwards.
     pub(super) fn handle_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Found(found) => self.machine.handle_device(found),
@@ -212,7 +212,7 @@ impl Pending {
         Established::new(agreement, self.into_sockets(), false)
     }
 
-    /// The same for a session that goes on.
+    /// Returns the connection of a session that goes on, its sockets out of the epoll set.
     pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> ResumedConnection {
         self.unwatch(watch);
         ResumedConnection::new(session, self.into_sockets(), false)
@@ -256,8 +256,7 @@ impl Pending {
         }
     }
 
-    /// Accepts at the Unix socket and shows to the machine what is presented
-    /// there.
+    /// Accepts at the Unix socket, and shows the machine what is presented there.
     fn hear_visitors(&mut self, watch: Watch<'_>) {
         let Some(listener) = &self.listener else {
             return;
@@ -321,11 +320,13 @@ impl Pending {
                 }
                 AcceptorEvent::CloseUnix => self.close_unix(watch),
                 AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
-                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare {
+                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare(PairRequest {
                     local: self.own_address,
-                    peer: self.address.ip(),
+                    peer: self.address,
+                    offered: self.machine.offered(),
                     end: End::Acceptor,
-                }),
+                    resumes: self.machine.resumes(),
+                })),
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
                     self.errands
@@ -405,14 +406,14 @@ impl Watch<'_> {
     }
 }
 
-/// One read: more than the dialer's half of any handshake of today.
+/// Length of one read, which is more than the dialer's half of any handshake of today.
 const READ_BYTES: usize = 4096;
 
 /// Then the next connection has its turn; the rest is still there afterwards.
 const READS_PER_TURN: usize = 4;
 
-/// How long a peer is heard out that was told why it is refused, and how many bytes of its: it
-/// closes as soon as it has read the reason.
+/// Time for which a refused peer is heard out, and the most bytes of it. The peer closes as soon as
+/// it has read the reason.
 const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES: usize = 64 << 10;
 

@@ -15,18 +15,18 @@ use crate::handshake::{ResumedSession, ResumerEvent, ResumerHandshake, ResumerPa
 use crate::local::Local;
 use crate::resumption::{ResumedConnection, Ticket};
 
-/// Connects to the node that listens at `address`, which has the other end of the session that
-/// `ticket` is for, and agrees with it that the session goes on over that connection. Blocks,
-/// for `timeout` at most; the handshake takes no longer than `handshake_timeout` of it.
+/// Connects to the node that listens at `address`, which has the other end of the session of
+/// `ticket`, and agrees with it that the session goes on over that connection. Blocks for up to
+/// `timeout`; the handshake takes no longer than `handshake_timeout` of it.
 ///
-/// It is one attempt. The caller, who has suspended the session, makes another after a pause
-/// that grows, each with the next higher epoch, until the error [`is_gone`](ResumeError::is_gone)
-/// or the time given to the session has passed.
+/// The call is one attempt. Its caller has suspended the session, and makes further attempts after
+/// growing pauses, each with the next higher epoch, until the error
+/// [`is_gone`](ResumeError::is_gone) or the time given to the session has passed.
 ///
-/// `meanwhile` is what it is for [`dial`](crate::dial).
+/// `meanwhile` works as for [`dial`](crate::dial).
 ///
 /// # Errors
-/// What was met instead of the session.
+/// The finding that was met instead of the session.
 pub fn resume(
     address: SocketAddr,
     local: &Local,
@@ -98,7 +98,7 @@ fn attempt(
     let now = Instant::now();
     let patience = patience.until(after(now, local.handshake_timeout));
     let deadline = patience.deadline;
-    let pair = OwnPair::new(&stream, address, local)
+    let pair = OwnPair::new(&stream, address, local, Some(ticket.session_id))
         .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
     let machine = ResumerHandshake::new(local, ticket.clone(), nonce, now, deadline);
     let line = Line::new(machine, stream, patience);
@@ -111,7 +111,7 @@ fn attempt(
     Ok(reunion.run()?.map_err(Missed::Session))
 }
 
-/// A handshake and what it runs on.
+/// A handshake and the sockets that it runs on.
 struct Reunion<'a> {
     line: Line<'a, ResumerPart>,
     address: SocketAddr,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// What one read brought.
+/// The result of one read.
 pub(super) enum Incoming<'a> {
     Bytes(&'a [u8]),
     Nothing,
@@ -15,7 +15,7 @@ pub(super) enum Incoming<'a> {
     Closed(Option<String>),
 }
 
-/// Sets what a session wants of its connection.
+/// Sets the options that a session wants of its connection.
 pub(super) fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
@@ -38,11 +38,11 @@ pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> Incoming
     }
 }
 
-/// Writes from the front of `bytes` and removes what was written, as far as it
-/// goes without waiting.
+/// Writes from the front of `bytes`, as far as it goes without waiting, and removes what was
+/// written.
 ///
-/// A broken connection is not reported here: what the peer sent before it broke
-/// says more about why, and the next read returns that, then the error.
+/// A broken connection is not reported here. The peer's last bytes say more about the cause, and
+/// the next read returns those, then the error.
 pub(super) fn write(mut stream: &TcpStream, bytes: &mut Vec<u8>) {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -64,9 +64,9 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// An idle connection whose peer's host is gone is noticed after
-/// `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s. A busy one
-/// is not covered by keepalive; see tcp(7).
+/// Idle time after which keepalive begins. An idle connection whose peer's host is gone is noticed
+/// after `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s. Keepalive does not cover
+/// a busy one; see [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;

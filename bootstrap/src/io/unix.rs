@@ -1,17 +1,20 @@
 //! The Unix sockets of a shared-memory session: how two processes prove that
 //! they are on one host, and later pass descriptors and wake each other.
 //!
-//! Rules: the name is in the abstract namespace, so nothing is left behind by a
-//! kill and a process in another network namespace cannot reach it; each end
-//! asks the kernel, not the other end, which user and process it talks to; the
-//! dialer connects twice, first for what wakes and then for what passes
-//! descriptors, and presents the token and what it is for as one datagram each;
-//! the acceptor answers [`WELCOME`] on the latter. Sockets are made by connecting
-//! and accepting and never passed, so that nobody else has a descriptor of an end.
+//! Rules:
 //!
-//! Whoever connects may attach descriptors to what it sends, and taking such a
-//! datagram closes them, which may sleep. So a datagram is peeked at, and taken
-//! if it has none; and sockets are closed by [`UnixClosing`].
+//! - The name is in the abstract namespace, so a kill leaves nothing behind, and a process in
+//!   another network namespace cannot reach it.
+//! - Each end asks the kernel, not the other end, which user and process it talks to.
+//! - The dialer connects twice: first the socket that wakes, then the one that passes descriptors.
+//!   On each it presents the token and the purpose as one datagram, and the acceptor answers
+//!   [`WELCOME`] on the latter.
+//! - Sockets are made by connecting and accepting and never passed, so that no other process has a
+//!   descriptor of an end.
+//!
+//! A peer may attach descriptors to what it sends. Taking such a datagram closes them, which may
+//! sleep. So a datagram is peeked at first, and taken only without descriptors; and sockets are
+//! closed by [`UnixClosing`].
 
 use std::fmt;
 use std::io;
@@ -26,7 +29,7 @@ use rustix::net::{
 use crate::identity::Secret;
 use crate::unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
 
-/// One end of a connected Unix socket of this user's.
+/// An end of a connected Unix socket whose peer runs as the same user.
 pub(super) struct UnixPeer {
     socket: UnixSocket,
     /// The process at the other end; `None` if this pid namespace cannot see it.
@@ -46,9 +49,9 @@ pub(super) enum Part {
     Control,
 }
 
-/// What a datagram, or the lack of one, says.
+/// The content of a datagram, or the lack of one.
 pub(super) enum Datagram {
-    /// Its length in the buffer.
+    /// A datagram of this length is in the buffer.
     Bytes(usize),
     Nothing,
     /// Or something came that is not for this socket.
@@ -87,7 +90,7 @@ pub(super) fn accept(listener: impl AsFd, closing: UnixClosing) -> Option<UnixPe
     }
 }
 
-/// Takes what a datagram says apart.
+/// Takes a datagram apart.
 pub(super) fn presented(datagram: &[u8]) -> Option<(Part, &[u8])> {
     let (part, token) = datagram.split_last()?;
     let part = [Part::Bells, Part::Control]
@@ -170,7 +173,7 @@ impl UnixPeer {
         let _ = send(&self.socket, &WELCOME, SEND);
     }
 
-    /// What the acceptor answers to the token: `None` while it has not.
+    /// Returns the acceptor's answer to the token; `None` while there is none.
     pub(super) fn answer(&self) -> Option<Result<(), String>> {
         let mut buffer = [0; 8];
         match self.receive(&mut buffer) {
@@ -214,7 +217,7 @@ impl UnixPeer {
         }
     }
 
-    /// Checks who is at the other end.
+    /// Checks the user and process at the other end.
     fn of_this_user(socket: UnixSocket) -> Result<UnixPeer, String> {
         let credentials = credentials(socket.as_fd())
             .map_err(|error| format!("the user behind the Unix socket is unknown ({error})"))?;
@@ -230,7 +233,7 @@ impl UnixPeer {
     }
 }
 
-/// As a text names it.
+/// Names the peer in a text.
 impl fmt::Display for UnixPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
@@ -294,7 +297,7 @@ const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 /// Why there is no shared memory while [`UnixClosing::is_held_up`].
 const HELD_UP: &str = "what processes of this user passed to this node cannot be closed";
 
-/// What the acceptor says to the right token.
+/// The acceptor's answer to the right token.
 const WELCOME: [u8; 1] = *b"+";
 
 /// Room for one dialer, twice, and for processes that only look.

@@ -3,8 +3,8 @@
 use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
 
-/// The end's view of what was said in clear. Where the two views differ, somebody changed a
-/// Hello on its way.
+/// The end's view of what was said in clear. If the two views differ, a Hello was changed on its
+/// way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The SHA-256 of both Hellos as they were on the wire, the dialer's first.

@@ -8,9 +8,10 @@ pub const CHECKSUM_BYTES: usize = 4;
 /// An empty prefix, for messages that are not the first of their end.
 pub const ALONE: [&[u8]; 2] = [&[], &[]];
 
-/// Computes the CRC32C (RFC 3720, section 12.1) of `before` and `message`, whose length prefix
-/// is included. `before` is both Hellos, the dialer's first, for the first message of an end
-/// behind its Hello. For the others it is [`ALONE`].
+/// Computes the CRC32C ([RFC 3720, section
+/// 12.1](https://www.rfc-editor.org/rfc/rfc3720#section-12.1)) of `before` and `message`, whose
+/// length prefix is included. `before` is both Hellos, the dialer's first, for the first message of
+/// an end behind its Hello. For the others it is [`ALONE`].
 #[must_use]
 pub fn checksum(before: [&[u8]; 2], message: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);

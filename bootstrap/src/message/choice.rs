@@ -8,7 +8,7 @@ use crate::fabric::FabricKind;
 /// of the first could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What shall carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
     /// Why, for the acceptor's log.
     pub reason: Text,
@@ -34,7 +34,7 @@ impl Choice {
 pub struct Unavailable {
     /// The fabric that was chosen.
     pub fabric: FabricKind,
-    /// What went wrong with it.
+    /// The reason why the fabric cannot be had.
     pub reason: Text,
 }
 

@@ -15,13 +15,13 @@ use crate::identity::Secret;
 pub enum Endpoint {
     /// A Unix socket to connect to.
     Shm(ShmEndpoint),
-    /// Nothing to say: the connection that this message came on.
+    /// The connection that this message came on, which needs no further words.
     Tcp,
     /// A queue pair to connect to.
     Verbs(VerbsEndpoint),
 }
 
-/// Where an acceptor waits for one dialer.
+/// The abstract socket where an acceptor waits for one dialer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmEndpoint {
     /// Name of a `SOCK_SEQPACKET` socket in the abstract namespace, without
@@ -53,8 +53,7 @@ pub struct VerbsEndpoint {
     pub max_send_sge: u16,
     /// Most scatter-gather entries of one receive.
     pub max_receive_sge: u16,
-    /// What one of this end's receive buffers holds; a longer message is an
-    /// error of the connection.
+    /// Length of this end's receive buffers; a longer message is an error of the connection.
     pub receive_buffer_bytes: u32,
     /// Messages that the peer may have under way to this end at first.
     pub credit: u32,
@@ -104,7 +103,8 @@ impl Endpoint {
 }
 
 impl ShmEndpoint {
-    /// Longest abstract name: `sun_path` of unix(7) less its leading zero byte.
+    /// Longest abstract name: `sun_path` of
+    /// [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html) less its leading zero byte.
     pub const MAX_NAME_BYTES: usize = 107;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<ShmEndpoint, MessageError> {
@@ -133,7 +133,7 @@ impl VerbsEndpoint {
     pub const MAX_INLINE_BYTES: u32 = 64 << 10;
     /// How large a receive buffer may be. Less holds no control message.
     pub const RECEIVE_BUFFER_BYTES: RangeInclusive<u32> = 256..=1 << 20;
-    /// How much credit there may be at first: none where it is lent as sessions need it.
+    /// Range of the first credit: none where credit is lent as sessions need it.
     pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
@@ -156,11 +156,11 @@ impl VerbsEndpoint {
         Ok(endpoint)
     }
 
-    /// What no queue pair can be, or this end would have to believe in for its own sums.
+    /// Refuses values that no queue pair can have, or that this end would rely on in its own sums.
     fn check(&self) -> Result<(), MessageError> {
         let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
         let fields = [
-            // 0 and 1 are the fabric's management.
+            // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
             ("queue pair number", self.queue_pair, self.queue_pair > 1),
             ("mtu", self.mtu_bytes.into(), is_mtu),
             (

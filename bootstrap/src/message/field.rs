@@ -1,9 +1,8 @@
 //! Fields of a message: fixed-width integers, little-endian, and short byte
 //! strings behind their length.
 //!
-//! Reading takes from the front and names the field in its error. What is left
-//! over at the end is ignored by design: it is how a later minor version adds
-//! a field.
+//! Reading takes from the front and names the field in its error. Bytes that are left over at the
+//! end are ignored by design: that is how a later minor version adds a field.
 
 use super::{MessageError, Text};
 

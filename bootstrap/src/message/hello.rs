@@ -11,7 +11,7 @@ use ibex_tls::{Credentials, Method};
 use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
 
-/// What a node says before anything is agreed.
+/// The first message of a node, before anything is agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The protocol versions it speaks.
@@ -51,7 +51,7 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// What this crate speaks.
+    /// The versions that this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 2, minor: 0 },
         newest: Version { major: 2, minor: 0 },

@@ -9,13 +9,16 @@
 //! checksum u32 LE  of all that is above it; Hello has none
 //! ```
 //!
-//! The checksum of the first message of an end behind its Hello covers both Hellos as well, as
-//! they were sent, so that each end finds out whether the other heard what it said. It stands
-//! where earlier versions ignore it, which can read a *Refusal* all the same.
+//! The checksum of the first message of an end behind its Hello also covers both Hellos, as they
+//! were sent. So each end finds out whether the other heard it correctly. The checksum stands where
+//! earlier versions ignore it, so that they can read a *Refusal* all the same.
 //!
-//! Rules: every length is bounded before it is believed, and nothing else of a message before
-//! its checksum is right; bytes behind the last known field are ignored, which is how a minor
-//! version adds fields; parsing allocates no more than the message is long.
+//! Rules:
+//!
+//! - Every length is bounded before it is believed, and nothing else of a message is believed
+//!   before its checksum is right.
+//! - Bytes behind the last known field are ignored, which is how a minor version adds fields.
+//! - Parsing allocates no more than the message is long.
 #![forbid(unsafe_code)]
 
 mod binding;
@@ -47,24 +50,24 @@ use field::{FieldReader, FieldWriter};
 
 /// The first bytes of each direction.
 ///
-/// The first is no letter, so no text protocol begins with it. The line feed is
-/// for the other way round: a server that reads lines has read one and answers
-/// at once, where it would otherwise wait for the rest.
+/// The first byte is no letter, so no text protocol begins with it. The line feed serves the other
+/// direction: a server that reads lines has read one and answers at once, where it would otherwise
+/// wait for the rest.
 pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
 
 /// Longest message, its kind and its checksum included and its length prefix not.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// One message.
+/// A message of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What a node says before anything is agreed.
+    /// The first message of a node, before anything is agreed.
     Hello(Hello),
-    /// What a node brings.
+    /// A node's identity, fabrics and limits.
     Offer(Offer),
     /// The dialer's pick.
     Choice(Choice),
-    /// Where to go for it.
+    /// The place to go to for the chosen fabric.
     Endpoint(Endpoint),
     /// Nowhere to go for it.
     Unavailable(Unavailable),
@@ -74,7 +77,7 @@ pub enum Message {
     Refusal(Refusal),
     /// A session goes on here.
     Resume(Resume),
-    /// It does.
+    /// The session goes on.
     Resumed(Resumed),
     /// The first of each end behind TLS.
     Binding(Binding),
@@ -119,6 +122,12 @@ pub enum MessageError {
         /// The announced length.
         length: usize,
     },
+    /// Bytes that nobody waited for.
+    #[error("{length} bytes came while this node had something of its own to do first")]
+    Unasked {
+        /// How many came.
+        length: usize,
+    },
     /// A kind that is not in this version of the protocol.
     #[error("message kind {0} is unknown")]
     UnknownKind(u8),
@@ -127,9 +136,9 @@ pub enum MessageError {
     Truncated {
         /// The field that was being read.
         field: &'static str,
-        /// Its length.
+        /// The field's length.
         needed: usize,
-        /// What was there.
+        /// The bytes that were left.
         left: usize,
     },
     /// A variable part is longer than its bound.
@@ -142,12 +151,12 @@ pub enum MessageError {
         /// The bound.
         max: usize,
     },
-    /// A number outside of what the field may hold.
+    /// A number outside of the field's range.
     #[error("{field} cannot be {value}")]
     UnknownValue {
         /// The field.
         field: &'static str,
-        /// What was there.
+        /// The value that was there.
         value: u32,
     },
     /// Something was said twice that may be said once.

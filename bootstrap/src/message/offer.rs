@@ -1,4 +1,4 @@
-//! *Offer*: who a node is, what it can take, which fabrics it has.
+//! *Offer*: a node's identity, its limits and its fabrics.
 
 use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
@@ -7,7 +7,7 @@ use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
 use crate::local::Limits;
 
-/// What a node brings to the choice of a fabric.
+/// A node's part in the choice of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Which node; two nodes that dial each other at once settle by it which
@@ -15,13 +15,13 @@ pub struct Offer {
     pub identity: NodeIdentity,
     /// Which run of it.
     pub incarnation: Incarnation,
-    /// Where it runs, as far as it can tell.
+    /// The host that the node runs on, as far as it can tell.
     pub host: HostHint,
-    /// How much it takes.
+    /// The node's limits.
     pub limits: Limits,
     /// The node's wish for payload checksums.
     pub integrity: Integrity,
-    /// Its fabrics, each kind at most once.
+    /// The node's fabrics, each kind at most once.
     pub fabrics: Vec<FabricOffer>,
     /// Set if its sessions go over no fabric that another host can read.
     pub requires_encryption: bool,
@@ -44,7 +44,7 @@ impl Offer {
         (self.identity, self.incarnation) == (other.identity, other.incarnation)
     }
 
-    /// Adds what was found out about this node's own device.
+    /// Adds the findings about this node's own device.
     pub(crate) fn set_device(&mut self, found: Result<VerbsDevice, String>) {
         let verbs = |fabric: &&mut FabricOffer| fabric.kind == FabricKind::Verbs;
         if let Some(fabric) = self.fabrics.iter_mut().find(verbs) {

@@ -12,7 +12,7 @@ pub struct Ready {
     pub session: Option<SessionSecrets>,
 }
 
-/// What names a session, and what proves the right to it.
+/// A session's name, and the secret that proves the right to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSecrets {
     /// The session's name.

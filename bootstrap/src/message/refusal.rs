@@ -12,14 +12,14 @@ use crate::places::SessionLimit;
 pub struct Refusal {
     /// In words.
     pub reason: Text,
-    /// As a value too, where whoever hears it may have to act on it.
+    /// The reason as a value, for a peer that may have to act on it.
     pub cause: Option<RefusalCause>,
 }
 
 /// A reason that is more than words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// That end has as many sessions as it may have.
+    /// That end has as many sessions as its limit allows.
     Limit(End, SessionLimit),
     /// The session does not go on.
     Resume(ResumeRefusal),
@@ -35,11 +35,11 @@ pub enum RefusalCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResumeRefusal {
-    /// It never had it, or it has ended there.
+    /// The peer never had the session, or it has ended there.
     NoSuchSession,
-    /// Whoever asks does not have its secret.
+    /// The dialer does not have the session's secret.
     WrongProof,
-    /// It has begun that epoch or a later one.
+    /// The peer has begun that epoch or a later one.
     OldEpoch,
     /// The end that asks, or the one that answers, is authenticated as another than it was when
     /// the session began.
@@ -47,7 +47,7 @@ pub enum ResumeRefusal {
 }
 
 impl Refusal {
-    /// Nothing but words.
+    /// Makes a refusal of words alone.
     #[must_use]
     pub fn in_words(words: &str) -> Refusal {
         Refusal {

@@ -5,23 +5,23 @@ use super::choice::parse_fabric_kind;
 use super::field::{FieldReader, FieldWriter};
 use crate::fabric::FabricKind;
 
-/// What a dialer says in place of its *Offer*.
+/// A dialer's message in place of its *Offer*, to go on with a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// The session's name.
     pub session_id: [u8; 16],
     /// The epoch that begins; higher than any before it.
     pub epoch: u64,
-    /// What shall carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
-    /// That the dialer has the session's secret.
+    /// The proof that the dialer has the session's secret.
     pub proof: [u8; 32],
 }
 
 /// The acceptor's answer: the epoch has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// That the acceptor has the session's secret.
+    /// The proof that the acceptor has the session's secret.
     pub proof: [u8; 32],
 }
 

@@ -10,7 +10,7 @@ use crate::local::Limits;
 use crate::negotiate::End;
 use crate::places::SessionLimit;
 
-/// One of each kind, every optional part present.
+/// Returns a message of each kind, with every optional part present.
 fn one_of_each() -> Vec<Message> {
     let verbs = VerbsEndpoint {
         queue_pair: 0xff_ffff,
@@ -149,7 +149,7 @@ fn each_message_comes_back_as_it_was() {
     }
 }
 
-/// Those that the recorded handshakes do not contain.
+/// Checks the layout of messages that the recorded handshakes do not contain.
 #[test]
 fn the_rarer_messages_are_laid_out_as_they_were() {
     let hex = |message: &Message| -> String {

@@ -4,8 +4,8 @@ use std::fmt;
 
 /// A sentence that crosses the wire: short, and safe to print.
 ///
-/// Whoever made it, it holds at most [`Text::MAX_BYTES`] bytes and no control
-/// character, so a peer can neither flood a log nor forge a line of it.
+/// It holds at most [`Text::MAX_BYTES`] bytes and no control character, even if a peer made it, so
+/// a peer can neither flood a log nor forge a line of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(String);
 

@@ -1,4 +1,4 @@
-//! What a node knows of the sessions that its peers may come back for.
+//! A node's sessions that its peers may resume.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,8 +10,8 @@ use crate::identity::Secret;
 
 /// The sessions that others may go on with.
 pub trait ResumableSessions: fmt::Debug + Send + Sync {
-    /// What is known of a session that is up or suspended; `None` for one that has ended.
-    /// Where both ends of a session are this node's, it is that which accepted.
+    /// Returns a session that is up or suspended; `None` if it has ended. Where both ends of a
+    /// session are this node's, it is the accepting one.
     ///
     /// Asked in a turn of the [`Acceptor`](crate::Acceptor), so it must not wait for long.
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable>;
@@ -20,20 +20,20 @@ pub trait ResumableSessions: fmt::Debug + Send + Sync {
 /// A session that others may go on with.
 #[derive(Clone, Debug)]
 pub struct Resumable {
-    /// Its secret.
+    /// The session's secret.
     pub secret: Secret,
-    /// Whom its peer proved to be when it began. Nobody else goes on with it.
+    /// The identity that its peer proved when the session began. No other peer resumes it.
     pub authenticated_as: Option<AuthenticatedAs>,
     /// The newest epoch that it has begun; 0 until it is resumed for the first time.
     pub epoch: u64,
-    /// What it may go on over now.
+    /// The fabrics that it may go on over now.
     pub fabrics: Vec<FabricKind>,
     /// Why over nothing else, in words.
     pub reason: String,
 }
 
 impl Resumable {
-    /// What keeps it from going on over `fabric`, if anything does.
+    /// Returns the obstacle to going on over `fabric`, if there is one.
     pub(crate) fn obstacle(&self, fabric: FabricKind) -> Option<String> {
         let is_among = self.fabrics.contains(&fabric);
         (!is_among).then(|| format!("over {fabric}: {}", self.reason))

@@ -13,30 +13,29 @@ use crate::verbs::VerbsPair;
 
 /// The next connection of a session: both ends have shown that they have its secret.
 ///
-/// The acceptor's may be one of several, or of a session that has ended meanwhile: compare
-/// `epoch` with the session's once more before it becomes the session's, and drop it unless it
+/// The acceptor's connection may be one of several, or belong to a session that has ended
+/// meanwhile. Compare `epoch` with the session's once more before using it, and drop it unless it
 /// is higher.
 pub struct ResumedConnection {
     /// The session's control connection from here on: non-blocking, `TCP_NODELAY` and keepalive
     /// set, everything of the handshake read and written.
     pub stream: TcpStream,
-    /// What the peer sent behind the handshake and was read along with it, to be taken before
-    /// any from `stream`.
+    /// Bytes that were read behind the handshake, to be taken before any from `stream`.
     pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
-    /// sealed.
+    /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
+    /// is then sealed.
     pub tls: Option<Box<Tls>>,
     /// Which session.
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,
-    /// What is to carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
     /// For verbs: a queue pair that is connected to the peer's, which can receive.
     pub verbs: Option<Box<dyn VerbsPair>>,
-    /// Where the peer connected from, or was found.
+    /// The address that the peer connected from, or was found at.
     pub address: SocketAddr,
-    /// Whether this end connected.
+    /// True at the end that connected.
     pub is_dialer: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a dialer brings along to go on with a session.
+//! Tickets, by which a dialer goes on with a session.
 #![forbid(unsafe_code)]
 
 use ibex_tls::AuthenticatedAs;
@@ -6,7 +6,7 @@ use ibex_tls::AuthenticatedAs;
 use crate::fabric::FabricKind;
 use crate::identity::{Incarnation, NodeIdentity, Secret};
 
-/// What a dialer needs to go on with a session.
+/// The knowledge that a dialer needs to go on with a session.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     // Which session.
@@ -23,10 +23,10 @@ pub struct Ticket {
     /// Whom it proved to be when the session began; it has to prove the same again.
     pub authenticated_as: Option<AuthenticatedAs>,
 
-    // What is asked for.
+    // The request.
     /// The epoch to begin: 1 or more, and one more at each attempt, as the acceptor may have
     /// begun an epoch of which the dialer never heard.
     pub epoch: u64,
-    /// What is to carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
 }

@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use ibex_bootstrap::message::{GidType, VerbsEndpoint};
-use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
+use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsPair, VerbsSite};
 
 /// A device of hardware, as its handshakes say.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct FakeSite {
     pub(crate) asked: Mutex<Vec<(IpAddr, ThreadId)>>,
 }
 
-/// One of its queue pairs.
+/// A queue pair of the fake site.
 #[derive(Debug)]
 pub(crate) struct FakePair {
     /// To whom it is connected.
@@ -41,7 +41,7 @@ impl VerbsSite for FakeSite {
         })
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         thread::sleep(self.delay);
         self.pairs.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(FakePair {

@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this file")]
 
 pub(crate) mod fake_site;
+pub(crate) mod secured;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -87,7 +89,7 @@ impl Drop for Listening {
     }
 }
 
-/// Whether the acceptor has work, waiting for it for at most `timeout`.
+/// Waits for up to `timeout`, and returns whether the acceptor has work.
 pub(crate) fn wait_readable(acceptor: &Acceptor, timeout: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: timeout.as_secs() as i64,
@@ -112,3 +114,18 @@ pub(crate) fn dial_node_1(address: &str) -> Result<Established, DialError> {
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// Returns whether the acceptor has work.
+pub(crate) fn is_readable(acceptor: &Acceptor) -> bool {
+    has_bytes(acceptor.as_fd())
+}
+
+/// Returns whether a descriptor is readable now.
+pub(crate) fn has_bytes(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -5,5 +5,6 @@
 
 pub(crate) mod channels;
 pub(crate) mod costs;
+pub(crate) mod pairs;
 pub(crate) mod protection;
 pub(crate) mod session;

@@ -7,6 +7,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    slice,
     time::Duration,
 };
 
@@ -19,6 +20,7 @@ use ibex_harness::{
     limit::Limit,
     link,
     pair::{self, Pair, Task},
+    run_keys::RunKeys,
     verbs_port::VerbsPort,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -27,7 +29,7 @@ use serde_json::Value;
 use super::{
     channels::{Care, CodecName, EntryChannels, MarkedChannels, RawChannels, Side},
     costs::Costs,
-    protection::Protection,
+    pairs, protection,
 };
 
 /// How a node is made; the same on both sides of a local pair.
@@ -43,7 +45,11 @@ pub(crate) struct Setup {
     /// sleep after a while.
     pub(crate) sleeps: bool,
     /// How nodes authenticate each other, if they do.
-    pub(crate) protection: Option<Protection>,
+    pub(crate) protection: Option<RunKeys>,
+    /// Sessions between the two nodes, each with a thread at either end.
+    pub(crate) sessions: usize,
+    /// I/O threads of each node.
+    pub(crate) io_threads: usize,
 }
 
 /// Who runs the engine.
@@ -149,6 +155,16 @@ pub(crate) fn with_peer<R>(
     setup: Setup,
     work: impl FnOnce(&Peer) -> Result<R, Error>,
 ) -> Result<R, Error> {
+    with_sessions(cores, setup, |peers| work(&peers[0]))
+}
+
+/// Does `work` with all sessions of a peer process on this host, which answers one [`Order`] over
+/// each.
+pub(crate) fn with_sessions<R>(
+    cores: Cores,
+    setup: Setup,
+    work: impl FnOnce(&[Peer]) -> Result<R, Error>,
+) -> Result<R, Error> {
     let theirs = Setup {
         sleeps: false,
         ..setup
@@ -157,26 +173,28 @@ pub(crate) fn with_peer<R>(
     let mut pair = Pair::start(cores, Task::Subject(task))?;
     let address: SocketAddr = pair.receive("the address of its node")?;
     let node = setup.builder()?.build().map_err(Error::subject)?;
-    let peer = node.connect(address).map_err(Error::subject)?;
-    let result = work(&peer)?;
+    let peers = (0..setup.sessions.max(1)).map(|_| node.connect(address));
+    let peers = peers.collect::<Result<Vec<_>, _>>();
+    let result = work(&peers.map_err(Error::subject)?)?;
     pair.finish()?;
     Ok(result)
 }
 
 /// Measures between this thread, on `core`, and the node of `peer`.
 pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures, Error> {
-    measure_with_costs(peer, core, order).map(|(figures, _)| figures)
+    measure_on(peer, &[core], order).map(|(figures, _)| figures)
 }
 
-/// The same, with what both ends together asked of the device meanwhile.
-pub(crate) fn measure_with_costs(
+/// Measures with this thread on any of `cores`. Returns also what both ends together asked of the
+/// device meanwhile.
+pub(crate) fn measure_on(
     peer: &Peer,
-    core: usize,
+    cores: &[usize],
     order: Order,
 ) -> Result<(Figures, Costs), Error> {
     tell(peer, "order", &order)?;
-    // Only now: threads that the node started are not to share this core.
-    cores::keep_to(&[core])?;
+    // Only now: threads that the node started are not to share these cores.
+    cores::keep_to(cores)?;
     let honest = Job {
         flip: false,
         ..order.job
@@ -207,24 +225,33 @@ pub(crate) fn measure_with_costs(
     Ok((figures, ours.and(theirs.costs)))
 }
 
-/// The task of a peer process: one session, one order.
+/// The task of a peer process: one order of each session.
 pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     let setup: Setup = serde_json::from_value(task).map_err(Error::subject)?;
     let address = SocketAddr::new(setup.local_address()?, 0);
-    // A stranger who connects, where that is no loopback address, finds one session and
-    // one measurement, and is refused both.
+    // A stranger who connects, where that is no loopback address, finds one measurement, and is
+    // refused it.
     let builder = setup.builder()?.listen(address).insecure_network();
     let node = builder.build().map_err(Error::subject)?;
     pair::tell(&node.local_addr())?;
-    let peer = node.accept().map_err(Error::subject)?;
-    answer(&peer, cores[1])
+    let peers = (0..setup.sessions.max(1)).map(|_| node.accept());
+    let peers = peers.collect::<Result<Vec<_>, _>>();
+    match &peers.map_err(Error::subject)?[..] {
+        [peer] => answer(peer, cores[1]),
+        peers => pairs::answer(peers, cores),
+    }
 }
 
 /// Does what the peer orders, on `core`; what was checked here.
 pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
+    answer_on(peer, slice::from_ref(&core))
+}
+
+/// Does what the peer orders, on any of `cores`; what was checked here.
+pub(super) fn answer_on(peer: &Peer, cores: &[usize]) -> Result<Tally, Error> {
     let Order { job, codec, care } = listen(peer, "order")?;
     job.check()?;
-    cores::keep_to(&[core])?;
+    cores::keep_to(cores)?;
     let side = Side::Answering;
     let before = Costs::of(peer);
     let tally = match codec {
@@ -242,6 +269,19 @@ pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
 }
 
 impl Setup {
+    /// Nodes with one session and one engine.
+    pub(crate) fn new(driver: DriverName, fabric: Option<FabricName>) -> Self {
+        Self {
+            driver,
+            fabric,
+            trusts: true,
+            sleeps: false,
+            protection: None,
+            sessions: 1,
+            io_threads: 1,
+        }
+    }
+
     /// Where two processes of this host meet. An RDMA device is chosen by the network that
     /// a session starts on, so for verbs that is the one of the limit's device.
     fn local_address(self) -> Result<IpAddr, Error> {
@@ -259,19 +299,20 @@ impl Setup {
             DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
             DriverName::Threads => Node::builder().driver(Driver::Threads),
         };
+        let builder = builder.io_threads(self.io_threads);
         // A machine that emulates another one, and does other things, takes its time.
         let builder = builder
             .connect_timeout(PATIENCE)
             .handshake_timeout(PATIENCE);
-        // There is one peer, and the limit has a receive queue to itself, too.
+        // The limit has a receive queue to itself, too.
         #[cfg(feature = "verbs")]
         let builder = {
-            let tuning = ibex::rdma::Tuning::new().shared_receives(false);
+            let tuning = ibex::rdma::Tuning::new().shared_receives(self.sessions > 1);
             let settings = ibex::rdma::RdmaSettings::new().tuning(tuning);
             builder.rdma(settings.trust_peers(self.trusts))
         };
         let builder = match self.protection {
-            Some(protection) => builder.security(protection.security()?),
+            Some(keys) => builder.security(protection::security(keys)?),
             None => builder,
         };
         Ok(match self.fabric {

@@ -17,11 +17,11 @@ use ibex_bootstrap::handshake::{
     ResumerHandshake,
 };
 use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
-use ibex_bootstrap::negotiate::End;
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, Resumable, ResumableSessions, Secret, Ticket,
-    VerbsDevice, VerbsPair, VerbsSite, parse_message,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions, Secret,
+    Ticket, VerbsDevice, VerbsPair, VerbsSite, parse_message,
 };
+use ibex_tls::Credentials;
 
 use crate::Seed;
 
@@ -197,13 +197,13 @@ fn seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
 
 /// All that was said in one handshake.
 #[derive(Debug, Default)]
-struct Recording {
-    from_dialer: Vec<u8>,
+pub(crate) struct Recording {
+    pub(crate) from_dialer: Vec<u8>,
     from_acceptor: Vec<u8>,
 }
 
 impl Recording {
-    fn over_shm() -> Self {
+    pub(crate) fn over_shm() -> Self {
         Self::new(host(9), true, false)
     }
 
@@ -213,7 +213,7 @@ impl Recording {
     }
 
     /// Between two hosts.
-    fn over_tcp() -> Self {
+    pub(crate) fn over_tcp() -> Self {
         Self::new(host(8), false, false)
     }
 
@@ -346,7 +346,7 @@ impl VerbsSite for Devices {
         Ok(device())
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         Ok(Box::new(Devices))
     }
 }
@@ -372,14 +372,34 @@ fn dialer(host: HostHint, has_devices: bool) -> DialerHandshake {
 
 fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
     let (now, deadline) = clock();
-    let entropy = AcceptorEntropy {
+    AcceptorHandshake::new(&node(2, has_devices), host, entropy(), now, deadline)
+}
+
+fn entropy() -> AcceptorEntropy {
+    AcceptorEntropy {
         nonce: [0xa0; 16],
         unix_name: [0xa1; 16],
         token: TOKEN,
         session_id: SESSION,
         resume_secret: SECRET,
-    };
-    AcceptorHandshake::new(&node(2, has_devices), host, entropy, now, deadline)
+    }
+}
+
+/// An acceptor that authenticates its peers.
+pub(crate) fn secured_acceptor(credentials: Arc<Credentials>) -> AcceptorHandshake {
+    let (now, deadline) = clock();
+    let mut node = node(2, false);
+    node.credentials = Some(credentials);
+    AcceptorHandshake::new(&node, host(9), entropy(), now, deadline)
+}
+
+/// The Hello of a dialer that authenticates its peers.
+pub(crate) fn secured_hello(credentials: Arc<Credentials>) -> Vec<u8> {
+    let (now, deadline) = clock();
+    let mut node = node(1, false);
+    node.credentials = Some(credentials);
+    let mut dialer = DialerHandshake::new(&node, host(9), [0xd0; 16], now, deadline);
+    dialer.poll_transmit().expect("it speaks first")
 }
 
 fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
@@ -454,7 +474,7 @@ fn mended_for_dialer(world: u8, half: &[u8], hello: Option<Vec<u8>>) -> Vec<u8> 
 
 /// A half whose messages have the checksums that belong to them, so that an input gets beyond
 /// these. Both Hellos follow from that of the half.
-fn mended(half: &[u8], hellos: impl Fn(&[u8]) -> [Vec<u8>; 2]) -> Vec<u8> {
+pub(crate) fn mended(half: &[u8], hellos: impl Fn(&[u8]) -> [Vec<u8>; 2]) -> Vec<u8> {
     let mut mended = half.to_vec();
     let (mut start, mut before) = (MAGIC.len(), None);
     while let Some(prefix) = mended.get(start..).and_then(<[u8]>::first_chunk) {
@@ -511,7 +531,7 @@ fn host(boot: u8) -> HostHint {
 }
 
 /// What the acceptor asks to be presented at its Unix socket.
-const TOKEN: Secret = Secret::new([0xa2; 32]);
+pub(crate) const TOKEN: Secret = Secret::new([0xa2; 32]);
 
 const SESSION: [u8; 16] = [0xa3; 16];
 const SECRET: Secret = Secret::new([0xa4; 32]);

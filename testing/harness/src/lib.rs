@@ -16,6 +16,8 @@ pub mod clock;
 pub mod cores;
 pub mod draw;
 mod error;
+#[cfg(feature = "tls")]
+pub mod fixed_random;
 mod foreign;
 pub mod histogram;
 pub mod interleave;
@@ -38,6 +40,8 @@ mod raw_verbs;
 pub mod regime;
 pub mod resources;
 pub mod row;
+#[cfg(feature = "tls")]
+pub mod run_keys;
 #[cfg(feature = "verbs")]
 mod verbs_context;
 pub mod verbs_port;

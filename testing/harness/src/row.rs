@@ -85,12 +85,82 @@ pub struct Row {
     pub bytes_touched: bool,
     /// `ok`, or how many messages were damaged and the first of them.
     pub data_check: String,
+    /// Only where several ping-pongs ran at once: rates are of all together then, times and
+    /// iterations those of the pair with the median rate.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pairs: Option<Pairs>,
     /// The measurement in multiples of its limit; from the unrounded figures.
     #[serde(skip)]
     pub ratio: Option<f64>,
 }
 
+/// Several ping-pongs or streams at once, and how evenly they were served.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pairs {
+    /// The number of pairs.
+    pub count: usize,
+    /// I/O threads of each node.
+    pub io_threads: usize,
+    /// Messages per second and direction of the slowest pair.
+    pub slowest_msgs_per_s: f64,
+    /// Messages per second and direction of the fastest pair.
+    pub fastest_msgs_per_s: f64,
+    /// The fastest in multiples of the slowest; 1 is perfectly fair.
+    pub fairness: f64,
+}
+
+impl fmt::Display for Pairs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            count,
+            io_threads,
+            fairness,
+            ..
+        } = self;
+        write!(
+            f,
+            "{count} pairs over {io_threads} I/O threads, the fastest {fairness:.2} x the slowest"
+        )
+    }
+}
+
 impl Row {
+    /// The row for several pairs of nodes with `io_threads`, which ran at once.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn of_pairs(
+        subject: Subject,
+        cores: &[usize],
+        figures: &[Figures],
+        io_threads: usize,
+    ) -> Row {
+        let mut by_rate: Vec<_> = figures.iter().collect();
+        by_rate.sort_by(|a, b| a.messages_per_second().total_cmp(&b.messages_per_second()));
+        let rates = by_rate.iter().map(|one| one.messages_per_second());
+        let rates: Vec<f64> = rates.collect();
+        let (slowest, fastest) = (rates[0], rates[rates.len() - 1]);
+        let mut median = by_rate[by_rate.len() / 2].clone();
+        let damaged = figures.iter().find(|one| one.tally.faults > 0);
+        if let Some(damaged) = damaged {
+            median.tally = damaged.tally.clone();
+        }
+        Row {
+            msgs_per_s: rates.iter().sum(),
+            bytes_per_s: figures.iter().map(Figures::bytes_per_second).sum(),
+            bytes_touched: figures.iter().all(Figures::bytes_touched),
+            pairs: Some(Pairs {
+                count: figures.len(),
+                io_threads,
+                slowest_msgs_per_s: slowest,
+                fastest_msgs_per_s: fastest,
+                fairness: fastest / slowest,
+            }),
+            ..Row::new(subject, cores, &median, None)
+        }
+    }
+
     /// The row for a measurement; `limit` is missing where there is none.
     #[must_use]
     pub fn new(
@@ -122,6 +192,7 @@ impl Row {
             cores: cores.to_vec(),
             bytes_touched: figures.bytes_touched(),
             data_check,
+            pairs: None,
             ratio: limit.map(|(limit, _)| figures.ratio_to(limit)),
         }
     }
@@ -180,7 +251,11 @@ impl fmt::Display for Row {
             f,
             " {limit:>11} {ratio:>7} {regime:>6}  {}",
             self.data_check
-        )
+        )?;
+        match &self.pairs {
+            Some(pairs) => write!(f, "  {pairs}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -279,6 +354,39 @@ mod tests {
             r#"{"fabric":"shm","driver":"caller","codec":"raw","mode":"latency","size":64,"iters":1000000,"one_way_ns":{"p5":58,"p50":61,"p90":70,"p99":100,"p999":200,"max":5000000},"msgs_per_s":8000000.0,"bytes_per_s":512000000.0,"raw_one_way_ns_p50":40,"raw_bytes_per_s":512000000.0,"regime":"near","cores":[0,1],"bytes_touched":true,"data_check":"ok"}"#
         );
         assert!(row(Mode::Stream).to_json().contains(r#""one_way_ns":null"#));
+    }
+
+    #[test]
+    fn pairs_add_up_and_say_how_evenly_they_were_served() {
+        let figures = |seconds| Figures {
+            job: Job {
+                mode: Mode::Latency,
+                size: 64,
+                iters: 1000,
+                flip: false,
+            },
+            one_way: None,
+            elapsed: Duration::from_secs(seconds),
+            tally: Tally {
+                bytes: 2 * 1100 * 64,
+                ..Tally::default()
+            },
+        };
+        let subject = || Subject {
+            fabric: "tcp".into(),
+            driver: "threads".into(),
+            codec: "raw".into(),
+        };
+        let mut all = [1, 4, 2].map(figures);
+        let row = Row::of_pairs(subject(), &[0, 1], &all, 2);
+        assert!(row.is_sound());
+        assert_eq!(row.msgs_per_s, 1750.0);
+        let json = row.to_json();
+        let says = r#""pairs":{"count":3,"io_threads":2,"slowest_msgs_per_s":250.0,"fastest_msgs_per_s":1000.0,"fairness":4.0}"#;
+        assert!(json.contains(says), "{json}");
+        assert!(row.to_string().ends_with("the fastest 4.00 x the slowest"));
+        all[1].tally.fault(&"torn");
+        assert!(!Row::of_pairs(subject(), &[0, 1], &all, 2).is_sound());
     }
 
     #[test]

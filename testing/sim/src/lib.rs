@@ -33,6 +33,7 @@ mod pair;
 mod party;
 mod random;
 mod receiver;
+mod security;
 mod sender;
 mod simulation;
 mod terms;

@@ -15,6 +15,7 @@ use ibex_bootstrap::{
     },
     message::VerbsEndpoint,
 };
+use ibex_tls::AuthenticatedAs;
 
 /// One end of a handshake.
 pub(super) trait Machine {
@@ -28,6 +29,7 @@ pub(super) trait Machine {
     fn poll_transmit(&mut self) -> Option<Vec<u8>>;
     fn poll_told(&mut self) -> Option<Told>;
     fn step(&self) -> Step;
+    fn is_sealed(&self) -> bool;
     fn into_leftover(self: Box<Self>) -> Vec<u8>;
 }
 
@@ -75,6 +77,8 @@ pub(super) struct Met {
     pub(super) fabric: FabricKind,
     /// Which run of which node began it with us.
     peer: Option<(NodeIdentity, Incarnation)>,
+    /// Whom it has proven to be, where nodes are authenticated.
+    authenticated_as: Option<AuthenticatedAs>,
 }
 
 /// What is an end's own.
@@ -120,6 +124,10 @@ impl<P: OwnPart> Machine for Handshake<P> {
 
     fn step(&self) -> Step {
         Handshake::step(self)
+    }
+
+    fn is_sealed(&self) -> bool {
+        Handshake::is_sealed(self)
     }
 
     fn into_leftover(self: Box<Self>) -> Vec<u8> {
@@ -207,6 +215,7 @@ impl Met {
             epoch: 0,
             fabric: agreement.fabric,
             peer: Some((agreement.peer.identity, agreement.peer.incarnation)),
+            authenticated_as: agreement.authenticated_as.clone(),
         }
     }
 
@@ -217,6 +226,7 @@ impl Met {
             epoch: session.epoch,
             fabric: session.fabric,
             peer: None,
+            authenticated_as: None,
         }
     }
 
@@ -232,7 +242,7 @@ impl Met {
     pub(super) fn ticket(&self) -> Option<Ticket> {
         let (peer, incarnation) = self.peer?;
         Some(Ticket {
-            authenticated_as: None,
+            authenticated_as: self.authenticated_as.clone(),
             session_id: self.session,
             secret: self.secret.clone()?,
             peer,

@@ -23,6 +23,7 @@ use super::{
     options::SimOptions,
     party,
     random::Random,
+    security::{self, Records},
     wire::Wire,
 };
 
@@ -30,6 +31,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Meeting {
     random: Random,
+    /// What TLS draws from, where the two authenticate each other.
+    tls_random: Option<Random>,
     /// By side; those that are over, or that nobody minds, are gone.
     ends: [Option<End>; 2],
     /// The queue pair that each end prepared last.
@@ -54,6 +57,8 @@ pub(super) struct Meeting {
 
 struct End {
     machine: Box<dyn Machine>,
+    /// What has come for it, where its handshake is inside TLS.
+    records: Records,
     outbox: Vec<u8>,
     /// When it is done.
     errand: Option<(u64, Errand)>,
@@ -84,10 +89,11 @@ pub(super) struct Turn<'a> {
 impl Meeting {
     pub(super) fn new(
         options: &SimOptions,
-        random: Random,
+        mut random: Random,
         machines: [Option<Box<dyn Machine>>; 2],
     ) -> Self {
         Self {
+            tls_random: options.secured.then(|| random.fork()),
             random,
             ends: machines.map(|machine| machine.map(End::new)),
             pairs: [None, None],
@@ -154,6 +160,9 @@ impl Meeting {
         let Some(mut end) = self.ends[side as usize].take() else {
             return Ok(None);
         };
+        if let Some(random) = &mut self.tls_random {
+            security::seed(random);
+        }
         end.machine.handle_timeout(clock);
         let mut bytes = Vec::new();
         inbound.read(now, &mut bytes);
@@ -161,9 +170,7 @@ impl Meeting {
             bytes.truncate(*behind);
             *behind -= bytes.len();
         }
-        if !bytes.is_empty() {
-            end.machine.handle_bytes(&bytes);
-        }
+        self.feed(now, &mut end, &bytes);
         if has_ended {
             end.machine.handle_closed();
         }
@@ -194,8 +201,23 @@ impl Meeting {
             Err(HandshakeError::Silent { .. } | HandshakeError::Slow { .. })
         );
         self.faults.count(Fault::Expired, is_late);
-        let leftover = end.machine.into_leftover();
+        let mut leftover = end.machine.into_leftover();
+        leftover.extend(end.records.into_rest());
         Ok(Some(Outcome { met, leftover }))
+    }
+
+    /// Lets a machine hear what has come, inside TLS up to the end of its handshake.
+    fn feed(&mut self, now: u64, end: &mut End, bytes: &[u8]) {
+        if self.tls_random.is_none() {
+            if !bytes.is_empty() {
+                end.machine.handle_bytes(bytes);
+            }
+            return;
+        }
+        end.records.push(bytes);
+        while end.over.is_none() && end.records.feed(&mut *end.machine) {
+            self.hear(now, end);
+        }
     }
 
     /// Answers what is due.
@@ -275,6 +297,7 @@ impl End {
     fn new(machine: Box<dyn Machine>) -> Self {
         Self {
             machine,
+            records: Records::default(),
             outbox: Vec::new(),
             errand: None,
             over: None,

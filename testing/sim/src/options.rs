@@ -48,6 +48,8 @@ pub struct SimOptions {
     pub redial_steps: u64,
     /// How long a handshake may take at each side, by its clock.
     pub handshake_steps: [u64; 2],
+    /// Both sides authenticate each other by TLS.
+    pub secured: bool,
     /// How many attempts are given up, and come late.
     pub late_per_mille: u64,
     /// How often somebody calls at the side that listens who knows no secret.
@@ -252,6 +254,8 @@ impl SimOptions {
             errand_fails_per_mille: random.pick(&[0, 100]),
             fails_back: random.chance(500),
             large_bytes: random.pick(&[0, 1 << 16, 1 << 20]),
+            // The last that is drawn, and of few: a handshake of TLS takes as long as many steps.
+            secured: random.chance(200),
         }
     }
 }

@@ -9,14 +9,20 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, Policy, Resumable, ResumableSessions, Secret,
-    Ticket, VerbsDevice, VerbsPair, VerbsSite,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
+    Secret, Ticket, VerbsDevice, VerbsPair, VerbsSite,
     handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
-    negotiate::End,
 };
 use ibex_protocol::framing::Carriage;
+use ibex_tls::AuthenticatedAs;
 
-use super::{Side, machine::Machine, machine::Met, options::SimOptions, random::Random};
+use super::{
+    Side,
+    machine::{Machine, Met},
+    options::SimOptions,
+    random::Random,
+    security::Cluster,
+};
 
 /// A side's node.
 #[derive(Debug)]
@@ -61,6 +67,7 @@ impl Party {
         let sessions = Arc::new(Known::default());
         let mut local = Local::new(identity, random.next());
         local.resumable = Some(sessions.clone());
+        local.credentials = options.secured.then(|| Cluster::Own.credentials());
         (local.shm, local.verbs) = (Policy::Forbid, Policy::Forbid);
         let first = first_choice(options);
         let mut fabrics = vec![first];
@@ -84,7 +91,8 @@ impl Party {
         }
     }
 
-    /// Somebody in its place who knows of its session, and not the secret.
+    /// Somebody in its place who knows of its session, and not the secret; where nodes are
+    /// authenticated, a member of its cluster or of another.
     pub(super) fn impostor(&self, random: &mut Random) -> Self {
         let mut known = self.sessions.lock().clone();
         if let Some((_, session)) = &mut known {
@@ -93,6 +101,9 @@ impl Party {
         let sessions = Arc::new(Known(Mutex::new(known)));
         let mut local = self.local.clone();
         local.resumable = Some(sessions.clone());
+        if local.credentials.is_some() && random.chance(500) {
+            local.credentials = Some(Cluster::Foreign.credentials());
+        }
         Self {
             local,
             sessions,
@@ -112,7 +123,11 @@ impl Party {
     /// A session has begun.
     pub(super) fn enter(&mut self, id: [u8; 16], secret: Secret) {
         let session = Resumable {
-            authenticated_as: None,
+            authenticated_as: self
+                .local
+                .credentials
+                .as_ref()
+                .map(|_| AuthenticatedAs::Member),
             secret,
             epoch: 0,
             fabrics: self.fabrics.clone(),
@@ -196,7 +211,7 @@ impl VerbsSite for Site {
         Err("the meeting has the devices".to_owned())
     }
 
-    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         Err("the meeting has the queue pairs".to_owned())
     }
 }

@@ -104,7 +104,8 @@ pub fn check(what: impl FnOnce() -> String) -> Result<(), UsedAfterFork> {
     }
 }
 
-/// Gives a fork of this process a hole in the place of the pages that a range touches.
+/// Gives a fork of this process a hole in the place of the pages that a range touches
+/// (`MADV_DONTFORK`, [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html)).
 ///
 /// # Safety
 /// The range is mapped, and a child touches none of its pages.
@@ -185,7 +186,8 @@ static PAGE: Page = Page {
 };
 
 impl Page {
-    /// Has the kernel zero the page in each child. Returns whether it does.
+    /// Has the kernel zero the page in each child (`MADV_WIPEONFORK`,
+    /// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html)). Returns whether it does.
     fn is_wiped_on_fork(&'static self) -> bool {
         if page_size() > align_of::<Self>() {
             return false;

@@ -30,9 +30,11 @@ pub enum Timer {
     Verdict,
     /// Wakers that handles left for a time are called then.
     Alarm,
+    /// A session's wires are as old as its node allows then.
+    Age,
 }
 
-const TIMERS: [Timer; 11] = [
+const TIMERS: [Timer; 12] = [
     Timer::Linger,
     Timer::Leave,
     Timer::Drain,
@@ -44,6 +46,7 @@ const TIMERS: [Timer; 11] = [
     Timer::Redial,
     Timer::Verdict,
     Timer::Alarm,
+    Timer::Age,
 ];
 
 /// The deadlines of one session.

@@ -17,10 +17,10 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
-    /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
+    /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
     units: u32,
-    /// Of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
+    /// Bits of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
     marks: u8,
 }
 
@@ -80,7 +80,7 @@ impl RawMessage {
         NonZero::new(self.time)
     }
 
-    /// Whether the bytes were copied out of the ring.
+    /// Returns whether the bytes were copied out of the ring.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.marks & DETACHED != 0
@@ -128,7 +128,7 @@ impl RawMessage {
     }
 }
 
-/// Gives back what a marked message has beside its cell, and says how that is settled.
+/// Frees the memory that a marked message has beside its cell, and returns how the cell is settled.
 ///
 /// By value: a reference to the message would keep all of it in memory, on the path of those
 /// that have no mark, too.

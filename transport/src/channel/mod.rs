@@ -1,9 +1,9 @@
-//! The handles of channels, and what a thread or a task waits for with them.
+//! The handles of channels, and the waits of threads and tasks for them.
 //!
-//! [`SendHandle`] encodes into the ring of its end; [`ReceiveHandle`] reads records in place and
+//! [`SendHandle`] encodes into the ring of its end. [`ReceiveHandle`] reads records in place, and
 //! counts the guards that it has handed out. At the other side of the ring stands the peer process
-//! (shm) or the engine (tcp, verbs). Both state [what they have](ibex_ring::end_status) and ring
-//! the same doorbells, so handles do not ask which it is on the path of a message.
+//! (shm) or the engine (tcp, verbs). Both state [their counters](ibex_ring::end_status) and ring
+//! the same doorbells, so handles need not know which it is on the path of a message.
 
 mod group;
 pub mod message;

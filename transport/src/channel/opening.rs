@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
 use super::{ReceiveHandle, SendHandle};
-use crate::{runtime::Runtime, session::SessionShared};
+use crate::{node::SessionShared, runtime::Runtime};
 
 impl Runtime {
     /// Opens the sending end of a channel; announces and returns.
@@ -24,8 +24,8 @@ impl Runtime {
         Ok(SendHandle::new(end))
     }
 
-    /// Opens the receiving end of a channel; announces and returns. Its sender hears of what is
-    /// released at latest when it is `tell_every` messages, or half a window.
+    /// Opens the receiving end of a channel. This announces the end and returns. Its sender hears
+    /// of released messages after `tell_every` of them, or half a window, at the latest.
     pub fn open_receiver(
         &self,
         session: &Arc<SessionShared>,

@@ -47,7 +47,7 @@ pub(super) const LOOK: Duration = Duration::from_micros(4);
 /// A message that comes within this time is one that a look might have found: it includes the time
 /// that waking the task takes.
 const SOON: Duration = Duration::from_micros(150);
-/// As many of them in a row make a look worth it.
+/// Number of prompt messages in a row that make a look worth it.
 const ENOUGH: u8 = 3;
 
 #[cfg(test)]

@@ -47,7 +47,8 @@ use crate::{
             Source as SourceOffer,
         },
     },
-    session::{Counts, Interface, SessionShared, coarse_time::CoarseTime},
+    node::SessionShared,
+    session::{Counts, Interface, coarse_time::CoarseTime},
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
@@ -62,9 +63,9 @@ pub struct ReceiveHandle {
     handed_out_bytes: u64,
     /// The last message for which there is a cell, as far as we have looked.
     last_cell: u64,
-    /// What was handed out when nothing was there last.
+    /// The count of messages handed out when the source was last found empty.
     empty_at: u64,
-    /// When a wait for a message last gave back what was released meanwhile.
+    /// The last time at which a wait for a message gave back released memory.
     gave_back_at: CoarseTime,
     /// Turns of an empty loop before the first look for a message, learnt from those that
     /// came soon after we had begun to wait.
@@ -77,16 +78,16 @@ pub struct ReceiveHandle {
 
     // Who waits.
     arm: Arm,
-    /// Of a task's waker, if one was left that was not taken back.
+    /// Ticket of a task's waker, if one was left and not taken back.
     pub(super) ticket: Option<Ticket>,
-    /// Nobody had used the waker that was taken back last.
+    /// True if the waker that was taken back last had not been used.
     pub(super) has_left_unused: bool,
     /// How soon messages came for which tasks waited.
     pub(super) promptness: Promptness,
 
-    /// There was no memory for what has come; it is tried again at this time.
+    /// The time of the next attempt, after memory for an arrival was lacking.
     retry_at: Option<Instant>,
-    /// Of the next message, if it lies in a segment and has been looked at.
+    /// Claim to memory for the next message, if it lies in a segment and has been looked at.
     claim: Option<MemoryClaim>,
 }
 
@@ -131,7 +132,7 @@ impl ReceiveHandle {
         &self.end.session
     }
 
-    /// The same handle; errors of its end are told in the words of `interface`.
+    /// Has errors of this end speak of `interface`.
     #[must_use]
     pub fn told_as(self, interface: Interface) -> Self {
         self.end.set_interface(interface);
@@ -156,7 +157,7 @@ impl ReceiveHandle {
         self.end.summed()
     }
 
-    /// The same, with the messages that arrived as far as the engine has seen.
+    /// Returns the counters, with the messages that arrived as far as the engine has seen.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let counts = self.end.counts();
@@ -200,7 +201,7 @@ impl ReceiveHandle {
         frames.take_data()
     }
 
-    /// Whether a record is there, of whatever kind, or may be.
+    /// Returns whether a record of any kind is there, or may be.
     fn has_record(&self) -> bool {
         match &self.source {
             Source::Ring(ring) => !ring.is_empty(),
@@ -209,7 +210,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Whether [`take`](Self::take) would give a message.
+    /// Returns whether [`take`](Self::take) would give a message.
     fn has_plain(&self) -> bool {
         self.handed_out != self.last_cell
             && match &self.source {
@@ -298,10 +299,10 @@ impl ReceiveHandle {
         self.last_cell = self.end.prefix.last_cell(self.cells);
     }
 
-    /// Nothing plain to hand out: a large message, a full set of cells, a source that
+    /// Handles everything but a plain message: a large message, a full set of cells, a source that
     /// has just come, or the end.
     ///
-    /// Where there is no memory for what has come, that is said once; from then on nothing is
+    /// If memory for an arrival is lacking, that error is returned once. From then on nothing is
     /// there until memory is, which is tried now and then.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
@@ -328,7 +329,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Whether there was no memory the last time, and it is too soon for another try.
+    /// Returns whether memory was lacking the last time, and it is too soon for another try.
     fn lacks_memory(&self) -> bool {
         self.retry_at
             .is_some_and(|retry_at| clock::now() < retry_at)
@@ -378,7 +379,7 @@ impl ReceiveHandle {
         )))
     }
 
-    /// Whether the next call has something to return: a message, or the end.
+    /// Returns whether the next call has something to return: a message, or the end.
     pub(super) fn is_ready(&mut self) -> bool {
         if fork::is_child() || self.has_plain() {
             return true;
@@ -404,7 +405,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Whether what there was no memory for can be had now.
+    /// Returns whether the memory that was lacking can be had now.
     fn has_memory_now(&mut self) -> bool {
         if self.lacks_memory() {
             return false;
@@ -421,7 +422,7 @@ impl ReceiveHandle {
         true
     }
 
-    /// Whether there is a cell for the next message.
+    /// Returns whether there is a cell for the next message.
     fn has_cell(&mut self) -> bool {
         if self.handed_out == self.last_cell {
             self.end.advance(true);
@@ -430,7 +431,7 @@ impl ReceiveHandle {
         self.handed_out < self.last_cell
     }
 
-    /// Whether all of a message is here.
+    /// Returns whether all of a message is here.
     fn is_whole(&self, found: &Found, sequence: u64) -> bool {
         let in_ring = matches!(self.source, Source::Ring(_));
         if found.kind == RecordKind::Data || in_ring && !announces_new_segment(found) {
@@ -481,7 +482,7 @@ impl ReceiveHandle {
         Ok(Some(self.hand_out(payload, length, found.size, time)))
     }
 
-    /// Where an announced message lies and when it arrived, if all of it is here.
+    /// Returns the place and time of an announced message, if all of it is here.
     fn find_large(
         &mut self,
         found: &Found,
@@ -591,16 +592,16 @@ impl ReceiveHandle {
             self.claim = begun;
             return Ok(());
         }
-        let runtime = &self.end.session.runtime;
+        let node = &self.end.session.node;
         let claim = match begun {
-            None => runtime.memory.claim(capacity),
+            None => node.memory.claim(capacity),
             Some(_) => None,
         };
         let (claim, has_room) = match (claim, begun) {
             (Some(claim), _) => (claim, true),
             (None, begun) => {
-                let mut claim = begun.unwrap_or_else(|| runtime.memory.begin(capacity));
-                let has_room = runtime.charge(&mut claim, capacity);
+                let mut claim = begun.unwrap_or_else(|| node.memory.begin(capacity));
+                let has_room = node.charge(&mut claim, capacity);
                 if has_room {
                     claim.finish(capacity);
                 }
@@ -640,7 +641,8 @@ impl ReceiveHandle {
         self.end.error()
     }
 
-    /// Takes over what the engine left, if it has; maps a ring here, on the caller's thread.
+    /// Takes over the source that the engine left, if it has. A ring is mapped here, on the
+    /// caller's thread.
     fn take_source(&mut self) -> Result<(), RecvError> {
         if !self.end.has_source.load(Ordering::Acquire) {
             return Ok(());
@@ -691,7 +693,7 @@ impl ReceiveHandle {
         self.advance_at_bytes = self.quarter_bytes;
     }
 
-    /// Maps a ring that came, and goes on there behind what the one before had.
+    /// Maps a ring that came, and goes on there behind the last record of the ring before.
     fn map_ring(
         &self,
         fd: &PassedFd,
@@ -728,7 +730,7 @@ impl ReceiveHandle {
         self.end.state.agreed().map(|agreed| agreed.window)
     }
 
-    /// Whether the peer has opened its end.
+    /// Returns whether the peer has opened its end.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.end.state.agreed().is_some()
@@ -740,14 +742,14 @@ impl ReceiveHandle {
         Ok(end.wait_open(patience, || end.counts())?)
     }
 
-    /// What calls answer in a fork of the process.
+    /// Returns the error of calls in a fork of the process.
     #[cold]
     #[must_use]
     pub fn used_after_fork(&self) -> RecvError {
         self.end.used_after_fork().into()
     }
 
-    /// The error for a message whose bytes are not valid.
+    /// Makes the error for a message whose bytes are not valid.
     #[cold]
     #[must_use]
     pub fn corrupt(&self, message: &RawMessage, why: &str) -> RecvError {
@@ -789,7 +791,7 @@ impl Drop for ReceiveHandle {
     }
 }
 
-/// Whether a large message in shared memory comes with memory that is not mapped yet, over
+/// Returns whether a large message in shared memory comes with memory that is not mapped yet, over
 /// the Unix socket. A malformed announcement does not.
 fn announces_new_segment(found: &Found) -> bool {
     // SAFETY: a record's payload of this length is readable; its bytes are copied once.

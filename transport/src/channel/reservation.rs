@@ -10,7 +10,7 @@ use crate::endpoint::error::{SendError, SendFailure};
 
 /// Room for one payload, to be built in place and then published.
 ///
-/// Dropping it gives the room back and stalls nobody. Leaking it ends the channel.
+/// Dropping it gives the room back and holds nothing up. Leaking it ends the channel.
 ///
 /// Small, so that it travels in registers: a value that is stored in words and loaded in
 /// larger pieces waits for every store before it, the payload's among them, and with it
@@ -29,8 +29,8 @@ impl RawReservation<'_> {
         self.length
     }
 
-    /// Encodes a message and publishes it, as [`SendHandle::send`] does without waiting: one
-    /// that is longer than what was reserved may find no room.
+    /// Encodes a message and publishes it, as [`SendHandle::send`] does without waiting. A message
+    /// longer than the reservation may find no room.
     pub fn send(
         self,
         size: Option<usize>,
@@ -48,14 +48,14 @@ impl RawReservation<'_> {
         entered.send(size, Patience::None, encode)
     }
 
-    /// The payload's bytes. What stands there before is left over from earlier messages.
+    /// Returns the payload's bytes, which hold those of earlier messages until they are written.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let producer = self.handle.peek_reserved_producer();
         producer.map_or(&[], |producer| producer.reserved(self.length))
     }
 
-    /// The same, to be written.
+    /// Returns the reserved bytes, to be written.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let length = self.length;

@@ -1,9 +1,8 @@
 //! A sender's handle: encode in place, publish, ring once if the other side sleeps.
 //!
-//! The path of a message is [`SendHandle::send`] down to `Entered::publish`:
-//! no fence, no locked instruction, no system call, no allocation. Everything else here
-//! is what happens instead when the channel is not open, the ring is full, the message
-//! is too long for it, or the channel is over.
+//! The path of a message is [`SendHandle::send`] down to `Entered::publish`: no fence, no locked
+//! instruction, no system call, no allocation. The rest of this file handles a channel that is not
+//! open or is over, a full ring, and a message too long for it.
 
 use std::sync::atomic::Ordering;
 use std::{
@@ -36,7 +35,8 @@ use crate::{
         send_wait::Room,
         state::End,
     },
-    session::{Counts, EndCause, Interface, SessionShared},
+    node::SessionShared,
+    session::{Counts, EndCause, Interface},
     shared_memory::MESSAGE_SLOTS,
 };
 
@@ -56,13 +56,13 @@ type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + '
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
-    /// Whether it was said that nothing more comes from here.
+    /// True once this handle has said that it sends no more.
     is_closed: bool,
-    /// What tasks left here that wait.
+    /// Wakers and tickets that waiting tasks left here.
     pub(super) waits: SendWaits,
 }
 
-/// Whether a reservation of a handle was made and neither published nor dropped.
+/// The state of a handle's reservation: none, or made and neither published nor dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserved {
     No,
@@ -82,7 +82,7 @@ impl SendHandle {
         }
     }
 
-    /// The same handle; errors of its end are told in the words of `interface`.
+    /// Has errors of this end speak of `interface`.
     #[must_use]
     pub fn told_as(self, interface: Interface) -> Self {
         self.end.set_interface(interface);
@@ -101,8 +101,8 @@ impl SendHandle {
         self.is_closed = true;
     }
 
-    /// When the last handle goes, the receiver gets what was sent and then no orderly end, but
-    /// an error with this reason. The first reason stands.
+    /// Breaks the channel off. When the last handle goes, the receiver gets everything that was
+    /// sent, and then an error with this reason instead of an orderly end. The first reason stands.
     pub fn break_off(&mut self, reason: CloseReason) {
         self.end.break_off(reason);
     }
@@ -125,7 +125,7 @@ impl SendHandle {
         self.end.id
     }
 
-    /// How far the channel came.
+    /// Returns the channel's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.end.counts()
@@ -181,7 +181,7 @@ impl SendHandle {
         })
     }
 
-    /// Whether there is another handle, or was one.
+    /// Returns whether there is another handle, or was one.
     pub(super) fn was_cloned(&self) -> bool {
         self.end.bias.is_withdrawn()
     }
@@ -203,7 +203,7 @@ impl SendHandle {
         })
     }
 
-    /// What `enter` gave when the reservation was made and nobody took back since.
+    /// Returns the right that `enter` gave when the reservation was made, which was kept since.
     #[inline(always)]
     pub(super) fn reserved_entry(&mut self) -> Entered<'_> {
         Entered {
@@ -212,7 +212,7 @@ impl SendHandle {
         }
     }
 
-    /// The same for a message to be encoded, and the reservation is out no more.
+    /// Takes that right for a message to be encoded, and ends the reservation.
     pub(super) fn take_reserved_entry(&mut self) -> Entered<'_> {
         let in_turn = mem::replace(&mut self.reserved, Reserved::No) == Reserved::InTurn;
         if in_turn {
@@ -234,7 +234,7 @@ impl SendHandle {
         unsafe { (*self.end.writing.get()).producer.as_deref_mut() }
     }
 
-    /// The same, to be looked at.
+    /// Returns the producer of the reservation that is out, to be read.
     pub(super) fn peek_reserved_producer(&self) -> Option<&SendProducer> {
         debug_assert_ne!(self.reserved, Reserved::No);
         // SAFETY: as above; whoever has the handle borrowed only looks.
@@ -286,7 +286,7 @@ impl SendHandle {
         &self.end
     }
 
-    /// Whether the peer reads the ring itself.
+    /// Returns whether the peer reads the ring itself.
     pub(super) fn is_shm(&self) -> bool {
         self.end.ours.get().is_some()
     }
@@ -330,13 +330,13 @@ impl SendHandle {
         failure.map(SendError::from)
     }
 
-    /// Whether the peer has opened its end.
+    /// Returns whether the peer has opened its end.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.end.state.agreed().is_some()
     }
 
-    /// Whether the peer has closed its end, in whatever way, and nothing was sent.
+    /// Returns whether the peer has closed its end, in whatever way, before a message was sent.
     #[must_use]
     pub fn has_met_closed_end(&self) -> bool {
         let reason = self.end.state.reason();
@@ -533,7 +533,7 @@ impl Entered<'_> {
         }
     }
 
-    /// The same, waiting for it.
+    /// Makes a place for a message, and waits for room.
     #[cold]
     #[inline(never)]
     fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
@@ -555,7 +555,7 @@ impl Entered<'_> {
     }
 }
 
-/// What whoever has the right to the producer does with it.
+/// Steps that need the right to the producer.
 impl SendEnd {
     /// Publishes a payload that stands in the ring's slot.
     #[inline(always)]
@@ -569,14 +569,23 @@ impl SendEnd {
             .doorbell
             .is_due(&producer.theirs.armed, producer.asymmetry)
         {
-            self.session.ring_for(self, producer.doorbell.generation());
+            self.ring_reader(producer.doorbell.generation());
         }
         producer.untransmitted += length;
         if producer.untransmitted >= producer.transmit_at {
             producer.untransmitted = 0;
-            self.session.transmit();
+            self.session.poll();
         }
         sequence
+    }
+
+    /// Wakes the reader of the ring, which sleeps since its arming `generation`.
+    #[cold]
+    fn ring_reader(&self, generation: u32) {
+        match self.ours.get() {
+            Some(ours) => ours.rung.ring(generation, || self.session.ring_peer()),
+            None => self.session.mark_ready(self.id),
+        }
     }
 
     /// A message that does not fit the ring: it gets memory of its own, and its
@@ -713,9 +722,9 @@ impl SendEnd {
         })
     }
 
-    /// Waits until `enough` holds of the producer, looking after each release. `ask` is
-    /// what the other engine is asked for where it has to be; a release of any message
-    /// if it says [`u64::MAX`]; `full` is which limit is in the way.
+    /// Waits until `enough` holds of the producer, checking after each release. `ask` is the
+    /// question to the other engine, where it has to be asked; [`u64::MAX`] in it means any
+    /// release. `full` is the limit that was reached.
     fn wait_until(
         &self,
         producer: &mut SendProducer,
@@ -751,7 +760,7 @@ impl SendEnd {
                 .into_iter()
                 .flatten()
                 .min();
-            match session.wait(&end.waiters, until, room) {
+            match session.wait_for(&end.waiters, until, room) {
                 Ok(answer) => break answer,
                 Err(TimedOut) if until == deadline => {
                     return Err(end.stayed_full(Some(full(producer))));
@@ -785,7 +794,7 @@ impl SendEnd {
     }
 }
 
-/// What is asked for by who waits for the release of any message.
+/// The question of a call that waits for the release of any message.
 const FOR_RELEASE: Ask = Ask {
     received: 0,
     released: u64::MAX,

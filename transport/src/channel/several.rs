@@ -1,9 +1,9 @@
-//! Waiting at several ends at a time: which of them has what is waited for.
+//! Waiting at several ends at a time for the first that has something.
 //!
-//! A thread waits in one place, and ends have a place each, as have all peers of a node
-//! together. So each gets a waker that tells that one place, when the thread is about to
-//! sleep; it takes them back when it is awake. Nothing is polled meanwhile, and nobody stands
-//! between.
+//! A thread waits in one place. Each end has a place of its own, and so have all peers of a node
+//! together. When the thread is about to sleep, it leaves a waker at each of them, which leads to
+//! its one place; when it is awake, it takes them back. Nothing is polled meanwhile, and no other
+//! thread stands in between.
 
 use std::{
     fmt,
@@ -18,49 +18,49 @@ use ibex_ring::parking::{Condition, Patience, TimedOut, WaitSlot};
 use super::{ReceiveHandle, SendHandle, TaskWait};
 use crate::runtime::{Driver, EventLoop, Gathering, Looks};
 
-/// Where callers turn the engine, one end that has something all the time keeps nothing from
-/// the others that a turn brings: one in so many calls that find something runs one.
+/// Number of calls that find something at once, of which one runs a turn where callers turn the
+/// engine. So an end that always has something does not keep from the others what a turn brings.
 pub const FOUND_PER_TURN: u32 = 64;
 
 /// Several ends, by number.
 pub trait Ends {
-    /// How many there are.
+    /// Returns the number of ends.
     fn count(&self) -> usize;
-    /// One of them, and what is waited for there: the same in each call.
+    /// Returns an end and what to wait for there. Each call returns the same for a number.
     fn end(&mut self, number: usize) -> Awaited<'_>;
 }
 
-/// What is waited for at an end.
+/// The event to wait for at an end.
 #[derive(Debug)]
 pub enum Awaited<'a> {
     /// A message, or the end of the channel.
     Message(&'a mut ReceiveHandle),
     /// The acknowledgement of message so and so, or that there will be none.
     Acknowledgement(&'a SendHandle, u64),
-    /// What comes of any peer of a node, or that nothing more will.
+    /// An event of any peer of a node, or the end of all of them.
     OfAnyPeer(&'a mut dyn OfAnyPeer),
 }
 
-/// What comes of any peer of a node, as one of several things that are waited for.
+/// Events of all peers of a node, as one of several things to wait for.
 pub trait OfAnyPeer: fmt::Debug {
-    /// Where it is told of peers.
+    /// Returns the place where peers tell of themselves.
     fn gathering(&self) -> &Gathering;
-    /// Whether every peer writes this process's memory.
+    /// Returns whether every peer writes this process's memory.
     fn is_in_memory(&self) -> bool;
-    /// Whether something is there; it stays so until it is taken. Whoever looks may be
-    /// `about_to_sleep`: then those that are looked at in vain are left alone again.
+    /// Returns whether an event is there, which stays until it is taken. If the caller is
+    /// `about_to_sleep`, peers that have nothing keep their wakers.
     fn is_there(&mut self, about_to_sleep: bool) -> bool;
     /// Leaves all peers with their wakers. A look follows.
     fn leave_alone(&mut self);
-    /// What costs nobody a frame is told now: see [`Condition::keep_nothing_back`].
+    /// Tells peers now what costs no frame; see [`Condition::keep_nothing_back`].
     fn keep_nothing_back(&mut self);
 }
 
 impl Awaited<'_> {
     fn event_loop(&self) -> &Arc<EventLoop> {
         match self {
-            Self::Message(handle) => &handle.session().event_loop,
-            Self::Acknowledgement(handle, _) => &handle.session().event_loop,
+            Self::Message(handle) => handle.session().event_loop(),
+            Self::Acknowledgement(handle, _) => handle.session().event_loop(),
             Self::OfAnyPeer(peers) => peers.gathering().runtime().first(),
         }
     }
@@ -142,7 +142,7 @@ pub struct Several {
     found: u32,
 }
 
-/// Where the thread waits.
+/// The waiting place of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     pub(super) slot: WaitSlot,
@@ -174,8 +174,7 @@ impl Several {
         }
     }
 
-    /// The number of an end that has what is waited for. Of those that have, the one that comes
-    /// next in the round.
+    /// Returns the number of an end that has something: of several, the next one in the round.
     ///
     /// # Panics
     /// If there are no ends, or, where callers turn the engine, of more than one node.

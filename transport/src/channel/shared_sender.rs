@@ -11,7 +11,7 @@ use ibex_base::fork;
 use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
 use super::SendHandle;
-use crate::{endpoint::send_end::SendEnd, runtime::Runtime, session::SessionShared};
+use crate::{endpoint::send_end::SendEnd, node::SessionShared, runtime::Runtime};
 
 impl Runtime {
     /// A handle of the sending end of `name` that all callers of this function share. The first
@@ -28,7 +28,7 @@ impl Runtime {
     ) -> Result<SendHandle, CannotOpen> {
         loop {
             let found = self.on_link(session.id, |link, context| {
-                if let Some(end) = link.core.shared_sender(name) {
+                if let Some(end) = link.core.ends.senders.shared(name) {
                     return Ok((end, false));
                 }
                 let end = link

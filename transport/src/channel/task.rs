@@ -1,5 +1,5 @@
-//! Waiting without a thread: a task leaves its waker, and asks and arms what a thread would
-//! before it sleeps.
+//! Waiting without a thread: a task leaves its waker, and asks and arms as a thread does before it
+//! sleeps.
 //!
 //! ```text
 //!   task is polled                who makes it come true
@@ -10,14 +10,14 @@
 //!     no: pending
 //! ```
 //!
-//! Order and barriers are those of a thread that sleeps (`ring::waiter`), so the same models
-//! hold. A task's waker is noted in the handle that it polled, so whoever has the handle needs
-//! nothing else. The next poll renews it. An answer takes it back, and so does the drop of the
-//! handle, or of a future that has borrowed it. A waker that was taken is used once.
+//! Order and barriers are those of a thread that sleeps (`ring::waiter`), so the same models hold.
+//! A task's waker is noted in the handle that it polled, so the task needs nothing but the handle.
+//! The next poll renews the waker. An answer takes it back, and so does the drop of the handle, or
+//! of a future that has borrowed it. A waker that was taken is used once.
 //!
-//! A receiver's handle has one waker. A sender's has one for each of what can be waited for
-//! there, since a task may wait for room and for acknowledgements at a time. Handles of one task
-//! leave the same waker at several places, and each takes back its own.
+//! A receiver's handle has one waker. A sender's handle has one for each kind of wait, since a task
+//! may wait for room and for acknowledgements at a time. Handles of one task leave the same waker
+//! at several places, and each takes back its own.
 
 use std::{
     mem::{self, MaybeUninit},
@@ -42,22 +42,22 @@ use crate::{
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]
 pub struct TaskWait {
-    /// Its waker.
+    /// Ticket of the task's waker.
     ticket: Option<Ticket>,
-    /// What the peer was asked by way of its memory (shm).
+    /// The question that the peer was asked by way of its memory (shm).
     pub(super) asked: Option<Wish>,
 }
 
-/// What a task left where it waits for all peers of a node.
+/// The wakers that a task left where it waits for all peers of a node.
 #[derive(Debug, Default)]
 pub struct GatheringWait {
     left: TaskWait,
-    /// How soon came what was waited for here.
+    /// Record of how soon awaited events came here.
     promptness: Promptness,
 }
 
 impl GatheringWait {
-    /// Notes that what was waited for has come, for who found it without a poll here.
+    /// Notes that the awaited event has come, for a caller that found it without a poll here.
     #[inline]
     pub fn came(&mut self) {
         self.promptness.came();
@@ -76,16 +76,16 @@ impl TaskWait {
     }
 }
 
-/// Wakers and questions of tasks at a sender's handle, one for each of what is waited for.
+/// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
 #[derive(Debug, Default)]
 pub(super) struct SendWaits {
     /// Room, or that the peer opens its end.
     pub(super) room: TaskWait,
-    /// The turn of who waits for room.
+    /// The turn of a task that waits for room.
     turn: Option<Ticket>,
-    /// That the peer's engine holds a message.
+    /// The wait for the peer's engine to hold a message.
     pub(super) received: TaskWait,
-    /// That the peer's application has acknowledged one.
+    /// The wait for the peer's application to acknowledge a message.
     pub(super) acked: TaskWait,
 }
 
@@ -97,11 +97,11 @@ impl ReceiveHandle {
         self.poll_receive_with(waker, true)
     }
 
-    /// Polls as [`poll_receive`](Self::poll_receive) does, and wakes the task again where a message
-    /// is there that a poll before has left a waker for, which nobody has used: as a socket would.
+    /// Polls as [`poll_receive`](Self::poll_receive) does. If a message is there for which an
+    /// earlier poll left a waker that was not used, the task is woken again, as with a socket.
     ///
-    /// A caller that gave up what it did behind that poll relies on it, and on this one's answer
-    /// not at all.
+    /// This serves a caller that gave up the work behind that poll: it relies on the earlier waker,
+    /// and not on this poll's answer.
     #[inline]
     pub fn poll_receive_waking(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         let waited = self.ticket.is_some();
@@ -118,8 +118,8 @@ impl ReceiveHandle {
         self.poll_receive_with(waker, false)
     }
 
-    /// The next message, if one is there, for who left a waker by another poll: notes how soon it
-    /// came.
+    /// Returns the next message, if one is there, for a caller that left a waker in another poll,
+    /// and notes how soon it came.
     #[inline]
     pub fn poll_awaited(&mut self) -> Result<Option<RawMessage>, RecvError> {
         let polled = self.poll();
@@ -143,7 +143,7 @@ impl ReceiveHandle {
     }
 
     /// Polls as [`poll_receive_at_once`](Self::poll_receive_at_once) does, where a peer may never
-    /// open its end and nobody has to be told.
+    /// open its end and this need not be reported.
     #[inline]
     pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         self.take_or_register(waker, false)
@@ -168,8 +168,8 @@ impl ReceiveHandle {
     }
 
     /// Looks, and leaves the waker if nothing is there. Where callers turn the engine, the first
-    /// look runs a turn: what that brings is there before a waker is left, and what somebody
-    /// else's turn brings later wakes it.
+    /// look runs a turn. Messages that this turn brings are there before a waker is left, and
+    /// another thread's turn wakes it later.
     #[inline(never)]
     fn receive_or_register(
         &mut self,
@@ -380,8 +380,8 @@ impl SendHandle {
         self.end.poll_news(&mut self.waits.acked, waker, ask)
     }
 
-    /// Takes back what a task left that waits no more for room, its turn, or the peer's open.
-    /// Returns whether its waker was still there: nobody had used it.
+    /// Takes back the waker of a task that no longer waits for room, its turn, or the peer's open.
+    /// Returns whether the waker was still there, unused.
     #[inline]
     pub fn leave_room(&mut self) -> bool {
         let Self { end, waits, .. } = self;
@@ -393,12 +393,12 @@ impl SendHandle {
         was_there
     }
 
-    /// Takes back what a task left that waits no more for messages to be received.
+    /// Takes back the waker of a task that no longer waits for messages to be received.
     pub fn leave_received(&mut self) {
         self.end.leave(&mut self.waits.received);
     }
 
-    /// Takes back what a task left that waits no more for acknowledgements.
+    /// Takes back the waker of a task that no longer waits for acknowledgements.
     pub fn leave_acked(&mut self) {
         self.end.leave(&mut self.waits.acked);
     }
@@ -448,7 +448,8 @@ impl SendEnd {
         self.waiters.renew(&mut wait.ticket, waker);
     }
 
-    /// Takes back what a task left that waits no more. Returns whether its waker was still there.
+    /// Takes back the waker of a task that no longer waits. Returns whether it was still there,
+    /// unused.
     pub(super) fn leave(&self, wait: &mut TaskWait) -> bool {
         let mut left = mem::take(wait);
         // In a fork of the process nobody will use it.
@@ -502,7 +503,7 @@ impl Runtime {
         &self,
         wait: &mut TaskWait,
         waker: &Waker,
-    ) -> Poll<Option<std::sync::Arc<crate::session::SessionShared>>> {
+    ) -> Poll<Option<std::sync::Arc<crate::node::SessionShared>>> {
         self.leave_accept(wait);
         let look = || match self.try_accept() {
             Some(session) => Poll::Ready(Some(session)),
@@ -521,7 +522,7 @@ impl Runtime {
         found
     }
 
-    /// Takes back what a task left that waits no more.
+    /// Takes back the waker of a task that no longer waits.
     pub fn leave_accept(&self, wait: &mut TaskWait) {
         if fork::is_child() {
             // Nobody will use it.
@@ -532,11 +533,11 @@ impl Runtime {
 }
 
 impl Gathering {
-    /// What makes `condition` hold, for a task: pending until a member, a session or the node
-    /// tells. Where callers turn the engine it runs a turn when nothing is there.
+    /// Polls until `condition` holds. Pending until a member, a session or the node tells. Where
+    /// callers turn the engine, it runs a turn when nothing is there.
     ///
-    /// A task may look for a moment first, where what it waits for comes soon;
-    /// `in_memory` is as for [`wait`](Self::wait).
+    /// A task may look for a moment first, if its events come soon. `in_memory` is as for
+    /// [`wait`](Self::wait).
     pub fn poll_until<C: Condition>(
         &self,
         wait: &mut GatheringWait,
@@ -581,7 +582,7 @@ impl Gathering {
         self.slot().renew(&mut wait.ticket, waker);
     }
 
-    /// Takes back what a task left that waits no more.
+    /// Takes back the waker of a task that no longer waits.
     pub fn leave(&self, wait: &mut GatheringWait) {
         self.deregister(&mut wait.left);
     }

@@ -2,13 +2,12 @@
 //!
 //! A held message pins the arrival block that it lies in. A channel whose messages stay
 //! for long while others flow would pin one block after the other for a few bytes in
-//! each; so once it holds a message from before the last refill but one, its frames are
-//! copied into blocks of its own. Then it pins at most two shared blocks and as much of
+//! each. So its frames are copied into blocks of its own once it holds a message from before the
+//! last refill but one. Then it pins at most two shared blocks and as much of
 //! its own as its window allows.
 //!
-//! A channel that fills half of a block or more pins at most twice what it holds, so its
-//! messages may stay for as long as it goes on so: a full window of it, which spans three
-//! blocks, is nothing to copy.
+//! A channel that fills half of a block or more pins at most twice what it holds. Its messages
+//! may stay for as long as it goes on so: its full window spans three blocks and is not copied.
 
 use std::{
     mem,
@@ -19,7 +18,7 @@ use std::{
 use ibex_protocol::format::frame::BLOCK_ALIGNMENT;
 use ibex_ring::memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTES, MemoryError};
 
-/// One channel's own block, and what it holds from before.
+/// A channel's own block, and the messages that it holds from before.
 #[derive(Default)]
 pub(super) struct Compact {
     block: Option<Arc<Block>>,
@@ -31,8 +30,8 @@ pub(super) struct Compact {
     bytes: usize,
     /// Messages that had arrived when that refill began.
     newest: u64,
-    /// Those that had when the last one ended but one that others filled: who holds an
-    /// older one is copied.
+    /// Messages that had arrived when the last refill but one ended that other channels filled: a
+    /// channel that holds an older one is copied.
     before: u64,
 }
 
@@ -55,7 +54,7 @@ impl Compact {
         self.block = None;
     }
 
-    /// Whether a frame is to be copied out of the block that it arrived in. One that no
+    /// Returns whether a frame is to be copied out of the block that it arrived in. A frame that no
     /// block of ours has room for pins little else, and stays.
     pub(super) fn is_wanted(&self, released: u64, frame_bytes: usize) -> bool {
         released < self.before && frame_bytes <= LONGEST_COPIED
@@ -102,15 +101,16 @@ pub(crate) fn compact_pool() -> BlockPool {
 const MOST_OF_A_BLOCK: usize = DEFAULT_BLOCK_BYTES / 2;
 /// Small, because each channel that was slow once keeps one.
 const COMPACT_BLOCK_BYTES: usize = 64 << 10;
-/// Fits behind any phase.
+/// The longest frame that fits into such a block behind any phase.
 const LONGEST_COPIED: usize = COMPACT_BLOCK_BYTES - BLOCK_ALIGNMENT;
 
-/// As many as the slowest receiver of the largest channel can pin, so that a receiver
-/// that is kept from its core for once, long after the start, meets no allocator: a
-/// window's bytes fill half of their blocks at least (two frames, one behind the other,
-/// that do not share a block are longer than one), and a frame at either end is pinned as
-/// a whole by the rest of it. They are 8 MiB of addresses, and cost memory as far as they
-/// were ever used. Several such channels at a time make more, and free them afterwards.
+/// Blocks that are kept: as many as the slowest receiver of the largest channel can pin, so that
+/// a receiver that is kept from its core, long after the start, meets no allocator.
+///
+/// A window's bytes fill at least half of their blocks: two neighbouring frames that do not share
+/// a block are longer than one block. A frame at either end is pinned as a whole. The blocks are
+/// 8 MiB of addresses, and cost memory as far as they were ever used. Several such channels at a
+/// time make more blocks, and free them afterwards.
 const COMPACT_BLOCKS_KEPT: usize = 2 * LARGEST_RING_BYTES / COMPACT_BLOCK_BYTES + 2;
 
 #[cfg(test)]

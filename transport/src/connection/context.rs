@@ -2,17 +2,36 @@
 
 use std::{any::Any, sync::Arc};
 
-use ibex_ring::parking::Wakers;
+use ibex_ring::parking::{Bell, Wakers};
 
 use crate::{
     connection::{MemoryWanted, Redialing},
+    node::{NodeState, SessionShared},
     rdma::Site,
-    runtime::{EventLoop, NodeState},
 };
 
-/// What a turn collects for after the lock.
+/// The loop that turns an engine, as a turn sees it. What it is asked is rare.
+pub(crate) trait Surroundings {
+    /// Returns the state that all engines of the node share.
+    fn node(&self) -> &NodeState;
+
+    /// Returns the bell that wakes whoever sleeps for the engine.
+    fn bell(&self) -> &'static Bell;
+
+    /// Returns whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
+    /// For whoever has the engine's lock.
+    fn may_drain(&self) -> bool;
+
+    /// Forgets the bell's rings, unless they are for a leader that sleeps.
+    fn drain_bell(&self);
+
+    /// Tells places that wait for sessions of any peer that one has come.
+    fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers);
+}
+
+/// The work that a turn collects for after the lock.
 pub(crate) struct Context<'a> {
-    pub(crate) event_loop: &'a EventLoop,
+    pub(crate) surroundings: &'a dyn Surroundings,
     pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<MemoryWanted>,
     /// Sites whose devices may be gone; to ask takes long.
@@ -24,9 +43,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(event_loop: &'a EventLoop) -> Self {
+    pub(crate) fn new(surroundings: &'a dyn Surroundings) -> Self {
         Self {
-            event_loop,
+            surroundings,
             wakers: Wakers::new(),
             wanted: Vec::new(),
             unsure_sites: Vec::new(),
@@ -37,13 +56,13 @@ impl<'a> Context<'a> {
 
     /// Returns what the engine shares with the node's others.
     pub(crate) fn node(&self) -> &'a NodeState {
-        &self.event_loop.node
+        self.surroundings.node()
     }
 
-    /// Whether nothing is to be done after the lock: whoever has found nothing else may keep it.
+    /// Returns whether nothing is to be done after the lock.
     pub(crate) fn is_empty(&self) -> bool {
         let Self {
-            event_loop: _,
+            surroundings: _,
             wakers,
             wanted,
             unsure_sites,
@@ -57,7 +76,7 @@ impl<'a> Context<'a> {
             && leftovers.is_empty()
     }
 
-    /// Whether nothing was ever put in, as in nearly every turn.
+    /// Returns whether nothing was ever put in, as in nearly every turn.
     #[inline]
     pub(crate) fn is_untouched(&self) -> bool {
         self.wakers.is_untouched()

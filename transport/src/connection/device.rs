@@ -1,21 +1,20 @@
 //! News of the device that carries a connection's frames.
 
-use std::sync::Arc;
-
 use ibex_ring::memory::LargeLease;
 use ibex_verbs::{AsyncEvent, WorkCompletion};
 
 use super::{
     Connection, MemoryWanted, Purpose,
     context::Context,
-    core::{Core, Phase},
+    core::{Common, Core, Phase},
     frames::CoreInTurn,
-    receivers::ReceiveLink,
+    receivers::{ReceiveLink, Receivers},
+    senders::Senders,
 };
 use crate::{
-    rdma::{PreparedPair, SharedReceives, Site},
+    rdma::{PreparedPair, SharedReceives},
     session::EndCause,
-    wire::{AnyWire, Completed, PairEvent, QueuePairWire, Tools, register_with},
+    wire::{Completed, PairEvent, QueuePairWire, Tools, register_with},
 };
 
 impl Connection {
@@ -34,7 +33,7 @@ impl Connection {
         let Some(pair) = self.wire.queue_pair() else {
             // Late, and its buffer may be used again.
             let _ = shared.and_then(|shared| shared.complete(completion.id()));
-            core.has_strayed();
+            core.common.has_strayed();
             return false;
         };
         let mut frames = CoreInTurn { core, context };
@@ -45,7 +44,7 @@ impl Connection {
                 true
             }
             Completed::Strayed => {
-                self.core.has_strayed();
+                self.core.common.has_strayed();
                 true
             }
             Completed::Refused(fault) => {
@@ -87,27 +86,6 @@ impl Connection {
         is_over
     }
 
-    /// Returns the device port of the queue pair, and its number.
-    pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
-        match &self.wire {
-            AnyWire::QueuePair(pair) => Some(pair.place()),
-            _ => None,
-        }
-    }
-
-    /// Notes that something is wrong with the port of our queue pair, or nothing any more.
-    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
-        if let Some(pair) = self.wire.queue_pair() {
-            pair.doubt_port(doubt);
-        }
-    }
-
-    /// Leaves a queue pair that the peer does not reach any more.
-    pub(crate) fn port_moved(&mut self, why: &str) {
-        let why = why.to_owned();
-        self.drain_then_end(EndCause::DeviceLost { why });
-    }
-
     /// Leaves a device of which nothing will complete any more.
     pub(crate) fn site_is_lost(
         &mut self,
@@ -115,7 +93,7 @@ impl Connection {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) {
-        if self.core.phase == Phase::Gone || self.core.reconnect.is_none() {
+        if self.core.common.phase == Phase::Gone || self.core.reconnect.is_none() {
             return self.core.end_broken(cause, context);
         }
         self.drain_then_end(cause);
@@ -126,33 +104,9 @@ impl Connection {
 }
 
 impl Core {
-    /// Counts a completion of nothing that we have.
-    fn has_strayed(&self) {
-        if let Some(site) = self.common.shared.carrier.last_site() {
-            site.counters.strayed();
-        }
-    }
-
-    /// Returns whether the memory that is to be sent again, and all that will be, can go over a
-    /// queue pair. It is registered where it has to be: in a turn, as only a device that was
-    /// opened anew has not got it.
-    pub(super) fn can_take_pair(&mut self, pair: &PreparedPair) -> Result<(), String> {
-        if !self.common.shared.carrier.fits(pair) {
-            return Err(
-                "messages of the session are longer than the frames of a queue pair".into(),
-            );
-        }
-        let mut senders = self.senders.values_mut();
-        let registered = senders.try_for_each(|sender| {
-            let (ring, messages) = sender.memory();
-            register_with(pair.site(), ring, messages)
-        });
-        registered.map_err(|error| error.to_string())
-    }
-
     /// Takes back what the peer was granted: nothing of it comes any more.
     pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
-        let receivers = self.receivers.values_mut();
+        let receivers = self.ends.receivers.ends.values_mut();
         let granted = receivers.flat_map(ReceiveLink::withdraw_large);
         let withdrawn = granted.map(LargeLease::withdraw);
         let withdrawn: Vec<_> = withdrawn.chain(self.grants.withdraw()).collect();
@@ -160,17 +114,51 @@ impl Core {
             context.leftovers.push(Box::new(withdrawn));
         }
     }
+}
 
+impl Common {
+    /// Counts a completion of nothing that we have.
+    fn has_strayed(&self) {
+        if let Some(site) = self.shared.carrier.last_site() {
+            site.counters.strayed();
+        }
+    }
+}
+
+impl Senders {
+    /// Returns whether the memory that is to be sent again, and all that will be, can go over a
+    /// queue pair. It is registered where it has to be: in a turn, as only a device that was
+    /// opened anew has not got it.
+    pub(super) fn can_take_pair(
+        &mut self,
+        pair: &PreparedPair,
+        common: &Common,
+    ) -> Result<(), String> {
+        if !common.shared.carrier.fits(pair) {
+            return Err(
+                "messages of the session are longer than the frames of a queue pair".into(),
+            );
+        }
+        let mut senders = self.ends.values_mut();
+        let registered = senders.try_for_each(|sender| {
+            let (ring, messages) = sender.memory();
+            register_with(pair.site(), ring, messages)
+        });
+        registered.map_err(|error| error.to_string())
+    }
+}
+
+impl Receivers {
     /// Goes on without the queue pair: memory that was granted for it is wanted anew.
-    pub(super) fn leave_site(&mut self, context: &mut Context<'_>) {
-        self.common.shared.carrier.lose_pair();
-        self.common.session.withdraw_memory();
-        for (end, receiver) in self.receivers.iter_mut() {
+    pub(super) fn leave_site(&mut self, common: &mut Common, context: &mut Context<'_>) {
+        common.shared.carrier.lose_pair();
+        common.session.withdraw_memory();
+        for (end, receiver) in self.ends.iter_mut() {
             let again = receiver.want_again();
             context
                 .wanted
                 .extend(again.map(|(sequence, length)| MemoryWanted {
-                    session: self.common.shared.clone(),
+                    session: common.shared.clone(),
                     end,
                     purpose: Purpose::Large { sequence, length },
                 }));

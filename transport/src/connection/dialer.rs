@@ -25,19 +25,19 @@ pub trait Redial: Send + Sync + fmt::Debug {
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// What is asked for when a peer is dialed again.
+/// The wire that is asked for when a peer is dialed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The number of the wires.
+    /// The number of the wire.
     pub epoch: u64,
-    /// What they are to carry the data over.
+    /// The fabric that is to carry the data.
     pub fabric: Fabric,
 }
 
-/// Why there are no new wires.
+/// The reason why there is no new wire.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedialError {
-    /// There may be, later.
+    /// There may be one later.
     #[error("{0}")]
     NotYet(String),
     /// The peer has no such session: it runs anew, or has given the session up.
@@ -45,7 +45,7 @@ pub enum RedialError {
     NoSession(String),
 }
 
-/// What is to be dialed, after the engine's lock.
+/// A dial that a turn leaves for after the engine's lock.
 pub(crate) struct Redialing {
     pub(crate) session: u64,
     pub(crate) attempt: Attempt,

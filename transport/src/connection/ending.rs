@@ -1,4 +1,4 @@
-//! The end of a link: in order, by a goodbye from either side, or broken.
+//! The end of a session: in order, by a goodbye from either side, or broken.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -10,53 +10,33 @@ use ibex_protocol::{
     timer::Timer,
 };
 
-use super::core::{Core, Phase};
+use super::{
+    core::{Common, Core, Phase},
+    outages::stop_waiting,
+    senders::Senders,
+    shared_memory::MOST_PASSED,
+};
 use crate::{
     clock,
     connection::Context,
     endpoint::{send_end::Claim, state::End},
     node::{Undelivered, Warning, What, warn_of},
     session::EndCause,
+    wire::PASSED_PER_TURN,
 };
 
-impl Core {
-    /// Its sending ends, whoever has their handles, do not end in order.
+impl Senders {
+    /// Breaks them off, whoever has their handles: they do not end in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
-        let ends = self.senders.values().map(|sender| &sender.end);
+        let ends = self.ends.values().map(|sender| &sender.end);
         ends.for_each(|end| end.break_off(reason));
     }
 
-    /// Closes every end, in order unless it was broken off, and says goodbye; over at
-    /// `deadline`, if there is one, in any case.
-    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
-        if self.phase != Phase::Up {
-            return;
-        }
-        self.phase = Phase::Closing;
-        if let Some(deadline) = deadline {
-            self.common.timers.set(Timer::Linger, deadline);
-        }
-        for sender in self.senders.values_mut() {
-            // OVER: from here on no handle gets in.
-            sender.end.state.end(End::Cause(EndCause::NodeClosed));
-            sender.end.waiters.take(&mut context.wakers);
-            sender.is_ending = true;
-        }
-        for receiver in self.receivers.values() {
-            receiver.end.state.end(End::Cause(EndCause::NodeClosed));
-            receiver.end.waiters.take(&mut context.wakers);
-        }
-        self.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
-        self.end_senders();
-        // It goes out behind the closes of all senders.
-        self.common.session.say_goodbye();
-    }
-
-    /// Ends the senders of a link that closes behind their last message. A handle that has got
+    /// Ends the senders of a session that closes behind their last message. A handle that has got
     /// in before may yet publish one: it is waited for, for as long as nothing but a message
     /// that is being built takes.
-    pub(super) fn end_senders(&mut self) {
-        let senders = self.senders.iter().filter(|(_, sender)| sender.is_ending);
+    pub(super) fn end(&mut self, common: &mut Common) {
+        let senders = self.ends.iter().filter(|(_, sender)| sender.is_ending);
         let ending: Vec<_> = senders
             .map(|(id, sender)| (id, sender.end.clone()))
             .collect();
@@ -71,19 +51,19 @@ impl Core {
         let mut is_busy = false;
         for ((id, _), claim) in ending.iter().zip(claims) {
             if is_late || claim.as_ref().is_some_and(Claim::is_alone) {
-                self.end_sender(*id);
+                self.end_one(*id, common);
             } else {
                 is_busy = true;
             }
         }
         if is_busy {
-            self.common.timers.set(Timer::Leave, now + LOOK_AGAIN);
+            common.timers.set(Timer::Leave, now + LOOK_AGAIN);
         }
     }
 
     /// Ends the sender behind what is sent by now.
-    fn end_sender(&mut self, id: u32) {
-        let Some(sender) = self.senders.get_mut(id) else {
+    fn end_one(&mut self, id: u32, common: &mut Common) {
+        let Some(sender) = self.ends.get_mut(id) else {
             return;
         };
         sender.is_ending = false;
@@ -91,41 +71,69 @@ impl Core {
         if !sender.is_closed {
             let reason = sender.end.parting();
             if reason == CloseReason::Dropped {
-                sender.close_in_order(last, &self.common.shared);
+                sender.close_in_order(last, &common.shared);
             }
             sender.is_closed = true;
-            self.common.session.close_sender(id, last, reason);
+            common.session.close_sender(id, last, reason);
         }
-        if self.local.is_none() && last > sender.end.counts().received {
-            self.common.session.ask_last(id, Ask::received(last));
+        if !common.shares_memory && last > sender.end.counts().received {
+            common.session.ask_last(id, Ask::received(last));
         }
     }
 
-    /// The same for all, whoever is inside: there is no time left.
-    fn end_senders_now(&mut self) {
+    /// Ends all of them, whatever handle is inside: there is no time left.
+    fn end_now(&mut self, common: &mut Common) {
         self.leaving_until = None;
-        self.end_senders();
+        self.end(common);
+    }
+}
+
+impl Core {
+    /// Closes every end, in order unless it was broken off, and says goodbye; over at
+    /// `deadline`, if there is one, in any case.
+    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
+        if self.common.phase != Phase::Up {
+            return;
+        }
+        self.common.phase = Phase::Closing;
+        if let Some(deadline) = deadline {
+            self.common.timers.set(Timer::Linger, deadline);
+        }
+        for sender in self.ends.senders.ends.values_mut() {
+            // OVER: from here on no handle gets in.
+            sender.end.state.end(End::Cause(EndCause::NodeClosed));
+            sender.end.waiters.take(&mut context.wakers);
+            sender.is_ending = true;
+        }
+        for receiver in self.ends.receivers.ends.values() {
+            receiver.end.state.end(End::Cause(EndCause::NodeClosed));
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
+        self.ends.senders.end(&mut self.common);
+        // It goes out behind the closes of all senders.
+        self.common.session.say_goodbye();
     }
 
     /// The peer has sent its last frame: what we could send nobody would read.
     pub(super) fn peer_said_goodbye(&mut self, context: &mut Context<'_>) {
-        match self.phase {
+        match self.common.phase {
             Phase::Up => {
-                self.receive_local(context);
-                if self.phase != Phase::Up {
+                self.receive_passed(PASSED_PER_TURN, context);
+                if self.common.phase != Phase::Up {
                     // What came broke the protocol.
                     return;
                 }
-                if let Some(local) = &mut self.local
-                    && local.is_behind()
+                if let Some(shared_memory) = &mut self.shared_memory
+                    && shared_memory.is_behind()
                 {
                     // As long as the peer waits for ours.
-                    local.has_goodbye = true;
+                    shared_memory.has_goodbye = true;
                     return;
                 }
-                self.phase = Phase::PeerClosed;
-                self.end_all(&EndCause::Goodbye, context);
-                for (id, sender) in self.senders.iter_mut() {
+                self.common.phase = Phase::PeerClosed;
+                self.ends.end_all(&EndCause::Goodbye, &mut context.wakers);
+                for (id, sender) in self.ends.senders.ends.iter_mut() {
                     sender.is_closed = true;
                     let last = sender.end.sent.load(Ordering::Acquire);
                     self.common
@@ -139,8 +147,8 @@ impl Core {
             }
             Phase::Closing => {
                 // Ours may still wait for credit, and the peer waits for it.
-                self.end_senders_now();
-                self.phase = Phase::PeerClosed;
+                self.ends.senders.end_now(&mut self.common);
+                self.common.phase = Phase::PeerClosed;
                 let latest = clock::now() + GOODBYE_TIMEOUT;
                 self.common.timers.set_sooner(Timer::Linger, latest);
             }
@@ -148,14 +156,14 @@ impl Core {
         }
     }
 
-    /// The session cannot go on.
+    /// Ends the session, which cannot go on.
     pub(crate) fn fail(&mut self, why: &str, context: &mut Context<'_>) {
         self.end_broken(EndCause::lost(why), context);
     }
 
-    /// The same, for any cause.
+    /// Ends the session, which cannot go on, for this cause.
     pub(crate) fn end_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
-        if self.phase == Phase::Up {
+        if self.common.phase == Phase::Up {
             let peer = self.common.shared.peer_in_log();
             warn_of!(
                 context.node().warnings,
@@ -164,15 +172,15 @@ impl Core {
                 %peer, why = %cause, "session ended"
             );
         }
-        self.receive_rest_of_local(context);
+        self.receive_passed(MOST_PASSED, context);
         self.finish_broken(cause, context);
     }
 
     pub(super) fn finish_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
         // A peer that has said goodbye had taken over what lies in memory (shm); the last frame to it
         // may be unwritten when it closes the connection.
-        self.is_lost = self.phase != Phase::PeerClosed;
-        let cause = match self.phase {
+        self.is_lost = self.common.phase != Phase::PeerClosed;
+        let cause = match self.common.phase {
             Phase::Closing => EndCause::NodeClosed,
             // It said so before.
             Phase::PeerClosed => EndCause::Goodbye,
@@ -181,36 +189,40 @@ impl Core {
         self.finish(&cause, context);
     }
 
+    /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
+    pub(super) fn finish_if_said(&mut self, all_is_out: bool, context: &mut Context<'_>) {
+        let is_said = self.common.session.said_goodbye() && all_is_out;
+        // Where the wire broke, it is not known whether ours has arrived.
+        let is_whole = self.broken.is_none();
+        if self.common.phase == Phase::PeerClosed && is_said && is_whole {
+            self.finish(&EndCause::Goodbye, context);
+        }
+    }
+
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
-        self.end_senders_now();
-        self.phase = Phase::Gone;
-        self.stop_waiting();
+        self.ends.senders.end_now(&mut self.common);
+        self.common.phase = Phase::Gone;
+        stop_waiting(&mut self.common.timers);
         // First: whoever is told may connect again at once.
         if self.place.take().is_some() {
             let cause = cause.clone();
-            self.tell(What::Gone { cause }, context);
+            self.common.tell(What::Gone { cause }, context);
         }
-        self.end_all(cause, context);
-    }
-
-    fn end_all(&mut self, cause: &EndCause, context: &mut Context<'_>) {
-        for sender in self.senders.values() {
-            sender.end.state.end(End::Cause(cause.clone()));
-            sender.end.waiters.take(&mut context.wakers);
-        }
-        for receiver in self.receivers.values() {
-            receiver.end.state.end(End::Cause(cause.clone()));
-            receiver.end.waiters.take(&mut context.wakers);
-        }
+        self.ends.end_all(cause, &mut context.wakers);
     }
 
     /// Channels with messages that the peer's engine is not known to hold.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
-        let all = self.senders.values().chain(self.retained.senders());
+        let all = self
+            .ends
+            .senders
+            .ends
+            .values()
+            .chain(self.retained.senders());
         all.filter_map(|sender| {
             let counts = sender.end.counts();
             // shm: publishing is delivery while the peer lives and has what it lies in.
-            let received = match &self.local {
+            let received = match &self.shared_memory {
                 Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => {
                     // What came behind the end that the peer was told nobody takes.
                     sender.ended_at.unwrap_or(counts.sent).max(counts.received)

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::session::Fabric;
 
-/// What a session may go on over, as far as this end is concerned.
+/// The fabrics that a session may go on over, as far as this end is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverPolicy {
-    /// One fabric: that which it began over, or the only one that it may get.
+    /// A single fabric: that which it began over, or the only one that it may get.
     Only(Fabric),
     /// Another queue pair, for so long from the break on; then the connection.
     VerbsThenTcp {
-        /// How long.
+        /// The time for which the first is asked for.
         after: Duration,
         /// A session that went over to the connection asks for a queue pair once, first, whenever
         /// that breaks.
@@ -21,7 +21,7 @@ pub enum FailoverPolicy {
 }
 
 impl FailoverPolicy {
-    /// What to ask for at a time since the break of what it `was_over`.
+    /// Returns the fabric to ask for, so long after the break of the one that it `was_over`.
     pub(super) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
         match (self, was_over) {
             (FailoverPolicy::Only(fabric), _) => fabric,
@@ -35,7 +35,7 @@ impl FailoverPolicy {
         }
     }
 
-    /// Whether the session may get a queue pair when it has gone over to the connection.
+    /// Returns whether the session may get a queue pair when it has gone over to the connection.
     pub(super) fn goes_back(self) -> bool {
         matches!(self, FailoverPolicy::VerbsThenTcp { back: true, .. })
     }

@@ -43,12 +43,12 @@ impl Frames for CoreInTurn<'_, '_> {
 
     #[inline(always)]
     fn is_over(&self) -> bool {
-        self.core.phase == Phase::Gone
+        self.core.common.phase == Phase::Gone
     }
 
     #[inline(always)]
     fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
-        let mut rings = Rings(&mut self.core.senders);
+        let mut rings = Rings(&mut self.core.ends.senders.ends);
         self.core
             .common
             .session
@@ -57,18 +57,18 @@ impl Frames for CoreInTurn<'_, '_> {
 
     #[inline(always)]
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)> {
-        locate(&self.core.senders, body)
+        locate(&self.core.ends.senders.ends, body)
     }
 
     #[inline(always)]
     fn ring(&self, end: u32) -> Option<&RingMemory> {
-        let ring = self.core.senders.get(end)?.ring.as_ref()?;
+        let ring = self.core.ends.senders.ends.get(end)?.ring.as_ref()?;
         Some(&ring.memory)
     }
 
     #[inline]
     fn message(&self, end: u32, sequence: u64) -> Option<&MessageMemory> {
-        let large = self.core.senders.get(end)?.large_out(sequence)?;
+        let large = self.core.ends.senders.ends.get(end)?.large_out(sequence)?;
         Some(&large.memory)
     }
 
@@ -76,7 +76,7 @@ impl Frames for CoreInTurn<'_, '_> {
     fn went(&mut self, end: u32, chunk: Chunk, number: u64) -> bool {
         let is_kept = self.core.reconnect.is_some();
         let retained = &mut self.core.retained;
-        let sender = self.core.senders.get_mut(end);
+        let sender = self.core.ends.senders.ends.get_mut(end);
         sender.is_some_and(|sender| sender.chunk_went(chunk, number, is_kept, retained))
     }
 
@@ -94,22 +94,24 @@ impl Frames for CoreInTurn<'_, '_> {
         arrived: Arrived<M>,
         tools: &mut Tools,
     ) -> Result<(), Fault> {
-        self.core.place_records(end, arrived, tools, self.context)
+        let core = &mut *self.core;
+        let (receivers, counters) = (&mut core.ends.receivers, &core.common.shared.counters);
+        receivers.place_records(end, arrived, tools, counters, &mut self.context.wakers)
     }
 
     #[inline]
     fn expects_chunk(&self) -> bool {
-        let mut receivers = self.core.receivers.values();
+        let mut receivers = self.core.ends.receivers.ends.values();
         receivers.any(ReceiveLink::expects_chunk)
     }
 
     fn has_receiver(&self, end: u32) -> bool {
-        self.core.receivers.contains(end)
+        self.core.ends.receivers.ends.contains(end)
     }
 
     #[inline]
     fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
-        let receiver = self.core.receivers.get(end)?;
+        let receiver = self.core.ends.receivers.ends.get(end)?;
         receiver.place_of(sequence, offset, bytes)
     }
 
@@ -118,17 +120,24 @@ impl Frames for CoreInTurn<'_, '_> {
     }
 
     fn chunk_moves(&mut self, end: u32, sequence: u64, until: u64) {
-        self.core.large_moves(end, sequence, until, self.context);
+        let core = &mut *self.core;
+        let receivers = &mut core.ends.receivers;
+        receivers.large_moves(end, sequence, until, &mut core.common, self.context);
     }
 
     fn chunk_done(&mut self, end: u32, time: u64) {
-        self.core.large_arrived(end, time, self.context);
+        let core = &mut *self.core;
+        let receivers = &mut core.ends.receivers;
+        receivers.large_arrived(end, time, &mut core.common, self.context);
     }
 
     #[inline]
     fn blocks_done(&mut self, time: u64) {
-        while let Some(landed) = self.core.common.session.poll_landed() {
-            self.core.landed(landed, time, self.context);
+        let core = &mut *self.core;
+        let (grants, receivers) = (&core.grants, &core.ends.receivers);
+        while let Some(landed) = core.common.session.poll_landed() {
+            let wakers = &mut self.context.wakers;
+            grants.landed(landed, time, receivers, &core.common, wakers);
         }
     }
 

@@ -6,21 +6,23 @@
 use std::sync::Arc;
 
 use ibex_protocol::transfer::{
-    eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed, lands},
+    eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed},
     rendezvous::RemoteMemory,
 };
-use ibex_ring::memory::{LargeBuffer, LargeLease};
+use ibex_ring::{
+    memory::{LargeBuffer, LargeLease},
+    parking::Wakers,
+};
 
-use super::core::Core;
+use super::{core::Common, receivers::Receivers};
 use crate::{
-    connection::{Context, MemoryWanted, Purpose},
     endpoint::receive_end::{LargeArrival, LargePlace},
     rdma::LandingBlock,
 };
 
 /// Memory that the peer may be writing to.
 #[derive(Default)]
-pub(super) struct Grants {
+pub(crate) struct Grants {
     /// Blocks that it was granted ahead, by index.
     blocks: Vec<Option<Granted>>,
     /// Memory for messages that nobody wants any more, by the receiving end.
@@ -28,7 +30,7 @@ pub(super) struct Grants {
 }
 
 struct Granted {
-    /// The receiving end.
+    /// The receiving end that it was granted for.
     end: u32,
     /// The block, which the reader of a message there holds as well.
     block: Arc<LandingBlock>,
@@ -76,67 +78,57 @@ impl Grants {
     }
 }
 
-impl Core {
-    /// A message of `length` waits for its memory: if such may come in blocks, the next
-    /// ones shall. As many as may be are got off the turn; where they are there already,
-    /// the sender hears which are its own again.
-    pub(super) fn want_landings(&mut self, end: u32, length: u64, context: &mut Context<'_>) {
-        let Some(receiver) = self.receivers.get_mut(end) else {
-            return;
-        };
-        if !lands(length) {
-            return;
-        }
-        if receiver.has_landings {
-            receiver.end.answer_ask();
-            self.common.session.released(end, &receiver.end.counters());
-        } else if self.common.shared.grants_landings() {
-            receiver.has_landings = true;
-            context.wanted.push(MemoryWanted {
-                session: self.common.shared.clone(),
-                end,
-                purpose: Purpose::Landings,
-            });
-        }
-    }
-
+impl Grants {
     /// Grants blocks to the sender of a receiving end.
-    pub(crate) fn grant_landings(&mut self, end: u32, blocks: Vec<(LandingBlock, RemoteMemory)>) {
+    pub(crate) fn grant(
+        &mut self,
+        end: u32,
+        blocks: Vec<(LandingBlock, RemoteMemory)>,
+        receivers: &Receivers,
+        common: &mut Common,
+    ) {
         // The session may have resumed without a device, or over another since they were leased.
-        let Some(site) = self.common.shared.carrier.granting_site() else {
+        let Some(site) = common.shared.carrier.granting_site() else {
             return;
         };
-        if !self.receivers.contains(end) {
+        if !receivers.ends.contains(end) {
             return;
         }
         let ours = blocks.into_iter().filter(|(block, _)| block.is_of(&site));
         for (block, memory) in ours.take(LANDINGS_PER_CHANNEL) {
-            if let Some(index) = self.common.session.grant_landing(end, memory) {
-                self.grants.place(index, end, block);
+            if let Some(index) = common.session.grant_landing(end, memory) {
+                self.place(index, end, block);
             }
         }
     }
 
     /// The peer needs a block no more.
-    pub(super) fn landing_returned(&mut self, index: u16) {
+    pub(super) fn returned(&mut self, index: u16, receivers: &mut Receivers) {
         // It goes here, as nobody reads there: all of its messages were released.
-        if let Some(granted) = self.grants.take(index)
-            && let Some(receiver) = self.receivers.get_mut(granted.end)
+        if let Some(granted) = self.take(index)
+            && let Some(receiver) = receivers.ends.get_mut(granted.end)
         {
             receiver.has_landings = false;
         }
     }
 
     /// A message lies whole in its block.
-    pub(super) fn landed(&mut self, landed: Landed, time: u64, context: &mut Context<'_>) {
+    pub(super) fn landed(
+        &self,
+        landed: Landed,
+        time: u64,
+        receivers: &Receivers,
+        common: &Common,
+        wakers: &mut Wakers,
+    ) {
         let Landed {
             end,
             sequence,
             length,
             index,
         } = landed;
-        if let Some(receiver) = self.receivers.get(end)
-            && let Some(block) = self.grants.block(index)
+        if let Some(receiver) = receivers.ends.get(end)
+            && let Some(block) = self.block(index)
         {
             let arrival = LargeArrival {
                 sequence,
@@ -144,8 +136,8 @@ impl Core {
                 time,
                 place: LargePlace::Landed(block.clone()),
             };
-            receiver.large_came(arrival, context);
-            self.common.shared.counters.landed.add(1);
+            receiver.large_came(arrival, wakers);
+            common.shared.counters.landed.add(1);
         }
     }
 }

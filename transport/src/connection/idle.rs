@@ -11,14 +11,19 @@ use std::{mem, sync::atomic::Ordering};
 use ibex_base::sync::Asymmetry;
 use ibex_protocol::format::control::Ask;
 
-use super::core::Core;
+use super::{
+    core::{Common, Core},
+    receivers::Receivers,
+    senders::{AttachedRing, Senders},
+    shared_memory::SharedMemory,
+};
 use crate::{
     connection::Context,
-    endpoint::send_end::{Claim, Rested, SendEnd, Wish},
+    endpoint::send_end::{Claim, SendEnd, Wish},
     wire::{AnyWire, Wire},
 };
 
-/// What the last look at a sender's ring found.
+/// The findings of the last look at a sender's ring.
 #[derive(Debug, Default)]
 pub(super) struct SenderSilence {
     /// Messages sent; `None` before the first look.
@@ -28,17 +33,17 @@ pub(super) struct SenderSilence {
     is_asked: bool,
     /// Once all are released: the number of a frame that none of theirs comes after.
     last_frame: Option<u64>,
-    /// In its sight (shm).
+    /// The question, where the peer sees it in memory (shm).
     wish: Option<Wish>,
 }
 
-/// What a look at a sender's ring means.
+/// The meaning of a look at a sender's ring.
 enum Finding {
-    /// It was used since the last look.
+    /// The ring was used since the last look.
     Used,
-    /// It may go back.
+    /// The ring may go back.
     Silent,
-    /// It is still needed; the peer has to be asked, or was.
+    /// The ring is still needed; the peer has to be asked, or was.
     Needed { is_asked: bool },
 }
 
@@ -73,23 +78,19 @@ impl SenderSilence {
     }
 }
 
-impl Core {
-    /// Nothing moves: lists for what comes and goes are freed.
-    pub(super) fn rest(&mut self) {
-        self.common.session.rest();
-        if let Some(local) = &mut self.local {
-            local.rest();
-        }
-        self.hot_rings.shrink_to_fit();
-        self.retained.rest();
-    }
-
-    /// Gives back what ends have not used since the last look. Returns whether another look is
+impl Senders {
+    /// Gives back rings that were not used since the last look. Returns whether another look is
     /// worth it although nothing moves.
-    pub(super) fn rest_ends(&mut self, wire: &AnyWire, context: &mut Context<'_>) -> bool {
+    pub(super) fn look_for_silence(
+        &mut self,
+        wire: &AnyWire,
+        common: &mut Common,
+        shared_memory: Option<&mut SharedMemory>,
+        context: &mut Context<'_>,
+    ) -> bool {
         let mut goes_on = false;
         let mut silent = Vec::new();
-        for (id, sender) in self.senders.iter_mut() {
+        for (id, sender) in self.ends.iter_mut() {
             let Some(silence) = &mut sender.silence else {
                 continue;
             };
@@ -97,7 +98,7 @@ impl Core {
                 Finding::Used => goes_on = true,
                 Finding::Silent => silent.push(id),
                 Finding::Needed { is_asked: true } => {}
-                Finding::Needed { is_asked: false } if self.local.is_some() => {
+                Finding::Needed { is_asked: false } if common.shares_memory => {
                     sender.end.ask_for_news(&mut silence.wish);
                 }
                 Finding::Needed { is_asked: false } => {
@@ -105,22 +106,25 @@ impl Core {
                     // peer would watch it stall. Where acknowledgement has ended this is
                     // answered when all of them are released.
                     let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
-                    self.common.session.ask(id, ask);
+                    common.session.ask(id, ask);
                 }
             }
         }
-        for receiver in self.receivers.values_mut() {
-            goes_on |= receiver.look_for_silence();
-        }
-        goes_on | self.take_rings(&silent, context)
+        goes_on | self.take_rings(&silent, common, shared_memory, context)
     }
 
     /// Takes the rings of senders back, unless their handles are at it. Returns whether
     /// one was.
-    fn take_rings(&mut self, silent: &[u32], context: &mut Context<'_>) -> bool {
+    fn take_rings(
+        &mut self,
+        silent: &[u32],
+        common: &mut Common,
+        mut shared_memory: Option<&mut SharedMemory>,
+        context: &mut Context<'_>,
+    ) -> bool {
         let ends: Vec<_> = silent
             .iter()
-            .filter_map(|&id| Some((id, self.senders.get(id)?.end.clone())))
+            .filter_map(|&id| Some((id, self.ends.get(id)?.end.clone())))
             .collect();
         if ends.is_empty() {
             return false;
@@ -130,25 +134,52 @@ impl Core {
         Asymmetry::of_process().heavy_here();
         let mut is_busy = false;
         for ((id, _), claim) in ends.iter().zip(claims) {
-            match claim.and_then(Claim::take) {
-                Some(rested) => self.ring_rests(*id, rested, context),
-                None => is_busy = true,
+            let Some(rested) = claim.and_then(Claim::take) else {
+                is_busy = true;
+                continue;
+            };
+            common.session.return_landings(*id);
+            if let Some(ring) = self.ring_rests(*id) {
+                context.leftovers.push(Box::new((ring, rested)));
+                if let Some(shared_memory) = &mut shared_memory {
+                    shared_memory.pass_rest(*id);
+                }
             }
         }
         is_busy
     }
 
-    fn ring_rests(&mut self, id: u32, rested: Rested, context: &mut Context<'_>) {
-        self.hot_rings.retain(|&hot| hot != id);
-        self.common.session.return_landings(id);
-        let Some(sender) = self.senders.get_mut(id) else {
-            return;
-        };
-        let ring = sender.ring.take();
+    /// Gives the ring of an end that rests.
+    fn ring_rests(&mut self, id: u32) -> Option<Option<Box<AttachedRing>>> {
+        self.hot.retain(|&hot| hot != id);
+        let sender = self.ends.get_mut(id)?;
         if let Some(mut silence) = sender.silence.take() {
             sender.end.take_back_question(&mut silence.wish);
         }
-        context.leftovers.push(Box::new((ring, rested)));
-        self.pass_rest(id);
+        Some(sender.ring.take())
+    }
+}
+
+impl Receivers {
+    /// Gives back what ends took for messages and have not used since the last look. Returns
+    /// whether another look is worth it although nothing moves.
+    pub(super) fn look_for_silence(&mut self) -> bool {
+        let mut goes_on = false;
+        for receiver in self.ends.values_mut() {
+            goes_on |= receiver.look_for_silence();
+        }
+        goes_on
+    }
+}
+
+impl Core {
+    /// Frees lists whose entries come and go, as nothing moves.
+    pub(super) fn rest(&mut self) {
+        self.common.session.rest();
+        if let Some(shared_memory) = &mut self.shared_memory {
+            shared_memory.rest();
+        }
+        self.ends.senders.hot.shrink_to_fit();
+        self.retained.rest();
     }
 }

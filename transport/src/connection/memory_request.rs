@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ibex_ring::memory::{Mapping, MemoryUse};
+use ibex_ring::memory::Mapping;
 
-use crate::session::SessionShared;
+use crate::node::SessionShared;
 
 /// Memory that a receiving end needs; it is mapped and populated off the turn.
 pub(crate) struct MemoryWanted {
@@ -13,7 +13,7 @@ pub(crate) struct MemoryWanted {
     pub(crate) purpose: Purpose,
 }
 
-/// What memory is wanted for.
+/// The purpose that memory is wanted for.
 pub(crate) enum Purpose {
     /// A large message that was announced.
     Large { sequence: u64, length: u64 },
@@ -26,44 +26,4 @@ pub(crate) enum Purpose {
     },
     /// Messages of medium size to come.
     Landings,
-}
-
-impl MemoryWanted {
-    /// Gets the memory and gives it to the session, if that is still there.
-    pub(crate) fn provide(self) {
-        let Self {
-            session,
-            end,
-            purpose,
-        } = self;
-        if session.event_loop.on_link(session.id, |_, _| ()).is_none() {
-            return;
-        }
-        match purpose {
-            Purpose::Large { sequence, length } => {
-                let memory = session.lease_for_arrival(length as usize);
-                session.event_loop.on_link(session.id, |link, context| {
-                    link.core.large_memory(end, sequence, memory, context);
-                });
-            }
-            Purpose::More {
-                sequence,
-                memory,
-                from,
-                to,
-            } => {
-                let (from, end_at) = (from as usize, to as usize);
-                let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
-                session.event_loop.on_link(session.id, |link, _| {
-                    link.core.large_memory_grew(end, sequence, to, populated);
-                });
-            }
-            Purpose::Landings => {
-                let blocks = session.lease_landings();
-                session.event_loop.on_link(session.id, |link, _| {
-                    link.core.grant_landings(end, blocks);
-                });
-            }
-        }
-    }
 }

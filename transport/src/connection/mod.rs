@@ -15,13 +15,14 @@ mod device;
 mod dialer;
 mod draining;
 mod ending;
+mod ends;
 mod failover_policy;
 mod frames;
 mod grants;
 mod idle;
+mod large_in;
 mod memory_request;
 mod new_wire;
-mod openings;
 mod outage;
 mod outages;
 mod peer_process;
@@ -29,23 +30,20 @@ mod protocol_events;
 mod receivers;
 mod reconnect;
 mod reconnect_terms;
+mod rendezvous;
 mod replace_wire;
 mod requests;
 mod retained;
 mod senders;
 mod shared_memory;
-mod shared_memory_bell;
-mod shared_memory_passing;
 mod stalls;
 mod stats;
 mod turn;
 
-use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc};
 
 use ibex_protocol::{
-    credit::{broker::CreditAction, session::CreditReport},
     format::record::Layout,
-    id_map::IdMap,
     session::{Session, SessionConfig},
     timer::TimerTable,
     transfer::eager_write::LandingId,
@@ -57,7 +55,7 @@ use ibex_ring::{
 use ibex_tls::Tls;
 
 pub(crate) use self::core::Core;
-pub(crate) use context::Context;
+pub(crate) use context::{Context, Surroundings};
 pub(crate) use dialer::Redialing;
 pub use dialer::{Attempt, Redial, RedialError};
 pub use failover_policy::FailoverPolicy;
@@ -68,8 +66,9 @@ pub use stats::LinkStats;
 
 use self::core::{Common, Phase};
 use crate::{
+    node::SessionShared,
     rdma::PreparedPair,
-    session::{EndCause, PeerDescription, SessionShared},
+    session::EndCause,
     shared_memory::UnixWires,
     wire::{
         AnyWire, Tools, Wire, WireSocket, WireStart,
@@ -77,14 +76,14 @@ use crate::{
     },
 };
 use reconnect::Reconnect;
-use shared_memory::LocalWires;
+use shared_memory::SharedMemory;
 
 /// A session in the engine.
 pub(crate) struct Connection {
     /// The session but for its wire.
     pub(crate) core: Core,
-    wire: AnyWire,
-    socket: WireSocket,
+    pub(crate) wire: AnyWire,
+    pub(crate) socket: WireSocket,
     /// The peer has left the connection beside a queue pair.
     peer_has_left: bool,
     /// The session is over, and its wire was told.
@@ -144,10 +143,10 @@ impl Connection {
         let prepare = |pair, layer: &mut Layer| -> io::Result<_> {
             let add = |unix| {
                 let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
-                LocalWires::new(unix, shared.id, peer, asymmetry, &tools.epoll)
+                SharedMemory::new(unix, shared.id, peer, asymmetry, &tools.epoll)
             };
-            let local = unix.map(add).transpose()?;
-            let carries_data = local.is_none();
+            let shared_memory = unix.map(add).transpose()?;
+            let carries_data = shared_memory.is_none();
             if carries_data {
                 // Data comes over a network: it shall not meet the allocator.
                 if is_stream {
@@ -163,7 +162,7 @@ impl Connection {
                 payload_checksums: shared.payload_checksums(),
             };
             let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
-            Ok((local, wire, terms))
+            Ok((shared_memory, wire, terms))
         };
         let prepared = prepare(pair, &mut layer).inspect_err(|_| {
             if is_stream && resumes {
@@ -171,14 +170,14 @@ impl Connection {
                 say_last_word(&tcp, &mut layer, 0);
             }
         });
-        let (local, wire, terms) = prepared?;
+        let (shared_memory, wire, terms) = prepared?;
         let session = SessionConfig {
             carriage: terms.carriage,
             dialed,
             our_credit: terms.our_credit,
             peer_credit: terms.peer_credit,
             max_channels,
-            data_in_band: local.is_none(),
+            data_in_band: shared_memory.is_none(),
             writes: terms.writes,
             immediate: terms.immediate,
             resumes,
@@ -192,21 +191,19 @@ impl Connection {
                     shared,
                     session: Session::new(session),
                     timers: TimerTable::default(),
+                    phase: Phase::Up,
+                    shares_memory: shared_memory.is_some(),
+                    address,
                 },
-                local,
-                address,
-                senders: IdMap::new(),
-                receivers: IdMap::new(),
-                hot_rings: Vec::new(),
+                ends: Default::default(),
+                shared_memory,
                 retained: Default::default(),
                 grants: Default::default(),
-                phase: Phase::Up,
+                reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
+                alarms: Default::default(),
                 is_lost: false,
                 is_refused: false,
                 broken: None,
-                reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
-                alarms: Default::default(),
-                leaving_until: None,
                 place: Some(place),
             },
             wire,
@@ -222,6 +219,9 @@ impl Connection {
             connection.say_last_word();
             return Err(refused);
         }
+        if let Some(reconnect) = &connection.core.reconnect {
+            reconnect.limit_age_of_wire(&mut connection.core.common.timers);
+        }
         Ok(connection)
     }
 
@@ -230,78 +230,24 @@ impl Connection {
         self.core.common.shared.id
     }
 
-    /// Returns who the peer is.
-    pub(crate) fn peer(&self) -> &PeerDescription {
-        self.core.common.shared.peer()
-    }
-
-    /// Returns the part of the session that its handles have.
-    pub(crate) fn shared(&self) -> Arc<SessionShared> {
-        self.core.common.shared.clone()
-    }
-
     // ---- The socket ------------------------------------------------------------------
 
     /// Takes the sockets out of the epoll set.
     pub(crate) fn unregister(&mut self, epoll: &OwnedFd) {
         self.socket.part(epoll);
-        if let Some(local) = &self.core.local {
-            local.unregister(epoll);
+        if let Some(shared_memory) = &self.core.shared_memory {
+            shared_memory.unregister(epoll);
         }
-    }
-
-    /// Has epoll tell of the socket: at once, if there is something to read already.
-    pub(crate) fn join_epoll(&mut self, epoll: &OwnedFd) -> io::Result<()> {
-        self.socket.join(epoll)
-    }
-
-    /// Counts a turn that nobody slept before.
-    #[inline]
-    pub(crate) fn stay_awake(&mut self, epoll: &OwnedFd) {
-        self.socket.stay_awake(self.wire.reads_every_turn(), epoll);
-    }
-
-    /// Notes that epoll has told of the socket.
-    ///
-    /// That the socket takes more again needs no note: the turn that follows writes, and
-    /// then ends the watch if nothing is left.
-    pub(crate) fn tcp_is_ready(&mut self, readable: bool) {
-        self.socket.readable |= readable;
     }
 
     // ---- Credit ----------------------------------------------------------------------
 
     /// Returns whether its frames are charged to what the node takes in over connections.
     pub(crate) fn needs_credit(&self) -> bool {
-        self.core.local.is_none() && !matches!(self.wire, AnyWire::QueuePair(_))
-    }
-
-    /// Returns the news that the broker has to hear of the session since the last time.
-    pub(crate) fn take_credit_report(&mut self) -> CreditReport {
-        self.core.common.session.take_credit_report()
-    }
-
-    /// Returns how much credit the peer has used in all.
-    pub(crate) fn credit_used(&self) -> u64 {
-        self.core.common.session.credit_used()
-    }
-
-    /// Does what the broker decided; [`settle`](Self::settle) tells the peer.
-    pub(crate) fn handle_credit(&mut self, action: CreditAction) {
-        let session = &mut self.core.common.session;
-        match action {
-            CreditAction::Give { credit, term, .. } => session.give(credit, term),
-            CreditAction::Recall { credit, .. } => session.recall(credit),
-        }
+        !self.core.common.shares_memory && !matches!(self.wire, AnyWire::QueuePair(_))
     }
 
     // ---- What the engine asks --------------------------------------------------------
-
-    /// Returns whether the session lives and is not about to end.
-    #[inline]
-    pub(crate) fn is_undisturbed(&self) -> bool {
-        self.core.is_undisturbed()
-    }
 
     /// Returns whether what a device tells brings the session on, or a handle does: a look finds
     /// nothing that was not told. Its rings are empty and armed, or wait with their records
@@ -309,14 +255,14 @@ impl Connection {
     #[inline]
     pub(crate) fn waits_for_completions(&self) -> bool {
         self.wire.is_told_of_all()
-            && (self.core.hot_rings.is_empty() || self.wire.is_blocked())
+            && (self.core.ends.senders.hot.is_empty() || self.wire.is_blocked())
             && !self.socket.readable
             && self.core.is_undisturbed()
     }
 
     /// Returns whether nothing needs a turn until epoll, a bell or a mark says so.
     pub(crate) fn is_cold(&self) -> bool {
-        self.core.hot_rings.is_empty() && !self.socket.readable && !self.has_leftover()
+        self.core.ends.senders.hot.is_empty() && !self.socket.readable && !self.has_leftover()
     }
 
     /// Returns whether the session is over and may be forgotten.
@@ -327,12 +273,9 @@ impl Connection {
     /// Keeps the rings hot that have records for a peer after all; the others are cold now.
     /// Returns whether there are any to be sent.
     pub(crate) fn look_at_armed_rings(&mut self) -> bool {
-        self.core.look_at_armed_rings() && !self.wire.is_blocked()
-    }
-
-    /// Returns when [`expire`](Self::expire) has something to do.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.core.common.timers.next()
+        let core = &mut self.core;
+        let senders = &mut core.ends.senders;
+        senders.look_at_armed_rings(&mut core.common.session) && !self.wire.is_blocked()
     }
 
     // ---- What handles ask that concerns the wire -------------------------------------
@@ -346,7 +289,9 @@ impl Connection {
         layout: Layout,
         before: Released,
     ) {
-        self.core.take_ring(end, lease, layout, before);
+        let core = &mut self.core;
+        let senders = &mut core.ends.senders;
+        senders.take_ring(end, lease, layout, before, &core.common);
         self.register_late(end);
     }
 
@@ -359,14 +304,16 @@ impl Connection {
         length: usize,
         memory: LargeLease,
     ) -> Option<LandingId> {
-        let block = self.core.take_large(end, sequence, length, memory);
+        let core = &mut self.core;
+        let senders = &mut core.ends.senders;
+        let block = senders.take_large(end, sequence, length, memory, &mut core.common);
         self.register_late(end);
         block
     }
 
     /// Registers memory that a handle took when the session had no device, or another.
     fn register_late(&mut self, end: u32) {
-        if let Some(sender) = self.core.senders.get_mut(end) {
+        if let Some(sender) = self.core.ends.senders.ends.get_mut(end) {
             let (ring, messages) = sender.memory();
             if let Err(error) = self.wire.register(ring, messages) {
                 let why = error.to_string();

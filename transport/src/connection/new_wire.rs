@@ -6,12 +6,12 @@ use ibex_tls::Tls;
 
 use crate::rdma::PreparedPair;
 
-/// New wires of a session.
+/// A new wire of a session.
 #[derive(Debug)]
 pub struct NewWire {
-    /// The session's name.
+    /// The name of the session, which both ends know.
     pub session: [u8; 16],
-    /// Their number.
+    /// The number of the wire, its epoch.
     pub epoch: u64,
     /// The connection; the handshake's bytes are consumed.
     pub stream: TcpStream,

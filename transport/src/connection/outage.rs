@@ -11,23 +11,23 @@ use ibex_protocol::session::Progress;
 use super::peer_process::PeerProcess;
 use crate::session::EndCause;
 
-/// What is known of a break of the wires, until both ends go on over others.
+/// The state of a break of the wire, until both ends go on over another.
 #[derive(Debug)]
 pub(super) struct Outage {
     pub(super) since: Instant,
     pub(super) cause: EndCause,
-    /// Whether listeners to events heard of it.
+    /// Listeners to events heard of it.
     pub(super) is_told: bool,
     /// To dial the peer, which were made or are about to be.
     pub(super) attempts: u32,
-    /// What the last of them came to.
+    /// The failure of the last of them.
     pub(super) failure: Option<String>,
     pub(super) process: PeerProcess,
     /// Breaks in a row, this one included, between which nothing got through.
     pub(super) breaks: u32,
     /// When the first of them was.
     pub(super) stuck_since: Instant,
-    /// How far the session had come.
+    /// The progress of the session before it.
     progress: Progress,
     /// Something that was on its way is known not to have got through, or other breaks went
     /// before this one between which nothing did.
@@ -83,8 +83,8 @@ impl Outage {
         continues
     }
 
-    /// What is kept of it now that the session goes on: nothing, unless something of the session
-    /// did not get through.
+    /// Returns the part that is kept now that the session goes on: nothing, unless something of
+    /// the session did not get through.
     pub(super) fn past(&self, over_at: Instant) -> Option<Past> {
         self.is_stuck.then_some(Past {
             over_at,
@@ -102,7 +102,7 @@ impl Outage {
         }
     }
 
-    /// What the last attempt came to, as the end of a sentence.
+    /// Returns the failure of the last attempt, as the end of a sentence.
     pub(super) fn last_failure(&self) -> String {
         let failure = self.failure.as_ref();
         failure.map_or_else(String::new, |failure| {
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((next.attempts, next.breaks), (0, 1));
     }
 
-    /// As of a session that rests, whose connections something ends that it does not know.
+    /// A session that rests, whose connections something ends that it does not know.
     #[test]
     fn breaks_of_a_session_with_nothing_to_say_are_ordinary_ones() {
         let session = session();

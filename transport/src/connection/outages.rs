@@ -19,13 +19,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_protocol::{format::frame_check::DamagedFrame, timer::Timer};
+use ibex_protocol::{
+    format::frame_check::DamagedFrame,
+    timer::{Timer, TimerTable},
+};
 
 use super::{
     context::Context,
-    core::{Core, Phase},
+    core::{Common, Core, Phase},
+    dialer::{Attempt, Redialing},
     outage::Outage,
     peer_process::PeerProcess,
+    reconnect::Reconnect,
 };
 use crate::{clock, node::What, session::EndCause, wire::Fault};
 
@@ -39,30 +44,6 @@ impl Core {
         self.reconnect.as_ref()?.outage.as_ref()
     }
 
-    fn outage_mut(&mut self) -> Option<&mut Outage> {
-        self.reconnect.as_mut()?.outage.as_mut()
-    }
-
-    /// Stops waiting for another wire.
-    pub(super) fn stop_waiting(&mut self) {
-        for timer in [Timer::Notice, Timer::Redial, Timer::Verdict] {
-            self.common.timers.clear(timer);
-        }
-    }
-
-    /// Returns whether this end dials when the wire breaks.
-    pub(crate) fn dials(&self) -> bool {
-        let reconnect = self.reconnect.as_ref();
-        reconnect.is_some_and(|reconnect| reconnect.terms.redial.is_some())
-    }
-
-    /// Returns whether it is the session of that name.
-    pub(crate) fn is_named(&self, session: &[u8; 16]) -> bool {
-        self.reconnect
-            .as_ref()
-            .is_some_and(|reconnect| reconnect.terms.session == *session)
-    }
-
     /// Notes that the session has no wire from now on, for this cause. Returns whether the session
     /// goes on all the same.
     pub(super) fn begin_outage(
@@ -72,18 +53,19 @@ impl Core {
         context: &mut Context<'_>,
     ) -> bool {
         self.broken = None;
+        self.common.timers.clear(Timer::Age);
         self.common.shared.counters.credit_is_there();
         self.retained.free(u64::MAX, &mut context.wakers);
         let (progress, is_under_way) = (
             self.common.session.progress(),
             self.common.session.is_under_way(),
         );
-        for sender in self.senders.values_mut() {
+        for sender in self.ends.senders.ends.values_mut() {
             sender.large_is_sent_again();
         }
         self.common.session.suspend();
         if had_device {
-            self.leave_site(context);
+            self.ends.receivers.leave_site(&mut self.common, context);
         }
         let Some(reconnect) = &mut self.reconnect else {
             return false;
@@ -93,7 +75,7 @@ impl Core {
         if let Some(outage) = &mut reconnect.outage {
             outage.is_stuck |= found_damage;
             outage.failure = Some(cause.to_string());
-            self.dial_later(now);
+            reconnect.dial_later(now, &mut self.common.timers);
             return true;
         }
         self.common.shared.counters.suspensions.add(1);
@@ -117,7 +99,7 @@ impl Core {
         let verdict = outage.stuck_since.checked_add(timeout);
         reconnect.outage = Some(outage);
         if has_ended {
-            self.process_has_ended(context);
+            self.is_certainly_gone(PROCESS_HAS_ENDED, context);
             return false;
         }
         if runs_anew {
@@ -128,22 +110,10 @@ impl Core {
         if let Some(verdict) = verdict {
             self.common.timers.set(Timer::Verdict, verdict);
         }
-        self.dial_later(now);
-        true
-    }
-
-    /// Has the peer dialed, if that is this end's part: at once, and then with pauses.
-    pub(super) fn dial_later(&mut self, now: Instant) {
-        if let Some(reconnect) = &mut self.reconnect
-            && let Some(outage) = &mut reconnect.outage
-            && reconnect.terms.redial.is_some()
-        {
-            let broken_for = now.duration_since(outage.stuck_since);
-            let ways = reconnect.terms.ways;
-            let pause = ways.shorten(outage.pause(), broken_for);
-            outage.attempts += 1;
-            self.common.timers.set(Timer::Redial, now + pause);
+        if let Some(reconnect) = &mut self.reconnect {
+            reconnect.dial_later(now, &mut self.common.timers);
         }
+        true
     }
 
     /// The peer has come as another process. What works goes on all the same: two that run at
@@ -158,21 +128,18 @@ impl Core {
 
     /// The peer cannot come back.
     pub(crate) fn is_certainly_gone(&mut self, why: &str, context: &mut Context<'_>) {
-        if self.phase == Phase::Gone {
+        if self.common.phase == Phase::Gone {
             return;
         }
-        let advice = self.advice();
-        let why = match self.cause_of_break() {
+        let outage = self.outage();
+        let advice = outage.map_or_else(String::new, |outage| advice(outage, &self.common));
+        let why = match outage.map(|outage| &outage.cause) {
             Some(EndCause::PeerGone { why: before, .. }) if advice.is_empty() => {
                 format!("{before}, and {why}")
             }
             _ => format!("{why}{advice}"),
         };
         self.end_broken(EndCause::PeerGone { why, certain: true }, context);
-    }
-
-    fn cause_of_break(&self) -> Option<&EndCause> {
-        Some(&self.outage()?.cause)
     }
 
     /// Counts a frame that was damaged on the way: nothing that comes over this wire can be
@@ -201,27 +168,27 @@ impl Core {
         cause.unwrap_or_else(|| EndCause::lost(why))
     }
 
-    /// The peer's process has ended.
-    pub(super) fn process_has_ended(&mut self, context: &mut Context<'_>) {
-        let why = "its process has ended";
-        self.is_certainly_gone(why, context);
+    /// Looks whether the peer's process has ended, for a turn of a session without a wire.
+    pub(super) fn look_at_process(&mut self, context: &mut Context<'_>) -> bool {
+        let has_ended = self.outage().is_some_and(|one| one.process.has_ended());
+        if has_ended {
+            self.is_certainly_gone(PROCESS_HAS_ENDED, context);
+        }
+        has_ended
+    }
+
+    /// Returns the cause for which a wire ends that is as old as the node allows, if it is in use.
+    pub(super) fn age_of_wire_is_over(&self) -> Option<EndCause> {
+        let age = self.reconnect.as_ref()?.terms.max_age?;
+        let why = || {
+            format!(
+                "it was authenticated {age:?} ago, which is max_session_age, and has to be again"
+            )
+        };
+        self.is_undisturbed().then(|| EndCause::lost(why()))
     }
 
     // ---- Time ------------------------------------------------------------------------
-
-    /// Tells, as it is time, that the session is suspended.
-    pub(super) fn tell_of_break(&mut self, context: &mut Context<'_>) {
-        let Some(outage) = self.outage_mut() else {
-            return;
-        };
-        if !mem::replace(&mut outage.is_told, true) {
-            let what = What::Suspended {
-                cause: outage.cause.clone(),
-                since: outage.since,
-            };
-            self.tell(what, context);
-        }
-    }
 
     /// The peer did not come back in time.
     pub(super) fn give_up(&mut self, context: &mut Context<'_>) {
@@ -236,59 +203,95 @@ impl Core {
         let failure = outage.last_failure();
         let why = match outage.breaks {
             1 => format!("{before}, and it did not come back within {timeout:?}{failure}"),
-            _ => format!("nothing got through for {timeout:?}{}", self.advice()),
+            _ => format!(
+                "nothing got through for {timeout:?}{}",
+                advice(outage, &self.common)
+            ),
         };
         self.end_broken(EndCause::lost(why), context);
     }
+}
 
-    /// Returns, as the end of a sentence, where to look for the cause of damaged or missing bytes.
-    fn advice(&self) -> String {
-        let Some(outage) = self.outage().filter(|outage| outage.breaks > 1) else {
-            return String::new();
-        };
-        let counters = &self.common.shared.counters;
-        let (here, there) = (
-            counters.checksum_errors.get(),
-            counters.checksum_errors_at_peer.get(),
-        );
-        let peer = self.common.shared.peer().address;
-        let between = match self.address {
-            Some(local) => format!("between {local} and {peer}"),
-            None => format!("on the way to {peer}"),
-        };
-        let damage = match (here, there) {
-            (0, 0) => format!(" (the last: {})", outage.cause),
-            _ => format!(
-                ", and bytes were damaged, {here} times on their way here and {there} times on \
-                 their way to the peer"
-            ),
-        };
-        format!(
-            "; {} connections {between} broke in a row{damage}: check the network path, its network \
-             cards, and whatever passes connections on or changes them",
-            outage.breaks
-        )
+impl Reconnect {
+    /// Sets when the wire is to be left for another, over which both ends authenticate each other
+    /// again.
+    pub(super) fn limit_age_of_wire(&self, timers: &mut TimerTable) {
+        let due = self.terms.max_age;
+        if let Some(due) = due.and_then(|age| clock::now().checked_add(age)) {
+            timers.set(Timer::Age, due);
+        }
     }
 
-    /// The peer has told how often it found bytes damaged that this end had sent.
-    pub(super) fn peer_found_damage(&mut self, times: u64) {
-        if !self
-            .common
-            .shared
-            .counters
-            .checksum_errors_at_peer
-            .raise(times)
+    /// Returns whether this end dials when the wire breaks.
+    pub(crate) fn dials(&self) -> bool {
+        self.terms.redial.is_some()
+    }
+
+    /// Returns whether it is the session of that name.
+    pub(crate) fn is_named(&self, session: &[u8; 16]) -> bool {
+        self.terms.session == *session
+    }
+
+    /// Has the peer dialed, off the turn.
+    pub(super) fn redial(&mut self, session: u64, context: &mut Context<'_>) {
+        if let Some(outage) = &self.outage
+            && let Some(redial) = self.terms.redial.clone()
         {
+            self.dialed = self.dialed.max(self.epoch) + 1;
+            let broken_for = clock::now().duration_since(outage.stuck_since);
+            let is_first = outage.attempts == 1;
+            let attempt = Attempt {
+                epoch: self.dialed,
+                fabric: self.terms.ways.wanted(broken_for, is_first, self.fabric),
+            };
+            context.redialings.push(Redialing {
+                session,
+                attempt,
+                redial,
+            });
+        }
+    }
+
+    /// Has the peer dialed, if that is this end's part: at once, and then with pauses.
+    pub(super) fn dial_later(&mut self, now: Instant, timers: &mut TimerTable) {
+        if let Some(outage) = &mut self.outage
+            && self.terms.redial.is_some()
+        {
+            let broken_for = now.duration_since(outage.stuck_since);
+            let pause = self.terms.ways.shorten(outage.pause(), broken_for);
+            outage.attempts += 1;
+            timers.set(Timer::Redial, now + pause);
+        }
+    }
+
+    /// Tells, as it is time, that the session is suspended.
+    pub(super) fn tell_of_break(&mut self, common: &Common, context: &mut Context<'_>) {
+        let Some(outage) = &mut self.outage else {
+            return;
+        };
+        if !mem::replace(&mut outage.is_told, true) {
+            let what = What::Suspended {
+                cause: outage.cause.clone(),
+                since: outage.since,
+            };
+            common.tell(what, context);
+        }
+    }
+
+    /// Notes how often the peer found bytes damaged that this end had sent.
+    pub(super) fn peer_found_damage(&mut self, times: u64, common: &Common) {
+        let errors = &common.shared.counters.checksum_errors_at_peer;
+        if !errors.raise(times) {
             return;
         }
         if times.is_power_of_two() {
             tracing::warn!(
-                peer = %self.common.shared.peer().address, so_far = times,
+                peer = %common.shared.peer().address, so_far = times,
                 "the peer found bytes damaged that this end had sent; the session goes on over a \
                  new connection, and nothing is lost"
             );
         }
-        if let Some(outage) = self.outage_mut() {
+        if let Some(outage) = &mut self.outage {
             outage.is_stuck = true;
             if mem::replace(&mut outage.heard_of_damage, true) {
                 return;
@@ -299,16 +302,18 @@ impl Core {
         }
     }
 
-    /// Both ends know what the other has: the session goes on.
-    pub(super) fn goes_on(&mut self, replayed: u64, context: &mut Context<'_>) {
-        self.tell_of_break(context);
+    /// Ends the outage: both ends know what the other has, and the session goes on.
+    pub(super) fn goes_on(
+        &mut self,
+        replayed: u64,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        self.tell_of_break(common, context);
         let now = clock::now();
-        let outage = self.reconnect.as_mut().and_then(|one| {
-            let outage = one.outage.take();
-            one.past = outage.as_ref().and_then(|outage| outage.past(now));
-            outage
-        });
-        self.stop_waiting();
+        let outage = self.outage.take();
+        self.past = outage.as_ref().and_then(|outage| outage.past(now));
+        stop_waiting(&mut common.timers);
         let (suspended, cause) = match outage {
             Some(outage) => {
                 let failure = outage.last_failure();
@@ -319,33 +324,70 @@ impl Core {
             }
             None => (Duration::ZERO, String::new()),
         };
-        self.common.shared.counters.resumes.add(1);
-        self.common.shared.counters.replayed.add(replayed);
+        common.shared.counters.resumes.add(1);
+        common.shared.counters.replayed.add(replayed);
         tracing::info!(
-            peer = %self.common.shared.peer_in_log(), ?suspended, replayed,
+            peer = %common.shared.peer_in_log(), ?suspended, replayed,
             "a session goes on over a new connection"
         );
         let what = What::Resumed {
             suspended,
             replayed,
         };
-        self.tell(what, context);
-        self.tell_of_fabric(cause, context);
+        common.tell(what, context);
+        self.tell_of_fabric(cause, common, context);
     }
 
-    /// Says so if it goes on over another fabric.
-    fn tell_of_fabric(&mut self, reason: String, context: &mut Context<'_>) {
-        let to = self.common.shared.fabric();
-        let before = self.reconnect.as_mut().map(|one| &mut one.fabric);
-        let from = before.map_or(to, |before| mem::replace(before, to));
+    /// Tells, if it is so, that the session goes on over another fabric.
+    fn tell_of_fabric(&mut self, reason: String, common: &Common, context: &mut Context<'_>) {
+        let to = common.shared.fabric();
+        let from = mem::replace(&mut self.fabric, to);
         if from != to {
-            let peer = self.common.shared.peer_in_log();
+            let peer = common.shared.peer_in_log();
             tracing::info!(%peer, %from, %to, %reason, "a session has changed its fabric");
-            self.tell(What::FabricChanged { from, to, reason }, context);
+            common.tell(What::FabricChanged { from, to, reason }, context);
         }
     }
 }
 
+/// Returns, as the end of a sentence, where to look for the cause of damaged or missing bytes.
+fn advice(outage: &Outage, common: &Common) -> String {
+    if outage.breaks <= 1 {
+        return String::new();
+    }
+    let counters = &common.shared.counters;
+    let (here, there) = (
+        counters.checksum_errors.get(),
+        counters.checksum_errors_at_peer.get(),
+    );
+    let peer = common.shared.peer().address;
+    let between = match common.address {
+        Some(local) => format!("between {local} and {peer}"),
+        None => format!("on the way to {peer}"),
+    };
+    let damage = match (here, there) {
+        (0, 0) => format!(" (the last: {})", outage.cause),
+        _ => format!(
+            ", and bytes were damaged, {here} times on their way here and {there} times on \
+             their way to the peer"
+        ),
+    };
+    format!(
+        "; {} connections {between} broke in a row{damage}: check the network path, its network \
+         cards, and whatever passes connections on or changes them",
+        outage.breaks
+    )
+}
+
+/// Stops waiting for another wire.
+pub(super) fn stop_waiting(timers: &mut TimerTable) {
+    for timer in [Timer::Notice, Timer::Redial, Timer::Verdict] {
+        timers.clear(timer);
+    }
+}
+
+/// Why a peer cannot come back whose process is known.
+const PROCESS_HAS_ENDED: &str = "its process has ended";
 /// Why a peer cannot come back that has come as another process.
 const RUNS_ANEW: &str = "it runs anew";
 /// How long a break may be one that the end of a process is.

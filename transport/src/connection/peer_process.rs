@@ -12,9 +12,9 @@ use rustix::{
 /// The process of a peer.
 #[derive(Debug)]
 pub(super) enum PeerProcess {
-    /// It lived when it was looked for; readable when it has ended.
+    /// The process lived when it was looked for; readable when it has ended.
     Found(OwnedFd),
-    /// It had ended before.
+    /// The process had ended before.
     Ended,
     /// On another host, or not to be seen from here.
     Unknown,
@@ -32,7 +32,7 @@ impl PeerProcess {
         }
     }
 
-    /// What epoll tells of its end by.
+    /// Returns the descriptor by which epoll tells of its end.
     pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
         match self {
             PeerProcess::Found(process) => Some(process),
@@ -40,7 +40,7 @@ impl PeerProcess {
         }
     }
 
-    /// Whether it has ended, as far as anybody knows.
+    /// Returns whether it has ended, as far as is known.
     pub(super) fn has_ended(&self) -> bool {
         let process = match self {
             PeerProcess::Found(process) => process,

@@ -1,4 +1,4 @@
-//! A link's reactions to the events of its session.
+//! Reactions to the events of the protocol's session.
 
 use ibex_protocol::{
     format::{
@@ -12,21 +12,22 @@ use ibex_ring::{
     end_status::{ReceiverWords, Words},
 };
 
-use super::core::{Core, Phase};
+use super::core::{Common, Core, Phase};
 use crate::{
     connection::Context,
     endpoint::{receive_end::Source, state::End},
     node::What,
     session::EndCause,
+    wire::PASSED_PER_TURN,
 };
 
-impl Core {
-    /// The session is up.
+impl Common {
+    /// Tells that the session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
         if context.node().is_draining() {
-            self.common.session.say_draining(false);
+            self.session.say_draining(false);
         }
-        let peer = self.common.shared.peer();
+        let peer = self.shared.peer();
         let (fabric, reason) = (peer.fabric, peer.reason.clone());
         self.tell(What::Connected { fabric, reason }, context);
     }
@@ -38,12 +39,14 @@ impl Core {
             return;
         }
         if let What::Gone { cause } = &what {
-            self.common.shared.ended(cause, &mut context.wakers);
+            self.shared.ended(cause, &mut context.wakers);
         }
         let events = &context.node().events;
-        events.tell(self.common.shared.peer(), what, &mut context.wakers);
+        events.tell(self.shared.peer(), what, &mut context.wakers);
     }
+}
 
+impl Core {
     #[inline]
     pub(super) fn handle_events(&mut self, context: &mut Context<'_>) {
         if self.common.session.has_events() {
@@ -64,10 +67,11 @@ impl Core {
                     self.opened(end, peer_end, agreed, context);
                 }
                 Event::Mismatched { end, theirs } => {
-                    self.end_channel(end, End::Mismatch(theirs), context);
+                    self.ends
+                        .end(end, End::Mismatch(theirs), &mut context.wakers);
                 }
                 Event::Counted { end, counters } => {
-                    if let Some(sender) = self.senders.get_mut(end) {
+                    if let Some(sender) = self.ends.senders.ends.get_mut(end) {
                         if let Some(theirs) = sender.end.theirs.get() {
                             theirs.report(&counters);
                         }
@@ -80,18 +84,18 @@ impl Core {
                     }
                 }
                 Event::Asked { end } => {
-                    if let Some(receiver) = self.receivers.get(end) {
+                    if let Some(receiver) = self.ends.receivers.ends.get(end) {
                         receiver.end.answer_ask();
                         // It may wait for a guard that was counted here.
                         receiver.end.waiters.take(&mut context.wakers);
                         self.common.session.released(end, &receiver.end.counters());
                         if self.common.session.wants_room(end) {
-                            self.room_is_wanted(end);
+                            self.ends.receivers.room_is_wanted(end, &mut self.common);
                         }
                     }
                 }
                 Event::Told { end, counters } => {
-                    if let Some(receiver) = self.receivers.get(end) {
+                    if let Some(receiver) = self.ends.receivers.ends.get(end) {
                         receiver.end.told(&counters);
                     }
                 }
@@ -107,28 +111,36 @@ impl Core {
                     sequence,
                     length,
                 } => {
-                    self.large_announced(end, sequence, length, context);
+                    let common = &mut self.common;
+                    let receivers = &mut self.ends.receivers;
+                    receivers.large_announced(end, sequence, length, common, context);
                 }
-                Event::LandingReturned { index } => self.landing_returned(index),
+                Event::LandingReturned { index } => {
+                    self.grants.returned(index, &mut self.ends.receivers);
+                }
                 Event::Forgotten { end } => {
-                    self.forget_sender(end);
+                    self.ends.senders.forget(end, &mut self.retained);
                     self.grants.forget(end);
-                    if let Some(local) = &mut self.local {
-                        local.forget_words(end);
+                    if let Some(shared_memory) = &mut self.shared_memory {
+                        shared_memory.forget_words(end);
                     }
                 }
                 Event::Goodbye => self.peer_said_goodbye(context),
                 Event::Abandoned => {
                     self.is_certainly_gone("it has given the session up", context);
                 }
-                Event::Draining { is_done } => self.peer_drains(is_done, context),
-                Event::Damaged { times } => self.peer_found_damage(times),
+                Event::Draining { is_done } => self.common.peer_drains(is_done, context),
+                Event::Damaged { times } => {
+                    if let Some(reconnect) = &mut self.reconnect {
+                        reconnect.peer_found_damage(times, &self.common);
+                    }
+                }
                 Event::Replay {
                     end,
                     received,
                     position,
                 } => {
-                    let sender = self.senders.get_mut(end);
+                    let sender = self.ends.senders.ends.get_mut(end);
                     if !sender.is_some_and(|sender| sender.replay(received, position)) {
                         let why = format!(
                             "it broke the protocol: message {received} of channel {end} does not \
@@ -137,32 +149,39 @@ impl Core {
                         return self.fail(&why, context);
                     }
                 }
-                Event::Resumed { replayed } => self.goes_on(replayed, context),
+                Event::Resumed { replayed } => {
+                    if let Some(reconnect) = &mut self.reconnect {
+                        reconnect.goes_on(replayed, &mut self.common, context);
+                    }
+                }
             }
         }
     }
 
     /// Both ends are open: gives our handle what it needs, once all of it is here.
     fn opened(&mut self, end: u32, peer_end: u32, agreed: Agreed, context: &mut Context<'_>) {
-        let role = if self.senders.contains(end) {
+        let role = if self.ends.senders.ends.contains(end) {
             Role::Sender
         } else {
             Role::Receiver
         };
-        if let Some(local) = &mut self.local {
+        if let Some(shared_memory) = &mut self.shared_memory {
             // The peer's words come over the Unix socket, before or after this.
-            local.opened(end, role, peer_end, agreed);
-            self.open_local(context);
+            shared_memory.opened(end, role, peer_end, agreed);
+            let opened = shared_memory.open_channels(&mut self.common, &mut self.ends, context);
+            if let Err(cause) = opened {
+                self.finish_broken(cause, context);
+            }
             return;
         }
-        if let Some(sender) = self.senders.get(end) {
+        if let Some(sender) = self.ends.senders.ends.get(end) {
             let words = Words::<ReceiverWords>::local();
             words.reset(record::first_position(agreed.alignment as usize));
             let _ = sender.end.theirs.set(words);
             sender.end.state.open(agreed);
             sender.end.waiters.take(&mut context.wakers);
         }
-        if let Some(receiver) = self.receivers.get_mut(end) {
+        if let Some(receiver) = self.ends.receivers.ends.get_mut(end) {
             let arrivals = arrival_ring(agreed.window.messages.next_power_of_two() as usize);
             let (writer, reader, retirer) = match arrivals {
                 Ok(arrivals) => arrivals,
@@ -177,7 +196,7 @@ impl Core {
             receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }
-        self.forget_openings();
+        self.ends.forget_openings(&mut self.common);
     }
 
     fn peer_closed(
@@ -188,21 +207,21 @@ impl Core {
         context: &mut Context<'_>,
     ) {
         // What the peer passed before it closed its end is still to be handed out.
-        self.receive_local(context);
-        if let Some(receiver) = self.receivers.get(end) {
+        self.receive_passed(PASSED_PER_TURN, context);
+        if let Some(receiver) = self.ends.receivers.ends.get(end) {
             if reason == CloseReason::Dropped {
                 // shm: the peer's own word says so, and it may be ahead of us. And once we
                 // say goodbye, the peer closes what its application did not.
-                if self.local.is_none()
-                    && self.phase != Phase::Closing
+                if !self.common.shares_memory
+                    && self.common.phase != Phase::Closing
                     && let Some(theirs) = receiver.end.theirs.get()
                 {
                     theirs.close(final_sequence);
                 }
-            } else if let Some(local) = &mut self.local
-                && local.is_behind()
+            } else if let Some(shared_memory) = &mut self.shared_memory
+                && shared_memory.is_behind()
             {
-                local.closed_behind.push((end, reason));
+                shared_memory.closed_behind.push((end, reason));
             } else {
                 receiver
                     .end
@@ -211,19 +230,9 @@ impl Core {
             }
             receiver.end.waiters.take(&mut context.wakers);
         }
-        if self.senders.contains(end) {
-            self.end_channel(end, End::Cause(EndCause::PeerClosed(reason)), context);
-        }
-    }
-
-    pub(super) fn end_channel(&mut self, end: u32, why: End, context: &mut Context<'_>) {
-        if let Some(sender) = self.senders.get(end) {
-            sender.end.state.end(why.clone());
-            sender.end.waiters.take(&mut context.wakers);
-        }
-        if let Some(receiver) = self.receivers.get(end) {
-            receiver.end.state.end(why);
-            receiver.end.waiters.take(&mut context.wakers);
+        if self.ends.senders.ends.contains(end) {
+            let why = End::Cause(EndCause::PeerClosed(reason));
+            self.ends.end(end, why, &mut context.wakers);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state of reconnecting: the wires that a session has or had last, and since when it has
+//! The state of reconnecting: the wire that a session has or had last, and since when it has
 //! none.
 
 use std::time::Instant;
@@ -10,32 +10,32 @@ use super::{
 };
 use crate::session::Fabric;
 
-/// A session's way to other wires.
+/// A session's way to another wire.
 #[derive(Debug)]
-pub(super) struct Reconnect {
+pub(crate) struct Reconnect {
     pub(super) terms: ReconnectTerms,
 
-    // The wires.
-    /// The number of those that it has, or had last.
+    // The wire.
+    /// The number of the wire that it has, or had last.
     pub(super) epoch: u64,
-    /// The number of those that were dialed for last.
+    /// The number of the wire that was dialed for last.
     pub(super) dialed: u64,
-    /// Those that came while nobody knew that the old ones had broken: they wait until nothing
-    /// of those can come any more.
+    /// The wire that came while nobody knew that the old one had broken: it waits until nothing
+    /// of that can come any more.
     pub(super) next: Option<NewWire>,
-    /// What carries the data, as far as was told.
+    /// The fabric that carries the data, as far as was told.
     pub(super) fabric: Fabric,
 
-    // What is wrong with them, or with the peer.
+    // Faults of the wire or of the peer.
     /// When a look found first that the peer's kernel does not answer.
     pub(super) unanswered_since: Option<Instant>,
-    /// Since they broke, until both ends go on.
+    /// The outage, from the break of the wire until both ends go on.
     pub(super) outage: Option<Outage>,
-    /// What is kept of the last outage, if something did not get through.
+    /// The part that is kept of the last outage, if something did not get through.
     pub(super) past: Option<Past>,
-    /// Bytes of the peer's were damaged on these wires.
+    /// Bytes of the peer's were damaged on this wire.
     pub(super) found_damage: bool,
-    /// The peer has come as another process, while these wires were not known to be broken.
+    /// The peer has come as another process, while this wire was not known to be broken.
     pub(super) peer_runs_anew: bool,
 }
 

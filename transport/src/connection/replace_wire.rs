@@ -7,13 +7,7 @@ use std::{
 
 use ibex_protocol::session::is_newer_epoch;
 
-use super::{
-    Connection,
-    context::Context,
-    core::Phase,
-    dialer::{Attempt, Redialing},
-    new_wire::NewWire,
-};
+use super::{Connection, context::Context, core::Phase, new_wire::NewWire};
 use crate::{
     clock,
     session::EndCause,
@@ -35,7 +29,7 @@ impl Connection {
             // Nothing is said before nothing can come any more.
             return self.drain_then_end(cause);
         }
-        if self.core.may_go_on() && self.core.reconnect.is_some() {
+        if self.core.common.may_go_on() && self.core.reconnect.is_some() {
             self.suspend(cause, tools, context);
         } else {
             self.core.end_broken(cause, context);
@@ -77,7 +71,7 @@ impl Connection {
         true
     }
 
-    /// Waits for another wire. What the old one had is gone.
+    /// Gives up the wire, and waits for another.
     fn suspend(&mut self, cause: EndCause, tools: &mut Tools, context: &mut Context<'_>) {
         self.socket.part(&tools.epoll);
         self.socket.close();
@@ -86,29 +80,14 @@ impl Connection {
         debug_assert!(before.is_gone(), "a queue pair is destroyed before");
         let had_device = matches!(before, AnyWire::QueuePair(_));
         self.has_left_site |= had_device;
-        if self.core.begin_outage(cause, had_device, context) {
-            self.watch_process(tools);
-        }
-    }
-
-    /// Has epoll tell of the end of the peer's process.
-    fn watch_process(&mut self, tools: &Tools) {
-        let outage = self.core.outage();
+        let outage = match self.core.begin_outage(cause, had_device, context) {
+            true => self.core.outage(),
+            false => None,
+        };
         if let Some(process) = outage.and_then(|one| one.process.descriptor()) {
             // One that cannot be watched is looked at when something else happens.
             let _ = self.socket.watch_in_place(process, &tools.epoll);
         }
-    }
-
-    /// Looks whether the peer's process has ended, for a turn of a session without a wire.
-    pub(super) fn look_at_process(&mut self, context: &mut Context<'_>) -> bool {
-        self.socket.readable = false;
-        let outage = self.core.outage();
-        let has_ended = outage.is_some_and(|one| one.process.has_ended());
-        if has_ended {
-            self.core.process_has_ended(context);
-        }
-        has_ended
     }
 
     /// Tells the peer, which would wait for this end to come back, that the session is over: if
@@ -116,30 +95,6 @@ impl Connection {
     pub(super) fn say_last_word(&mut self) {
         if self.core.reconnect.is_some() && !self.core.common.session.said_goodbye() {
             self.wire.say_last_word(&self.socket);
-        }
-    }
-
-    /// Has the peer dialed, off the turn.
-    pub(super) fn redial(&mut self, context: &mut Context<'_>) {
-        let (session, is_down) = (self.id(), self.wire.is_down());
-        if let Some(reconnect) = &mut self.core.reconnect
-            && let Some(outage) = &reconnect.outage
-            && let Some(redial) = reconnect.terms.redial.clone()
-            && is_down
-        {
-            reconnect.dialed = reconnect.dialed.max(reconnect.epoch) + 1;
-            let (ways, broken_for) = (
-                reconnect.terms.ways,
-                clock::now().duration_since(outage.stuck_since),
-            );
-            context.redialings.push(Redialing {
-                session,
-                attempt: Attempt {
-                    epoch: reconnect.dialed,
-                    fabric: ways.wanted(broken_for, outage.attempts == 1, reconnect.fabric),
-                },
-                redial,
-            });
         }
     }
 
@@ -155,7 +110,7 @@ impl Connection {
             let peer = shared.peer_in_log();
             tracing::debug!(%peer, why, attempts = outage.attempts, "no new connection yet");
             outage.failure = Some(why.to_owned());
-            self.core.dial_later(clock::now());
+            reconnect.dial_later(clock::now(), &mut self.core.common.timers);
         }
     }
 
@@ -170,7 +125,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
         // A peer that has said goodbye, and comes once more, waits for ours.
-        let goes_on = self.core.phase != Phase::Gone;
+        let goes_on = self.core.common.phase != Phase::Gone;
         let Some(reconnect) = self.core.reconnect.as_mut().filter(|_| goes_on) else {
             return Ok(false);
         };
@@ -191,11 +146,15 @@ impl Connection {
             }
             self.suspend(cause, tools, context);
         }
-        if self.core.phase == Phase::Gone {
+        if self.core.common.phase == Phase::Gone {
             return Ok(false);
         }
         if let Some(pair) = &new.rdma
-            && let Err(why) = self.core.can_take_pair(pair)
+            && let Err(why) = self
+                .core
+                .ends
+                .senders
+                .can_take_pair(pair, &self.core.common)
         {
             self.redial_failed(new.epoch, &why);
             return Ok(false);
@@ -223,7 +182,7 @@ impl Connection {
             layer: Layer::new(tls),
             leftover: &leftover,
             pair: rdma,
-            carries_data: core.local.is_none(),
+            carries_data: !core.common.shares_memory,
             payload_checksums: core.common.shared.payload_checksums(),
         };
         let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
@@ -235,19 +194,17 @@ impl Connection {
                 WireSocket::stop_watching(process, &tools.epoll);
             }
         }
-        core.address = socket.stream().local_addr().ok();
+        core.common.address = socket.stream().local_addr().ok();
         core.is_refused = false;
         self.peer_has_left = false;
         self.socket = socket;
         self.wire = wire;
         self.socket.join(&tools.epoll)?;
         self.core.common.session.resume(terms);
+        if let Some(reconnect) = &self.core.reconnect {
+            reconnect.limit_age_of_wire(&mut self.core.common.timers);
+        }
         Ok(())
-    }
-
-    /// Returns the wire that came before the old one was gone, which it is now.
-    pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
-        self.core.reconnect.as_mut()?.next.take()
     }
 
     // ---- A wire that takes a while to end --------------------------------------------
@@ -284,16 +241,16 @@ impl Connection {
         core.retained.note_in_flight(0);
         core.retained.free(u64::MAX, &mut context.wakers);
         core.withdraw_grants(context);
-        if core.phase == Phase::Gone {
+        if core.common.phase == Phase::Gone {
             return;
         }
         match core.broken.take() {
             // The goodbye was among what arrived, and the peer is there and waits for ours.
-            Some(cause) if core.phase == Phase::PeerClosed && is_awaited => {
+            Some(cause) if core.common.phase == Phase::PeerClosed && is_awaited => {
                 self.suspend(cause, tools, context);
             }
             // It goes nowhere any more.
-            _ if core.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
+            _ if core.common.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
             Some(cause) if is_refused => core.end_broken(cause, context),
             Some(cause) => self.wire_broke(cause, tools, context),
             None => core.finish(&EndCause::Goodbye, context),

@@ -1,6 +1,6 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
-use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
+use std::{collections::VecDeque, ptr::NonNull, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     format::record::{self, LargeAnnouncement, Layout},
@@ -14,14 +14,24 @@ use ibex_ring::{
     memory::{LargeLease, RingLease},
 };
 
-use super::{core::Core, idle::SenderSilence, retained::Retained};
+use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::send_end::SendEnd,
-    session::SessionShared,
+    node::SessionShared,
     wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
 
-/// One sending end in the engine.
+/// The sending ends of a session.
+#[derive(Default)]
+pub(crate) struct Senders {
+    pub(super) ends: IdMap<SendLink>,
+    /// Ends whose ring is looked at in every turn.
+    pub(super) hot: Vec<u32>,
+    /// The time until which a session that closes waits for handles that are inside.
+    pub(super) leaving_until: Option<Instant>,
+}
+
+/// A sending end in the engine.
 pub(super) struct SendLink {
     pub(super) end: Arc<SendEnd>,
     /// There while the channel is used, and small while it is not.
@@ -34,7 +44,7 @@ pub(super) struct SendLink {
     pub(super) is_ending: bool,
     /// The last message that the peer was told of (shm).
     pub(super) ended_at: Option<u64>,
-    /// What the peer's words said when handles were last woken (shm).
+    /// The peer's words as they were when handles were last woken (shm).
     pub(super) seen: Option<(u64, u64, bool)>,
     /// The handles have a ring, which is wanted back when they are silent.
     pub(super) silence: Option<SenderSilence>,
@@ -125,7 +135,7 @@ impl SendLink {
         any
     }
 
-    /// The wires broke: what has not arrived goes out again.
+    /// Has what has not arrived sent again, as the wire broke.
     pub(super) fn large_is_sent_again(&mut self) {
         for large in &mut self.large {
             large.sent_in = None;
@@ -169,7 +179,7 @@ impl SendLink {
 }
 
 impl AttachedRing {
-    /// Where the byte at a ring position lies.
+    /// Returns where the byte at a ring position lies.
     #[inline]
     fn at(&self, position: u64) -> NonNull<u8> {
         let offset = position as usize & (self.memory.lease().capacity() - 1);
@@ -178,7 +188,7 @@ impl AttachedRing {
     }
 }
 
-/// What a look at the hot rings found.
+/// The findings of a look at the hot rings.
 pub(super) struct Seen {
     /// There are records that can be sent, as far as is known.
     pub(super) is_sendable: bool,
@@ -186,7 +196,7 @@ pub(super) struct Seen {
     pub(super) has_large: bool,
 }
 
-/// The rings of a link's senders, as the session sees them.
+/// The rings of a session's senders, as the session sees them.
 pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
 
 impl RecordSource for Rings<'_> {
@@ -232,16 +242,18 @@ impl RecordSource for Rings<'_> {
     }
 }
 
-impl Core {
-    /// The handle of a sending end has made its ring; what was sent before is released.
+impl Senders {
+    /// Takes over the ring that the handle of a sending end has made; messages `before` are
+    /// released.
     pub(super) fn take_ring(
         &mut self,
         end: u32,
         lease: Arc<RingLease>,
         layout: Layout,
         before: Released,
+        common: &Common,
     ) {
-        let Some(sender) = self.senders.get_mut(end) else {
+        let Some(sender) = self.ends.get_mut(end) else {
             return;
         };
         let Some(words) = sender.end.theirs.get().cloned() else {
@@ -252,7 +264,7 @@ impl Core {
         let consumer = Consumer::resume(mapped, layout, before);
         let mut ring = AttachedRing {
             consumer,
-            memory: RingMemory::new(lease, &self.common.shared.carrier),
+            memory: RingMemory::new(lease, &common.shared.carrier),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -271,42 +283,41 @@ impl Core {
         sequence: u64,
         length: usize,
         memory: LargeLease,
+        common: &mut Common,
     ) -> Option<LandingId> {
-        let sender = self.senders.get_mut(end)?;
+        let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &self.common.shared.carrier),
+            memory: MessageMemory::new(memory, length, &common.shared.carrier),
             sent_in: None,
         });
-        self.common
-            .session
-            .announce_large(end, sequence, length as u64)
+        common.session.announce_large(end, sequence, length as u64)
     }
 
-    /// A cold ring has records: it is looked at in every turn from now on.
+    /// Notes that a cold ring has records: it is looked at in every turn from now on.
     pub(crate) fn ring_is_ready(&mut self, end: u32) {
         if let Some(ring) = self
-            .senders
+            .ends
             .get_mut(end)
             .and_then(|sender| sender.ring.as_mut())
             && ring.is_armed
         {
             ring.is_armed = false;
             ring.arm.disarm(&ring.words.armed);
-            self.hot_rings.push(end);
+            self.hot.push(end);
         }
     }
 
     /// Tells the session which hot rings have records that somebody wants.
     #[inline]
-    pub(super) fn look_at_rings(&mut self, wire: &AnyWire) -> Seen {
+    pub(super) fn look_at_rings(&mut self, wire: &AnyWire, session: &mut Session) -> Seen {
         let (mut any, mut has_large) = (false, false);
-        for &end in &self.hot_rings {
-            let Some(sender) = self.senders.get(end) else {
+        for &end in &self.hot {
+            let Some(sender) = self.ends.get(end) else {
                 continue;
             };
             has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
-            any |= sender.has_records() && self.common.session.mark_ready(end);
+            any |= sender.has_records() && session.mark_ready(end);
         }
         Seen {
             is_sendable: any && !wire.is_blocked(),
@@ -318,9 +329,9 @@ impl Core {
     /// [`look_at_armed_rings`](Self::look_at_armed_rings).
     pub(crate) fn arm_rings(&mut self) -> bool {
         let mut any = false;
-        for &end in &self.hot_rings {
+        for &end in &self.hot {
             if let Some(ring) = self
-                .senders
+                .ends
                 .get_mut(end)
                 .and_then(|sender| sender.ring.as_mut())
             {
@@ -334,10 +345,9 @@ impl Core {
 
     /// Keeps the rings hot that have records for a peer after all; the others are cold now.
     /// Returns whether there are any to be sent.
-    pub(super) fn look_at_armed_rings(&mut self) -> bool {
-        let senders = &mut self.senders;
-        let session = &mut self.common.session;
-        self.hot_rings.retain(|&end| {
+    pub(super) fn look_at_armed_rings(&mut self, session: &mut Session) -> bool {
+        let senders = &mut self.ends;
+        self.hot.retain(|&end| {
             let Some(sender) = senders.get_mut(end) else {
                 return false;
             };
@@ -351,19 +361,19 @@ impl Core {
             }
             is_due
         });
-        !self.hot_rings.is_empty()
+        !self.hot.is_empty()
     }
 
-    /// An end is gone on both sides.
-    pub(super) fn forget_sender(&mut self, end: u32) {
-        self.hot_rings.retain(|&hot| hot != end);
-        if let Some(sender) = self.senders.remove(end) {
-            self.retained.keep_sender(sender);
+    /// Forgets an end that is gone on both sides.
+    pub(super) fn forget(&mut self, end: u32, retained: &mut Retained) {
+        self.hot.retain(|&hot| hot != end);
+        if let Some(sender) = self.ends.remove(end) {
+            retained.keep_sender(sender);
         }
     }
 }
 
-/// Where a frame's body lies.
+/// Returns where a frame's body lies.
 #[inline]
 pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
     match body {

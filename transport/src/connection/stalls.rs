@@ -12,7 +12,11 @@ use std::{
 
 use ibex_protocol::{format::control::Role, timer::Timer};
 
-use super::{core::Core, receivers::ReceiveLink};
+use super::{
+    core::Common,
+    ends::Ends,
+    receivers::{ReceiveLink, Receivers},
+};
 use crate::{
     clock,
     connection::Context,
@@ -28,17 +32,17 @@ pub(super) struct ReceiverStall {
     /// Messages released when it began.
     released: u64,
     is_told: bool,
-    /// It was told of as a wait for room within `memory_limit`.
+    /// The wait was told of as one for room within `memory_limit`.
     lacked_room: bool,
 }
 
 impl ReceiveLink {
-    /// Whether somebody was told that the sender waits, and not yet that it goes on.
+    /// Returns whether somebody was told that the sender waits, and not yet that it goes on.
     pub(super) fn is_told_stalled(&self) -> bool {
         self.stall.is_some_and(|stall| stall.is_told)
     }
 
-    /// The sender waits for room.
+    /// Notes that the sender waits for room.
     pub(super) fn room_is_wanted(&mut self, now: Instant) {
         let released = self.end.prefix.prefix().released;
         // One that was told of is looked after until it is over.
@@ -54,94 +58,104 @@ impl ReceiveLink {
     }
 }
 
-impl Core {
-    /// The sender of `end` waits for room, or what it sent does.
-    pub(super) fn room_is_wanted(&mut self, end: u32) {
-        if let Some(receiver) = self.receivers.get_mut(end) {
+impl Receivers {
+    /// Notes that the sender of `end` waits for room, or a message that it sent does.
+    pub(super) fn room_is_wanted(&mut self, end: u32, common: &mut Common) {
+        if let Some(receiver) = self.ends.get_mut(end) {
             let now = clock::now();
             receiver.room_is_wanted(now);
-            self.common.timers.set_sooner(Timer::Stall, now + NOTICE);
-        }
-    }
-
-    /// A task waits for room here, and nobody wakes it to say for how long. Returns whether
-    /// that is a deadline that there was not before.
-    pub(crate) fn watch_stalls(&mut self) -> bool {
-        let is_new = !self.common.timers.is_set(Timer::Stall);
-        if is_new {
-            self.common.timers.set(Timer::Stall, clock::now() + NOTICE);
-        }
-        is_new
-    }
-
-    /// Tells of those who have waited for long, and of those who go on.
-    pub(super) fn look_for_stalls(&mut self, now: Instant, context: &mut Context<'_>) {
-        let mut next: Option<Instant> = None;
-        let mut told = Vec::new();
-        for (id, receiver) in self.receivers.iter_mut() {
-            let waits_for_release = receiver.waits_for_release();
-            let Some(stall) = &mut receiver.stall else {
-                continue;
-            };
-            let end = &receiver.end;
-            let lacks_room = end.lacks_room.load(Ordering::Relaxed);
-            let is_wanted = lacks_room
-                || match end.theirs.get() {
-                    Some(theirs) if self.local.is_some() => wants_room(theirs),
-                    _ => self.common.session.wants_room(id) || waits_for_release,
-                };
-            let released = end.prefix.prefix().released;
-            let handed_out = end.handed_out.load(Ordering::Relaxed);
-            if !is_wanted || released != stall.released {
-                // A sender that has given up does not go on.
-                let goes_on = released != stall.released || stall.lacked_room;
-                if stall.is_told && goes_on {
-                    told.push(What::Recovered {
-                        channel: end.name.to_string(),
-                        end: Role::Receiver,
-                        stalled: now.saturating_duration_since(stall.since),
-                    });
-                }
-                receiver.stall = None;
-                continue;
-            }
-            let due = stall.since + NOTICE;
-            if due <= now && !stall.is_told {
-                (stall.is_told, stall.lacked_room) = (true, lacks_room);
-                told.push(What::Stalled(Stalled {
-                    channel: end.name.to_string(),
-                    end: Role::Receiver,
-                    since: stall.since,
-                    oldest: released + 1,
-                    held: Some(handed_out.saturating_sub(released)),
-                    lacks_room,
-                }));
-            }
-            let look = if stall.is_told { now + TICK } else { due };
-            next = Some(next.map_or(look, |next| next.min(look)));
-        }
-        for sender in self.senders.values() {
-            let end = &sender.end;
-            let Some(due) = end.stall.notice_at() else {
-                continue;
-            };
-            if due > now {
-                next = Some(next.map_or(due, |next| next.min(due)));
-            } else if end.stall.goes_on(end.counts().released) {
-                told.extend(end.take_notice());
-            }
-        }
-        if let Some(next) = next {
-            self.common.timers.set(Timer::Stall, next);
-        }
-        for what in told {
-            what.warn(&self.common.shared);
-            self.tell(what, context);
+            common.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
     }
 }
 
-/// Whether the sender says so where this process reads it (shm).
+impl Common {
+    /// Has an end that somebody waits for looked at by then. Returns whether that is sooner than
+    /// anything else of the session.
+    pub(crate) fn watch_opening(&mut self, due: Instant) -> bool {
+        let is_sooner = self.timers.next().is_none_or(|next| due < next);
+        self.timers.set_sooner(Timer::Open, due);
+        is_sooner
+    }
+
+    /// Has a look at stalls, as a task waits for room here and nobody wakes it to say for how
+    /// long. Returns whether that is a deadline that there was not before.
+    pub(crate) fn watch_stalls(&mut self) -> bool {
+        let is_new = !self.timers.is_set(Timer::Stall);
+        if is_new {
+            self.timers.set(Timer::Stall, clock::now() + NOTICE);
+        }
+        is_new
+    }
+}
+
+/// Tells of those who have waited for long, and of those who go on.
+pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: &mut Context<'_>) {
+    let mut next: Option<Instant> = None;
+    let mut told = Vec::new();
+    for (id, receiver) in ends.receivers.ends.iter_mut() {
+        let waits_for_release = receiver.waits_for_release();
+        let Some(stall) = &mut receiver.stall else {
+            continue;
+        };
+        let end = &receiver.end;
+        let lacks_room = end.lacks_room.load(Ordering::Relaxed);
+        let is_wanted = lacks_room
+            || match end.theirs.get() {
+                Some(theirs) if common.shares_memory => wants_room(theirs),
+                _ => common.session.wants_room(id) || waits_for_release,
+            };
+        let released = end.prefix.prefix().released;
+        let handed_out = end.handed_out.load(Ordering::Relaxed);
+        if !is_wanted || released != stall.released {
+            // A sender that has given up does not go on.
+            let goes_on = released != stall.released || stall.lacked_room;
+            if stall.is_told && goes_on {
+                told.push(What::Recovered {
+                    channel: end.name.to_string(),
+                    end: Role::Receiver,
+                    stalled: now.saturating_duration_since(stall.since),
+                });
+            }
+            receiver.stall = None;
+            continue;
+        }
+        let due = stall.since + NOTICE;
+        if due <= now && !stall.is_told {
+            (stall.is_told, stall.lacked_room) = (true, lacks_room);
+            told.push(What::Stalled(Stalled {
+                channel: end.name.to_string(),
+                end: Role::Receiver,
+                since: stall.since,
+                oldest: released + 1,
+                held: Some(handed_out.saturating_sub(released)),
+                lacks_room,
+            }));
+        }
+        let look = if stall.is_told { now + TICK } else { due };
+        next = Some(next.map_or(look, |next| next.min(look)));
+    }
+    for sender in ends.senders.ends.values() {
+        let end = &sender.end;
+        let Some(due) = end.stall.notice_at() else {
+            continue;
+        };
+        if due > now {
+            next = Some(next.map_or(due, |next| next.min(due)));
+        } else if end.stall.goes_on(end.counts().released) {
+            told.extend(end.take_notice());
+        }
+    }
+    if let Some(next) = next {
+        common.timers.set(Timer::Stall, next);
+    }
+    for what in told {
+        what.warn(&common.shared);
+        common.tell(what, context);
+    }
+}
+
+/// Returns whether the sender says so where this process reads it (shm).
 pub(super) fn wants_room(theirs: &SenderWords) -> bool {
     theirs.wants_room.load(Ordering::Relaxed) != 0
 }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use super::core::Core;
-use crate::{endpoint::stats::ChannelStats, session::SessionShared};
+use crate::{endpoint::stats::ChannelStats, node::SessionShared};
 
 /// A session, and its channels' ends.
 #[derive(Clone, Debug)]
 pub struct LinkStats {
-    /// The session.
+    /// The session that was counted.
     pub session: Arc<SessionShared>,
-    /// It has not ended.
+    /// The session has not ended.
     pub is_up: bool,
     /// The ends that this node has.
     pub channels: Vec<ChannelStats>,
@@ -19,14 +19,10 @@ pub struct LinkStats {
 
 impl Core {
     pub(crate) fn stats(&self) -> LinkStats {
-        let senders = self.senders.values().map(|sender| sender.end.stats());
-        let receivers = self.receivers.values().map(|receiver| receiver.end.stats());
-        let mut channels: Vec<_> = senders.chain(receivers).collect();
-        channels.sort_by(|a, b| (&a.name, a.end).cmp(&(&b.name, b.end)));
         LinkStats {
             session: self.common.shared.clone(),
-            is_up: !self.is_over(),
-            channels,
+            is_up: !self.common.is_over(),
+            channels: self.ends.stats(),
         }
     }
 }

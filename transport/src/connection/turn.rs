@@ -1,10 +1,10 @@
 //! The turn of a connection: what can move between its core and its wire moves.
 
-use std::{slice, time::Instant};
+use std::{mem, slice, time::Instant};
 
 use ibex_protocol::{format::record, timer::Timer};
 
-use super::{Connection, context::Context, core::Phase, frames::CoreInTurn};
+use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stalls};
 use crate::{
     clock,
     session::EndCause,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Connection {
-    /// Moves what can move. Returns whether anything did.
+    /// Moves what can move between core and wire. Returns whether anything did.
     #[inline]
     pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         // What is queued goes out before the socket is asked for more: the question costs
@@ -21,7 +21,11 @@ impl Connection {
         let mut progress = self.send_lone_record(tools);
         let mut is_due_again = false;
         if !progress {
-            let seen = self.core.look_at_rings(&self.wire);
+            let seen = {
+                let core = &mut self.core;
+                let senders = &mut core.ends.senders;
+                senders.look_at_rings(&self.wire, &mut core.common.session)
+            };
             progress = seen.is_sendable;
             is_due_again = seen.has_large;
         }
@@ -51,7 +55,7 @@ impl Connection {
     /// Lets out what a handle's wish led to.
     pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.core.handle_events(context);
-        self.core.flush_local(context);
+        self.core.flush_passed(context);
         self.transmit(tools, context);
         self.core.handle_events(context);
         self.follow(tools, context);
@@ -60,41 +64,25 @@ impl Connection {
     /// Does with the wire and the socket what became of the core.
     #[inline]
     pub(super) fn follow(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
-        if !self.core.retained.is_empty() || self.core.is_over() {
+        if !self.core.retained.is_empty() || self.core.common.is_over() {
             self.follow_up(context);
         }
-        let is_wanted = self.wire.has_backlog() && self.core.phase != Phase::Gone;
+        let is_wanted = self.wire.has_backlog() && self.core.common.phase != Phase::Gone;
         self.socket.watch_writable(is_wanted, &tools.epoll);
     }
 
     #[inline(never)]
     fn follow_up(&mut self, context: &mut Context<'_>) {
-        self.free_retained(context);
-        self.finish_if_said(context);
-        if self.core.phase == Phase::Gone && !self.has_let_go {
+        let in_flight = self.wire.in_flight();
+        let retained = &mut self.core.retained;
+        retained.note_in_flight(in_flight.unwrap_or(0));
+        retained.free(self.wire.done(), &mut context.wakers);
+        self.core.finish_if_said(in_flight.is_none(), context);
+        if self.core.common.phase == Phase::Gone && !self.has_let_go {
             self.has_let_go = true;
             self.say_last_word();
             self.socket.close();
             self.shut_wire();
-        }
-    }
-
-    /// Frees the memory that no frame on its way refers to.
-    fn free_retained(&mut self, context: &mut Context<'_>) {
-        let in_flight = self.wire.in_flight().unwrap_or(0);
-        self.core.retained.note_in_flight(in_flight);
-        self.core
-            .retained
-            .free(self.wire.done(), &mut context.wakers);
-    }
-
-    /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
-    fn finish_if_said(&mut self, context: &mut Context<'_>) {
-        let is_said = self.core.common.session.said_goodbye() && self.wire.in_flight().is_none();
-        // Where the wire broke, it is not known whether ours has arrived.
-        let is_whole = self.core.broken.is_none();
-        if self.core.phase == Phase::PeerClosed && is_said && is_whole {
-            self.core.finish(&EndCause::Goodbye, context);
         }
     }
 
@@ -108,13 +96,13 @@ impl Connection {
     #[inline]
     pub(crate) fn send_lone_record(&mut self, tools: &mut Tools) -> bool {
         let core = &mut self.core;
-        let &[end] = &core.hot_rings[..] else {
+        let &[end] = &core.ends.senders.hot[..] else {
             return false;
         };
         if !core.is_undisturbed() {
             return false;
         }
-        let sender = core.senders.get_mut(end);
+        let sender = core.ends.senders.ends.get_mut(end);
         let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
             return false;
         };
@@ -157,14 +145,15 @@ impl Connection {
 
     #[inline(never)]
     fn transmit_due(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
-        if self.core.phase == Phase::Gone || self.core.broken.is_some() {
+        if self.core.common.phase == Phase::Gone || self.core.broken.is_some() {
             return false;
         }
         let core = &mut self.core;
         let mut frames = CoreInTurn { core, context };
         match self.wire.transmit(&self.socket, &mut frames, tools) {
             Ok(progress) => {
-                self.finish_if_said(context);
+                let all_is_out = self.wire.in_flight().is_none();
+                self.core.finish_if_said(all_is_out, context);
                 progress
             }
             Err(cause) => {
@@ -177,7 +166,7 @@ impl Connection {
 
     /// The wire is of no more use: takes in what arrived before, then ends the session.
     /// The first cause stays.
-    pub(super) fn drain_then_end(&mut self, cause: EndCause) {
+    pub(crate) fn drain_then_end(&mut self, cause: EndCause) {
         if self.wire.is_down() {
             // It is gone already, for a cause of its own.
             return;
@@ -187,7 +176,7 @@ impl Connection {
         self.core.broken.get_or_insert(cause);
     }
 
-    /// Has the wire end.
+    /// Has the wire end, in its own time.
     fn shut_wire(&mut self) {
         if let Some(deadline) = self.wire.shut(clock::now(), self.core.common.shared.id) {
             self.core.common.timers.set(Timer::Drain, deadline);
@@ -199,7 +188,8 @@ impl Connection {
     /// Takes in what the wire has and hands it on.
     fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.wire.is_down() {
-            return self.socket.readable && self.look_at_process(context);
+            let is_told = mem::take(&mut self.socket.readable);
+            return is_told && self.core.look_at_process(context);
         }
         if !self.core.is_undisturbed() && self.look_at_teardown(clock::now(), tools, context) {
             return true;
@@ -234,7 +224,7 @@ impl Connection {
         if is_beside {
             // It would stay readable for as long as draining takes.
             self.socket.part(&tools.epoll);
-            if self.core.phase == Phase::Gone {
+            if self.core.common.phase == Phase::Gone {
                 return true;
             }
             self.peer_has_left = true;
@@ -264,7 +254,7 @@ impl Connection {
     /// Returns whether bytes are here that need no read.
     #[inline]
     pub(crate) fn has_leftover(&self) -> bool {
-        self.wire.has_leftover() && self.core.phase != Phase::Gone
+        self.wire.has_leftover() && self.core.common.phase != Phase::Gone
     }
 
     // ---- Time ------------------------------------------------------------------------
@@ -274,20 +264,44 @@ impl Connection {
         let mut any = false;
         while let Some(timer) = self.core.common.timers.poll_expired(now) {
             any = true;
+            let core = &mut self.core;
             match timer {
-                Timer::Linger => self.core.finish(&EndCause::Goodbye, context),
-                Timer::Leave => self.core.end_senders(),
+                Timer::Linger => core.finish(&EndCause::Goodbye, context),
+                Timer::Leave => core.ends.senders.end(&mut core.common),
                 Timer::Drain => {
                     self.look_at_teardown(now, tools, context);
                 }
-                Timer::Stall => self.core.look_for_stalls(now, context),
-                Timer::Open => self.core.look_for_openings(now, context),
-                Timer::Pass => self.core.look_at_unix(context),
-                Timer::Memory => self.core.memory_may_be_there(now, context),
-                Timer::Notice => self.core.tell_of_break(context),
-                Timer::Redial => self.redial(context),
-                Timer::Verdict => self.core.give_up(context),
-                Timer::Alarm => self.core.sound_alarms(now, context),
+                Timer::Stall => stalls::look(&mut core.ends, now, &mut core.common, context),
+                Timer::Open => core.ends.look_for_openings(now, &mut core.common, context),
+                Timer::Pass => core.look_at_unix(context),
+                Timer::Memory => {
+                    let receivers = &mut core.ends.receivers;
+                    receivers.memory_may_be_there(now, &mut core.common, context);
+                }
+                Timer::Notice => {
+                    if let Some(reconnect) = &mut core.reconnect {
+                        reconnect.tell_of_break(&core.common, context);
+                    }
+                }
+                Timer::Redial => {
+                    if let Some(reconnect) = &mut core.reconnect
+                        && self.wire.is_down()
+                    {
+                        reconnect.redial(core.common.shared.id, context);
+                    }
+                }
+                Timer::Verdict => core.give_up(context),
+                Timer::Alarm => {
+                    let timers = &mut core.common.timers;
+                    core.alarms.sound(now, timers, &mut context.wakers);
+                }
+                Timer::Age => {
+                    if let Some(cause) = core.age_of_wire_is_over()
+                        && !self.wire.is_down()
+                    {
+                        self.wire_broke(cause, tools, context);
+                    }
+                }
             }
         }
         if any {
@@ -305,38 +319,33 @@ impl Connection {
         if self.core.broken.is_some() {
             return false;
         }
-        let mut goes_on = match self.core.phase {
+        let mut goes_on = match self.core.common.phase {
             Phase::Up => {
-                let goes_on = self.core.rest_ends(&self.wire, context);
+                let core = &mut self.core;
+                let shared_memory = core.shared_memory.as_mut();
+                let senders = &mut core.ends.senders;
+                let common = &mut core.common;
+                let goes_on = senders.look_for_silence(&self.wire, common, shared_memory, context);
+                let goes_on = goes_on | core.ends.receivers.look_for_silence();
                 goes_on | self.wire.rest(&self.core.common.shared.counters)
             }
             // It goes as a whole, unless the peer's host says nothing any more.
             Phase::Closing => false,
             Phase::PeerClosed | Phase::Gone => return false,
         };
-        goes_on |= self.look_for_cut_frame();
+        let counters = &self.core.common.shared.counters;
+        if let Some(questions) = self.wire.look_for_cut_frame(counters) {
+            goes_on = true;
+            if questions > 0 {
+                self.core.common.session.query(questions);
+            }
+        }
         goes_on |= self.look_for_answers(tools, context);
         self.settle(tools, context);
-        if !goes_on && self.core.phase == Phase::Up {
+        if !goes_on && self.core.common.phase == Phase::Up {
             self.core.rest();
         }
         goes_on
-    }
-
-    /// Asks the peer something if a frame of its stays cut. Returns whether another look is due.
-    fn look_for_cut_frame(&mut self) -> bool {
-        match self
-            .wire
-            .look_for_cut_frame(&self.core.common.shared.counters)
-        {
-            None => false,
-            Some(questions) => {
-                if questions > 0 {
-                    self.core.common.session.query(questions);
-                }
-                true
-            }
-        }
     }
 }
 

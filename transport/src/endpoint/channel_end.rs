@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     clock,
-    node::What,
-    session::{Counts, Disconnected, EndCause, Interface, SessionShared},
+    node::{SessionShared, What},
+    session::{Counts, Disconnected, EndCause, Interface},
 };
 
 /// The part of an end that does not depend on the direction.
@@ -37,13 +37,13 @@ pub struct ChannelEnd {
     interface: OnceLock<Interface>,
 
     // How it stands.
-    /// What the engine says.
+    /// The engine's account of this end.
     pub(crate) state: EndState,
     /// A call has waited for `open_timeout`, in vain.
     has_waited_in_vain: AtomicBool,
-    /// Who waits for the peer's open in a call that `open_timeout` does not end.
+    /// The watch over calls that wait for the peer's open and that `open_timeout` does not end.
     open_watch: OpenWatch,
-    /// Who waits: for the peer's open, for messages, for room or news.
+    /// Threads and tasks that wait: for the peer's open, for messages, for room or news.
     pub(crate) waiters: WaitSlot,
 }
 
@@ -63,11 +63,11 @@ pub(crate) enum Unopened {
     NotYet,
     /// The caller's time was up; `open_timeout` was not.
     TimedOut(Box<NotOpened>),
-    /// It will not open.
+    /// The channel will not open.
     Failed(Unusable),
 }
 
-/// What users are shown of a handle: which channel it is of, and whose.
+/// Shows a handle to users: its channel, and its peer.
 impl fmt::Debug for ChannelEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.role {
@@ -106,7 +106,7 @@ impl ChannelEnd {
         }
     }
 
-    /// The interface in whose words the errors of this end are told.
+    /// Returns the interface in whose words the errors of this end speak.
     pub(crate) fn interface(&self) -> Interface {
         self.interface.get().copied().unwrap_or_default()
     }
@@ -153,7 +153,7 @@ impl ChannelEnd {
         }))
     }
 
-    /// What calls answer in a fork of the process.
+    /// Returns the error of calls in a fork of the process.
     #[cold]
     pub(crate) fn used_after_fork(&self) -> UsedAfterFork {
         let peer = self.session.peer().address.to_string();
@@ -218,7 +218,8 @@ impl ChannelEnd {
         self.not_opened_among(&self.session.incoming(), waited)
     }
 
-    /// The same, where it is known what the peer opened and we did not.
+    /// Like [`not_opened`](Self::not_opened), where it is known what the peer opened and this node
+    /// did not.
     fn not_opened_among(&self, incoming: &[(String, Role)], waited: Duration) -> Box<NotOpened> {
         let missing = self.role.opposite();
         let ours = (&*self.name, self.role);
@@ -238,7 +239,7 @@ impl ChannelEnd {
     }
 }
 
-/// Somebody waits for the peer's open, and no time-out will tell of it.
+/// Notes a wait for the peer's open that no time-out will end.
 #[derive(Debug, Default)]
 struct OpenWatch {
     /// Since when.
@@ -247,8 +248,8 @@ struct OpenWatch {
 }
 
 impl ChannelEnd {
-    /// Somebody waits, in a call that `open_timeout` does not end: has the engine tell of it
-    /// when that time is over, once.
+    /// Notes a wait in a call that `open_timeout` does not end. The engine reports it once, when
+    /// that time is over.
     pub(crate) fn watch_open(&self) {
         if self.state.is_pending()
             && self.open_watch.since.set(clock::now()).is_ok()
@@ -267,7 +268,8 @@ impl ChannelEnd {
         is_silent.then_some(due)
     }
 
-    /// What to tell then. `incoming` is what the peer opened and we did not.
+    /// Returns the notice that the peer has not opened its end. `incoming` is what the peer opened
+    /// and this node did not.
     pub(crate) fn take_open_notice(&self, incoming: &[(String, Role)]) -> What {
         self.open_watch.is_told.store(true, Ordering::Relaxed);
         What::NotOpened(self.not_opened_among(incoming, self.open_timeout))

@@ -3,6 +3,7 @@
 
 pub mod channel_end;
 pub mod error;
+mod interface;
 pub mod receive_end;
 pub mod send_end;
 pub(crate) mod send_producer;

@@ -1,8 +1,8 @@
 //! The receiving end of a channel: what its handle, its guards and the engine share.
 //!
-//! Guards reach only their release cells. Summing the cells, freeing what the prefix has
-//! passed and telling the sender is `ReceiveEnd::advance`, which the handle calls each
-//! quarter window and before it sleeps, and the engine when someone waits.
+//! Guards reach only their release cells. `ReceiveEnd::advance` sums the cells, frees the memory
+//! that the prefix has passed, and tells the sender. The handle calls it each quarter window and
+//! before it sleeps, and the engine when someone waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
@@ -30,20 +30,20 @@ use crate::{
     wire::FrameMemory,
 };
 
-/// What one receiving handle, its guards' cells and its engine share.
+/// The state that a receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]
 pub struct ReceiveEnd {
     // Who it is and how it stands.
     common: ChannelEnd,
 
     // What the two sides say.
-    /// Our words: what the sender, or the engine on its behalf, reads.
+    /// The counters of this end, which the sender reads, or the engine on its behalf.
     pub(crate) ours: OnceLock<Words<ReceiverWords>>,
     /// The sending end's words: the peer's own, or the engine's copy.
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
 
     // What arrives.
-    /// What the handle takes over when it first looks: frames or a ring.
+    /// The source of records, which the handle takes over when it first looks: frames or a ring.
     pub(crate) source: Mutex<Option<Source>>,
     /// Set when `source` is there.
     pub(crate) has_source: AtomicBool,
@@ -60,17 +60,18 @@ pub struct ReceiveEnd {
     // What is handed out.
     pub(crate) cells: CellLease,
     pub(crate) prefix: Advance,
-    /// What the prefix frees when it passes.
+    /// Memory that is freed when the prefix passes it.
     pub(crate) held: Mutex<Held>,
-    /// Messages handed out, for those who are not the handle.
+    /// Messages handed out, for readers other than the handle.
     pub(crate) handed_out: AtomicU64,
-    /// Of these, messages with memory of their own, as the handle counts them.
+    /// Messages with memory of their own among those, as the handle counts them.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
-    /// What the sender was last told; the position from where the ring begins.
+    /// The count of released messages that the sender was last told, and the position from which
+    /// the ring begins.
     told_released: AtomicU64,
     told_position: AtomicU64,
-    /// It is told at latest when so many messages are released.
+    /// Number of released messages after which the sender is told at the latest.
     pub(crate) tell_every: u64,
     /// And when this one is, which came in a block, as another has since: it would be short
     /// of them.
@@ -81,16 +82,16 @@ pub struct ReceiveEnd {
     pub(crate) is_marked: AtomicBool,
 }
 
-/// Where the handle finds records.
+/// The source in which the handle finds records.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Frames in arrival blocks.
     Frames(ArrivalReader<Frame>),
     /// The sender's ring, to be mapped by the handle's own thread.
     Ring {
-        /// Its memory.
+        /// The ring's memory.
         fd: PassedFd,
-        /// Its bytes.
+        /// The ring's length.
         capacity: u64,
     },
 }
@@ -102,7 +103,7 @@ pub(crate) struct Frame {
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) last_sequence: u64,
-    /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
+    /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     pub(crate) time: u64,
     #[allow(dead_code, reason = "held for its drop")]
     pub(crate) memory: FrameMemory,
@@ -116,12 +117,12 @@ unsafe impl Send for Frame {}
 pub(crate) struct LargeArrival {
     pub(crate) sequence: u64,
     pub(crate) length: usize,
-    /// As [`Frame::time`], of its last piece.
+    /// The time of arrival of its last piece; see [`Frame::time`].
     pub(crate) time: u64,
     pub(crate) place: LargePlace,
 }
 
-/// Where a large message lies.
+/// The place of a large message.
 #[derive(Debug)]
 pub(crate) enum LargePlace {
     /// In memory that we granted.
@@ -132,21 +133,21 @@ pub(crate) enum LargePlace {
     Segment {
         /// Which one.
         slot: u32,
-        /// Its bytes.
+        /// The segment's length.
         capacity: u64,
-        /// Its memory, unless we have it mapped already.
+        /// The segment's memory, unless it is mapped already.
         fd: Option<PassedFd>,
     },
 }
 
-/// What stays until the prefix has passed it.
+/// Memory that stays until the prefix has passed it.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) frames: Option<ArrivalRetirer<Frame>>,
     pub(crate) large: VecDeque<HeldLarge>,
     /// The ring itself, for as long as any guard may read it (shm).
     pub(crate) ring: Option<RingSegment>,
-    /// What large messages come in (shm).
+    /// Segments in which large messages come (shm).
     pub(crate) slots: MessageSlots,
     /// The last message that came in a block and was released.
     pub(crate) last_landed: u64,
@@ -181,7 +182,7 @@ impl Deref for ReceiveEnd {
 }
 
 impl ReceiveEnd {
-    /// An end whose guards settle in `cells`.
+    /// Makes an end whose guards settle in `cells`.
     pub(crate) fn new(common: ChannelEnd, cells: CellLease, tell_every: u64) -> Self {
         Self {
             common,
@@ -208,7 +209,8 @@ impl ReceiveEnd {
         }
     }
 
-    /// Sums the cells, frees what was passed and tells the sender what it waits for.
+    /// Sums the cells, frees the memory that was passed, and tells the sender whatever it waits
+    /// for.
     ///
     /// `idle` says that the handle is about to sleep: then every little counts.
     pub(crate) fn advance(&self, idle: bool) {
@@ -274,12 +276,13 @@ impl ReceiveEnd {
         Ok(())
     }
 
-    /// Nobody waits for this end's counters any more.
+    /// Notes that no call waits for this end's counters any more.
     pub(crate) fn hush(&self) {
         self.cells.hush();
     }
 
-    /// The counters, with what has settled since the last sum. No lock of this end is held.
+    /// Returns the counters, with the cells that have settled since the last sum. No lock of this
+    /// end is held.
     pub(crate) fn summed(&self) -> Counters {
         if !fork::is_child() {
             self.advance(false);
@@ -302,8 +305,8 @@ impl ReceiveEnd {
         }
     }
 
-    /// Where the sender's ring begins: known once it is settled which of the versions that
-    /// were offered holds. Until then nothing is handed out.
+    /// Returns where the sender's ring begins. That is known once it is settled which of the
+    /// offered versions holds, and until then nothing is handed out.
     fn ring_start(&self) -> u64 {
         let agreed = self.state.agreed();
         agreed.map_or(0, |agreed| first_position(agreed.alignment as usize))
@@ -387,13 +390,13 @@ impl ReceiveEnd {
         }
     }
 
-    /// Why the channel is over, as an error for the one who wanted to receive.
+    /// Returns the end of the channel as an error of a receiving call.
     pub(crate) fn error(&self) -> RecvError {
         self.unusable(|| self.counts()).into()
     }
 
-    /// How far the channel came, as far as this end can tell: what arrived behind a message
-    /// that never became whole is not received.
+    /// Returns the channel's counters, as far as this end can tell. Messages that arrived behind
+    /// one that never became whole do not count as received.
     pub(crate) fn counts(&self) -> Counts {
         let Counters {
             received,
@@ -431,7 +434,7 @@ impl ReceiveEnd {
     }
 }
 
-/// An end whose handle is gone while guards are out: it stays until the last is dropped.
+/// An end whose handle is gone while guards are out. It stays until the last guard is dropped.
 pub(crate) struct OrphanedEnd(pub(crate) Arc<ReceiveEnd>);
 
 impl Orphan for OrphanedEnd {

@@ -3,10 +3,10 @@
 //! Rules for `writing`, the only part that is not shared by atomics:
 //!
 //! 1. While there is one handle, that handle is favoured by `bias` and touches it inside.
-//! 2. Before a second handle exists, the favour is withdrawn; from then on every handle
-//!    touches it only while it holds `turnstile`. Who finds `bias` closed takes that way.
-//! 3. The engine touches it while it holds the turnstile and has closed `bias`, so that
-//!    nobody is inside by either rule: to take back what a silent sender writes with.
+//! 2. Before a second handle exists, the favour is withdrawn. From then on every handle touches the
+//!    producer only while it holds `turnstile`. A handle that finds `bias` closed goes that way.
+//! 3. The engine touches the producer while it holds the turnstile and has closed `bias`, so that
+//!    no handle is inside by either rule. It does so to take back a silent sender's producer.
 //! 4. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{counter::Counter, session::Counts};
 
-/// What the handles of one sending end and its engine share.
+/// The state that the handles of a sending end and its engine share.
 #[derive(Debug)]
 pub struct SendEnd {
     // Who it is and how it stands.
@@ -49,7 +49,7 @@ pub struct SendEnd {
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
     /// Our words where the peer reads them itself (shm).
     pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// That somebody waits for room or news, for the peer to know (shm).
+    /// The question of threads that wait for room or news, for the peer to see (shm).
     pub(crate) asking: Asking,
     /// The message that was asked for last by a caller that does not wait.
     pub(crate) asked_in_passing: AtomicU64,
@@ -62,9 +62,9 @@ pub struct SendEnd {
     pub(crate) bias: BiasedLock,
     pub(crate) turnstile: Turnstile,
     pub(crate) handles: AtomicU32,
-    /// It counts as one of them, and stays open without.
+    /// The shared handle, which counts as one of the handles, and stays open without the others.
     pub(crate) shared: Shared,
-    /// Messages sent, for those who must not touch the producer.
+    /// Messages sent, for readers that must not touch the producer.
     pub(crate) sent: AtomicU64,
     /// The last large message whose bytes have all gone out, and whose memory is back in
     /// its pool (not on shm).
@@ -82,12 +82,12 @@ pub struct SendEnd {
 // turnstile's acquire and release). Everything else is `Sync` by itself.
 unsafe impl Sync for SendEnd {}
 
-/// What the handles of an end write with.
+/// The means by which the handles of an end write.
 #[derive(Debug, Default)]
 pub(crate) struct Writing {
     /// There while the channel is used, and small while it is not.
     pub(crate) producer: Option<Box<SendProducer>>,
-    /// How far the one before it came, whose ring went back.
+    /// The released count of the producer before this one, whose ring was given back.
     pub(crate) before: Option<Released>,
 }
 
@@ -123,7 +123,7 @@ impl SendEnd {
         }
     }
 
-    /// How far the channel came.
+    /// Returns the channel's counters.
     pub(crate) fn counts(&self) -> Counts {
         let sent = self.sent.load(Ordering::Acquire);
         let Some(theirs) = self.theirs.get().filter(|_| !fork::is_child()) else {
@@ -146,17 +146,17 @@ impl SendEnd {
         let _ = self.broken_off.set(reason);
     }
 
-    /// Why the channel ends once nobody has a handle any more.
+    /// Returns the reason why the channel ends once it has no handle any more.
     pub(crate) fn parting(&self) -> CloseReason {
         *self.broken_off.get().unwrap_or(&CloseReason::Dropped)
     }
 
-    /// Why the channel is over, as an error for the one who wanted to send.
+    /// Returns the end of the channel as an error of a sending call.
     pub(crate) fn error(&self) -> SendError {
         self.unusable(|| self.counts()).into()
     }
 
-    /// What calls answer in a fork of the process.
+    /// Returns the error of calls in a fork of the process.
     #[cold]
     pub(crate) fn used_after_fork(&self) -> SendError {
         self.common.used_after_fork().into()
@@ -165,9 +165,9 @@ impl SendEnd {
 
 /// Our *asked* word (shm): set while any thread waits for the peer's counters.
 ///
-/// Several threads may wait at a time, some for room and some for acknowledgements. They
-/// share the word: each question is a generation of its own, so that the peer answers it
-/// whatever it answered before, and the last to give up clears the word.
+/// Several threads may wait at a time, some for room and some for acknowledgements, and they share
+/// the word. Each question is a generation of its own, so that the peer answers it whatever it
+/// answered before. The last thread to give up clears the word.
 #[derive(Debug, Default)]
 pub(crate) struct Asking(Mutex<Askers>);
 
@@ -175,16 +175,16 @@ pub(crate) struct Asking(Mutex<Askers>);
 struct Askers {
     arm: Arm,
     count: u32,
-    /// Of these, who waits for room.
+    /// Threads among these that wait for room.
     for_room: u32,
 }
 
-/// What a thread asks for.
+/// The event that a thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// That something is released.
+    /// A message is released.
     Room,
-    /// That counters move.
+    /// The counters move.
     News,
 }
 
@@ -230,7 +230,7 @@ pub(crate) struct Turnstile {
     pub(crate) waiters: WaitSlot,
 }
 
-/// Who is inside.
+/// The holder of the right to the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
     Us,
@@ -264,13 +264,13 @@ impl Turnstile {
         }
     }
 
-    /// Says that a task holds it from now on, and not this thread, which may come here for
-    /// another task. For who is inside.
+    /// Notes that a task holds the right from now on, and not this thread, which may come here for
+    /// another task. For the holder.
     pub(crate) fn hand_to_task(&self) {
         self.holder.store(TASK, Ordering::Relaxed);
     }
 
-    /// Says that this thread holds it from now on. For who is inside.
+    /// Notes that this thread holds the right from now on. For the holder.
     pub(crate) fn hand_to_thread(&self) {
         self.holder.store(thread_number(), Ordering::Relaxed);
     }
@@ -336,8 +336,8 @@ impl SendEnd {
     }
 }
 
-/// The engine's wish to take back what a silent sender writes with (rule 3), or to know that
-/// nobody publishes in an end that is over; dropping it lets handles in again.
+/// The engine's claim to a silent sender's producer (rule 3), or its wish to know that no handle
+/// publishes in an end that is over. Dropping it lets handles in again.
 #[must_use = "behind a heavy barrier it may be taken"]
 pub(crate) struct Claim<'a>(&'a SendEnd);
 
@@ -352,12 +352,12 @@ impl SendEnd {
 }
 
 impl Claim<'_> {
-    /// Whether no handle is inside, behind the heavy barrier.
+    /// Returns whether no handle is inside. The heavy barrier comes before.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.bias.is_left()
     }
 
-    /// What the handles write with, if none is inside and all that they published has been
+    /// Takes the producer, if no handle is inside and everything that they published has been
     /// released. The next send makes another, which goes on behind it.
     pub(crate) fn take(self) -> Option<Rested> {
         if !self.is_alone() {
@@ -385,8 +385,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// What a silent sender wrote with. Dropping it unmaps its memory, or gives it back to its
-/// pool.
+/// The producer of a silent sender. Dropping it unmaps its memory, or gives it back to its pool.
 #[derive(Debug)]
 pub(crate) struct Rested(#[allow(dead_code, reason = "held for its drop")] Box<SendProducer>);
 

@@ -26,7 +26,7 @@ pub(crate) struct SendProducer {
     pub(crate) doorbell: Doorbell,
     pub(crate) asymmetry: Asymmetry,
     pub(crate) theirs: Words<ReceiverWords>,
-    /// What keeps the ring mapped.
+    /// The owner that keeps the ring mapped.
     _memory: RingOwner,
     /// Room that the messages so far needed; encoding is not tried with less.
     pub(crate) typical: usize,
@@ -39,9 +39,10 @@ pub(crate) struct SendProducer {
     /// Large messages whose memory is in use, with their slot (shm).
     pub(crate) large: VecDeque<(u64, u32)>,
     pub(crate) segments: MessageSegmentPool,
-    /// What has memory of its own and is not known to be released.
+    /// Messages with memory of their own that are not known to be released.
     pub(crate) out: OutsideRing,
-    /// Where a reservation, or a group's message, is built that is too long for the ring.
+    /// The place where a reservation, or a group's message, is built if it is too long for the
+    /// ring.
     pub(crate) reserved_large: Option<LargePlace>,
 }
 
@@ -55,7 +56,7 @@ enum RingOwner {
 /// Memory of its own for a large message.
 #[derive(Debug)]
 pub(crate) enum LargePlace {
-    /// Of this process; the engine sends it in chunks.
+    /// Memory of this process, which the engine sends in chunks.
     Lease(LargeLease),
     /// A slot of the channel's message segments, which the peer maps.
     Slot(u32),
@@ -76,7 +77,7 @@ impl LargePlace {
         }
     }
 
-    /// The same, to be read.
+    /// Returns the place's bytes, to be read.
     fn written<'p>(&'p self, segments: &'p MessageSegmentPool) -> &'p [MaybeUninit<u8>] {
         match self {
             // SAFETY: as in `bytes`; whoever has this value borrowed only reads.
@@ -167,8 +168,8 @@ impl SendProducer {
         Ok(())
     }
 
-    /// The bytes of the reservation that is out, to be written. What stands there before is
-    /// left over from earlier messages.
+    /// Returns the bytes of the reservation that is out, to be written. Until then they hold those
+    /// of earlier messages.
     #[inline(always)]
     pub(crate) fn reserved_mut(&mut self, length: usize) -> &mut [u8] {
         let slot = match &mut self.reserved_large {
@@ -182,15 +183,15 @@ impl SendProducer {
         unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
     }
 
-    /// The same, to be read.
+    /// Returns the reserved bytes, to be read.
     pub(crate) fn reserved(&self, length: usize) -> &[u8] {
         let written = self.written(length);
         // SAFETY: as in `reserved_mut`.
         unsafe { &*(std::ptr::from_ref(written) as *const [u8]) }
     }
 
-    /// Where a group's message is encoded or copied to: at least as much as there was a place
-    /// made for.
+    /// Returns the bytes where a group's message is encoded or copied to: at least as many as a
+    /// place was made for.
     #[inline]
     pub(crate) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
         match &mut self.reserved_large {
@@ -199,7 +200,7 @@ impl SendProducer {
         }
     }
 
-    /// What was written there.
+    /// Returns the bytes that were written there.
     #[inline]
     pub(crate) fn written(&self, length: usize) -> &[MaybeUninit<u8>] {
         match &self.reserved_large {
@@ -208,26 +209,27 @@ impl SendProducer {
         }
     }
 
-    /// Whether there is memory of its own for a message of so much already.
+    /// Returns whether there already is memory of its own for a message of `length` bytes.
     pub(crate) fn has_place(&self, length: usize) -> bool {
         let place = self.reserved_large.as_ref();
         place.is_some_and(|place| place.written(&self.segments).len() >= length)
     }
 
-    /// Whether the ring takes a payload of `length` bytes now.
+    /// Returns whether the ring takes a payload of `length` bytes now.
     #[inline]
     pub(crate) fn takes(&self, length: usize) -> bool {
         length <= self.largest && self.ring.fits(length)
     }
 
-    /// Where the next payload is encoded: as much as the fabric carries in one record.
+    /// Returns the bytes where the next payload is encoded: as many as the fabric carries in one
+    /// record.
     #[inline]
     pub(crate) fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         up_to(self.largest, self.ring.slot())
     }
 
-    /// Whether one of `length` bytes with memory of its own may be sent. One may be out, however
-    /// long it is.
+    /// Returns whether a message of `length` bytes with memory of its own may be sent. One may
+    /// always be out, however long it is.
     pub(crate) fn admits(&self, length: usize) -> bool {
         self.out.bytes == 0 || self.out.bytes + length as u64 <= self.out.most
     }
@@ -252,13 +254,13 @@ impl SendProducer {
         }
     }
 
-    /// Whether nothing is on its way, as far as is known, and nobody builds a message.
+    /// Returns whether nothing is on its way, as far as is known, and no message is being built.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
     }
 
-    /// Forgets the large messages whose memory is free again: sent, or, where the peer
-    /// reads it in place, released.
+    /// Forgets the large messages whose memory is free again: those that were sent or, where the
+    /// peer reads in place, released.
     pub(crate) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
         let done = if is_shm {
             self.theirs.released().0

@@ -66,14 +66,14 @@ impl SendEnd {
             .unwrap_or_else(|TimedOut| Err(self.late(ask)))
     }
 
-    /// The answer to whoever waits for nothing: no message is missing, but none ever went
-    /// where the open failed.
+    /// Returns the answer to a wait for no message: none is missing, but none ever went where the
+    /// open failed.
     pub(crate) fn check_opened(&self) -> Result<(), WaitAckedError> {
         let failure = self.open_failure(|| self.counts());
         failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
     }
 
-    /// What the counters say, or the end of the channel.
+    /// Returns the answer of the counters, or the end of the channel.
     pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
         // The counters first: what they say stays true when the channel has ended.
         let over = self.state.is_over();
@@ -107,8 +107,8 @@ impl SendEnd {
         }
     }
 
-    /// Has the peer tell of the next release. Nobody has to be asked for memory of large
-    /// messages, which our own engine frees, nor while the peer has not opened its end.
+    /// Has the peer tell of the next release. The peer need not be asked for memory of large
+    /// messages, which our own engine frees, nor while it has not opened its end.
     pub(crate) fn ask_for_room(&self, asked: &mut Option<Wish>) {
         if self.theirs.get().is_some() {
             let released = self.counts().released + 1;
@@ -139,7 +139,7 @@ impl SendEnd {
         }
     }
 
-    /// Nobody needs to be told any more.
+    /// Takes back the question, because no thread needs the answer.
     pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
         if let Some(ours) = self.ours.get() {
             self.asking.give_up(ours, asked);
@@ -219,8 +219,8 @@ pub(crate) struct Room<'a, F> {
 }
 
 impl SendEnd {
-    /// What has moved so far of what is waited for: what the peer released, or, where that
-    /// does not matter, what our own engine sent.
+    /// Returns the progress of what is waited for: messages that the peer released, or, where that
+    /// does not matter, bytes that this engine sent.
     fn progress(&self, producer: &SendProducer, ask: Ask) -> u64 {
         if ask == Ask::default() && !self.session.is_shm() {
             return self.session.counters.bytes_sent.get();
@@ -239,7 +239,7 @@ impl SendEnd {
         }
     }
 
-    /// What to tell of the present wait, if it is so long and nobody was told.
+    /// Returns the notice of the present wait, if it is long enough and was not given yet.
     pub(crate) fn take_notice(&self) -> Option<What> {
         let since = self.stall.take_notice()?;
         Some(What::Stalled(Stalled {

@@ -1,7 +1,7 @@
 //! Stalls of a sender that waits for room: since when, how often, how long in all.
 //!
-//! Written by whoever may touch the producer, one thread at a time and only where there is
-//! no room; read by anyone.
+//! The thread that may touch the producer writes it, one at a time and only where there is no room.
+//! Any thread reads it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -16,9 +16,9 @@ use crate::{clock, counter::Counter};
 pub(crate) struct Stall {
     /// When the present wait began, as [`nanoseconds`]; 0 if there was room last.
     since: AtomicU64,
-    /// What had moved then: more means that the wait is another one.
+    /// The progress when the wait began. A higher value means that this is another wait.
     progress: AtomicU64,
-    /// It was told of.
+    /// True if the notice was given.
     is_told: AtomicBool,
     count: Counter,
     total: Counter,
@@ -37,7 +37,7 @@ pub(crate) struct Stalls {
 }
 
 impl Stall {
-    /// Whether there was none already, and nothing has moved since.
+    /// Returns whether a wait was under way, and nothing has moved since.
     pub(crate) fn goes_on(&self, progress: u64) -> bool {
         self.since.load(Ordering::Relaxed) != 0 && self.progress.load(Ordering::Relaxed) == progress
     }
@@ -65,7 +65,7 @@ impl Stall {
         is_due.then(|| notice_at - NOTICE)
     }
 
-    /// There is room, or nobody will wait any more.
+    /// Ends the wait, because there is room or no call waits any more.
     #[inline]
     pub(crate) fn end(&self) -> Option<Recovered> {
         let since = self.since.load(Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Stall {
 /// A wait for so long is told of.
 pub(crate) const NOTICE: Duration = Duration::from_secs(1);
 
-/// What an atomic word can hold of a time.
+/// Converts a time to an atomic word.
 fn nanoseconds(time: Instant) -> u64 {
     let since_start = time.saturating_duration_since(clock::start());
     // Never 0, which is no time; 584 years fit.

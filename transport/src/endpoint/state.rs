@@ -8,10 +8,10 @@ use ibex_protocol::{format::control::ChannelSpec, session::Agreed};
 
 use crate::session::EndCause;
 
-/// What the engine knows of an end, for its handle.
+/// The engine's account of an end, for its handle.
 #[derive(Debug, Default)]
 pub struct EndState {
-    /// One of the constants below; grows only.
+    /// A constant from below, which only grows.
     phase: AtomicU32,
     agreed: OnceLock<Agreed>,
     end: Mutex<Option<End>>,
@@ -49,18 +49,18 @@ impl EndState {
         self.phase.store(OVER, Ordering::Release);
     }
 
-    /// Whether the peer has not opened its end yet.
+    /// Returns whether the peer has not opened its end yet.
     pub fn is_pending(&self) -> bool {
         self.phase.load(Ordering::Acquire) == PENDING
     }
 
-    /// Whether the end is over.
+    /// Returns whether the end is over.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.phase.load(Ordering::Acquire) == OVER
     }
 
-    /// What both ends agreed on, once they have.
+    /// Returns the terms that both ends agreed on, once they have.
     pub fn agreed(&self) -> Option<&Agreed> {
         self.agreed.get()
     }

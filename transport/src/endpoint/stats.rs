@@ -49,7 +49,7 @@ pub struct ChannelStats {
     pub stalled: Duration,
 
     // Messages with memory of their own.
-    /// How many were sent, or handed out.
+    /// Messages that were sent, or handed out.
     pub large_messages: u64,
     /// Their bytes.
     pub large_bytes: u64,
@@ -64,7 +64,7 @@ pub enum ChannelState {
     Pending,
     /// Both ends are open.
     Open,
-    /// It has ended.
+    /// The end is over.
     Over,
 }
 
@@ -120,7 +120,7 @@ impl ChannelStats {
 }
 
 impl SendEnd {
-    /// What this end counted so far.
+    /// Returns this end's counts so far.
     pub(crate) fn stats(&self) -> ChannelStats {
         let Counts {
             sent,
@@ -149,7 +149,7 @@ impl SendEnd {
 }
 
 impl ReceiveEnd {
-    /// The same.
+    /// Returns this end's counts so far.
     pub(crate) fn stats(&self) -> ChannelStats {
         let counters = self.counters();
         let arrived = self.arrived.load(Ordering::Relaxed);

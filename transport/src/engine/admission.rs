@@ -37,7 +37,7 @@ pub struct Admission {
     /// on over it.
     pub reconnect: Option<ReconnectTerms>,
     /// The engine that turns it; none lets the node choose. One over a queue pair is turned by
-    /// the engine that has the device port.
+    /// the engine that its site is of.
     pub engine: Option<EngineId>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,

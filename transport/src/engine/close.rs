@@ -35,7 +35,7 @@ impl Engine {
     pub(crate) fn break_off(&self, reason: CloseReason) {
         self.links
             .values()
-            .for_each(|link| link.core.break_off(reason));
+            .for_each(|link| link.core.ends.senders.break_off(reason));
     }
 
     /// Begins no session any more with those who dial.
@@ -104,9 +104,6 @@ impl Engine {
 
     /// Ends what is left. Returns the channels whose messages were not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> Vec<Undelivered> {
-        // Sessions that have not begun do not, and their peers are told.
-        let mail = context.event_loop.take_news(&mut Vec::new());
-        self.take_mail(mail, context);
         let mut undelivered = mem::take(&mut self.undelivered);
         for mut link in mem::take(&mut self.links).into_values() {
             undelivered.extend(link.core.undelivered());

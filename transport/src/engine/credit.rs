@@ -19,7 +19,7 @@ use ibex_protocol::{
 };
 
 use super::{Engine, rdma_ports::PortPoller};
-use crate::{connection::Context, runtime::RuntimeConfig};
+use crate::{connection::Context, node::RuntimeConfig};
 
 impl Engine {
     /// Does what the brokers decide.
@@ -34,7 +34,11 @@ impl Engine {
         self.credit.borrow();
         loop {
             let links = &self.links;
-            let used = |session| links.get(session).map_or(0, |link| link.credit_used());
+            let used = |session| {
+                links
+                    .get(session)
+                    .map_or(0, |link| link.core.common.credit_used())
+            };
             let action = brokers(&mut self.credit.broker, &mut self.sites)
                 .find_map(|broker| broker.poll_action(used));
             let Some(action) = action else {
@@ -45,9 +49,9 @@ impl Engine {
                 debug_assert!(false, "{action:?} for a session that has left");
                 continue;
             };
-            link.handle_credit(action);
+            link.core.common.handle_credit(action);
             link.settle(&mut self.tools, context);
-            let report = link.take_credit_report();
+            let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             if link.is_finished() {
                 self.remove(session);
@@ -160,7 +164,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{engine::Wait, runtime::Driver};
+    use crate::node::{Driver, Wait};
 
     fn config(engines: usize) -> RuntimeConfig {
         RuntimeConfig {

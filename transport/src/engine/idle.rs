@@ -101,7 +101,7 @@ impl Engine {
             }
             let goes_on = self.links.get_mut(session).is_some_and(|link| {
                 link.is_watched = link.look_for_silence(&mut self.tools, context);
-                let report = link.take_credit_report();
+                let report = link.core.common.take_credit_report();
                 report_credit(&mut self.credit.broker, &mut self.sites, session, report);
                 // The peer may have been found not to answer.
                 note_deadline(link, &mut self.timed);

@@ -9,10 +9,24 @@ use std::{net::SocketAddr, sync::Arc};
 use super::{Admission, Engine};
 use crate::{
     connection::{Context, NewWire},
-    node::{Warning, warn_of},
-    runtime::Runtime,
-    session::{EngineId, PeerDescription, state::PeerInLog},
+    node::{Host, NodeState, Warning, session::PeerInLog, warn_of},
+    session::{EngineId, PeerDescription},
 };
+
+/// The engines of a node, as one of them knows the others.
+pub(crate) trait Exchange: Send + Sync {
+    /// Leaves mail for an engine. The caller has its own engine's lock: no waker is called.
+    fn post(&self, engine: EngineId, mail: Mail);
+
+    /// Returns the number of engines.
+    fn engines(&self) -> usize;
+
+    /// Places a session that begins on an engine.
+    fn place(&self, admission: Admission) -> (EngineId, Admission);
+
+    /// Returns what the sessions of the node refer to.
+    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Host>);
+}
 
 /// Mail of an engine for another of its node.
 pub(crate) enum Mail {
@@ -32,7 +46,7 @@ pub(crate) enum Mail {
 
 impl Engine {
     /// Does what other engines have left.
-    pub(super) fn take_mail(&mut self, mail: Vec<Mail>, context: &mut Context<'_>) {
+    pub(crate) fn take_mail(&mut self, mail: Vec<Mail>, context: &mut Context<'_>) {
         for mail in mail {
             match mail {
                 Mail::Session {
@@ -47,18 +61,19 @@ impl Engine {
 
     /// A peer has dialed: its session begins here, or on the engine where it is placed.
     pub(super) fn place_session(&mut self, admission: Admission, context: &mut Context<'_>) {
-        let Some(runtime) = context.event_loop.runtime() else {
+        let Some(exchange) = self.exchange() else {
             return;
         };
         let accepted_on = admission.stream.local_addr().ok();
-        let (engine, admission) = runtime.place(admission);
+        let (engine, admission) = exchange.place(admission);
         if engine == self.id {
             return self.begin_session(admission, accepted_on, context);
         }
-        runtime.event_loop(engine).post(Mail::Session {
+        let mail = Mail::Session {
             admission: Box::new(admission),
             accepted_on,
-        });
+        };
+        exchange.post(engine, mail);
     }
 
     fn begin_session(
@@ -67,11 +82,11 @@ impl Engine {
         accepted_on: Option<SocketAddr>,
         context: &mut Context<'_>,
     ) {
-        let Some(runtime) = context.event_loop.runtime() else {
+        let Some(exchange) = self.exchange() else {
             return;
         };
         let peer = admission.peer.clone();
-        match self.admit(&runtime, admission, accepted_on, context) {
+        match self.admit(exchange.of_sessions(), admission, accepted_on, context) {
             Ok(session) => context.node().push_accepted(session, &mut context.wakers),
             Err(error) => {
                 let peer = PeerInLog {
@@ -90,20 +105,23 @@ impl Engine {
 
     /// Passes the new connection of a session on that is not this engine's. Behind the last
     /// engine nobody has the session.
-    pub(super) fn pass_on(&self, wires: NewWire, context: &Context<'_>) {
-        let Some(runtime) = context.event_loop.runtime() else {
-            return;
-        };
-        if let Some(next) = runtime.event_loops().get(self.id.index() + 1) {
-            next.post(Mail::Wires(Box::new(wires)));
+    pub(super) fn pass_on(&self, wires: NewWire) {
+        let next = self.id.index() + 1;
+        if let Some(exchange) = self.exchange()
+            && next < exchange.engines()
+        {
+            exchange.post(EngineId::new(next), Mail::Wires(Box::new(wires)));
         }
     }
 
     /// Tells the other engines of a peer's run.
-    pub(super) fn tell_of_run(&self, runtime: &Arc<Runtime>, peer: &PeerDescription) {
-        let others = runtime.event_loops().iter();
-        for other in others.filter(|other| other.id() != self.id) {
-            other.post(self.run(peer));
+    pub(super) fn tell_of_run(&self, peer: &PeerDescription) {
+        let Some(exchange) = self.exchange() else {
+            return;
+        };
+        let others = (0..exchange.engines()).map(EngineId::new);
+        for other in others.filter(|other| *other != self.id) {
+            exchange.post(other, self.run(peer));
         }
     }
 
@@ -111,16 +129,21 @@ impl Engine {
     /// those there if a newer run is known here.
     fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
         self.runs_anew(peer, context);
-        let peers = self.links.values().map(|link| link.peer());
+        let peers = self.links.values().map(|link| link.core.common.peer());
         let others = peers.filter(|other| {
             other.identity == peer.identity && other.incarnation != peer.incarnation
         });
         let newest = others.max_by_key(|other| other.began);
         if let Some(newest) = newest.filter(|newest| newest.began > peer.began)
-            && let Some(runtime) = context.event_loop.runtime()
+            && let Some(exchange) = self.exchange()
         {
-            runtime.event_loop(met_by).post(self.run(newest));
+            exchange.post(met_by, self.run(newest));
         }
+    }
+
+    /// Returns the engines of the node, unless it is gone.
+    fn exchange(&self) -> Option<Arc<dyn Exchange>> {
+        self.exchange.as_ref()?.upgrade()
     }
 
     fn run(&self, peer: &PeerDescription) -> Mail {

@@ -268,7 +268,8 @@ impl Engine {
     fn cut_off(&mut self, at: usize, why: &str) {
         for session in self.sites[at].sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
-                link.port_moved(why);
+                let why = why.to_owned();
+                link.drain_then_end(EndCause::DeviceLost { why });
                 self.heat(session);
             }
         }
@@ -282,7 +283,8 @@ impl Engine {
         ticket: Option<u64>,
         context: &mut Context<'_>,
     ) -> io::Result<()> {
-        let Some((site, number)) = self.links.get(session).and_then(|link| link.pair_at()) else {
+        let Some((site, number)) = self.links.get(session).and_then(|link| link.wire.pair_at())
+        else {
             return Ok(());
         };
         let mut sites = self.sites.iter();
@@ -304,7 +306,7 @@ impl Engine {
                 let shared = care.queues.shared.as_mut();
                 link.handle_completion(&completion, shared, &mut self.tools, context);
             }
-            let report = link.take_credit_report();
+            let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         }
         self.refill_site(at, context);
@@ -409,7 +411,7 @@ impl Engine {
         if follows {
             // It may have said that a ring is not needed any more.
             self.watch.take_in(link);
-            let report = link.take_credit_report();
+            let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         }
         follows
@@ -426,7 +428,7 @@ impl Engine {
             {
                 link.turn(&mut self.tools, context);
                 note_deadline(link, &mut self.timed);
-                let report = link.take_credit_report();
+                let report = link.core.common.take_credit_report();
                 report_credit(&mut self.credit.broker, &mut self.sites, session, report);
             }
         }
@@ -486,7 +488,7 @@ impl Engine {
         // Only hot ones are on their way out or about to hear of it.
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
-                let site = link.pair_at().map(|(site, _)| site);
+                let site = link.wire.pair_at().map(|(site, _)| site);
                 if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
                     any |= link.completions_are_empty();
                 }
@@ -538,7 +540,7 @@ impl Engine {
         if index % 2 == COMPLETIONS {
             // The leader armed the queue for itself, and nobody else arms it again: who
             // turns the engine meanwhile leaves it its event.
-            if !context.event_loop.may_drain(self) {
+            if !context.surroundings.may_drain() {
                 return;
             }
             let care = &mut self.sites[at];
@@ -654,7 +656,7 @@ impl Engine {
     fn doubt_port(&mut self, at: usize, doubt: Option<Arc<str>>) {
         for &session in self.sites[at].sessions.values() {
             if let Some(link) = self.links.get_mut(session) {
-                link.doubt_port(doubt.clone());
+                link.wire.doubt_port(doubt.clone());
             }
         }
     }

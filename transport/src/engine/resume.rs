@@ -14,12 +14,22 @@ impl Engine {
     /// The peer of a session has dialed it once more. Of a session of the node with itself the
     /// other end has dialed.
     pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
-        let is_meant = |link: &Connection| link.core.is_named(&wires.session) && !link.core.dials();
+        let is_meant = |link: &Connection| {
+            let reconnect = link.core.reconnect.as_ref();
+            reconnect.is_some_and(|one| one.is_named(&wires.session) && !one.dials())
+        };
         let named = self.links.values().find(|link| is_meant(link));
         match named.map(|link| link.id()) {
             Some(session) => self.resume_session(session, wires, context),
-            None => self.pass_on(wires, context),
+            None => self.pass_on(wires),
         }
+    }
+
+    /// Returns whether a session of that name is here in which this node is the end that `dials`.
+    pub(crate) fn has_named(&self, session: &[u8; 16], dials: bool) -> bool {
+        let cores = self.links.values().map(|link| &link.core);
+        let mut reconnects = cores.filter_map(|core| core.reconnect.as_ref());
+        reconnects.any(|one| one.is_named(session) && one.dials() == dials)
     }
 
     /// A session goes on over another connection.
@@ -80,7 +90,7 @@ impl Engine {
             return;
         };
         link.has_left_site = false;
-        let next = link.take_next_wire();
+        let next = link.core.take_next_wire();
         self.leaves_site(session);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
@@ -103,13 +113,15 @@ impl Engine {
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
         let of_peer = || {
             let links = self.links.values();
-            links.filter(|link| link.peer().identity == peer.identity)
+            links.filter(|link| link.core.common.peer().identity == peer.identity)
         };
-        let is_same_run = |link: &Connection| link.peer().incarnation == peer.incarnation;
-        let has_newer = of_peer().any(|link| !is_same_run(link) && link.peer().began > peer.began);
+        let is_same_run =
+            |link: &Connection| link.core.common.peer().incarnation == peer.incarnation;
+        let has_newer =
+            of_peer().any(|link| !is_same_run(link) && link.core.common.peer().began > peer.began);
         let is_over = |link: &Connection| match is_same_run(link) {
             true => has_newer,
-            false => link.peer().began < peer.began,
+            false => link.core.common.peer().began < peer.began,
         };
         let links = of_peer().filter(|link| is_over(link));
         let sessions: Vec<u64> = links.map(|link| link.id()).collect();

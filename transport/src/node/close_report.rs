@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-/// What a closed node could not deliver. Its `Display` says so in one line, as a log or a
-/// `main` has it.
+/// The messages that a closed node could not deliver. Its `Display` is one line, for a log or the
+/// error of `main`.
 #[must_use = "it says what was not delivered"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloseReport {
@@ -12,7 +12,7 @@ pub struct CloseReport {
     pub undelivered: Vec<Undelivered>,
 }
 
-/// One channel's undelivered messages.
+/// A channel's undelivered messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undelivered {
     /// The channel.

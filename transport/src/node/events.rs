@@ -2,8 +2,8 @@
 //!
 //! Rules:
 //!
-//! 1. Telling never waits for whoever listens: the queue is bounded, and with one more the
-//!    oldest goes and is counted.
+//! 1. Telling never waits for a listener: the queue is bounded, and at the limit the oldest event
+//!    is dropped and counted.
 //! 2. Each event is handed out once.
 //! 3. Of a session the end is told once, and nothing behind it.
 #![forbid(unsafe_code)]
@@ -20,40 +20,41 @@ use ibex_base::sync::lock;
 use ibex_protocol::format::control::Role;
 use ibex_ring::parking::{WaitSlot, Wakers};
 
+use super::SessionShared;
 use super::{Warning, warn_of};
-use crate::session::{EndCause, Fabric, NotOpened, PeerDescription, state::SessionShared};
+use crate::session::{EndCause, Fabric, NotOpened, PeerDescription};
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// The peer's address as this end sees it.
     pub address: SocketAddr,
-    /// Its identity.
+    /// The peer's identity.
     pub identity: [u8; 16],
-    /// Its incarnation.
+    /// The peer's incarnation.
     pub incarnation: u64,
-    /// What happened.
+    /// The event.
     pub what: What,
 }
 
-/// What happened.
+/// An event of a node.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A session is up.
     Connected {
-        /// What carries its data.
+        /// The fabric of the session's data.
         fabric: Fabric,
         /// Why this fabric.
         reason: String,
     },
     /// A session has no connection to its peer; it goes on when there is one again.
     Suspended {
-        /// What became of the connection.
+        /// The cause of the break.
         cause: EndCause,
         /// Since when.
         since: Instant,
     },
-    /// It goes on.
+    /// The session goes on.
     Resumed {
         /// How long it had none.
         suspended: Duration,
@@ -62,11 +63,11 @@ pub enum What {
     },
     /// A session goes on over another fabric than before.
     FabricChanged {
-        /// What carried its data.
+        /// The fabric that the data left.
         from: Fabric,
-        /// What carries it now.
+        /// The fabric that the data goes over now.
         to: Fabric,
-        /// What became of the one before.
+        /// The reason why the fabric before was left.
         reason: String,
     },
     /// The peer begins no call any more that it serves.
@@ -76,12 +77,11 @@ pub enum What {
         /// Why.
         cause: EndCause,
     },
-    /// Somebody waits for an end of the peer's for as long as its `open_timeout`, in a call that
-    /// goes on.
+    /// A call that goes on has waited for an end of the peer's for as long as its `open_timeout`.
     NotOpened(Box<NotOpened>),
     /// A sender waits for its window, and nothing has moved for a while.
     Stalled(Stalled),
-    /// The same goes on.
+    /// The sender goes on.
     Recovered {
         /// The channel.
         channel: String,
@@ -92,7 +92,7 @@ pub enum What {
     },
 }
 
-/// Who waits for whom.
+/// A wait of one end for the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
     /// The channel.
@@ -138,7 +138,7 @@ impl fmt::Display for Stalled {
     }
 }
 
-/// The events that nobody has taken yet.
+/// The events that were not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     state: Mutex<State>,
@@ -187,16 +187,16 @@ impl EventQueue {
         }
     }
 
-    /// Returns how many events were dropped because nobody took them.
+    /// Returns how many events were dropped because they were not taken.
     pub(crate) fn dropped(&self) -> u64 {
         lock(&self.state).dropped
     }
 }
 
 impl What {
-    /// For the log: what is waited for in vain as a warning, its end as news.
+    /// Logs an event: a wait in vain as a warning, its end as news.
     pub(crate) fn warn(&self, session: &SessionShared) {
-        let (peer, warnings) = (session.peer_in_log(), &session.runtime.warnings);
+        let (peer, warnings) = (session.peer_in_log(), &session.node.warnings);
         match self {
             What::NotOpened(missing) => warn_of!(
                 warnings,

@@ -4,8 +4,8 @@
 //!
 //! 1. Of each kind the first [`TOLD_PER_PERIOD`] in a [`PERIOD`] are told, and the others
 //!    counted.
-//! 2. The count is told when the period is over, with the first that was not told as the
-//!    example, by the function of whoever noticed that one: its line has the same target.
+//! 2. When the period is over, the count is logged, with the first suppressed event as the example,
+//!    by the function that noticed that event. Its line therefore has the same target.
 //! 3. The clock is an argument.
 #![forbid(unsafe_code)]
 
@@ -133,7 +133,7 @@ impl<K: PartialEq> LogLimit<K> {
 }
 
 impl Held {
-    /// Logs the count, as whoever noticed the example wants it.
+    /// Logs the count, by the function that noticed the example.
     pub fn warn(&self) {
         (self.tell)(self);
     }

@@ -1,11 +1,32 @@
-//! A node as its program hears of it: events, warnings, and the report of its end.
+//! The state of a node and of its sessions, as engines and handles share it, and the news that its
+//! program hears of it: events, warnings, and the report of its end.
 
 mod close_report;
+mod config;
+mod control_thread;
+mod draining;
 mod events;
+mod host;
 pub mod log_limit;
+mod placement;
+mod service_names;
+pub(crate) mod session;
+mod session_end;
+mod state;
+mod wait;
 mod warnings;
 
 pub use close_report::{CloseReport, Undelivered};
+pub(crate) use config::Driving;
+pub use config::{Driver, RuntimeConfig};
+pub use draining::Serves;
 pub(crate) use events::EventQueue;
 pub use events::{Event, Stalled, What};
+pub(crate) use host::{Host, Looks, Mark};
+pub(crate) use placement::Sessions;
+pub use service_names::ServiceName;
+pub use session::SessionShared;
+pub use state::NodeState;
+pub(crate) use state::push_live;
+pub use wait::Wait;
 pub(crate) use warnings::{Warning, Warnings, warn_of};

@@ -85,7 +85,7 @@ impl Warnings {
     }
 }
 
-/// Tells what was counted before the node goes.
+/// Logs the counts before the node goes.
 impl Drop for Warnings {
     fn drop(&mut self) {
         // In a fork of the process a thread that is not there may have the log.

@@ -5,14 +5,14 @@
 //! 1. As many buffers are posted as the peers' credit and the reserve ask for, whatever
 //!    applications hold: another buffer replaces one that arrived at once. Replacing lags
 //!    behind by less than [`REPOST_BATCH`], and that many more are posted.
-//! 2. The receiver reads a frame where it arrived as long as a free buffer can replace the
-//!    frame's buffer. When none can, the frame is copied out and its buffer is posted again.
-//!    So messages that are held for ever cost the zero copy, and never the credit.
+//! 2. The receiver reads a frame where it arrived as long as a free buffer can replace the frame's
+//!    buffer. When none can, the frame is copied out and its buffer is posted again. So messages
+//!    that are held for ever cost the zero copy, and never the credit.
 //! 3. A queue pair that is destroyed may have taken buffers of a shared queue and not completed
-//!    them. They are replaced likewise, once they are [overdue](super::overdue). The device may
-//!    still have such a buffer, so it counts as outstanding until it completes. The receive
-//!    queue and the completion queue are made for `posted` and `replaceable` together, and no
-//!    more than `replaceable` buffers are replaced.
+//!    them. They are replaced too, once they are [overdue](super::overdue). The device may still
+//!    have such a buffer, so it counts as outstanding until it completes. The receive queue and the
+//!    completion queue are made for `posted` and `replaceable` together, and no more than
+//!    `replaceable` buffers are replaced.
 
 use std::collections::BTreeMap;
 

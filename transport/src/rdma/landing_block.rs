@@ -20,7 +20,7 @@ pub(crate) struct LandingBlock {
     place: Place,
 }
 
-/// One of the blocks that a site may grant.
+/// The place of a block among those that a site may grant.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<Site>);
 
@@ -56,12 +56,12 @@ impl LandingBlock {
         Ok((block, memory))
     }
 
-    /// Whether it is registered with the device of this site.
+    /// Returns whether the block is registered with the device of this site.
     pub(crate) fn is_of(&self, site: &Arc<Site>) -> bool {
         Arc::ptr_eq(&self.place.0, site)
     }
 
-    /// Where messages are written to.
+    /// Returns the address that messages are written to.
     pub(crate) fn message(&self) -> NonNull<u8> {
         // SAFETY: the head is at the beginning of the block's bytes.
         unsafe { self.lease.base().add(LANDING_HEAD_BYTES) }

@@ -1,11 +1,11 @@
-//! The settings of a site on a device that lacks what a [`Mask`] takes away.
+//! The settings of a site on a device that lacks the abilities that a [`Mask`] takes away.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::provider::fake::Mask;
 
 use super::SiteSettings;
 
-/// Returns what makes the settings that a masked device needs, or that show what it lacks.
+/// Returns a function that makes the settings that a masked device needs, or that show its lack.
 ///
 /// # Panics
 /// If the mask has a name that none of [`Mask::ALL`] has.

@@ -1,8 +1,8 @@
-//! Sessions over RDMA verbs: what stands between the objects of [`ibex_verbs`] and the links.
+//! Sessions over RDMA verbs: the layer between the objects of [`ibex_verbs`] and the connections.
 //!
-//! A [`Site`] is what a node has on one device port. It makes a [`PreparedPair`] for each
+//! A [`Site`] holds a node's objects on one device port. It makes a [`PreparedPair`] for each
 //! session, and registers the memory that sessions send from and are written to. The session's
-//! link moves frames over the pair.
+//! connection moves frames over the pair.
 
 mod arrival_buffers;
 mod device_memory;

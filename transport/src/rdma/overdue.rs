@@ -1,22 +1,23 @@
 //! Overdue receives: posted receives that have not completed and never will.
 //!
-//! A queue pair that is destroyed before it was drained takes with it what it had taken of a
-//! shared receive queue: the library drops its completions, if the device made any. Nothing
+//! A queue pair that is destroyed before it was drained takes the buffers with it that it had taken
+//! from a shared receive queue: the library drops its completions, if the device made any. Nothing
 //! says how many these are, or which.
 //!
-//! Devices hand a shared queue's buffers out in the order in which they were posted. So what
-//! was posted before that end and is still out when all that was posted then has been gone
-//! through twice is *overdue*: once would do, but for messages whose first packet has come
-//! and whose last is on its way. No device promises that order, so a buffer that is overdue
-//! is replaced, and never used again before it completes after all: a wrong guess costs one
-//! buffer of those that stand in for held ones, until then.
+//! Devices hand a shared queue's buffers out in the order in which they were posted. A buffer is
+//! *overdue* if it was posted before that end and is still out when all buffers posted then have
+//! been used twice. Once would do, except for messages whose first packet has come and whose last
+//! is on its way.
 //!
-//! Until it is known the queue is shorter by what was lost, and who sends to it when it is
-//! empty is asked by the device to try again. It cannot run dry unnoticed: the device tells
+//! No device promises that order. So an overdue buffer is replaced, and never used again before it
+//! completes after all. A wrong guess costs one of the spare buffers until then.
+//!
+//! Until then the queue is shorter by the lost buffers. A peer that sends to an empty queue is
+//! asked by the device to try again. The queue cannot run dry unnoticed, because the device tells
 //! when little is left.
 #![forbid(unsafe_code)]
 
-/// Looks for what is overdue, one after the other.
+/// Looks for overdue buffers, one look after the other.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
     look: Option<Look>,
@@ -27,9 +28,9 @@ pub(super) struct Overdue {
 /// A look that waits for its time.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// What was posted earlier is overdue
+    /// Receives with a lower number are overdue.
     before: u64,
-    /// when so many are posted.
+    /// Number of posted receives at which the look is due.
     at: u64,
 }
 
@@ -49,8 +50,9 @@ impl Overdue {
         self.look.map(|look| look.before)
     }
 
-    /// The same, once it is time: `posted` were posted so far, and so many are out. Queue pairs
-    /// that went meanwhile are looked for next.
+    /// Returns the number below which receives are overdue, once it is time for the look. `posted`
+    /// receives were posted so far, and `outstanding` are out. Queue pairs that went meanwhile are
+    /// looked for next.
     pub(super) fn poll(&mut self, posted: u64, outstanding: u32) -> Option<u64> {
         let look = self.look.take_if(|look| look.at <= posted)?;
         if self.latest > look.before {

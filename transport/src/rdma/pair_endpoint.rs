@@ -7,10 +7,10 @@ use ibex_verbs::{RemoteEndpoint, VerbsError};
 
 use super::site_error::SiteError;
 
-/// One end's queue pair, and what may be sent to it.
+/// The queue pair of one end, and the limits on what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairEndpoint {
-    /// Where it is.
+    /// The address of the queue pair.
     pub pair: RemoteEndpoint,
     /// The length of its receive buffers: no frame is longer.
     pub buffer_bytes: u32,
@@ -23,12 +23,12 @@ pub struct PairEndpoint {
     pub max_send_entries: u16,
     /// Pieces of one receive of its.
     pub max_receive_entries: u16,
-    /// It takes immediate data, and makes writes with some.
+    /// True if the end takes immediate data and makes writes with it.
     pub immediate: bool,
 }
 
 impl PairEndpoint {
-    /// Checks what a peer says of itself.
+    /// Checks a peer's description of itself.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         if (self.buffer_bytes as usize) < LEAST_BUFFER_BYTES {
             return Err(SiteError::PeerEndpoint {

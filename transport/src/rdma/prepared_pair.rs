@@ -34,7 +34,7 @@ pub struct PreparedPair {
     first: FirstSequence,
     local: LocalPort,
     theirs: Option<PairEndpoint>,
-    /// This side dialed.
+    /// True if this side dialed.
     dialed: bool,
     /// The peer may be granted memory to write to.
     pub(super) grants_memory: bool,
@@ -43,9 +43,10 @@ pub struct PreparedPair {
 /// Memory for the heads of frames that are not inline, for each session: a send queue's
 /// worth of the usual 64 to 128 bytes, and some control messages of up to 4 KiB.
 const HEADS_BYTES: usize = 32 << 10;
-/// Frames for which there is room there where a device takes so few pieces that they are
-/// copied: those between two completions twice, or the room of the first would be waited
-/// for while no completion was asked for, and what has to be free before another is taken.
+/// Number of frames that have room there on a device that takes so few pieces that frames are
+/// copied. It is twice the frames between two completions, because the room of the first would
+/// otherwise be waited for while no completion was asked for, and the room that has to be free
+/// before another frame is taken.
 const COPIED_FRAMES: usize = 2 * INTERVAL as usize + 2;
 
 impl PreparedPair {
@@ -101,7 +102,7 @@ impl PreparedPair {
         })
     }
 
-    /// What the peer has to be told.
+    /// Returns the description that the peer has to be told.
     #[must_use]
     pub fn endpoint(&self) -> PairEndpoint {
         let settings = self.seat.site.settings();
@@ -129,7 +130,7 @@ impl PreparedPair {
         Ok(())
     }
 
-    /// Its site.
+    /// Returns the pair's site.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.seat.site
     }
@@ -139,7 +140,7 @@ impl PreparedPair {
         self.ticket.get()
     }
 
-    /// What frames travel in between the two ends.
+    /// Returns the framing between the two ends.
     pub(crate) fn carriage(&self) -> Carriage {
         let ours = self.seat.site.settings().buffer_bytes;
         let theirs = self.theirs.map_or(ours, |theirs| theirs.buffer_bytes);
@@ -148,17 +149,17 @@ impl PreparedPair {
         }
     }
 
-    /// Whether this side dialed.
+    /// Returns whether this side dialed.
     pub(crate) fn dialed(&self) -> bool {
         self.dialed
     }
 
-    /// Whether the peer may be granted memory to write to.
+    /// Returns whether the peer may be granted memory to write to.
     pub(crate) fn grants_memory(&self) -> bool {
         self.grants_memory
     }
 
-    /// Whether writes between the two ends carry immediate data.
+    /// Returns whether writes between the two ends carry immediate data.
     pub(crate) fn immediate(&self) -> bool {
         self.endpoint().immediate && self.theirs.is_some_and(|theirs| theirs.immediate)
     }

@@ -1,12 +1,12 @@
 //! Memory that senders encode into, and that peers write large messages to, registered for
 //! a site and attached to itself, so that it is registered once however often it is leased.
 //!
-//! What we send from carries no rights of a peer. What a peer was granted once it keeps the
-//! key to, so such memory is leased for nothing else than to be granted again.
+//! Memory to send from carries no rights of a peer. A peer keeps the key to memory that it was
+//! granted once, so such memory is leased only to be granted again.
 //!
-//! Of a ring one of the two windows is registered: locked memory is counted for each
-//! registration, so both would cost twice the ring, and a device needs no window where it
-//! can send a record over the seam as two pieces.
+//! Only one of a ring's two windows is registered. Locked memory is counted for each registration,
+//! so both would cost twice the ring. A device that can send a record over the seam as two pieces
+//! needs only one.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -56,12 +56,12 @@ impl RegisteredRing {
         Ok(Self { site, region })
     }
 
-    /// Whether that site can send from it.
+    /// Returns whether that site can send from it.
     pub(super) fn is_of(&self, site: u64) -> bool {
         self.site == site && self.region.is_registered()
     }
 
-    /// What [`ensure`](Self::ensure) has attached.
+    /// Returns the registration that [`ensure`](Self::ensure) has attached.
     pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
         attachments.find(|ring: &Self| ring.site == site)
     }
@@ -89,9 +89,9 @@ pub struct LargeRegion<U> {
     used: PhantomData<U>,
 }
 
-/// What a large buffer is registered for.
+/// The purpose of a large buffer's registration.
 pub trait LargeUse: fmt::Debug + Send + Sync + 'static {
-    /// What the device may do with it, and for whom.
+    /// The device's rights to the memory, and for whom.
     const ACCESS: RegionAccess;
 }
 
@@ -116,7 +116,7 @@ pub type RegisteredMessage = LargeRegion<Sent>;
 /// Memory that peers of a site may write large messages to.
 pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
-/// As much of a large buffer as messages have reached: the rest has no pages.
+/// The part of a large buffer that messages have reached. The rest has no pages.
 #[derive(Debug)]
 struct Beginning {
     memory: Arc<Mapping>,
@@ -184,12 +184,12 @@ impl<U: LargeUse> LargeRegion<U> {
         })
     }
 
-    /// Whether that site can use as many bytes of it.
+    /// Returns whether that site can use `bytes` bytes of it.
     pub(super) fn is_of(&self, site: u64, bytes: usize) -> bool {
         self.site == site && self.region.is_registered() && self.region.bytes() >= bytes
     }
 
-    /// What [`ensure`](Self::ensure) has attached.
+    /// Returns the registration that [`ensure`](Self::ensure) has attached.
     pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
         attachments.find(|registered: &Self| registered.site == site)
     }
@@ -205,7 +205,7 @@ impl RegisteredMessage {
 }
 
 impl GrantedMemory {
-    /// Its first `bytes` as a peer knows them, if there are so many.
+    /// Returns the first `bytes` as a peer addresses them, if there are so many.
     pub(super) fn remote(&self, bytes: usize) -> Option<RemoteMemory> {
         let start = (bytes <= self.region.bytes()).then(|| self.region.remote(0))?;
         RemoteMemory::new(start.address, start.rkey, bytes as u64)

@@ -1,10 +1,10 @@
-//! The send queue of a session as its link sees it: which request is in which place, which
-//! bytes of the head slab it uses, and what a completion says of those before it.
+//! The send queue of a session as its connection sees it: the place of each request, the bytes of
+//! the head slab that it uses, and the requests that a completion covers.
 //!
-//! Requests complete in order. A signaled one that completes says that it and all before
-//! it are done, so two counters tell everything: how many were posted, and how many are
-//! done. A place's number comes back in the completion with the lap in which it was used,
-//! so a completion that is late, or a device's invention, is known.
+//! Requests complete in order. A signaled one that completes covers itself and all before it, so
+//! two counters are enough: how many were posted, and how many are done. A place's number comes
+//! back in the completion with the lap in which it was used, so that a completion that is late, or
+//! a device's invention, is recognised.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::{Operation, WorkId};
@@ -27,7 +27,7 @@ pub(crate) struct SendSlots {
 }
 
 impl SendSlots {
-    /// For so many requests outstanding, and a head slab of so many bytes.
+    /// Makes slots for so many outstanding requests, and a head slab of so many bytes.
     #[must_use]
     pub(crate) fn new(requests: u32, slab_bytes: usize) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl SendSlots {
         self.done
     }
 
-    /// Whether a head of `bytes` finds its place, wherever in the slab that is.
+    /// Returns whether a head of `bytes` finds a place, wherever in the slab that is.
     #[inline]
     #[must_use]
     pub(crate) fn has_stage(&self, bytes: usize) -> bool {
@@ -92,7 +92,7 @@ impl SendSlots {
         ((self.staged - bytes as u64) % self.slab_bytes) as usize
     }
 
-    /// What the next request is known by. `staged_until` is what was
+    /// Returns the identifier of the next request. `staged_until` is the end of what was
     /// [staged](Self::staged) up to and with it.
     #[inline(always)]
     pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {

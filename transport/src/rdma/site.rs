@@ -1,13 +1,13 @@
-//! A site: what a node has on one device port.
+//! A site: an engine's objects on one device port.
 //!
-//! One protection domain, one completion queue with its channel, the buffers for what
-//! arrives, and one receive queue for all sessions (or one for each, where a device has no
-//! shared ones). It is opened once; queue pairs are prepared on any thread, while the
-//! engine that has the site in its care polls for those that live.
+//! A site has one protection domain, one completion queue with its channel, the receive buffers,
+//! and one receive queue for all sessions (or one for each, where a device cannot share one).
+//! Engines share nothing of a device: each opens it for itself. Queue pairs are prepared on any
+//! thread, while the engine that has the site in its care polls for the live ones.
 //!
-//! Its sizes follow from the settings, so that nothing can overflow: the completion queue
-//! holds what all sends and receives can come to, and a session whose credit the receive
-//! buffers do not cover is refused.
+//! Its sizes follow from the settings, so that nothing can overflow: the completion queue holds the
+//! completions of all possible sends and receives, and a session whose credit the receive buffers
+//! do not cover is refused.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub struct Site {
     // The device.
     name: String,
     max_queue_pairs: u32,
-    /// `None` once it is closed, whoever has the site.
+    /// `None` once it is closed, whichever thread has the site.
     opened: Mutex<Option<Opened>>,
     port: u8,
     gid: GidEntry,
@@ -52,9 +52,9 @@ pub struct Site {
     partition_key: Option<PartitionKey>,
     /// By what its sessions are reached, as far as the port can change it under them.
     standing: Mutex<Standing>,
-    /// Nothing of it works any more.
+    /// True once the device, and so every object on it, has stopped working.
     is_lost: AtomicBool,
-    /// By which memory knows what is registered for this site.
+    /// The number under which memory is registered for this site.
     number: u64,
     polling: PollingChoice,
 
@@ -69,20 +69,20 @@ pub struct Site {
     has_immediate: bool,
     /// Queue pairs that wait for their last completion.
     leavers: AtomicU32,
-    /// A queue pair went with what it may have had of the shared receives.
+    /// True if a queue pair was destroyed that may have kept some of the shared receives.
     has_undrained: AtomicBool,
     /// Queue pairs on their way to a session.
     unjoined: Arc<Unjoined>,
 
-    /// Where the shared receive buffers lie; empty where there are none.
+    /// The addresses of the shared receive buffers; empty where there are none.
     #[cfg(test)]
     arrival_memory: std::ops::Range<usize>,
-    /// What an engine polls, until one takes it into its care.
+    /// The queues that an engine polls, until one takes them into its care.
     queues: Mutex<Option<SiteQueues>>,
     pub(crate) counters: SiteCounters,
 }
 
-/// What keeps the device open.
+/// The objects that keep the device open.
 #[derive(Clone, Debug)]
 struct Opened {
     // In the order in which they go.
@@ -91,7 +91,7 @@ struct Opened {
     device: Device,
 }
 
-/// What a port has been given by its network.
+/// The identifiers that the network has given to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     /// 0 on RoCE.
@@ -100,14 +100,14 @@ struct Standing {
     partition: Option<Partition>,
 }
 
-/// What a port is like beside what its sessions stand on.
+/// The state of a port, compared with what its sessions rely on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PortNews {
-    /// As it was.
+    /// The port is as it was.
     AsBefore,
     /// Sessions may die of it, or not.
     Doubtful(String),
-    /// It is reached in another way: the sessions of before are cut off.
+    /// The port is reached in another way, so earlier sessions are cut off.
     Moved(String),
 }
 
@@ -181,7 +181,7 @@ impl Site {
         device.partition(choice.port, choice.partition_key)?;
         let domain = ProtectionDomain::with_ordering(&device, settings.relaxed_ordering)?;
         let polling = choose_polling(&device, &domain, choice, &settings);
-        let vector = settings.completion_vector;
+        let vector = (settings.completion_vector + settings.engine as u32) % vectors;
         let (kind, times) = (polling.polling, polling.times);
         let queue = CompletionQueue::of_kind(&device, completions, vector, kind, times)?;
         tracing::info!(device = device.name(), %polling, "completion queue");
@@ -255,7 +255,7 @@ impl Site {
         }))
     }
 
-    /// What the device is used by.
+    /// Returns the objects that keep the device open.
     fn opened(&self) -> Result<Opened, VerbsError> {
         let opened = lock(&self.opened);
         opened.clone().ok_or_else(|| VerbsError::Closed {
@@ -263,8 +263,8 @@ impl Site {
         })
     }
 
-    /// Closes the device: its queues first, then what is registered with it, whoever has the
-    /// memory. Queue pairs that are still on their way to a session keep it open until then.
+    /// Closes the device: its queues first, then the registrations, whoever has the memory. Queue
+    /// pairs that are still on their way to a session keep it open until then.
     pub(crate) fn close(&self, queues: SiteQueues) {
         let opened = self.opened.lock();
         let opened = opened.unwrap_or_else(PoisonError::into_inner).take();
@@ -280,13 +280,13 @@ impl Site {
         }
     }
 
-    /// Whether that was done.
+    /// Returns whether the site was closed.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.opened().is_err()
     }
 
-    /// Whether the machine shows that it still has the device.
+    /// Returns whether the machine shows that it still has the device.
     pub(crate) fn is_shown(&self) -> bool {
         let opened = lock(&self.opened);
         opened
@@ -294,12 +294,12 @@ impl Site {
             .is_some_and(|opened| opened.device.is_shown())
     }
 
-    /// Whether the machine still has the device. Takes long: off the turn.
+    /// Returns whether the machine still lists the device. Takes long, so it runs off the turn.
     pub(crate) fn is_listed(&self) -> bool {
         self.opened().is_ok_and(|opened| opened.device.is_listed())
     }
 
-    /// Whether nothing of it works any more: whoever wants sessions opens another.
+    /// Returns whether the site has stopped working. For new sessions, another is opened.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         // Relaxed: who reads it late meets an error.
@@ -308,6 +308,12 @@ impl Site {
 
     pub(crate) fn lose(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the engine that has it.
+    #[must_use]
+    pub fn engine(&self) -> usize {
+        self.settings.engine
     }
 
     /// The port's number.
@@ -342,7 +348,7 @@ impl Site {
         Ok(PortNews::AsBefore)
     }
 
-    /// Whether the port carries traffic now.
+    /// Returns the state of the port, as it is now.
     pub(crate) fn port_state(&self) -> Result<PortState, VerbsError> {
         Ok(self.opened()?.device.query_port(self.port)?.state)
     }
@@ -351,7 +357,7 @@ impl Site {
         format!("RDMA device {} port {}: {what}", self.device(), self.port)
     }
 
-    /// Whether a queue pair waits for its last completion.
+    /// Returns whether a queue pair waits for its last completion.
     #[inline]
     pub(crate) fn is_left(&self) -> bool {
         self.leavers.load(Ordering::Relaxed) > 0
@@ -363,7 +369,7 @@ impl Site {
         Leaver(self.clone())
     }
 
-    /// Whether a queue pair was destroyed before it was drained, since the last such look.
+    /// Returns whether a queue pair was destroyed before it was drained, since the last such look.
     #[inline]
     pub(crate) fn takes_undrained(&self) -> bool {
         // Relaxed: who sees it late looks for what went later.
@@ -381,8 +387,9 @@ impl Site {
         self.prepare_for(dialed, true)
     }
 
-    /// The same for a peer that may not be trusted: then it is granted no memory, whatever
-    /// the [settings](SiteSettings::grants_memory) say, and its queue pair lets no write in.
+    /// Makes a queue pair for a peer that may not be trusted. If it is not, it is granted no
+    /// memory, whatever the [settings](SiteSettings::grants_memory) say, and its queue pair lets no
+    /// write in.
     ///
     /// # Errors
     /// As there.
@@ -443,7 +450,7 @@ impl Site {
         self.settings.send_requests
     }
 
-    /// What to do about too few places for sessions, by what their number follows from.
+    /// Returns advice on too few places for sessions, which depends on what limits their number.
     fn next_step_for_more(&self) -> &'static str {
         let settings = &self.settings;
         if self.max_sessions == self.max_queue_pairs {
@@ -467,8 +474,8 @@ impl Site {
         refused(&self.name, error)
     }
 
-    /// Who divides the shared receive buffers between sessions; `None` where each has its
-    /// own.
+    /// Returns the broker that divides the shared receive buffers between sessions; `None` where
+    /// each has its own.
     pub(crate) fn broker(&self) -> Option<CreditBroker> {
         self.settings
             .shared_receives
@@ -480,7 +487,7 @@ impl Site {
         &self.unjoined
     }
 
-    /// Gives an engine what it has to poll, once.
+    /// Gives an engine the queues to poll, once.
     pub(crate) fn take_into_care(&self) -> Result<SiteQueues, VerbsError> {
         let mut queues = lock(&self.queues);
         queues.take().ok_or_else(|| {
@@ -491,7 +498,7 @@ impl Site {
         })
     }
 
-    /// The engine cannot poll them after all: whoever tries next may.
+    /// Takes the queues back from an engine that cannot poll them after all. Another may try next.
     pub(crate) fn give_back(&self, queues: SiteQueues) {
         let mut kept = lock(&self.queues);
         *kept = Some(queues);
@@ -514,7 +521,7 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
     }
 
-    /// The same for the memory of a large message of up to `bytes`.
+    /// Registers the memory of a large message of up to `bytes`, to send from.
     pub(crate) fn register_message(
         &self,
         lease: &mut LargeLease,
@@ -526,7 +533,7 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// The same for the memory of a large message that a peer is to write.
+    /// Registers the memory of a large message that a peer is to write.
     pub(crate) fn register_grant(
         &self,
         lease: &mut LargeLease,
@@ -538,13 +545,13 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// What a peer has to know to write `bytes` there; `None` if it is not registered for
-    /// that.
+    /// Returns the address and key by which a peer writes `bytes` there; `None` if they are not
+    /// registered for that.
     pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
         GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
     }
 
-    /// Whether one more landing block may be granted, as it looks now.
+    /// Returns whether another landing block may be granted, as it looks now.
     pub(crate) fn has_landing_places(&self) -> bool {
         self.landings.load(Ordering::Relaxed) < self.settings.landing_blocks
     }
@@ -555,23 +562,24 @@ impl Site {
         self.landings.load(Ordering::Relaxed)
     }
 
-    /// Whether a write can carry immediate data.
+    /// Returns whether a write can carry immediate data.
     pub(super) fn has_immediate(&self) -> bool {
         self.has_immediate
     }
 
-    /// What [`register_ring`](Self::register_ring) has made of it.
+    /// Returns the registration that [`register_ring`](Self::register_ring) made.
     pub(crate) fn registered_ring(&self, lease: &RingLease) -> Option<Arc<RegisteredRing>> {
         RegisteredRing::of(self.number, lease.attachments())
     }
 
-    /// What [`register_message`](Self::register_message) has made of it.
+    /// Returns the registration that [`register_message`](Self::register_message) made.
     pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
         RegisteredMessage::of(self.number, lease.attachments())
     }
 
-    /// What its queue pairs send a ring from: `before`, if that is of this site, else what
-    /// [`register_ring`](Self::register_ring) has made, or would.
+    /// Returns the registration from which this site's queue pairs send a ring: `before`, if it
+    /// belongs to this site, or else that of [`register_ring`](Self::register_ring), which is made
+    /// if there is none.
     pub(crate) fn ring_to_send(
         &self,
         lease: &RingLease,
@@ -587,7 +595,7 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::Ring, lease.capacity(), error))
     }
 
-    /// The same for a large message of `bytes`.
+    /// Returns the registration from which this site's queue pairs send a large message of `bytes`.
     pub(crate) fn message_to_send(
         &self,
         lease: &LargeLease,
@@ -626,11 +634,11 @@ impl std::fmt::Display for Standing {
     }
 }
 
-/// One session's part of a site's sizes, given back when its queue pair is gone.
+/// A session's part of a site's sizes, given back when its queue pair is gone.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) site: Arc<Site>,
-    /// As many as it keeps receive buffers beside its credit.
+    /// Places that the session takes; each has receive buffers beside the session's credit.
     seats: u32,
     /// The queue pair was drained before it was destroyed.
     is_drained: bool,
@@ -665,7 +673,7 @@ impl Seat {
 }
 
 impl Seat {
-    /// Nothing that its queue pair had taken is missing.
+    /// Notes that the queue pair was drained, so that no receive it had taken is missing.
     pub(crate) fn was_drained(&mut self) {
         self.is_drained = true;
     }
@@ -718,9 +726,9 @@ fn port_of(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {
     local_port(device, choice.port, &choice.gid, choice.partition_key)
 }
 
-/// The port as it is now; the indices of its GID and of its partition move. Where several
-/// interfaces have the GID, as a VLAN's has its parent's link-local one, it is that of the same
-/// interface, unless that was made anew.
+/// Returns the port as it is now, since the indices of its GID and its partition move. If several
+/// interfaces have the GID, as a VLAN has its parent's link-local one, the GID is that of the same
+/// interface, unless the interface was made anew.
 fn local_port(
     device: &Device,
     port: u8,

@@ -3,7 +3,7 @@
 
 use crate::counter::Counter;
 
-/// What a site counts. Written by who has the engine, read by anyone.
+/// Counters of a site. The engine's holder writes them, and any thread reads them.
 #[derive(Debug, Default)]
 pub(crate) struct SiteCounters {
     polls: Counter,
@@ -13,23 +13,23 @@ pub(crate) struct SiteCounters {
     strays: Counter,
 }
 
-/// What it counted so far.
+/// Counts of a site so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SiteCounts {
     /// Times that completions were asked for.
     pub(crate) polls: u64,
-    /// Those that found nothing.
+    /// Polls that found nothing.
     pub(crate) empty_polls: u64,
-    /// What the device said unasked.
+    /// Asynchronous events of the device.
     pub(crate) events: u64,
-    /// What of that nothing was done about.
+    /// Events that needed no action.
     pub(crate) ignored_events: u64,
     /// Completions of nothing that anybody has.
     pub(crate) strays: u64,
 }
 
 impl SiteCounters {
-    /// One poll was made.
+    /// Counts a poll.
     pub(crate) fn polled(&self, found: usize) {
         self.polls.add(1);
         self.empty_polls.add(u64::from(found == 0));

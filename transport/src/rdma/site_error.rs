@@ -3,12 +3,12 @@
 
 use ibex_verbs::VerbsError;
 
-/// A site cannot do what it was asked for, although its device could. It comes in a
+/// A request that a site cannot fulfil, although its device could. It comes in a
 /// [`VerbsError::Other`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
-    /// As many sessions are there as a node has places for.
+    /// The node has as many sessions as it has places for.
     #[error(
         "RDMA device {device} has no place for another session: there are {limit}, and {sessions} \
          would be taken (one that this node dialed may take two); {next_step}"
@@ -16,11 +16,11 @@ pub enum SiteError {
     NoSeat {
         /// The device.
         device: String,
-        /// How many there would be.
+        /// The number of sessions that there would be.
         sessions: u32,
-        /// How many there can be.
+        /// The number of sessions that there can be.
         limit: u32,
-        /// What can be done, by what the limit follows from.
+        /// Advice, which depends on what the limit follows from.
         next_step: &'static str,
     },
     /// A peer's endpoint says what no session can work with.
@@ -29,9 +29,9 @@ pub enum SiteError {
          or its settings are broken"
     )]
     PeerEndpoint {
-        /// What is too little.
+        /// The quantity that is too small.
         what: &'static str,
-        /// How much it is.
+        /// Its value.
         given: u32,
     },
     /// Another node has the site in its care.

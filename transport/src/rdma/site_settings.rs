@@ -30,9 +30,9 @@ pub struct SiteSettings {
     /// The length of a buffer, and so of the longest frame. Default: 4608, least: 4096; a
     /// multiple of 64. A frame of one small message takes a whole one.
     pub buffer_bytes: u32,
-    /// Buffers that one peer may fill at the most before it hears from us, and may as long
-    /// as others do not want them. Default: 64, of 4.5 KiB: more than fits on the way at
-    /// 100 Gb/s in the 20 µs that an answer takes.
+    /// Limit of the buffers that one peer may fill before it hears from us, as long as others do
+    /// not want them. Default: 64, of 4.5 KiB: more than fits on the way at 100 Gb/s in the 20 µs
+    /// that an answer takes.
     pub session_credit: u32,
     /// Sends outstanding of one session. Default: 128.
     pub send_requests: u32,
@@ -43,32 +43,32 @@ pub struct SiteSettings {
     pub send_entries: u32,
     /// How queue pairs behave.
     pub connection: ConnectionSettings,
-    /// Peers that know how are granted memory to write large messages to, each the memory
-    /// of its own messages, unless a peer's queue pair is
-    /// [made](super::Site::prepare_for) for one that is not trusted. For peers that are
-    /// trusted only: who has a key can write there again, while a message is read and when
-    /// others lie there. Default: false.
+    /// Peers that know how are granted memory to write large messages to, each the memory of its
+    /// own messages. A peer whose queue pair is [made](super::Site::prepare_for) for an untrusted
+    /// one is not. This is for trusted peers only: the holder of a key can write there again, while
+    /// a message is read and when others lie there. Default: false.
     pub grants_memory: bool,
-    /// Blocks of 64 KiB, and some, that peers are granted ahead in all: 4 for a channel with
-    /// messages of medium size, as long as it has some, and up to 64 for a session. Without
-    /// one such a message waits for its memory to be granted. Default: 1024.
+    /// Blocks of 64 KiB and a head that peers are granted ahead: 8 for a channel with messages of
+    /// medium size, as long as it has some, and up to 128 for a session. A message without a block
+    /// waits for its memory to be granted. Default: 1024.
     pub landing_blocks: u32,
-    /// Whether writes carry immediate data. Default: what a test says, which is made where
-    /// memory is granted.
+    /// Writes carry immediate data. Default: as a test says, which is made where memory is granted.
     pub immediate: Option<bool>,
-    /// One receive queue for all sessions, where the device can; else one for each, which
-    /// costs memory for each. Default: true.
+    /// All sessions share one receive queue, where the device can. Otherwise each has its own,
+    /// which costs memory. Default: true.
     pub shared_receives: bool,
-    /// How completions are polled, without a test whether that works. Default: what the
+    /// The way in which completions are polled, without a test that it works. Default: as the
     /// [self-test](ibex_verbs::PollingChoice) says.
     pub completion_polling: Option<CompletionPolling>,
     /// The completion vector of the device, that is the interrupt that wakes a thread which
     /// sleeps on the completion queue. Default: 0; less than the device's number of vectors.
+    /// Engine number n has the n-th behind it, and from the first again where there are fewer.
     pub completion_vector: u32,
+    /// The number of the engine that has the site. Default: 0.
+    pub engine: usize,
     /// Asks the device to order its writes to memory loosely on the PCIe bus. Default: false.
     pub relaxed_ordering: bool,
-    /// Whether messages have the time of their completion, where the device has a clock.
-    /// Default: false.
+    /// Messages have the time of their completion, where the device has a clock. Default: false.
     pub completion_times: bool,
 }
 
@@ -90,6 +90,7 @@ impl Default for SiteSettings {
             shared_receives: true,
             completion_polling: None,
             completion_vector: 0,
+            engine: 0,
             relaxed_ordering: false,
             completion_times: false,
         }
@@ -174,9 +175,9 @@ impl SiteSettings {
         }
     }
 
-    /// Receives of a shared queue that may be replaced although the device may still complete
-    /// them: half of what stands in for buffers that messages hold, and no more than are
-    /// posted. The queues have room for so many more.
+    /// Limit of the receives of a shared queue that may be replaced although the device may still
+    /// complete them: half of the spare buffers, and no more than are posted. The queues have room
+    /// for so many more.
     pub(super) fn replaceable_buffers(&self) -> u32 {
         match self.shared_receives {
             true => (self.held_buffers / 2).min(self.receive_buffers),
@@ -184,7 +185,7 @@ impl SiteSettings {
         }
     }
 
-    /// What the sessions of a shared receive queue share.
+    /// Returns the settings of the credit that sessions of a shared receive queue share.
     pub(super) fn broker(&self) -> BrokerSettings {
         BrokerSettings {
             capacity: (self.receive_buffers - REPOST_BATCH).into(),

@@ -1,10 +1,10 @@
 //! The queue pairs of a site that belong to no session yet.
 //!
-//! A queue pair takes receives from the start, and its peer may send as soon as it has
-//! heard that ours is connected. That is before our engine has made a session of it, which
-//! polls for other sessions meanwhile and finds what arrived. So an engine has to tell the
-//! queue pairs that will have a session from those that had one: what came for the first is
-//! kept for them, what came for the others is worth its buffer only.
+//! A queue pair takes receives from the start, and its peer may send as soon as it has heard that
+//! ours is connected. That is before our engine has made a session of it; meanwhile the engine
+//! polls for other sessions, and finds what arrived. So an engine has to distinguish queue pairs
+//! that will have a session from those that had one. Arrivals for the first are kept for them; of
+//! arrivals for the others only the buffer is used.
 //!
 //! Rules:
 //! 1. A queue pair is listed from before it is connected until a session is made of it, or
@@ -56,7 +56,7 @@ impl Unjoined {
 }
 
 impl Ticket {
-    /// What is not given again.
+    /// Returns the ticket's number, which is never given again.
     pub(crate) fn get(&self) -> u64 {
         self.ticket
     }

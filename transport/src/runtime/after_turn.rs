@@ -2,9 +2,11 @@
 
 use std::{mem, sync::Arc};
 
+use ibex_ring::memory::MemoryUse;
+
 use super::{Driver, EventLoop};
 use crate::{
-    connection::{Context, MemoryWanted, RedialError, Redialing},
+    connection::{Context, MemoryWanted, Purpose, RedialError, Redialing},
     rdma::Site,
 };
 
@@ -95,6 +97,53 @@ impl EventLoop {
         match self.node.driver() {
             Driver::Caller => look(),
             Driver::Threads | Driver::Tasks => self.node.control_thread.run(look),
+        }
+    }
+}
+
+impl MemoryWanted {
+    /// Gets the memory and gives it to the session, if that is still there.
+    pub(crate) fn provide(self) {
+        let Self {
+            session,
+            end,
+            purpose,
+        } = self;
+        if session.on_link(|_, _| ()).is_none() {
+            return;
+        }
+        match purpose {
+            Purpose::Large { sequence, length } => {
+                let memory = session.lease_for_arrival(length as usize);
+                session.on_link(|link, _| {
+                    let core = &mut link.core;
+                    let receivers = &mut core.ends.receivers;
+                    receivers.large_memory(end, sequence, memory, &mut core.common);
+                });
+            }
+            Purpose::More {
+                sequence,
+                memory,
+                from,
+                to,
+            } => {
+                let (from, end_at) = (from as usize, to as usize);
+                let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
+                session.on_link(|link, _| {
+                    let core = &mut link.core;
+                    let receivers = &mut core.ends.receivers;
+                    let common = &mut core.common;
+                    receivers.large_memory_grew(end, sequence, to, populated, common);
+                });
+            }
+            Purpose::Landings => {
+                let blocks = session.lease_landings();
+                session.on_link(|link, _| {
+                    let core = &mut link.core;
+                    let receivers = &core.ends.receivers;
+                    core.grants.grant(end, blocks, receivers, &mut core.common);
+                });
+            }
         }
     }
 }

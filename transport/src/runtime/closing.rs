@@ -14,7 +14,7 @@ use ibex_ring::{
 };
 
 use super::{Driving, EventLoop, Looks, Runtime};
-use crate::{clock, engine::Engine, node::CloseReport};
+use crate::{clock, node::CloseReport};
 
 impl Runtime {
     /// The program gives up what it was doing: channels that it has not closed do not end in
@@ -115,7 +115,11 @@ impl Runtime {
         }
         let mut report = CloseReport::default();
         for event_loop in self.event_loops() {
-            let of_engine = event_loop.with_engine(Engine::finish_close);
+            let of_engine = event_loop.with_engine(|engine, context| {
+                // Sessions that have not begun do not, and their peers are told.
+                event_loop.take_news(engine, context);
+                engine.finish_close(context)
+            });
             report.undelivered.extend(of_engine);
         }
         let mut wakers = Wakers::new();

@@ -32,9 +32,10 @@ use super::{
 };
 use crate::{
     clock,
-    connection::{Connection, Context},
-    engine::{self, Engine, Mail, Mark, Ready},
-    session::{EngineId, SessionShared},
+    connection::{Connection, Context, Surroundings},
+    engine::{self, Engine, Mail, Ready},
+    node::{Mark, SessionShared},
+    session::EngineId,
 };
 
 /// An engine of a node, and whoever runs it.
@@ -80,10 +81,11 @@ struct News {
 impl EventLoop {
     /// A loop that nobody runs yet.
     pub(super) fn new(
-        (id, engine, bell): (EngineId, Engine, BellLease),
+        (id, mut engine, bell): (EngineId, Engine, BellLease),
         runtime: Weak<Runtime>,
         node: Arc<NodeState>,
     ) -> Arc<Self> {
+        engine.join(runtime.clone());
         Arc::new_cyclic(|me| Self {
             id,
             me: me.clone(),
@@ -181,6 +183,7 @@ impl EventLoop {
         }
         let is_watched = self.watched.swap(true, Ordering::Relaxed);
         if !is_watched && self.node.driver() == Driver::Caller {
+            self.engine.lock().watch_all();
             // Whoever polled before asking has armed nothing, and has to poll once more.
             self.bell.wake();
         }
@@ -189,18 +192,6 @@ impl EventLoop {
 
     pub(crate) fn is_watched(&self) -> bool {
         self.node.driver() == Driver::Caller && self.watched.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether a program or an executor sleeps on the epoll set, which then has to
-    /// tell of everything.
-    pub(crate) fn sleeps_elsewhere(&self) -> bool {
-        self.node.driving == Driving::Tasks || self.is_watched()
-    }
-
-    /// A session has come, by whoever's wish.
-    pub(crate) fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
-        self.gatherings
-            .for_each(|told| told.session_came(session.clone(), wakers));
     }
 
     // ---- Turns -----------------------------------------------------------------------
@@ -327,7 +318,11 @@ impl EventLoop {
         // Not before the lock is there: who does not get it runs no turn.
         self.flushing.begin();
         let mut context = Context::new(self);
-        let progress = engine.turn(ready, &mut context);
+        let mut progress = self.engine.is_marked() && self.take_news(&mut engine, &mut context);
+        if self.guard_rang() {
+            engine.answer_guards(&mut context);
+        }
+        progress |= engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
         drop(engine);
         self.wake(context);
@@ -372,11 +367,6 @@ impl EventLoop {
 
     // ---- Marks and bells -------------------------------------------------------------
 
-    /// Leaves word for the engine and wakes it.
-    pub(crate) fn mark(&self, mark: Mark) {
-        self.mark_quietly(mark, false);
-    }
-
     /// Leaves word for the engine; wakes it unless it can wait for another reason.
     pub(crate) fn mark_quietly(&self, mark: Mark, quiet: bool) {
         let mut news = lock(&self.news);
@@ -403,19 +393,21 @@ impl EventLoop {
         self.engine.rouse(|| self.bell.wake());
     }
 
-    #[inline]
-    pub(crate) fn is_marked(&self) -> bool {
-        self.engine.is_marked()
-    }
-
-    /// Takes the marks that were left, and the mail.
-    pub(crate) fn take_news(&self, marks: &mut Vec<Mark>) -> Vec<Mail> {
+    /// Has the engine take in the marks that were left, and the mail. Returns whether there was
+    /// anything.
+    #[inline(never)]
+    pub(super) fn take_news(&self, engine: &mut Engine, context: &mut Context<'_>) -> bool {
         if !self.engine.take_mark() {
-            return Vec::new();
+            return false;
         }
+        let mut marks = mem::take(&mut engine.marks);
         let mut news = lock(&self.news);
         marks.append(&mut news.marks);
-        mem::take(&mut news.mail)
+        let mail = mem::take(&mut news.mail);
+        drop(news);
+        let any = engine.take_news(&mut marks, mail, context);
+        engine.marks = marks;
+        any
     }
 
     /// Returns whether a guard rang since this was last asked (`Driver::Caller`; else the bell says
@@ -427,17 +419,30 @@ impl EventLoop {
     pub(crate) fn rouse_leader(&self) {
         self.engine.rouse(|| self.ring_sleeper());
     }
+}
 
-    /// Returns whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
-    pub(crate) fn may_drain(&self, engine: &Engine) -> bool {
-        self.engine.may_drain(engine)
+impl Surroundings for EventLoop {
+    fn node(&self) -> &NodeState {
+        &self.node
     }
 
-    /// Forgets the bell's rings, unless they are for a leader that sleeps.
-    pub(crate) fn drain_bell(&self, engine: &Engine) {
-        if self.may_drain(engine) {
+    fn bell(&self) -> &'static Bell {
+        self.bell.bell()
+    }
+
+    fn may_drain(&self) -> bool {
+        self.engine.may_drain()
+    }
+
+    fn drain_bell(&self) {
+        if self.may_drain() {
             self.bell.drain();
         }
+    }
+
+    fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
+        self.gatherings
+            .for_each(|told| told.session_came(session.clone(), wakers));
     }
 }
 

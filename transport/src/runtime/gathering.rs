@@ -16,8 +16,8 @@ use std::{
 use ibex_base::{fork, sync::lock};
 use ibex_ring::parking::{Condition, TimedOut, WaitSlot, Wakers};
 
-use super::{Runtime, waiting::Looks};
-use crate::session::SessionShared;
+use super::{Looks, Runtime};
+use crate::node::{SessionShared, push_live};
 
 /// Who waits for all peers of a node, and what it was told.
 #[derive(Clone, Debug)]
@@ -178,13 +178,4 @@ impl Gatherings {
             None => false,
         });
     }
-}
-
-/// Appends one that has come. Those that are over before anybody takes them go when there is no
-/// room, so that a queue that nobody empties is no longer than twice what lives.
-pub(crate) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Arc<SessionShared>) {
-    if sessions.len() == sessions.capacity() {
-        sessions.retain(|session| !session.is_over());
-    }
-    sessions.push_back(session);
 }

@@ -10,126 +10,29 @@ use ibex_base::sync::Asymmetry;
 
 mod after_turn;
 mod closing;
-mod control_thread;
 mod draining;
 mod event_loop;
 mod gathering;
+mod host;
 mod keeper;
 mod next_event;
-mod node_state;
-mod placement;
 mod reminder;
 #[expect(
     clippy::module_inception,
     reason = "the type `Runtime` has a file of its own"
 )]
 mod runtime;
-mod service_names;
 mod task;
 pub(crate) mod waiting;
 mod yielding;
 
-pub use draining::Serves;
-pub(crate) use draining::{Draining, PeerDraining};
 pub use event_loop::EventLoop;
 pub use gathering::Gathering;
-pub use node_state::NodeState;
-pub(crate) use placement::Sessions;
-pub use runtime::{EngineStats, Runtime, RuntimeConfig};
-pub use service_names::ServiceName;
-pub(crate) use service_names::ServiceNames;
+pub use runtime::{EngineStats, Runtime};
 pub use task::{CloseWait, Step};
-pub(crate) use waiting::Looks;
 
-/// Who runs the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Driver {
-    /// Calls that wait, and an I/O thread of the node while none does. Everything that the
-    /// documentation promises to happen by itself happens under this driver.
-    ///
-    /// What is sent goes out at once where a thread sleeps for the node, be it in a call or
-    /// the I/O thread; in the sender's next call that waits; or when the I/O thread has seen
-    /// that nobody waits any more, which takes up to 2 ms, and up to 8 ms where more threads
-    /// want to run than there are cores.
-    #[default]
-    Threads,
-    /// Whoever calls: no thread is started, and between calls nothing moves but what the
-    /// kernel moves.
-    ///
-    /// `send` publishes and transmits nothing, except that it runs one turn when 32 KiB
-    /// are queued (or half the window, if that is less). `flush`, `poll` and blocking
-    /// calls run turns; receiving calls take what has already arrived without a turn and
-    /// run one when nothing is there. Computing for a minute is legal and ends no session.
-    Caller,
-    /// Tasks of the tokio runtime in which the node is made (`ibex`'s feature `tokio`): no thread
-    /// is started, and the runtime's reactor watches the node's descriptor. The runtime needs its
-    /// I/O driver (`enable_io` or `enable_all`); tokio panics without.
-    ///
-    /// One task of the node's runs when the reactor has news. A task of the program that awaits
-    /// something of the node and finds nothing runs one turn first, which sends everything that
-    /// was published before. What a task publishes without awaiting anything afterwards goes
-    /// out when 32 KiB are queued, at `flush`, or when a second task of the node's runs, which
-    /// the first unsent message wakes. So a task that sends and then computes should flush.
-    ///
-    /// A task that receives looks for up to 50 µs before it waits, if the last messages of its
-    /// channel came that soon; `NodeBuilder::wait` says more.
-    ///
-    /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
-    /// engine themselves, as under [`Caller`](Self::Caller). Each message over shared memory
-    /// costs both ends a fence (about 20 ns), since tasks sleep after nearly every message.
-    ///
-    /// The node ends with its runtime: if that is shut down first, the node is closed as if it
-    /// were dropped, and calls answer with [`EndCause::RuntimeEnded`](crate::session::EndCause).
-    /// A node that is dropped in a task is closed by its own task. A process that ends without
-    /// shutting its runtime down, by `process::exit` for example, loses what is not delivered by
-    /// then: await `Node::close_async` first.
-    Tasks,
-}
-
-/// Who may sleep for the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Driving {
-    /// The node's calls, and nobody between them.
-    Callers,
-    /// Threads that wait in calls, and the I/O thread while there are none.
-    Waiters,
-    /// Tasks of an executor, and the node's calls.
-    Tasks,
-    /// An I/O thread for each engine alone: they have cores of their own, or there are several.
-    Thread,
-}
-
-impl Driving {
-    pub(crate) fn of(config: &RuntimeConfig) -> Self {
-        match config.driver {
-            Driver::Caller => Driving::Callers,
-            Driver::Tasks => Driving::Tasks,
-            Driver::Threads if config.cores.is_empty() && config.engines == 1 => Driving::Waiters,
-            Driver::Threads => Driving::Thread,
-        }
-    }
-
-    /// The kind of doorbells of the node. Tasks sleep after nearly every message, and
-    /// `membarrier` interrupts a peer that runs: for them a fence for each message costs less.
-    pub(crate) fn asymmetry(self) -> Asymmetry {
-        match self {
-            Driving::Tasks => Asymmetry::Fence,
-            _ => Asymmetry::of_process(),
-        }
-    }
-
-    /// Returns whether the node has an I/O thread.
-    pub(crate) fn has_thread(self) -> bool {
-        matches!(self, Driving::Waiters | Driving::Thread)
-    }
-
-    /// Returns whether calls leave the engine to a sleeper, for whom everything has to stay
-    /// armed when they return.
-    pub(crate) fn has_standing_sleeper(self) -> bool {
-        matches!(self, Driving::Waiters | Driving::Tasks)
-    }
-}
+pub use crate::node::{Driver, RuntimeConfig};
+pub(crate) use crate::node::{Driving, Looks, NodeState};
 
 /// Whether doorbells cost nothing but `membarrier` at who sleeps; else everyone pays a fence.
 #[must_use]

@@ -1,31 +1,11 @@
 //! Waits for other things than messages: a time, and whatever a program says.
 
-use std::{task::Waker, time::Instant};
+use std::time::Instant;
 
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, TimedOut, WaitSlot};
 
-use super::{Driver, Runtime, waiting::Looks};
-use crate::session::SessionShared;
-
-impl SessionShared {
-    /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
-    pub fn wake_at(&self, at: Instant, waker: &Waker) {
-        self.watch(|link| link.core.wake_at(at, waker.clone()));
-    }
-
-    /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a
-    /// waker is called that `condition` got from [`thread_waker`](ibex_ring::parking::thread_waker) in
-    /// its `arm`.
-    pub fn wait_at<C: Condition>(
-        &self,
-        slot: &WaitSlot,
-        deadline: Option<Instant>,
-        condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        self.wait(slot, deadline, condition)
-    }
-}
+use super::{Driver, Looks, Runtime};
 
 impl Runtime {
     /// Waits until `condition` holds, which is looked at again when `slot` is woken.

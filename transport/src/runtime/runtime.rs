@@ -14,51 +14,14 @@ use ibex_ring::{
     parking::{Bell, BellLease, Condition, TimedOut, WaitSlot},
 };
 
-use super::{Driver, EventLoop, NodeState, gathering::Told, placement::Sessions, waiting::Looks};
+use super::{EventLoop, Looks, NodeState, gathering::Told};
 use crate::{
     connection::{Connection, Context, LinkStats},
-    engine::{Admission, ControlSource, Engine, Wait, lendable_credit},
-    node::Warnings,
+    engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
+    node::{Host, RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::Site,
-    session::{EngineId, SessionShared},
+    session::EngineId,
 };
-
-/// Settings of a runtime.
-#[derive(Clone, Debug)]
-pub struct RuntimeConfig {
-    /// The threads or tasks that turn the engines.
-    pub driver: Driver,
-    /// Number of engines: one under [`Driver::Caller`], elsewhere up to
-    /// [`MOST_ENGINES`](crate::session::MOST_ENGINES).
-    pub engines: usize,
-    /// How blocking calls wait on a shared-memory channel.
-    pub wait: Wait,
-    /// Waiting of blocking calls where the engine moves the bytes.
-    pub wait_engine: Wait,
-    /// Cores to run the I/O threads on, one each and from the first again when there are fewer;
-    /// empty lets the scheduler choose.
-    pub cores: Vec<usize>,
-    /// The most that a tcp session lets its peer keep in flight.
-    pub session_credit_bytes: u64,
-    /// The most that all of them do together.
-    pub node_credit_bytes: u64,
-    /// The most bytes that peers may make all nodes of the process hold for this one to take in
-    /// more of their large messages.
-    pub memory_limit: u64,
-    /// How long a peer's kernel may leave bytes unacknowledged before the connection counts as
-    /// broken.
-    pub notice_timeout: Duration,
-    /// How long a session without a connection waits for another.
-    pub session_timeout: Duration,
-}
-
-impl RuntimeConfig {
-    /// Returns the core of an engine's I/O thread, if there is one for it.
-    pub(super) fn core_of(&self, engine: EngineId) -> Option<usize> {
-        let cores = self.cores.len().max(1);
-        self.cores.get(engine.index() % cores).copied()
-    }
-}
 
 /// A node's runtime: its engines. What they share is the [`NodeState`] that it dereferences to.
 pub struct Runtime {
@@ -109,6 +72,12 @@ impl Runtime {
         Ok(runtime)
     }
 
+    /// Returns the state that the engines share.
+    #[must_use]
+    pub fn state(&self) -> &Arc<NodeState> {
+        &self.node
+    }
+
     /// Returns the engines, each with whoever runs it.
     #[must_use]
     pub fn event_loops(&self) -> &[Arc<EventLoop>] {
@@ -151,13 +120,13 @@ impl Runtime {
             .with_engine(|engine, _| engine.set_control_source(source))
     }
 
-    /// Takes an open device port into care before it has a session: what its device says is
-    /// heard from now on, and it is closed if the device is removed.
+    /// Takes an open device port into the care of its engine before it has a session: what its
+    /// device says is heard from now on, and it is closed if the device is removed.
     ///
     /// # Errors
     /// Another node has it, or it is lost.
     pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
-        let event_loop = self.event_loop(self.sessions.engine_of_rdma());
+        let event_loop = &self.event_loops[site.engine()];
         let cared = event_loop.with_engine(|engine, _| engine.care_for(site));
         // Whoever sleeps has another time to wake up.
         event_loop.bell.wake();
@@ -168,25 +137,31 @@ impl Runtime {
     pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
         let (engine, admission) = self.place(admission);
         let event_loop = self.event_loop(engine);
-        let session =
-            event_loop.with_engine(|engine, context| engine.admit(self, admission, None, context));
+        let session = {
+            let of_sessions = self.clone().of_sessions();
+            event_loop
+                .with_engine(|engine, context| engine.admit(of_sessions, admission, None, context))
+        };
         // Bytes that came behind the handshake are in no socket any more: epoll is silent
         // about them, so the leader takes them in a turn of its own.
         event_loop.bell.wake();
         session
     }
 
-    /// Places a session that begins on an engine: the one that the program wants, or that has the
-    /// device port of its queue pair, or the least loaded one.
-    pub(crate) fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
-        let wanted = match &admission.rdma {
-            Some(_) => Some(self.sessions.engine_of_rdma()),
-            None => admission.engine,
+    /// Returns how many sessions each engine has.
+    #[must_use]
+    pub fn loads(&self) -> Vec<usize> {
+        self.sessions.loads()
+    }
+
+    /// Returns the engine of the session of that name in which this node is the end that `dials`.
+    #[must_use]
+    pub fn engine_of(&self, session: &[u8; 16], dials: bool) -> Option<EngineId> {
+        let has = |event_loop: &&Arc<EventLoop>| {
+            event_loop.with_engine(|engine, _| engine.has_named(session, dials))
         };
-        let place = self.sessions.place(wanted);
-        let engine = place.engine();
-        admission.place = Box::new((admission.place, place));
-        (engine, admission)
+        let event_loop = self.event_loops.iter().find(has);
+        event_loop.map(|event_loop| event_loop.id())
     }
 
     /// Returns the counts of each engine, and its sessions but for those that have been forgotten.
@@ -288,6 +263,31 @@ impl Runtime {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         self.first().wait(slot, deadline, looks, condition)
+    }
+}
+
+impl Exchange for Runtime {
+    fn post(&self, engine: EngineId, mail: Mail) {
+        self.event_loop(engine).post(mail);
+    }
+
+    fn engines(&self) -> usize {
+        self.event_loops.len()
+    }
+
+    /// The engine of the session's queue pair, or the one that the program wants, or the least loaded
+    /// one.
+    fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
+        let of_pair = admission.rdma.as_ref().map(|pair| pair.site().engine());
+        let wanted = of_pair.map(EngineId::new).or(admission.engine);
+        let place = self.sessions.place(wanted);
+        let engine = place.engine();
+        admission.place = Box::new((admission.place, place));
+        (engine, admission)
+    }
+
+    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Host>) {
+        (self.node.clone(), self)
     }
 }
 

@@ -187,7 +187,7 @@ mod tests {
 
     use super::super::{Driver, RuntimeConfig};
     use super::*;
-    use crate::engine::Wait;
+    use crate::node::Wait;
 
     fn runtime() -> Arc<Runtime> {
         Runtime::start(RuntimeConfig {

@@ -16,23 +16,12 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Parker, TimedOut, WaitSlot, Wakers, thread_waker};
 
-use super::{Driving, EventLoop, yielding::KEPT};
+use super::{Driving, EventLoop, Looks, yielding::KEPT};
 use crate::{
     connection::Context,
-    engine::{self, Engine, Ready, Wait},
+    engine::{self, Engine, Ready},
+    node::Wait,
 };
-
-/// What a call that waits looks at, and so what a look costs; of several what is asked more
-/// often counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Looks {
-    /// A word that the peer writes.
-    Memory,
-    /// What a turn of the engine brings, which looks at a device's completion queue.
-    Queue,
-    /// The same, which asks a socket.
-    Socket,
-}
 
 impl EventLoop {
     /// Waits until `condition` holds, spinning first as configured.
@@ -348,25 +337,6 @@ impl EventLoop {
     }
 }
 
-/// News that threads left with nobody awake for them.
-#[derive(Debug, Default)]
-pub(crate) struct Errands {
-    last: Option<Instant>,
-    in_a_row: u32,
-}
-
-impl Errands {
-    /// Whether they come so fast that a thread should stay awake for them.
-    pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
-        let is_next = self
-            .last
-            .replace(now)
-            .is_some_and(|last| now.saturating_duration_since(last) < STREAM_GAP);
-        self.in_a_row = if is_next { self.in_a_row + 1 } else { 0 };
-        self.in_a_row >= STREAM_LENGTH
-    }
-}
-
 const _: () = assert!(
     SHM_ROUNDS_PER_CLOCK.is_power_of_two()
         && ROUNDS_PER_CLOCK.is_power_of_two()
@@ -393,7 +363,3 @@ const SHARED: Duration = Duration::from_nanos(800);
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// How long it looks before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
-/// Errands closer together than this are a stream: less than a sleep and a wake-up.
-const STREAM_GAP: Duration = Duration::from_micros(10);
-/// As many of them make it worth waking a thread.
-const STREAM_LENGTH: u32 = 4;

@@ -2,8 +2,9 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// A tick of `CLOCK_MONOTONIC_COARSE` (clock_gettime(2)): 1 to 10 ms long, and read without
-/// a system call for a fifth of what the exact time costs.
+/// A tick of `CLOCK_MONOTONIC_COARSE`
+/// ([clock_gettime(2)](https://man7.org/linux/man-pages/man2/clock_gettime.2.html)): 1 to 10 ms
+/// long, and read without a system call for a fifth of what the exact time costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CoarseTime {
     seconds: i64,
@@ -21,7 +22,7 @@ impl CoarseTime {
         }
     }
 
-    /// It as a number, never 0.
+    /// Returns the time as a number, never 0.
     pub(crate) fn nanoseconds(self) -> u64 {
         (self.seconds as u64 * 1_000_000_000 + self.nanoseconds as u64).max(1)
     }

@@ -9,8 +9,8 @@ use std::{
 use super::SessionStats;
 use crate::{counter::Counter, rdma::SiteCounts, session::coarse_time::CoarseTime};
 
-/// What a session counts. Written by who has the engine, read by anyone; `bells` by
-/// everyone.
+/// Counters of a session. The engine's holder writes them, and any thread reads them; every thread
+/// writes `bells`.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCounters {
     pub(crate) frames_sent: Counter,
@@ -74,7 +74,7 @@ impl SessionCounters {
         self.credit_stalled.add(waited);
     }
 
-    /// What was counted so far, with what the site counts for all its sessions.
+    /// Returns the counts so far, with those that the site keeps for all its sessions.
     pub(crate) fn snapshot(&self, site: SiteCounts) -> SessionStats {
         let inline_sends = self.inline_sends.get();
         let rdma_writes = self.rdma_writes.get();

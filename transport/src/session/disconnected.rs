@@ -1,9 +1,9 @@
 //! The end of a channel, told at either end: why, how far it came, and what to do next.
 //!
-//! Counters travel with it. At a sender `sent` is exact and the others are at least so
-//! high; what lies between them is unknown, and an application that cannot send twice has
-//! to ask its peer. The advice goes by two questions: whether the session lives, and
-//! whether whoever reads it sends.
+//! Counters travel with it. At a sender `sent` is exact and the others are lower bounds. The
+//! messages in between are unknown, and an application that cannot send twice has to ask its peer.
+//! The advice depends on two questions: does the session live, and does the reader of the error
+//! send?
 #![forbid(unsafe_code)]
 
 use std::{error::Error, fmt};
@@ -12,8 +12,8 @@ use ibex_protocol::format::control::{CloseReason, Role};
 
 use super::interface::Interface;
 
-/// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
-/// is said otherwise.
+/// A channel's progress, as one of its ends knows it. The counters are a sending end's, unless a
+/// field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent. Exact.
@@ -53,28 +53,28 @@ pub enum EndCause {
     /// The peer has ended, or broke the protocol, or its connection broke and no other came in
     /// time. In [`Suspended`](crate::node::What::Suspended): the connection broke.
     PeerGone {
-        /// What the kernel or the peer's bytes said.
+        /// The words of the kernel, or the finding in the peer's bytes.
         why: String,
-        /// Whether it is known to have ended, or to have no such session any more. If not, it
-        /// may live, out of reach, and think the same of this end.
+        /// True if the peer is known to have ended, or to have no such session any more. Otherwise
+        /// it may live, out of reach, and think the same of this end.
         certain: bool,
     },
     /// Our own device or its driver failed, and the session could not go on without; where it is
     /// only suspended, it may.
     DeviceLost {
-        /// What the device said.
+        /// The words of the device.
         why: String,
     },
-    /// The system refused this process what the session could not go on without, a descriptor
-    /// or memory.
+    /// The system refused this process a descriptor or memory that the session needed.
     Refused {
         /// What, and what would help.
         why: String,
     },
-    /// This node was closed.
+    /// The node was closed.
     NodeClosed,
-    /// The tokio runtime whose tasks drove this node ([`Driver::Tasks`](crate::runtime::Driver::Tasks))
-    /// was shut down before the node was closed, which closed it.
+    /// The tokio runtime whose tasks drove this node
+    /// ([`Driver::Tasks`](crate::runtime::Driver::Tasks)) was shut down before the node was closed,
+    /// which closed the node.
     RuntimeEnded,
     /// A reservation of this end was leaked, so nothing behind it can be sent.
     SlotLeaked,
@@ -113,7 +113,7 @@ impl EndCause {
         }
     }
 
-    /// Whether other channels of the session go on.
+    /// Returns whether other channels of the session go on.
     pub(crate) fn spares_session(&self) -> bool {
         matches!(
             self,
@@ -121,7 +121,7 @@ impl EndCause {
         )
     }
 
-    /// What whoever holds `end` can do about it.
+    /// Returns advice for the holder of `end`.
     fn advice(&self, end: Role) -> &'static str {
         match (self, end) {
             (EndCause::NodeClosed, Role::Sender) => {
@@ -160,7 +160,7 @@ impl EndCause {
     }
 }
 
-/// A channel that cannot go on: who, why, and how far it came.
+/// A channel that cannot go on: the peer, the cause, and the counters.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Disconnected {
@@ -172,7 +172,7 @@ pub struct Disconnected {
     pub end: Role,
     /// Why.
     pub cause: EndCause,
-    /// How far it came. At a receiving end `sent` is 0: it does not know.
+    /// The channel's counters. At a receiving end `sent` is 0, because that end does not know it.
     pub counts: Counts,
     pub(crate) interface: Interface,
 }

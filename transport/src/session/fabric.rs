@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What carries a session's data.
+/// A fabric, which carries a session's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fabric {
     /// Memory that both processes map.

@@ -1,26 +1,21 @@
-//! One session as handles, engine and connection know it: its peer, its fabric, what it counts
-//! and how it ended.
+//! The facts of a session: its peer, its fabric, its route, its counters and how it ended.
 
 pub(crate) mod coarse_time;
 mod counters;
 pub mod disconnected;
-mod ending;
 mod engine_id;
 mod fabric;
 mod interface;
 mod not_opened;
 mod peer;
 pub(crate) mod route;
-pub(crate) mod state;
 mod stats;
 
 pub(crate) use counters::SessionCounters;
 pub use disconnected::{Counts, Disconnected, EndCause};
-pub(crate) use ending::Ending;
 pub use engine_id::{EngineId, MOST_ENGINES};
 pub use fabric::Fabric;
 pub use interface::Interface;
 pub use not_opened::NotOpened;
 pub use peer::PeerDescription;
-pub use state::SessionShared;
 pub use stats::SessionStats;

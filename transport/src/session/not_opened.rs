@@ -82,7 +82,7 @@ impl fmt::Display for NotOpened {
     }
 }
 
-/// What else helps who has waited for so long.
+/// Writes further advice for a wait that took so long.
 fn write_longer(
     f: &mut fmt::Formatter<'_>,
     waited: Duration,

@@ -7,21 +7,21 @@ use ibex_tls::AuthenticatedAs;
 
 use crate::session::Fabric;
 
-/// Who the peer is and how it is reached.
+/// A peer's identity, and the way it is reached.
 #[derive(Clone, Debug)]
 pub struct PeerDescription {
-    /// Its address as this end sees it.
+    /// The peer's address as this end sees it.
     pub address: SocketAddr,
-    /// Its identity.
+    /// The peer's identity.
     pub identity: [u8; 16],
-    /// Its incarnation: another value means that it restarted.
+    /// The peer's incarnation: another value means that it restarted.
     pub incarnation: u64,
     /// When its connection was there, on this end's clock: of two runs of one peer the
     /// earlier is the older.
     pub began: Instant,
-    /// Its process, where it runs on this host.
+    /// The peer's process, where it runs on this host.
     pub pid: Option<u32>,
-    /// What carries the data.
+    /// The fabric of the session's data.
     pub fabric: Fabric,
     /// Why this fabric.
     pub reason: String,

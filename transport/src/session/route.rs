@@ -3,9 +3,9 @@
 //!
 //! Rules:
 //!
-//! 1. The longest record only ever grows: a ring may hold records of what was said before, and
-//!    they go over whatever wires come next. So a session whose records have grown with a
-//!    connection gets no queue pair any more, and one that may get another does not let them.
+//! 1. The longest record only ever grows: a ring may hold earlier records, and they go over
+//!    whatever wires come next. So a session whose records have grown with a connection gets no
+//!    queue pair any more, and a session that may get another does not let them grow.
 //! 2. While the session may get another queue pair, whatever it sends from is registered with
 //!    the site of the last.
 #![forbid(unsafe_code)]
@@ -26,7 +26,7 @@ use crate::{
     session::Fabric,
 };
 
-/// What carries one session's data.
+/// The route of a session's data.
 #[derive(Debug)]
 pub(crate) struct Route {
     /// A queue pair that lives.
@@ -39,16 +39,16 @@ pub(crate) struct Route {
 #[derive(Debug)]
 struct Carried {
     fabric: Fabric,
-    /// It has a queue pair, or may get another.
+    /// True if the session has a queue pair, or may get another.
     gets_pairs: bool,
-    /// Of the queue pair, or of the one before.
+    /// The site of the queue pair, or of the one before.
     site: Option<Arc<Site>>,
     /// The peer may be granted memory of that site's.
     grants_memory: bool,
 }
 
 impl Route {
-    /// Of a session that begins over `fabric`.
+    /// Makes the route of a session that begins over `fabric`.
     pub(crate) fn new(fabric: Fabric, pair: Option<&PreparedPair>) -> Self {
         let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);
         Self {
@@ -82,7 +82,7 @@ impl Route {
         }
     }
 
-    /// Whether all records that there may be fit the frames of `pair`.
+    /// Returns whether all records that there may be fit the frames of `pair`.
     pub(crate) fn fits(&self, pair: &PreparedPair) -> bool {
         pair.carriage().eager_bytes() >= self.eager_bytes()
     }
@@ -99,13 +99,13 @@ impl Route {
         self.is_pair.store(true, Ordering::Relaxed);
     }
 
-    /// What carries the data, or did last.
+    /// Returns the fabric that carries the data, or did last.
     pub(crate) fn fabric(&self) -> Fabric {
         self.carried().fabric
     }
 
-    /// Whether there is a queue pair. Relaxed: only the engine may rely on it, which changes it
-    /// under its lock.
+    /// Returns whether there is a queue pair. Relaxed: only the engine may rely on it, which
+    /// changes it under its lock.
     #[inline]
     pub(crate) fn is_pair(&self) -> bool {
         self.is_pair.load(Ordering::Relaxed)
@@ -116,7 +116,7 @@ impl Route {
         self.eager_bytes.load(Ordering::Relaxed)
     }
 
-    /// The site with which what is sent from is registered.
+    /// Returns the site with which the memory to send from is registered.
     pub(crate) fn site(&self) -> Option<Arc<Site>> {
         let carried = self.carried();
         carried.site.clone().filter(|_| carried.gets_pairs)
@@ -127,7 +127,7 @@ impl Route {
         self.carried().site.clone()
     }
 
-    /// In a fork of the process, what it holds stays.
+    /// In a fork of the process, its contents stay.
     pub(crate) fn forget(&mut self) {
         let carried = self.carried.get_mut();
         mem::forget(carried.unwrap_or_else(PoisonError::into_inner).site.take());

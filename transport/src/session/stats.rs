@@ -1,34 +1,34 @@
-//! The counters of a session, as they are shown.
+//! The counters of a session, as users see them.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// A snapshot of what a session counted.
+/// A snapshot of a session's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionStats {
     /// Frames written to the socket, or sent over the queue pair. Over shared memory these are
     /// control frames, and messages are in none.
     pub frames_sent: u64,
-    /// Frames that came that way.
+    /// Frames received in the same way.
     pub frames_received: u64,
-    /// All bytes written to the socket or queue pair, control included (tcp, verbs); 0 over
-    /// shared memory, where `released_bytes` and `large_bytes` of the channels tell what went
-    /// through their memory.
+    /// All bytes written to the socket or queue pair, control included (tcp, verbs). 0 over shared
+    /// memory, where `released_bytes` and `large_bytes` of the channels tell what went through
+    /// memory.
     pub bytes_sent: u64,
-    /// All bytes that came that way.
+    /// All bytes received in the same way.
     pub bytes_received: u64,
     /// Bytes of frames that were encrypted before they were sent, control included. Over shared
-    /// memory that is control alone, and over verbs nothing.
+    /// memory that is control alone, and over verbs it is 0.
     #[cfg_attr(feature = "serde", serde(default))]
     pub bytes_sealed: u64,
-    /// Bytes sent over the connection beside shared memory, where no message goes.
+    /// Bytes sent over the connection beside shared memory, which carries no message.
     pub control_bytes_sent: u64,
-    /// Bytes that came there.
+    /// Bytes received over that connection.
     pub control_bytes_received: u64,
-    /// Message bytes that were copied after they arrived: frames cut by the end of an
-    /// arrival block, small frames of a channel that holds old ones, and over verbs large
-    /// messages of a peer that is granted no memory, and frames that came when messages held
+    /// Message bytes that were copied after they arrived. These are frames cut by the end of an
+    /// arrival block, and small frames of a channel that holds old ones. Over verbs they are also
+    /// large messages of a peer that is granted no memory, and frames that came when messages held
     /// all spare receive buffers.
     pub bytes_copied: u64,
     /// System calls that wrote.
@@ -39,7 +39,8 @@ pub struct SessionStats {
     pub empty_reads: u64,
     /// Times that sending waited for the peer's arrival memory.
     pub credit_stalls: u64,
-    /// How long it did in all, the present wait not included; to a few milliseconds for each.
+    /// The time that sending waited in all, without the present wait; accurate to a few
+    /// milliseconds for each wait.
     pub credit_stalled: Duration,
     /// Times that sending waited for a place in the send queue (verbs).
     pub queue_stalls: u64,
@@ -49,7 +50,7 @@ pub struct SessionStats {
     pub eager_sends: u64,
     /// Writes into the peer's memory (verbs).
     pub rdma_writes: u64,
-    /// Bytes that went so.
+    /// Bytes of those writes.
     pub rdma_bytes: u64,
     /// Messages of medium size that were written into blocks that the peer granted before
     /// (verbs).
@@ -62,42 +63,41 @@ pub struct SessionStats {
     pub rendezvous_received: u64,
     /// Requests posted to the send queue (verbs).
     pub work_requests: u64,
-    /// Those of them that asked for a completion (verbs).
+    /// Requests that asked for a completion (verbs).
     pub signaled: u64,
-    /// Calls that posted them (verbs).
+    /// Calls that posted requests (verbs).
     pub doorbells: u64,
     /// Completions of sends and receives (verbs).
     pub completions: u64,
     /// Times that completions were asked for, by all sessions of the device port together
     /// (verbs).
     pub polls: u64,
-    /// Those of them that found nothing (verbs).
+    /// Polls that found nothing (verbs).
     pub empty_polls: u64,
-    /// What the device said unasked, as ibv_get_async_event(3) has it, to all sessions of the
-    /// device port together (verbs).
+    /// Asynchronous events of the device, for all sessions of the device port together (verbs); see
+    /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
     pub device_events: u64,
-    /// Those of them that nothing was to be done about: a connection that was known to be
-    /// established, a send queue that is empty, another path or speed, a work queue, an event
-    /// that this version does not know, or one of something that is gone or not in use here
-    /// (verbs).
+    /// Events that needed no action (verbs): a connection that was known to be established, an
+    /// empty send queue, another path or speed, a work queue, an event that this version does not
+    /// know, or one of an object that is gone or not in use here.
     pub ignored_events: u64,
     /// Completions of queue pairs that were gone, or of no request that waited for one, of all
     /// sessions of the device port together (verbs).
     pub stray_completions: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
-    /// Times that this end found damage: bytes that came over the connection were not those that
-    /// the peer had sent, as the checksums of frames told (tcp, and what shm says over its
-    /// connection). Nothing of them was used; each time the session lost its connection.
+    /// Times that this end found damage: the checksums of frames showed that bytes of the
+    /// connection were not those that the peer had sent (tcp, and the connection of shm). The bytes
+    /// were not used, and each time the session lost its connection.
     pub checksum_errors: u64,
-    /// Times that the peer found damage in what this end had sent, as it has told when the
-    /// session went on.
+    /// Times that the peer found damage in what this end had sent, as it reported when the session
+    /// went on.
     #[cfg_attr(feature = "serde", serde(default))]
     pub checksum_errors_at_peer: u64,
     /// Times that the session lost its connection.
     pub suspensions: u64,
-    /// Times that it went on over another.
+    /// Times that the session went on over another connection.
     pub resumes: u64,
-    /// Messages that were sent again then, as they had not arrived.
+    /// Messages that were sent again then, because they had not arrived.
     pub replayed: u64,
 }

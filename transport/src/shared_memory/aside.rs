@@ -1,13 +1,14 @@
 //! Descriptors that a peer chose, and how they are closed.
 //!
-//! close(2) may sleep: for the last descriptor of a TCP socket as long as SO_LINGER says, for
-//! a file of a FUSE file system until its server answers. The owner of a peer's process can
-//! choose both, pass one over a Unix socket, and leave the last close to us. It may as well
-//! lie in the socket, where we never took it: then closing the socket closes it.
+//! [close(2)](https://man7.org/linux/man-pages/man2/close.2.html) may sleep: for the last
+//! descriptor of a TCP socket as long as SO_LINGER says, and for a file of a FUSE file system until
+//! its server answers. A peer can choose both, pass one over a Unix socket, and leave the last
+//! close to us. It may even leave the descriptor untaken in the socket: then closing the socket
+//! closes it.
 //!
 //! Rules:
-//! 1. What a peer passed is closed here only if it is a sealed memory file of bounded size,
-//!    which costs no more than unmapping it.
+//! 1. A peer's descriptor is closed here only if it is a sealed memory file of bounded size, which
+//!    costs no more than unmapping it.
 //! 2. A Unix socket is closed here only if nothing lies in it and nothing can come any more.
 //! 3. Everything else is closed by threads that exist as long as there is something to close.
 //!    Memory files have threads of their own, since what holds those up ends by itself.
@@ -35,12 +36,12 @@ use rustix::{
 
 use super::sealed;
 
-/// A descriptor that a peer passed. Dropping it never waits for what the peer made of it.
+/// A descriptor that a peer passed. Dropping it never waits, whatever the peer made of it.
 #[derive(Debug)]
 pub struct PassedFd(Option<OwnedFd>);
 
 impl PassedFd {
-    /// Takes over what came with a message.
+    /// Takes over the descriptors that came with a message.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         Self(Some(fd))
@@ -75,8 +76,8 @@ impl Drop for PassedFd {
     }
 }
 
-/// A Unix socket of a session's, our own end. Dropping it never waits for what the peer has
-/// put into it.
+/// Our own end of a session's Unix socket. Dropping it never waits for what the peer has put into
+/// it.
 #[derive(Debug)]
 pub struct UnixSocket(Option<OwnedFd>);
 
@@ -127,7 +128,7 @@ pub(super) enum Peeked {
     Bytes(usize),
     /// A packet with something beside its bytes.
     Descriptors,
-    /// Nothing yet.
+    /// No packet is there.
     Nothing,
 }
 
@@ -171,7 +172,7 @@ fn is_empty_for_good(socket: &OwnedFd) -> bool {
         && matches!(peek(socket, &mut [0]), Ok(Peeked::Bytes(0)))
 }
 
-/// Rule 2 for a socket that listens: those who wait to be accepted have sent already.
+/// Rule 2 for a socket that listens, because peers that wait to be accepted have sent already.
 fn is_abandoned(listener: &OwnedFd) -> bool {
     if shutdown(listener, Shutdown::Both).is_err() {
         return false;
@@ -188,7 +189,7 @@ fn is_abandoned(listener: &OwnedFd) -> bool {
     false
 }
 
-/// Threads that close what is brought to them.
+/// Threads that close descriptors.
 struct Closers {
     state: Mutex<State>,
     most_threads: usize,

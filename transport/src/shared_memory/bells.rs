@@ -1,16 +1,15 @@
 //! The socket by which the engines of two processes wake each other, and nothing else.
 //!
 //! Rules:
-//! 1. Each end has its own descriptor of a connected `SOCK_SEQPACKET` Unix socket, which no
-//!    other process has: nobody can make it block or fill it for us. A ring is a packet of
-//!    one byte. (Packets, since a stream has a byte out of band, which reading drops with the
-//!    descriptors that came with it.)
+//! 1. Each end has its own descriptor of a connected `SOCK_SEQPACKET` Unix socket, which no other
+//!    process has, so no other process can make it block or fill it. A ring is a packet of one
+//!    byte. (A stream would have a byte out of band, and reading that drops the descriptors that
+//!    came with it.)
 //! 2. It is apart from the socket that passes descriptors, so that rings cannot keep those
 //!    from coming.
-//! 3. Whoever rings does not wait. A socket that is full is readable at the other end.
-//! 4. Whoever hears reads what is there, up to a bound; epoll tells of the rest again.
-//! 5. Ringing orders what was done before it before what is done after hearing it, by the
-//!    lock of the queue.
+//! 3. The ringing thread does not wait. A socket that is full is readable at the other end.
+//! 4. The hearing thread reads up to a bound; epoll tells of the rest again.
+//! 5. The lock of the queue orders work done before ringing before work done after hearing.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -28,7 +27,7 @@ use rustix::{
 
 use super::aside::{Peeked, UnixSocket, peek};
 
-/// Our end of the socket. The engine hears with it, and whoever has a handle rings.
+/// Our end of the socket. The engine hears with it, and any holder of a handle rings.
 #[derive(Debug)]
 pub struct Bells(RwLock<Option<UnixSocket>>);
 
@@ -151,7 +150,7 @@ mod tests {
         assert!(!is_readable(&ours));
     }
 
-    /// A peer that does not hear makes nobody wait, and hears when it looks.
+    /// A peer that does not hear holds up no thread, and hears when it looks.
     #[test]
     fn a_full_socket_makes_nobody_wait_and_is_readable() {
         let (ours, theirs) = bells();

@@ -1,15 +1,14 @@
 //! Control segments, in which each side of a session states its counters for the other to read.
 //!
-//! A control segment is a sealed memory file of a size that [`segment_bytes`] says, an array of
-//! blocks; each block belongs to one end of one channel, and is laid out as
-//! [`SenderWords`] or as [`ReceiverWords`]. Both sides of a session have segments of their
-//! own, more of them as channels are added.
+//! A control segment is a sealed memory file, whose size [`segment_bytes`] returns. It is an array
+//! of blocks. Each block belongs to one end of one channel, and is laid out as [`SenderWords`] or
+//! as [`ReceiverWords`]. Both sides of a session have segments of their own, and more of them as
+//! channels are added.
 //!
-//! A block is all zero when it is leased. It is leased again only after the peer
-//! is known to read it no more (or never again to believe it): that is when its
-//! [`ControlBlock`] may be dropped. Only the same session leases it again, since of the end
-//! of a session one side knows before the other: so sessions with one process may share
-//! segments, and each has a [`SegmentShare`].
+//! A leased block is all zero. It is leased again only after the peer is known to read it no more,
+//! or never again to believe it: only then may its [`ControlBlock`] be dropped. Only the same
+//! session leases it again, because one side knows of the end of a session before the other. So
+//! sessions with one process may share segments, and each has a [`SegmentShare`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -73,7 +72,7 @@ impl ControlSegment {
             .map_err(|errno| MemoryError::new(what, bytes, "F_DUPFD_CLOEXEC", errno))
     }
 
-    /// Whether no block is left that could be given to a session.
+    /// Returns whether no block is left that could be given to a session.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.given.load(Ordering::Relaxed) >= blocks_in(self.memory.bytes())
@@ -87,7 +86,7 @@ impl ControlSegment {
     }
 }
 
-/// What one session has of a control segment.
+/// A session's share of a control segment.
 #[derive(Debug)]
 pub struct SegmentShare {
     segment: Arc<ControlSegment>,
@@ -96,7 +95,7 @@ pub struct SegmentShare {
 }
 
 impl SegmentShare {
-    /// Nothing of it, as yet.
+    /// Makes an empty share.
     #[must_use]
     pub fn new(segment: Arc<ControlSegment>) -> Arc<Self> {
         let free = Mutex::default();
@@ -121,7 +120,7 @@ impl SegmentShare {
     }
 }
 
-/// One block of ours, for as long as it is leased.
+/// A leased block of this node's segment.
 #[derive(Debug)]
 pub struct ControlBlock {
     index: u32,
@@ -147,7 +146,7 @@ impl ControlBlock {
         words
     }
 
-    /// The block as the words of an end that we receive on, whose ring begins at
+    /// Returns the block as the words of an end that we receive on, whose ring begins at
     /// `first_position`.
     #[must_use]
     pub fn into_receiver_words(self, first_position: u64) -> Words<ReceiverWords> {
@@ -172,7 +171,7 @@ pub struct PeerControlSegment {
 }
 
 impl PeerControlSegment {
-    /// Checks what the peer passed and maps it read-only.
+    /// Checks the segment that the peer passed, and maps it read-only.
     ///
     /// # Errors
     /// [`SegmentRefused`] if it is not what [`ControlSegment::create`] makes, or
@@ -196,7 +195,7 @@ impl PeerControlSegment {
         Some(unsafe { Words::mapped(block, self.clone()) })
     }
 
-    /// The same for an end that the peer receives on.
+    /// Returns the counters of an end on which the peer receives.
     #[must_use]
     pub fn receiver_words(self: &Arc<Self>, index: u32) -> Option<Words<ReceiverWords>> {
         let block = (index < blocks_in(self.memory.bytes()))
@@ -207,7 +206,7 @@ impl PeerControlSegment {
     }
 }
 
-/// How many blocks a segment of so many bytes has.
+/// Returns the number of blocks in a segment of so many bytes.
 fn blocks_in(bytes: usize) -> u32 {
     (bytes / BLOCK_BYTES) as u32
 }

@@ -12,16 +12,17 @@ use ibex_ring::memory::MemoryError;
 
 use super::control_segment::ControlSegment;
 
-/// Those that a session may still get blocks of.
+/// The segments from which sessions may still get blocks.
 #[derive(Debug, Default)]
 pub struct ControlSegments(Mutex<Vec<Shared>>);
 
 /// The process that a segment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// Its number, as the kernel says.
+    /// The process's number, as the kernel says.
     pub pid: u32,
-    /// Its node's incarnation, as it says itself: numbers are used again.
+    /// The incarnation of the process's node, in its own words, because process numbers are used
+    /// again.
     pub incarnation: u64,
 }
 

@@ -1,13 +1,13 @@
 //! Short messages with at most one descriptor each, over a connected
 //! `SOCK_SEQPACKET` Unix socket.
 //!
-//! The kernel keeps message bounds, so a message and its descriptor arrive
-//! together or not at all. A process that may open no more descriptors would lose
-//! the one and get the other (`MSG_CTRUNC`, unix(7)), so a message is peeked at,
-//! which brings its descriptor and leaves it where it is, and taken once that is
-//! here. Every call is non-blocking. Whatever a hostile peer attaches, no
-//! descriptor leaks or is closed here: what is too much for a message stays where it is, and
-//! goes with the socket.
+//! The kernel keeps message bounds, so a message and its descriptor arrive together or not at all.
+//! A process that may open no more descriptors would lose the descriptor and get the message
+//! (`MSG_CTRUNC`, [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html)). So a message is
+//! peeked at first, which brings its descriptor and leaves the message where it is, and taken once
+//! the descriptor is here. Every call is non-blocking. Whatever a hostile peer attaches, no
+//! descriptor leaks or is closed here: surplus descriptors stay where they are, and go with the
+//! socket.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -44,7 +44,7 @@ impl FdSocket {
     /// own descriptor as soon as the message is sent.
     ///
     /// # Errors
-    /// What the kernel says, except that the peer is gone, which is [`Outgoing::End`].
+    /// The error of the kernel. A peer that is gone is [`Outgoing::End`] instead.
     ///
     /// # Panics
     /// If `bytes` is empty, which the receiver would take for the end, or longer
@@ -155,7 +155,7 @@ impl AsFd for FdSocket {
     }
 }
 
-/// What became of a message to be sent.
+/// The result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a message that would block was not sent"]
 pub enum Outgoing {
@@ -170,21 +170,21 @@ pub enum Outgoing {
     End,
 }
 
-/// What [`FdSocket::receive`] found.
+/// The result of [`FdSocket::receive`].
 #[derive(Debug)]
 pub enum Incoming {
     /// A message.
     Message(Received),
-    /// Nothing yet: try again when the socket is readable.
+    /// No message is there. Try again when the socket is readable.
     WouldBlock,
-    /// This process may open no more descriptors, and one comes with the next message: it
+    /// The next message comes with a descriptor, and this process may open no more. The message
     /// stays where it is. Try again later, since nothing tells when.
     NotNow,
     /// The peer has closed its end.
     End,
 }
 
-/// One message.
+/// A received message.
 #[derive(Debug)]
 pub struct Received {
     buffer: [u8; MAX_MESSAGE_BYTES],
@@ -214,7 +214,7 @@ pub enum FdSocketError {
     /// The kernel refused.
     #[error("cannot receive from the peer's Unix socket: {source}; closing the session")]
     Kernel {
-        /// What it said.
+        /// The system's error.
         r#source: io::Error,
     },
 }
@@ -253,7 +253,7 @@ mod tests {
         ibex_ring::memory::probe::inode(fd)
     }
 
-    /// How many descriptors of this process refer to that file.
+    /// Returns the number of this process's descriptors that refer to that file.
     fn open_descriptors_of(file: u64) -> usize {
         std::fs::read_dir("/proc/self/fd")
             .unwrap()

@@ -1,9 +1,9 @@
 //! Messages of the Unix socket beside shared memory, as bytes.
 //!
-//! Only what needs a descriptor or names one goes this way; counters, records
-//! and wake-ups do not. Each message is one packet: a kind byte and fields of
-//! fixed width, little-endian, and nothing behind them. Both sides speak the
-//! version that the bootstrap settled, so an unknown kind is a broken peer.
+//! Only messages that carry or name a descriptor go this way; counters, records and wake-ups do
+//! not. Each message is one packet: a kind byte and fields of fixed width, little-endian, and
+//! nothing behind them. Both sides speak the version that the bootstrap settled, so an unknown kind
+//! is a broken peer.
 #![forbid(unsafe_code)]
 
 /// The longest encoding of any [`Message`].
@@ -11,13 +11,14 @@ pub const MAX_ENCODED_BYTES: usize = 33;
 
 const _: () = assert!(MAX_ENCODED_BYTES <= super::MAX_MESSAGE_BYTES);
 
-/// One message between the two sides of a shared-memory session.
+/// A message between the two sides of a shared-memory session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The first message of each side.
     Hello {
-        /// Whether the sleeper's half of a doorbell is membarrier(2); if either
-        /// side says no, both use fences.
+        /// True if the sleeper's half of a doorbell is
+        /// [membarrier(2)](https://man7.org/linux/man-pages/man2/membarrier.2.html). If either side
+        /// says no, both use fences.
         asymmetry: bool,
     },
     /// A control segment of the sender of this message, which comes with it.
@@ -25,7 +26,7 @@ pub enum Message {
         /// By which [`Message::End`] names it.
         index: u32,
     },
-    /// Where one end of a channel states its counters.
+    /// The place where an end of a channel states its counters.
     End {
         /// The channel end.
         end: u32,
@@ -81,19 +82,19 @@ pub enum Role {
     Receiver,
 }
 
-/// Whether a descriptor comes with a message.
+/// The rule about a descriptor that comes with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
-    /// One must come.
+    /// A descriptor must come.
     Required,
-    /// One may come.
+    /// A descriptor may come.
     Optional,
     /// None may come.
     Forbidden,
 }
 
 impl Attachment {
-    /// Whether what came is what must come.
+    /// Returns whether the rule allows what came.
     #[must_use]
     pub fn allows(self, came: bool) -> bool {
         match self {
@@ -105,7 +106,7 @@ impl Attachment {
 }
 
 impl Message {
-    /// Whether a descriptor comes with this message.
+    /// Returns the rule for this message's descriptor.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
         match self {
@@ -269,13 +270,13 @@ impl AsRef<[u8]> for Encoded {
 /// Why a packet is no message; the peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It ends before its last field.
+    /// The packet ends before its last field.
     #[error("the peer sent a packet that ends {missing} bytes early; closing the session")]
     TooShort {
         /// Bytes that the next field lacks.
         missing: usize,
     },
-    /// It goes on after its last field.
+    /// The packet goes on after its last field.
     #[error(
         "the peer sent a packet of kind {kind} with {surplus} bytes too many; closing the session"
     )]
@@ -296,12 +297,12 @@ pub enum Malformed {
     Field {
         /// The field.
         name: &'static str,
-        /// What it held.
+        /// The value that it held.
         value: u8,
     },
 }
 
-/// What of a packet has not been read.
+/// The rest of a packet, which has not been read.
 struct Fields<'packet> {
     bytes: &'packet [u8],
 }
@@ -472,7 +473,7 @@ mod tests {
             prop_assert!(Message::decode(&longer).is_err());
         }
 
-        /// What decodes is what would be encoded: there is one way to say a thing.
+        /// Checks that each packet that decodes has exactly one encoding.
         #[test]
         fn garbage_never_panics_and_has_one_encoding(
             bytes in prop::collection::vec(prop_oneof![0u8..7, any::<u8>()], 0..64)

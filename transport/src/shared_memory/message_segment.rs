@@ -34,7 +34,7 @@ const ROUND_SLOTS: usize = 4;
 /// Messages up to this length are short.
 const SHORT_MESSAGE_BYTES: usize = 4 << 20;
 
-/// One side's mapping of a message segment.
+/// A side's mapping of a message segment.
 #[derive(Debug)]
 pub struct MessageSegment {
     memory: Mapping,
@@ -59,7 +59,7 @@ impl MessageSegment {
         Ok((Self { memory }, fd))
     }
 
-    /// The receiver's side: checks what the peer passed and maps it read-only.
+    /// Maps the receiver's side: checks the segment that the peer passed, and maps it read-only.
     /// The caller has bounded `capacity` by what the channel may use.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl MessageSegmentPool {
         }
     }
 
-    /// How many slots carry a message that has not been released.
+    /// Returns the number of slots with a message that has not been released.
     #[must_use]
     pub fn busy(&self) -> usize {
         self.slots.iter().filter(|slot| slot.busy).count()
@@ -223,9 +223,9 @@ impl MessageSegmentPool {
             .map(|index| index.min(self.slots.len()))
     }
 
-    /// Empties free slots until all segments have at most `most` bytes, should they be joined
-    /// by one of `more`; none if there is one with room for a message of `bytes`. Gives the
-    /// emptied slots as a set of bits: the receiver is to [forget](MessageSlots::forget) them.
+    /// Empties free slots until all segments together, with one of `more` bytes, have at most
+    /// `most` bytes. Empties none if a slot has room for a message of `bytes`. Returns the emptied
+    /// slots as a set of bits, which the receiver is to [forget](MessageSlots::forget).
     pub fn make_room(&mut self, bytes: usize, more: usize, most: usize) -> u64 {
         let fits = |slot: &Slot| !slot.busy && slot.bytes() >= bytes;
         if self.slots.iter().any(fits) {

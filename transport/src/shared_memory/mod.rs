@@ -1,10 +1,9 @@
 //! Shared memory: the fabric between two processes of one host.
 //!
-//! The sender of a channel owns its ring and writes it; the receiver maps it
-//! read-only and reads in place; each side states its counters in a control
-//! segment that the other only reads. Descriptors travel over a Unix socket, and a
-//! second one wakes.
-//! Nothing has a name, so nothing outlives the two processes.
+//! The sender of a channel owns its ring and writes it. The receiver maps it read-only and reads in
+//! place. Each side states its counters in a control segment that the other only reads. Descriptors
+//! travel over a Unix socket, and a second one wakes. Nothing has a name, so nothing outlives the
+//! two processes.
 
 pub mod message;
 

@@ -15,7 +15,7 @@ use ibex_ring::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_
 
 use super::sealed::{self, SegmentRefused};
 
-/// One side's mapping of a channel's ring.
+/// A side's mapping of a channel's ring.
 #[derive(Debug)]
 pub struct RingSegment {
     memory: MirroredMapping,
@@ -37,7 +37,7 @@ impl RingSegment {
         Ok((Self { memory }, fd))
     }
 
-    /// The receiver's side: checks what the peer passed and maps it read-only.
+    /// Maps the receiver's side: checks the segment that the peer passed, and maps it read-only.
     /// The caller has bounded `capacity` by what the channel may use.
     ///
     /// # Errors
@@ -58,8 +58,8 @@ impl RingSegment {
         Ok(Self { memory })
     }
 
-    /// The receiver's side, when all that the ring carried is released and its sender has
-    /// unmapped it: lets go of its memory. Whoever polls it finds no record from then on.
+    /// Frees the memory of the receiver's side, when everything in the ring is released and its
+    /// sender has unmapped it. A handle that polls it finds no record from then on.
     ///
     /// # Errors
     /// [`MemoryError`] if the kernel refuses; then nothing has changed.

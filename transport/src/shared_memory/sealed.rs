@@ -1,17 +1,17 @@
 //! Memory files that one side writes and the other may trust to stay as they are.
 //!
-//! The owner sizes the file, backs all of it (`fallocate`), maps it writable and
-//! then seals it: from there nobody can shrink it (so no SIGBUS), grow it, write
-//! it, map it writable or punch holes into it, except through the mappings that
-//! existed before the seals. Only then does the descriptor travel. The peer
-//! checks all of that before it maps anything, so that neither side depends on
-//! what the other does later:
+//! The owner sizes the file, backs all of it (`fallocate`), maps it writable and then seals it.
+//! From there no process can shrink it (so no SIGBUS), grow it, write it, map it writable or punch
+//! holes into it, except through the mappings that existed before the seals. Only then does the
+//! descriptor travel. The peer checks all of that before it maps anything, so that neither side
+//! depends on the other's later acts:
 //!
 //! - the owner's bytes change by the owner's stores alone, which is what makes
 //!   a `&mut` into them sound whatever the peer does;
 //! - the peer's mapping stays readable whatever the owner does.
 //!
-//! See memfd_create(2), fcntl(2) "File Sealing".
+//! See [memfd_create(2)](https://man7.org/linux/man-pages/man2/memfd_create.2.html),
+//! [fcntl(2)](https://man7.org/linux/man-pages/man2/fcntl.2.html) "File Sealing".
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -21,7 +21,8 @@ use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 
 use ibex_ring::memory::{MemoryError, MemoryUse};
 
-/// What a peer may rely on once it has checked it.
+/// The seals of a segment, on which a peer may rely once it has checked them; see
+/// [memfd_create(2)](https://man7.org/linux/man-pages/man2/memfd_create.2.html).
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::FUTURE_WRITE)
@@ -91,7 +92,7 @@ pub enum SegmentRefused {
     /// The descriptor is of something that cannot be sealed.
     #[error("the peer passed a descriptor that is no memory file ({source}); closing the session")]
     NotAMemoryFile {
-        /// What the kernel said.
+        /// The kernel's error.
         r#source: io::Error,
     },
     /// A seal is missing, so the peer could take the memory away under our feet.
@@ -110,7 +111,7 @@ pub enum SegmentRefused {
         "the peer passed a segment of {found} bytes and announced {announced}; closing the session"
     )]
     WrongSize {
-        /// Its length.
+        /// The file's length.
         found: u64,
         /// The length that the peer announced.
         announced: u64,
@@ -156,7 +157,7 @@ pub enum SegmentRefused {
         slot: u32,
         /// How long it said that the message is.
         length: u64,
-        /// What that slot holds here: 0 if it is empty.
+        /// The length of that slot's segment here; 0 if it is empty.
         capacity: u64,
     },
     /// We have no room for the mapping.

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "pipe")]
 use std::sync::atomic::Ordering;
-use std::{io, time::Instant};
+use std::{io, sync::Arc, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::{BlockPool, MemoryError};
@@ -15,7 +15,7 @@ use super::{
     stream::{Layer, StreamWire},
 };
 use crate::{
-    rdma::PreparedPair,
+    rdma::{PreparedPair, Site},
     session::{EndCause, SessionCounters},
 };
 
@@ -96,6 +96,21 @@ impl AnyWire {
         match self {
             AnyWire::QueuePair(pair) => Some(pair),
             _ => None,
+        }
+    }
+
+    /// Returns the device port of the queue pair, and its number.
+    pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
+        match self {
+            AnyWire::QueuePair(pair) => Some(pair.place()),
+            _ => None,
+        }
+    }
+
+    /// Notes that something is wrong with the port of the queue pair, or nothing any more.
+    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
+        if let Some(pair) = self.queue_pair() {
+            pair.doubt_port(doubt);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Arrived<M> {
     pub(crate) bytes: usize,
     /// The sequence number of the last record.
     pub(crate) last_sequence: u64,
-    /// When they arrived, in nanoseconds since 1970; 0 where nobody said.
+    /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     pub(crate) time: u64,
     /// The memory that they lie in. It becomes a [`FrameMemory`] where it is handed on: before,
     /// it would be moved from place to place for the sake of its drop.
@@ -60,8 +60,8 @@ impl Arrived<BlockLease> {
     }
 }
 
-/// Takes in a frame that is here as a whole. `records` makes what is handed on of the records at
-/// a place of it, up to a sequence number.
+/// Takes in a frame that is here as a whole. `records` makes the value to hand on from the records
+/// at a place of it, up to a sequence number.
 pub(super) fn take_whole<F: Frames, M: Into<FrameMemory>>(
     frame: &[u8],
     time: u64,

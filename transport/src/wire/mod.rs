@@ -1,10 +1,9 @@
 //! The wire of a session: the seam between its frames and whatever carries them.
 //!
 //! The session decides which frame goes next and what an arrived one means; a `Wire` only moves
-//! frames. Wires differ in where the bytes of a frame wait until they are gone, and in what tells
-//! that they are. `stream` writes frames to the session's connection, `queue_pair` sends them
-//! with an RDMA device. Whoever adds a fabric implements `Wire` in a folder here, and gives
-//! `AnyWire` a variant for it.
+//! frames. Wires differ in where the bytes of a frame wait until they are gone, and in how that is
+//! known. `stream` writes frames to the session's connection, `queue_pair` sends them with an RDMA
+//! device. A new fabric implements `Wire` in a folder here, and gives `AnyWire` a variant.
 
 mod any;
 mod arrival;
@@ -65,7 +64,8 @@ pub(crate) trait Wire {
         tools: &mut Tools,
     ) -> Result<bool, EndCause>;
 
-    /// Takes in what has come and hands it on, as far as the session's share of a turn goes.
+    /// Takes in frames that have come and hands them on, as far as the session's share of a turn
+    /// goes.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -145,7 +145,7 @@ pub(crate) trait Wire {
         Shut::No
     }
 
-    /// Destroys what is left of the wire. Nothing of it comes any more.
+    /// Destroys the rest of the wire, from which nothing comes any more.
     fn destroy(&mut self) {}
 
     /// Returns whether nothing is left that a turn would have to end.
@@ -203,8 +203,8 @@ pub(crate) trait Frames {
     /// Returns whether this node has the receiving end.
     fn has_receiver(&self, end: u32) -> bool;
 
-    /// Returns where `bytes` at `offset` of a large message go; `None` if nobody wants them any
-    /// more.
+    /// Returns where `bytes` at `offset` of a large message go; `None` if they are no longer
+    /// wanted.
     fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>>;
 
     /// Returns the block of this index that the peer was granted ahead.
@@ -219,7 +219,7 @@ pub(crate) trait Frames {
     /// Hands on messages that lie whole in their blocks.
     fn blocks_done(&mut self, time: u64);
 
-    /// Does what the arrived frames led to.
+    /// Acts on the arrived frames.
     fn events(&mut self);
 }
 

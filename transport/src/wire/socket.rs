@@ -2,11 +2,11 @@
 //!
 //! Rules:
 //!
-//! 1. Nobody sleeps in the set, or asks it what there is to do, before every hot session has
-//!    joined; cold sessions are in it always.
-//! 2. While turn follows turn and each reads the socket anyway, all that membership does is
-//!    make every segment that arrives dearer: by 4 % of a round trip over the loopback
-//!    interface. So a session that is polled for long leaves.
+//! 1. Before any thread sleeps in the set, or asks it for work, every hot session has joined it.
+//!    Cold sessions are in it always.
+//! 2. While turn follows turn and each reads the socket anyway, membership only makes every
+//!    arriving segment dearer: by 4 % of a round trip over the loopback interface. So a session
+//!    that is polled for long leaves.
 //! 3. A connection that has ended under a queue pair parts for good: it would stay readable
 //!    for as long as draining takes.
 
@@ -38,7 +38,7 @@ pub(crate) struct WireSocket {
     /// There may be something to read.
     pub(crate) readable: bool,
     membership: Membership,
-    /// Turns since somebody last meant to sleep in the epoll set.
+    /// Turns since a thread last meant to sleep in the epoll set.
     busy_turns: u32,
     /// The socket took less than it was given, and epoll tells when it takes more.
     waits_for_writable: bool,
@@ -93,7 +93,7 @@ impl WireSocket {
         self.membership = Membership::Parted;
     }
 
-    /// Counts a turn that nobody slept before.
+    /// Counts a turn before which no thread slept.
     #[inline]
     pub(crate) fn stay_awake(&mut self, reads_every_turn: bool, epoll: &OwnedFd) {
         self.busy_turns = self.busy_turns.saturating_add(1);

@@ -4,8 +4,8 @@
 //!
 //! 1. A share is counted in frames and in bytes. A read of the socket brings up to
 //!    a block, which may be one frame or sixty thousand: counting reads bounds neither.
-//! 2. Whoever has used its share leaves the rest where it arrived. The next turn goes on with
-//!    that, before it reads anything; nobody sleeps meanwhile.
+//! 2. A session that has used its share leaves the rest where it arrived. The next turn goes on
+//!    with that before it reads anything, and no thread sleeps meanwhile.
 //! 3. Behind a share that was used up the engine asks epoll, so that sessions which no turn
 //!    looked at lately come before the next share of the same one.
 //!
@@ -29,7 +29,7 @@ const BYTES_PER_TURN: usize = 1 << 20;
 pub(crate) const PASSED_PER_TURN: usize = 64;
 
 impl TurnShare {
-    /// All of what a session may take in a turn.
+    /// The full share of a session in a turn.
     pub(crate) fn new() -> Self {
         Self {
             frames: FRAMES_PER_TURN,

@@ -1,8 +1,9 @@
 //! The types of a build without TLS: they have no values, so none of this is ever called.
 
 use std::fmt;
+use std::time::Duration;
 
-use crate::{AuthenticatedAs, Encryption, Method, TlsError};
+use crate::{AuthenticatedAs, Encryption, HandshakeCounts, Method, TlsError};
 
 /// Credentials, which a build without TLS does not have.
 #[derive(Debug)]
@@ -30,6 +31,26 @@ impl Credentials {
 
     /// Never called.
     pub fn trusts_authenticated(&self) -> bool {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn max_session_age(&self) -> Option<Duration> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn counts(&self) -> HandshakeCounts {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn note_other_mode(&self) {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn expires(&self) -> Option<u64> {
         match *self {}
     }
 
@@ -77,6 +98,11 @@ impl Tls {
 
     /// Never called.
     pub fn has_unread(&self) -> bool {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn failed(&self) -> Option<&TlsError> {
         match *self {}
     }
 

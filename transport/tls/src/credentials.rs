@@ -1,6 +1,7 @@
 //! The keys and authorities that a node's connections are made from.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -10,12 +11,15 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::certificates::Certificates;
+use crate::handshake_counts::{Counts, Kind};
 use crate::identity_slot::IdentitySlot;
 use crate::own_key::OwnKey;
 use crate::pinned::Pinned;
 use crate::security::{Security, Source};
 use crate::shared_secret::RoleKeys;
-use crate::{Encryption, Method, SecurityError, Tls, TlsError, provider};
+use crate::{
+    Encryption, HandshakeCounts, Method, SecurityError, Tls, TlsError, provider, validity,
+};
 
 /// A node's keys, certificates and trusted authorities, ready for connections.
 ///
@@ -28,6 +32,7 @@ pub struct Credentials {
     provider: Arc<CryptoProvider>,
     /// Used by connections that begin from now on.
     material: Mutex<Arc<Material>>,
+    counts: Arc<Counts>,
 }
 
 #[derive(Debug)]
@@ -38,6 +43,15 @@ enum Material {
 
 impl Credentials {
     pub(crate) fn new(security: Security) -> Result<Credentials, SecurityError> {
+        match security.max_session_age {
+            Some(given) if given < LEAST_SESSION_AGE => {
+                return Err(SecurityError::SessionAge {
+                    given,
+                    least: LEAST_SESSION_AGE,
+                });
+            }
+            _ => {}
+        }
         let provider = match &security.provider {
             Some(given) => given.clone(),
             None => provider::of_features()?,
@@ -47,6 +61,7 @@ impl Credentials {
             security,
             provider,
             material,
+            counts: Arc::default(),
         };
         // Whatever a provider lacks is told now, and not to the first peer.
         credentials.dialer().map_err(provider_error)?;
@@ -73,6 +88,35 @@ impl Credentials {
     #[must_use]
     pub fn trusts_authenticated(&self) -> bool {
         self.security.trusts_authenticated
+    }
+
+    /// Returns how long a session goes on before both ends authenticate each other again.
+    #[must_use]
+    pub fn max_session_age(&self) -> Option<Duration> {
+        self.security.max_session_age
+    }
+
+    /// Returns what the node's handshakes came to so far.
+    #[must_use]
+    pub fn counts(&self) -> HandshakeCounts {
+        self.counts.snapshot()
+    }
+
+    /// Counts a peer that authenticates otherwise, or not at all.
+    pub fn note_other_mode(&self) {
+        self.counts.note(Kind::OtherMode);
+    }
+
+    /// Returns when this node's certificate expires, in seconds since 1970; `None` with a shared
+    /// secret, which does not.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        match &**self.lock() {
+            Material::Certificates(certificates) => {
+                validity::not_after(certificates.own.key.cert.first()?)
+            }
+            Material::Secret(_) => None,
+        }
     }
 
     /// Reads the certificates once more, for the connections that begin from now on. Those that
@@ -115,7 +159,13 @@ impl Credentials {
         config.resumption = Resumption::disabled();
         config.enable_sni = false;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Tls::dialer(Arc::new(config), server_name(), self.method(), slot)
+        Tls::dialer(
+            Arc::new(config),
+            server_name(),
+            self.method(),
+            slot,
+            self.counts.clone(),
+        )
     }
 
     /// Begins a connection at the end that listened.
@@ -142,7 +192,7 @@ impl Credentials {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Tls::acceptor(Arc::new(config), self.method(), slot)
+        Tls::acceptor(Arc::new(config), self.method(), slot, self.counts.clone())
     }
 
     fn pinned(&self, of_peer: &OwnKey, slot: &Arc<IdentitySlot>) -> Pinned {
@@ -190,3 +240,6 @@ fn provider_error(error: TlsError) -> SecurityError {
 /// The protocol inside (RFC 7301), so that a certificate that other services share is of no use
 /// for passing their connections off as ours.
 const PROTOCOL: &[u8] = b"ibex/1";
+
+/// A session that is authenticated more often sends little else.
+const LEAST_SESSION_AGE: Duration = Duration::from_millis(100);

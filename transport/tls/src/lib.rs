@@ -5,6 +5,7 @@
 //! - [`Credentials`]: what a node makes of that, and each connection of it a [`Tls`].
 //! - [`Tls`]: one connection. The bootstrap drives it through its handshake, the transport seals
 //!   frames with it.
+//! - [`HandshakeCounts`]: what a node's handshakes came to.
 //! - [`AuthenticatedAs`], [`AuthenticationError`]: what is known of a peer, or why not.
 //!
 //! The cryptography is that of rustls and its providers, and all of it is behind the feature
@@ -14,12 +15,16 @@
 
 mod authenticated_as;
 mod authentication_error;
+#[cfg(feature = "rustls")]
+mod buffers;
+mod handshake_counts;
 mod method;
 mod tls_error;
 mod utc;
 
 pub use authenticated_as::AuthenticatedAs;
 pub use authentication_error::{AuthenticationError, Cause, RefusedBy};
+pub use handshake_counts::HandshakeCounts;
 pub use method::{Encryption, Method};
 pub use tls_error::TlsError;
 
@@ -43,6 +48,8 @@ mod security_error;
 mod shared_secret;
 #[cfg(feature = "rustls")]
 mod tls;
+#[cfg(feature = "rustls")]
+mod validity;
 
 #[cfg(feature = "rustls")]
 pub use {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 
@@ -23,6 +24,7 @@ pub struct Security {
     pub(crate) authorize: Option<Authorize>,
     pub(crate) encryption: Encryption,
     pub(crate) trusts_authenticated: bool,
+    pub(crate) max_session_age: Option<Duration>,
 }
 
 /// The source of a node's keys.
@@ -73,6 +75,7 @@ impl Security {
             authorize: None,
             encryption: Encryption::default(),
             trusts_authenticated: false,
+            max_session_age: None,
         }
     }
 
@@ -110,6 +113,18 @@ impl Security {
         self
     }
 
+    /// Bounds how long a session goes on by what its peer proved: behind that time both ends
+    /// authenticate each other again, with the certificates, authorities and revocation lists that
+    /// hold then. Default: never, so a session outlives the certificate that it began with.
+    ///
+    /// The session goes on over a new connection, and nothing is lost; each time costs what the
+    /// loss of a connection does. A peer that is not let in any more is gone when
+    /// `session_timeout` is over. Range: from 100 ms; certificates of hours go with minutes.
+    pub fn max_session_age(mut self, age: Duration) -> Security {
+        self.max_session_age = Some(age);
+        self
+    }
+
     /// Takes the cryptography from this rustls provider. Default: that of the cargo feature
     /// `tls-graviola` or `tls-ring`, the first of them that is on.
     pub fn provider(mut self, provider: Arc<CryptoProvider>) -> Security {
@@ -134,6 +149,7 @@ impl fmt::Debug for Security {
             .field("authorize", &self.authorize.is_some())
             .field("encryption", &self.encryption)
             .field("trusts_authenticated", &self.trusts_authenticated)
+            .field("max_session_age", &self.max_session_age)
             .finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// An error in a node's own security settings. No peer can cause it.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,14 @@ pub enum SecurityError {
     NeedsCertificates {
         /// The setting.
         setting: &'static str,
+    },
+    /// The largest age of sessions is too small.
+    #[error("max_session_age is {given:?}, and has to be {least:?} or more")]
+    SessionAge {
+        /// The age that was given.
+        given: Duration,
+        /// The least one.
+        least: Duration,
     },
     /// No cryptography is compiled in, and the program gives none.
     #[error(

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
 
+use crate::buffers::{Incoming, Outgoing};
+use crate::handshake_counts::{Counts, Kind};
 use crate::identity_slot::IdentitySlot;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 
@@ -19,6 +21,7 @@ pub struct Tls {
     connection: Connection,
     method: Method,
     slot: Arc<IdentitySlot>,
+    counts: Arc<Counts>,
     /// Bytes from the peer that are not processed yet: of one record in part, at rest.
     incoming: Incoming,
     outgoing: Outgoing,
@@ -34,28 +37,13 @@ enum Connection {
     Acceptor(Box<UnbufferedServerConnection>),
 }
 
-/// Received bytes, in a buffer that is kept.
-#[derive(Default)]
-struct Incoming {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-/// Sealed bytes on their way to the peer, in a buffer that is kept.
-#[derive(Default)]
-struct Outgoing {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
 impl Tls {
     pub(crate) fn dialer(
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
         method: Method,
         slot: Arc<IdentitySlot>,
+        counts: Arc<Counts>,
     ) -> Result<Tls, TlsError> {
         let connection = UnbufferedClientConnection::new(config, name);
         let connection = connection.map_err(|error| TlsError::Incompatible(error.to_string()))?;
@@ -63,6 +51,7 @@ impl Tls {
             Connection::Dialer(Box::new(connection)),
             method,
             slot,
+            counts,
         ))
     }
 
@@ -70,6 +59,7 @@ impl Tls {
         config: Arc<ServerConfig>,
         method: Method,
         slot: Arc<IdentitySlot>,
+        counts: Arc<Counts>,
     ) -> Result<Tls, TlsError> {
         let connection = UnbufferedServerConnection::new(config);
         let connection = connection.map_err(|error| TlsError::Incompatible(error.to_string()))?;
@@ -77,14 +67,21 @@ impl Tls {
             Connection::Acceptor(Box::new(connection)),
             method,
             slot,
+            counts,
         ))
     }
 
-    fn new(connection: Connection, method: Method, slot: Arc<IdentitySlot>) -> Tls {
+    fn new(
+        connection: Connection,
+        method: Method,
+        slot: Arc<IdentitySlot>,
+        counts: Arc<Counts>,
+    ) -> Tls {
         Tls {
             connection,
             method,
             slot,
+            counts,
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
             is_handshaking: true,
@@ -131,8 +128,7 @@ impl Tls {
 
     /// Notes that `bytes` more are in [`room`](Self::room).
     pub fn arrived(&mut self, bytes: usize) {
-        self.incoming.end += bytes;
-        debug_assert!(self.incoming.end <= self.incoming.bytes.len());
+        self.incoming.arrived(bytes);
     }
 
     /// Opens all records that are here whole, and gives their plaintext to `sink`.
@@ -147,6 +143,12 @@ impl Tls {
     #[must_use]
     pub fn has_unread(&self) -> bool {
         self.incoming.len() > 0
+    }
+
+    /// Returns what has ended the connection, where an error has.
+    #[must_use]
+    pub fn failed(&self) -> Option<&TlsError> {
+        self.failed.as_ref()
     }
 
     /// Tells whether the peer has announced the end of its stream.
@@ -181,17 +183,12 @@ impl Tls {
     /// Returns the sealed bytes that are to be sent.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
-        &self.outgoing.bytes[self.outgoing.start..self.outgoing.end]
+        self.outgoing.unsent()
     }
 
     /// Notes that `bytes` of [`outgoing`](Self::outgoing) were sent.
     pub fn sent(&mut self, bytes: usize) {
-        let outgoing = &mut self.outgoing;
-        outgoing.start += bytes;
-        debug_assert!(outgoing.start <= outgoing.end);
-        if outgoing.start == outgoing.end {
-            (outgoing.start, outgoing.end) = (0, 0);
-        }
+        self.outgoing.sent(bytes);
     }
 
     /// Gives back what buffers are empty.
@@ -226,7 +223,9 @@ impl Tls {
         };
         match outcome {
             Ok(may_send) => {
-                self.is_handshaking &= !may_send;
+                if may_send && std::mem::take(&mut self.is_handshaking) {
+                    self.counts.note(Kind::Completed);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -237,6 +236,9 @@ impl Tls {
     }
 
     fn fail(&mut self, error: TlsError) -> TlsError {
+        if self.is_handshaking && self.failed.is_none() {
+            self.counts.note(Kind::of(&error));
+        }
         self.failed.get_or_insert(error).clone()
     }
 
@@ -402,9 +404,9 @@ impl Pump<'_> {
         loop {
             match records.process(self.incoming.filled()).state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    let before = self.outgoing.end;
+                    let before = self.outgoing.unsent().len();
                     let appended = self.outgoing.append(|into| data.encode(into));
-                    let length = self.outgoing.end - before;
+                    let length = self.outgoing.unsent().len() - before;
                     if appended.is_err() || ALERT_BYTES.contains(&length) {
                         return;
                     }
@@ -412,78 +414,6 @@ impl Pump<'_> {
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 _ => return,
             }
-        }
-    }
-}
-
-impl Incoming {
-    fn len(&self) -> usize {
-        self.end - self.start
-    }
-
-    fn filled(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.end]
-    }
-
-    fn discard(&mut self, bytes: usize) {
-        self.start += bytes;
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-    }
-
-    fn room(&mut self, least: usize) -> &mut [u8] {
-        if self.bytes.len() - self.end < least && self.start > 0 {
-            self.bytes.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.len());
-        }
-        if self.bytes.len() - self.end < least {
-            self.bytes.resize(self.end + least, 0);
-        }
-        &mut self.bytes[self.end..]
-    }
-}
-
-impl Outgoing {
-    /// Appends what `write` puts into free space, of which it says how much it needs.
-    fn append<E: Into<Short>>(
-        &mut self,
-        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<(), Error> {
-        let required = match write(&mut self.bytes[self.end..]) {
-            Ok(written) => {
-                self.end += written;
-                return Ok(());
-            }
-            Err(error) => match error.into() {
-                Short(Some(required)) => required,
-                Short(None) => return Err(Error::EncryptError),
-            },
-        };
-        self.bytes.resize(self.end + required, 0);
-        let written = write(&mut self.bytes[self.end..]);
-        self.end += written.map_err(|_| Error::EncryptError)?;
-        Ok(())
-    }
-}
-
-/// The room that was missing, or none where no room helps.
-struct Short(Option<usize>);
-
-impl From<EncodeError> for Short {
-    fn from(error: EncodeError) -> Short {
-        match error {
-            EncodeError::InsufficientSize(size) => Short(Some(size.required_size)),
-            EncodeError::AlreadyEncoded => Short(None),
-        }
-    }
-}
-
-impl From<EncryptError> for Short {
-    fn from(error: EncryptError) -> Short {
-        match error {
-            EncryptError::InsufficientSize(size) => Short(Some(size.required_size)),
-            EncryptError::EncryptExhausted => Short(None),
         }
     }
 }

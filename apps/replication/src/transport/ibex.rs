@@ -18,10 +18,12 @@ use ::ibex::{
     RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Sender, UntilAcked, Wait,
     log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult},
 };
-use ibex_harness::Error;
+use ibex_harness::{Error, run_keys::RunKeys};
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use super::{
+    Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting, security,
+};
 use crate::{catch_up, log::Log};
 
 /// How a node is made; the same for all processes.
@@ -33,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) driver: DriverName,
     /// How to wait.
     pub(crate) waiting: Waiting,
+    /// How nodes authenticate each other, if they do.
+    pub(crate) keys: Option<RunKeys>,
 }
 
 /// A fabric that can be asked for.
@@ -57,7 +61,7 @@ pub(crate) enum DriverName {
 }
 
 impl Setup {
-    fn builder(self) -> NodeBuilder {
+    fn builder(self) -> Result<NodeBuilder, Error> {
         let builder = match self.driver {
             DriverName::Caller => Node::builder().driver(Driver::Caller),
             DriverName::Threads => Node::builder().driver(Driver::Threads),
@@ -69,13 +73,17 @@ impl Setup {
             },
             Waiting::Poll => Wait::BusyPoll,
         });
+        let builder = match self.keys {
+            Some(keys) => builder.security(security::of(keys)?),
+            None => builder,
+        };
         let fabric = match self.fabric {
-            None => return builder,
+            None => return Ok(builder),
             Some(FabricName::Shm) => Fabric::Shm,
             Some(FabricName::Tcp) => Fabric::Tcp,
             Some(FabricName::Verbs) => Fabric::Verbs,
         };
-        builder.fabric(fabric, Policy::Require)
+        Ok(builder.fabric(fabric, Policy::Require))
     }
 }
 
@@ -93,8 +101,8 @@ pub(crate) struct IbexEndpoint {
 impl IbexEndpoint {
     /// Listens at any port of `address`, which strangers do not reach.
     pub(crate) fn listen(setup: Setup, address: IpAddr) -> Result<IbexEndpoint, Error> {
-        let mut builder = setup.builder().listen((address, 0));
-        if !address.is_loopback() {
+        let mut builder = setup.builder()?.listen((address, 0));
+        if !address.is_loopback() && setup.keys.is_none() {
             builder = builder.insecure_network();
         }
         let node = builder.build().map_err(Error::subject)?;
@@ -286,7 +294,7 @@ impl IbexPrimary {
         address: SocketAddr,
         join: Join,
     ) -> Result<IbexPrimary, Error> {
-        let node = setup.builder().build().map_err(Error::subject)?;
+        let node = setup.builder()?.build().map_err(Error::subject)?;
         let peer = node.connect(address).map_err(Error::subject)?;
         let mut joining = peer.sender::<Join>("join").map_err(Error::subject)?;
         joining.send(&join).map_err(Error::subject)?;

@@ -6,6 +6,7 @@
 //! both.
 
 pub(crate) mod ibex;
+mod security;
 pub(crate) mod sockets;
 mod wire;
 

@@ -1,6 +1,8 @@
 //! The sending half of a session: which frame goes next, and what rides on it.
 #![forbid(unsafe_code)]
 
+use std::mem;
+
 use super::{Body, End, EndState, Event, Goodbye, LandingWord, RecordSource, Run, Session};
 use crate::{
     format::{
@@ -148,6 +150,12 @@ impl Session {
             && self.ready.is_empty()
             && self.all_senders_ended()
         {
+            self.queue_last_news();
+            if self.news.len() > 1 {
+                self.build_control(None, landing, head);
+                return Some(Body::Inline);
+            }
+            // It carries the rest of the news.
             self.goodbye = Goodbye::Said;
             self.build_control(Some(&Control::Goodbye), landing, head);
             return Some(Body::Inline);
@@ -633,7 +641,7 @@ impl Session {
             counters,
             credit,
             answer,
-            waited: std::mem::take(&mut self.has_waited),
+            waited: mem::take(&mut self.has_waited),
             wants: false,
         }
     }
@@ -676,6 +684,20 @@ impl Session {
             self.tell_first_of(end);
         }
         self.has_errands = true;
+    }
+
+    /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
+    /// same time learns of arrivals by nothing else.
+    fn queue_last_news(&mut self) {
+        for (end, entry) in self.ends.iter_mut() {
+            if let EndState::Receiver(Some(channel)) = &mut entry.state
+                && entry.peer.is_some()
+                && channel.has_news()
+                && !mem::replace(&mut channel.queued, true)
+            {
+                self.news.push_back(end);
+            }
+        }
     }
 
     fn all_senders_ended(&self) -> bool {

@@ -8,9 +8,11 @@ use std::{
 
 use rustix::process::{Resource, getrlimit};
 
-/// The most that the process may have, in bytes: what the machine has, or what its control
-/// groups or its own limits (RLIMIT_AS, RLIMIT_DATA) allow, if that is less. `None` if nothing
-/// says so.
+/// Returns the most bytes that the process may have: those of the machine, of its [control
+/// groups](https://docs.kernel.org/admin-guide/cgroup-v2.html#memory), or of its own limits
+/// (`RLIMIT_AS` and `RLIMIT_DATA`,
+/// [getrlimit(2)](https://man7.org/linux/man-pages/man2/getrlimit.2.html)), whichever are least.
+/// `None` if nothing limits it.
 #[must_use]
 pub fn process_memory_limit() -> Option<u64> {
     let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);

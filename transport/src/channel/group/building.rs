@@ -11,7 +11,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 use super::{GroupFailure, GroupMessage, SendGroup};
 use crate::channel::{Abort, SendError, SendHandle};
 
-/// A message that is being built. Dropping it gives back what it took.
+/// A message that is being built. Dropping it gives its places back.
 pub(super) struct Building<'g, P: Clone, M> {
     group: &'g mut SendGroup<P>,
     message: &'g mut M,
@@ -36,8 +36,8 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         }
     }
 
-    /// Sends the message, if every member has a place for it. What is encoded stays so for
-    /// the next attempt.
+    /// Sends the message, if every member has a place for it. An encoded message stays for the next
+    /// attempt.
     #[inline]
     pub(super) fn attempt(&mut self) -> Result<u64, GroupFailure<P>> {
         let length = match self.encoded {
@@ -277,7 +277,7 @@ impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     }
 }
 
-/// What to try with when `room` bytes were not enough.
+/// Returns the room for the next attempt, after `room` bytes were not enough.
 fn more_room(room: usize, wanted: usize, largest: usize, limit: u64) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     if room < largest {

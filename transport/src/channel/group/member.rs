@@ -1,4 +1,4 @@
-//! One of a group's members, and what is left of it when it is gone.
+//! A member of a group, and the record that is kept of it when it has left.
 
 use std::{
     fmt,
@@ -23,27 +23,27 @@ pub(super) struct Member<P> {
     pub(super) handle: SendHandle,
     /// The group's last message before it joined (rule 3).
     pub(super) joined: u64,
-    /// Its own last message before it joined.
+    /// The member's own last message before it joined.
     own_joined: u64,
 
     // What it is sent.
-    /// What is on its way stands encoded in its place.
+    /// True while the message that is being sent stands encoded in the member's place.
     pub(super) has_message: bool,
 
     // What it keeps whoever sends waiting with.
-    /// It had no place for a message when it was looked at last.
+    /// True if the member had no place for a message at the last look.
     pub(super) is_lacking: bool,
-    /// Since when it is full, as whoever sends has noticed.
+    /// The time since when the member is full, as sending calls have noticed.
     full_since: Option<Instant>,
 }
 
-/// How far a member came. Sequences are the group's: before its first message, all of them
-/// are where it joined.
+/// A member's progress. Sequences are the group's: before the member's first message, all of them
+/// are the one where it joined.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberCounts<P> {
-    /// Its number.
+    /// The member's number.
     pub number: u64,
-    /// Who it is.
+    /// The member's peer.
     pub peer: P,
     /// The last message before it joined.
     pub joined: u64,
@@ -55,41 +55,41 @@ pub struct MemberCounts<P> {
     pub full_since: Option<Instant>,
 }
 
-/// What a member did that is gone.
+/// The record of a member that has left.
 #[derive(Clone, Copy, Debug)]
 pub struct Parted<P> {
-    /// Its number.
+    /// The member's number.
     pub number: u64,
-    /// Who it was.
+    /// The member's peer.
     pub peer: P,
     /// The last message before it joined.
     pub joined: u64,
-    /// How far it came, in the group's sequences.
+    /// The member's counters, in the group's sequences.
     pub counts: Counts,
 }
 
 /// Why a group dropped a member.
 #[derive(Clone, Debug)]
 pub enum LossReason {
-    /// Its window was full for so long.
+    /// The member's window was full for so long.
     Full(Duration),
-    /// Its peer did not open its end within `open_timeout`.
+    /// The peer did not open its end within `open_timeout`.
     NotOpened(Box<NotOpened>),
-    /// Its peer's end has another message type.
+    /// The peer's end has another message type.
     Mismatch(Box<SchemaMismatch>),
-    /// Its channel has ended.
+    /// The channel has ended.
     Disconnected(Box<Disconnected>),
-    /// It is another process's, of which this one is a fork.
+    /// The member belongs to another process, of which this one is a fork.
     UsedAfterFork(UsedAfterFork),
 }
 
 /// Why a member has no place for a message.
 pub(super) enum Lack<P> {
-    /// It may have one later.
+    /// The member may have a place later.
     Transient(GroupFailure<P>),
-    /// It will never have one.
+    /// The member will never have a place.
     Ended(LossReason),
-    /// It will never have one for this message.
+    /// The member will never have a place for this message.
     Refused(SendError),
 }
 
@@ -133,13 +133,14 @@ impl<P: Clone> Member<P> {
         }
     }
 
-    /// What one of its own sequences is in the group: where it joined, if that was before.
+    /// Converts one of the member's own sequences to the group's; a sequence from before it joined
+    /// becomes that where it joined.
     fn of_group(&self, own: u64) -> u64 {
         self.joined + own.saturating_sub(self.own_joined)
     }
 
-    /// What one of the group's sequences is in its own count; `None` if it was not sent to it
-    /// as a member.
+    /// Converts one of the group's sequences to the member's own; `None` if the message was not
+    /// sent to it as a member.
     pub(super) fn own(&self, sequence: u64) -> Option<u64> {
         (sequence > self.joined).then(|| self.own_joined + (sequence - self.joined))
     }
@@ -172,7 +173,7 @@ impl<P: Clone> Member<P> {
         }
     }
 
-    /// It has no place for a message: what is to be done about that.
+    /// Notes that the member has no place for a message, and returns what to do about it.
     #[cold]
     pub(super) fn lacks(
         &mut self,
@@ -204,7 +205,7 @@ impl<P: Clone> Member<P> {
         }
     }
 
-    /// When whoever waits for it has to look again, whatever happens.
+    /// Returns the time at which a wait for the member has to look again in any case.
     pub(super) fn look_again_at(&self, when_full: WhenFull) -> Option<Instant> {
         let drop_at = match (when_full, self.full_since) {
             (WhenFull::DropAfter(patience), Some(since)) => since.checked_add(patience),

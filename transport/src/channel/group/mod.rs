@@ -4,8 +4,8 @@
 //!
 //! 1. A member's handle is the only one of its end, and never had a clone: the group may
 //!    touch its producer at any time.
-//! 2. All or nothing: a message is published only when every member has a place for it, and
-//!    then at each. What is encoded stands in the first member's place, and the others' places get a
+//! 2. All or nothing: a message is published only when every member has a place for it, and then at
+//!    each. The encoded message stands in the first member's place, and the others' places get a
 //!    copy.
 //! 3. Messages are counted by the group. From when a member joins it gets every message and
 //!    nothing else, so its own count and the group's differ by what they were then.
@@ -43,18 +43,18 @@ mod building;
 mod member;
 mod quorum;
 
-/// What becomes of a member whose window is full.
+/// The fate of a member whose window is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Whoever sends waits for it.
+    /// The sending call waits for the member.
     #[default]
     Wait,
-    /// Whoever sends waits for it until it has been full for so long, and then drops it; at
-    /// once, if that is zero.
+    /// The sending call waits until the member has been full for so long, and then drops it. Zero
+    /// drops it at once.
     DropAfter(Duration),
 }
 
-/// Sending ends that are sent the same. `P` says who a member is.
+/// Sending ends that send the same messages. `P` identifies a member.
 #[derive(Debug)]
 pub struct SendGroup<P> {
     runtime: Arc<Runtime>,
@@ -64,9 +64,9 @@ pub struct SendGroup<P> {
     members: Vec<Member<P>>,
     /// The number of the next one to join.
     next_number: u64,
-    /// Those that were members, the last at the back.
+    /// Members that have left, the last at the back.
     former: VecDeque<Parted<P>>,
-    /// Those that were lost and not told of.
+    /// Members that were lost, until the program is told.
     lost: VecDeque<(Parted<P>, LossReason)>,
 
     // Messages.
@@ -92,7 +92,7 @@ pub trait GroupMessage {
     fn encode(&mut self, slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort>;
 }
 
-/// Nothing was sent.
+/// A failure to send, after which no member has the message.
 #[derive(Debug)]
 pub enum GroupFailure<P> {
     /// The group has no members.
@@ -101,9 +101,9 @@ pub enum GroupFailure<P> {
     Full(P),
     /// A member has not opened its end.
     NotOpen(P),
-    /// It will not work with this message, or for lack of memory.
+    /// The message cannot be sent, or memory is lacking.
     Failed(P, SendError),
-    /// This process is a fork of the one that made the group.
+    /// The process is a fork of the one that made the group.
     UsedAfterFork(UsedAfterFork),
 }
 
@@ -147,7 +147,7 @@ impl<P: Clone> SendGroup<P> {
     /// If the end is of another node.
     pub fn join(&mut self, peer: P, mut handle: SendHandle) -> Result<u64, SendHandle> {
         assert!(
-            Arc::ptr_eq(handle.session().runtime(), &self.runtime),
+            std::ptr::eq(handle.session().runtime(), &*self.runtime),
             "channel \"{}\": {} is a peer of another node than the group's: join one that this node \
              accepted or connected to",
             handle.name(),
@@ -166,7 +166,7 @@ impl<P: Clone> SendGroup<P> {
         Ok(number)
     }
 
-    /// Nothing more comes, and nothing is missing: see [`SendHandle::close`].
+    /// Closes every member's channel in order: see [`SendHandle::close`].
     pub fn close(&mut self) {
         let members = self.members.iter_mut();
         members.for_each(|member| member.handle.close());
@@ -193,7 +193,7 @@ impl<P: Clone> SendGroup<P> {
         member
     }
 
-    /// How far each member came, in the order of joining.
+    /// Returns the progress of each member, in the order of joining.
     pub fn members(&self) -> impl Iterator<Item = MemberCounts<P>> {
         self.members.iter().map(Member::counts)
     }
@@ -236,8 +236,8 @@ impl<P: Clone> SendGroup<P> {
 
     /// Encodes a message once, and publishes it at every member, or at none.
     ///
-    /// A member that has not opened its end within its `open_timeout`, whose channel is over,
-    /// or that is full for too long, is dropped.
+    /// Drops a member that has not opened its end within its `open_timeout`, whose channel is over,
+    /// or that is full for too long.
     #[inline]
     pub fn send(
         &mut self,
@@ -252,7 +252,7 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// The same for a task: pending while a member is full or has not opened its end.
+    /// Sends from a task. Pending while a member is full or has not opened its end.
     pub fn poll_send(
         &mut self,
         waker: &Waker,
@@ -281,7 +281,7 @@ impl<P: Clone> SendGroup<P> {
         Ok(())
     }
 
-    /// The same for a task: pending while the engine of one does not.
+    /// Flushes from a task. Pending while a member's engine does not hold everything.
     pub fn poll_flush(&mut self, waker: &Waker) -> Poll<Result<(), P>> {
         let mut index = 0;
         let mut flushed = Poll::Ready(Ok(()));
@@ -349,7 +349,7 @@ impl<P: Clone> SendGroup<P> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// What the members' sessions make a call look at that waits.
+    /// Returns the kind of look that a waiting call needs for all members' sessions.
     fn looks(&self) -> Looks {
         let looks = self
             .members
@@ -369,7 +369,7 @@ impl<P: Clone> SendGroup<P> {
     }
 }
 
-/// Whether the group is this process's.
+/// Returns an error if the calling process is a fork of the one that made the group.
 #[inline]
 fn check_fork() -> Result<(), UsedAfterFork> {
     fork::check(|| "a group".to_owned())

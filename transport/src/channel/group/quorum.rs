@@ -1,8 +1,8 @@
 //! Which messages enough members have acknowledged.
 //!
-//! An acknowledgement stays one when the member is gone that gave it, as it does on a channel
-//! by itself: it says that an application was done with the message, which its end does not
-//! unsay. A member that joined later has acknowledged nothing of what was sent before.
+//! An acknowledgement still counts when its member has left, as it does on a channel by itself: it
+//! says that an application was done with the message, and the end of the member does not change
+//! that. A member that joined later has acknowledged no message that was sent before.
 
 use std::task::{Poll, Waker};
 
@@ -19,37 +19,37 @@ use crate::channel::SendHandle;
 /// A message is not acknowledged by as many as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuorumFailure<P> {
-    /// It was not sent yet; the last message is this one.
+    /// The message was not sent yet. The last one is this.
     NotSent(u64),
-    /// It never will be.
+    /// Too few members are left that may acknowledge it.
     Lost(Votes<P>),
     /// The time was up.
     TimedOut(Votes<P>),
-    /// This process is a fork of the one that made the group.
+    /// The process is a fork of the one that made the group.
     UsedAfterFork(UsedAfterFork),
 }
 
-/// Who has acknowledged a message, and who has not.
+/// The members that have acknowledged a message, and those that have not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Votes<P> {
-    /// Who has acknowledged it, gone or not.
+    /// Peers that acknowledged it, as members or before they left.
     pub acknowledged: Vec<P>,
     /// Members that may.
     pub able: Vec<P>,
     /// Members that joined later, or dropped it or a message before it unacknowledged.
     pub unable: Vec<P>,
-    /// Who was sent it and is gone without an acknowledgement.
+    /// Peers that were sent it and left without an acknowledgement.
     pub gone: Vec<P>,
 }
 
 /// How a member stands to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It has acknowledged it.
+    /// The member has acknowledged the message.
     Has,
-    /// It may.
+    /// The member may acknowledge the message.
     May,
-    /// It joined later, or dropped it or a message before it unacknowledged.
+    /// The member joined later, or dropped the message or one before it unacknowledged.
     Never,
 }
 
@@ -118,7 +118,7 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// The same for a task.
+    /// Waits for a quorum in a task.
     pub fn poll_acknowledged(
         &mut self,
         waker: &Waker,
@@ -145,7 +145,7 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// Whether they have, if that is known by now.
+    /// Returns the answer of the quorum, if it is known by now.
     fn answer(&mut self, sequence: u64, quorum: usize) -> Option<Result<(), QuorumFailure<P>>> {
         if sequence > self.sequence {
             return Some(Err(QuorumFailure::NotSent(self.sequence)));
@@ -166,7 +166,7 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// How many have acknowledged a message, and how many others may.
+    /// Returns how many members have acknowledged a message, and how many others may.
     fn count(&self, sequence: u64) -> (usize, usize) {
         let former = self.former.iter();
         let mut have = former

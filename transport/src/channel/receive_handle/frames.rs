@@ -83,7 +83,7 @@ impl Frames {
         }
     }
 
-    /// The same in a frame of so many bytes.
+    /// Moves on by `size` in a frame of `frame_bytes`.
     #[inline(always)]
     fn move_on(&mut self, size: usize, frame_bytes: usize) {
         self.at += size;
@@ -100,6 +100,6 @@ pub(super) struct Found {
     pub(super) payload: NonNull<u8>,
     pub(super) length: usize,
     pub(super) size: usize,
-    /// As [`Frame::time`].
+    /// The time of arrival; see [`Frame::time`].
     pub(super) time: u64,
 }

@@ -124,7 +124,7 @@ impl ReceiveHandle {
             handle: self,
             found: &mut found,
         };
-        match session.wait(&end.waiters, deadline, incoming) {
+        match session.wait_for(&end.waiters, deadline, incoming) {
             Ok(()) => found,
             Err(TimedOut) => Err(RecvFailure::TimedOut(Box::new(NoMessage {
                 channel: end.name.to_string(),
@@ -157,15 +157,15 @@ impl ReceiveHandle {
         }
     }
 
-    /// Who waits has found nothing at once: the sender, who may wait for what was released or
-    /// acknowledged, is told where that takes no frame.
+    /// Tells the sender what was released and acknowledged, where that takes no frame. Called when
+    /// a wait has found nothing at once, because the sender may be waiting for it.
     pub fn keep_nothing_back(&self) {
         if self.end.session.is_shm() {
             self.end.advance(true);
         }
     }
 
-    /// Who waits is about to sleep: has itself woken. A look follows.
+    /// Has the waiting thread woken, because it is about to sleep. A look follows.
     pub(in crate::channel) fn arm(&mut self) {
         let end = &self.end;
         // Whoever sleeps until a message comes must not keep back what it has released.
@@ -180,7 +180,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// It does not wait any more, or not for now.
+    /// Takes back the wish to be woken.
     pub(in crate::channel) fn disarm(&mut self) {
         if let Some(ours) = self.end.ours.get() {
             self.arm.disarm(&ours.armed);
@@ -195,8 +195,7 @@ const BACK_OFF: u32 = 100;
 /// Looks at a ring's next header before anything else is looked at.
 const HEADER_SPINS: u32 = 200;
 
-/// A message that comes within so many looks counts as a reply, whose time is worth
-/// learning.
+/// Number of looks within which a message counts as a reply, whose time is worth learning.
 const REPLY_LOOKS: u32 = 32;
 /// By how much the delay shrinks after a message that was there at the first look; it
 /// grows by four times that after one that was not. About 5 ns.
@@ -207,7 +206,7 @@ const MAX_REPLY_DELAY: u32 = 1000;
 /// The condition "a message, or the end".
 struct Incoming<'a> {
     handle: &'a mut ReceiveHandle,
-    /// What is there, unless it is a message that is to be taken from where it lies.
+    /// The result of a look, unless it is a message that is taken from where it lies.
     found: &'a mut Result<Option<RawMessage>, RecvFailure>,
 }
 

@@ -40,7 +40,7 @@ impl Receives {
         Self { fake, pair, shared }
     }
 
-    /// What the device has, the next one first.
+    /// Returns the receives that the device has, the next one first.
     fn posted(&self) -> Vec<WorkId> {
         let tag = self.shared.queue.tag().unwrap();
         let posted = self.fake.shared_receives(tag);

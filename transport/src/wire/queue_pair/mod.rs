@@ -2,24 +2,24 @@
 //!
 //! Rules:
 //!
-//! 1. A frame is taken out of the session only when the send queue has a place for it and
-//!    the head slab has one for its head, so what is taken is posted. A full queue leaves
-//!    the rest in the rings: that is the back-pressure.
+//! 1. A frame is taken out of the session only when the send queue has a place for it and the head
+//!    slab has one for its head, so each taken frame is posted. A full queue leaves the rest in the
+//!    rings: that is the back-pressure.
 //! 2. A short frame goes inline, and its bytes are free when it is posted. Of another the
 //!    head is staged in registered memory; records stay in their ring and chunks in their
 //!    message, and the device reads them there.
-//! 3. What a device may still read stays registered: rings and messages whose owner is
-//!    done with them part when the requests that were posted before are done. Bytes of a
-//!    ring may be written again earlier, when the peer has released them: it has them
-//!    then, and if our device repeats a packet whose acknowledgement was lost, the peer's
-//!    drops it by its number, whatever it carries.
-//! 4. A large message goes as writes into memory that the peer granted for it, if it did,
-//!    and a frame behind them. Memory that we granted is the peer's until that frame comes,
-//!    or the end that sends is gone: both come behind all its writes. If neither comes, the
-//!    memory is used for nothing more. Once the queue pair is destroyed it is deregistered,
-//!    which lets no write in that is late, and unmapped.
-//! 5. A block that was granted ahead is the peer's likewise, but for the time from when a
-//!    message is announced in it until the peer is told that this is released.
+//! 3. Memory that a device may still read stays registered. Rings and messages whose owner is done
+//!    with them are freed when the requests that were posted before are done. Bytes of a ring may
+//!    be written again earlier, when the peer has released them. The peer has them then; if our
+//!    device repeats a packet whose acknowledgement was lost, the peer's device drops it by its
+//!    number, whatever it carries.
+//! 4. A large message goes as writes into memory that the peer granted for it, if it did, and a
+//!    frame behind them. Memory that we granted is the peer's until that frame comes, or the
+//!    sending end is gone: both come behind all its writes. If neither comes, the memory is used
+//!    for nothing more. Once the queue pair is destroyed, the memory is deregistered, which lets no
+//!    late write in, and unmapped.
+//! 5. A block that was granted ahead is the peer's too, except from the announcement of a message
+//!    in it until the peer is told that this message is released.
 //! 6. A queue pair never just goes: it is moved to ERR, and what arrived until then is
 //!    handed on before the link ends and before it is destroyed.
 
@@ -169,12 +169,12 @@ impl QueuePairWire {
         (&self.seat.site, self.number)
     }
 
-    /// Notes what is wrong with the port of the queue pair, or that nothing is any more.
+    /// Notes the fault of the queue pair's port, or that it has none any more.
     pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
         self.doubt = doubt;
     }
 
-    /// Takes in what the device said of the queue pair.
+    /// Takes in an event of the device about the queue pair.
     pub(crate) fn event(&mut self, event: &AsyncEvent) -> PairEvent {
         if let PairState::Leaving(teardown) = &mut self.state {
             return match teardown.handle_event(event) {
@@ -220,8 +220,8 @@ impl QueuePairWire {
         }
     }
 
-    /// Returns what a failed request means: the queue pair is dead. The first failure is the
-    /// cause, what is flushed after it follows from it; then this returns `None`.
+    /// Returns the meaning of a failed request: the queue pair is dead. The first failure is the
+    /// cause, and flushes follow from it; for those this returns `None`.
     ///
     /// That it was the peer's fault is no proof: soft-RoCE says so of honest messages where
     /// packets are lost. A peer that breaks the protocol does so over other wires too, in

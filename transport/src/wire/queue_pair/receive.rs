@@ -278,7 +278,7 @@ fn arrived(
 }
 
 impl QueuePairWire {
-    /// When a receive was done, in nanoseconds since 1970; 0 where nobody says so.
+    /// Returns the time at which a receive was done, in nanoseconds since 1970; 0 if it is unknown.
     #[inline(always)]
     fn time_of(&self, completion: &WorkCompletion) -> u64 {
         match self.has_times {

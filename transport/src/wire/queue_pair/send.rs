@@ -237,7 +237,7 @@ impl QueuePairWire {
         }
     }
 
-    /// Posts what is planned, with one doorbell.
+    /// Posts the planned requests, with one doorbell.
     fn post_planned<F: Frames>(&mut self, frames: &mut F) -> Result<(), PostError> {
         let (
             PairState::Live(queue_pair),

@@ -1,11 +1,11 @@
 //! A frame that is here in part, and stays so: its peer has stopped in the middle, or bytes of
 //! it were lost on the way, and then both ends would wait for ever.
 //!
-//! Nobody can tell one from the other, so the peer is asked something that it answers as soon
-//! as it runs. What a stopped peer sends first when it goes on is the rest of the frame, and
-//! nothing has happened. Where bytes were lost the answer runs into the frame, whose check
-//! fails then. A hole may be longer than an answer: when some of what was missing has come and
-//! the frame stands still again, more is asked at once.
+//! The two cases look the same, so the peer is asked a question that it answers as soon as it runs.
+//! A stopped peer that goes on first sends the rest of the frame, and nothing has happened. If
+//! bytes were lost, the answer runs into the frame, whose check then fails. A hole may be longer
+//! than an answer: when a part of the missing bytes has come and the frame stands still again, more
+//! is asked at once.
 #![forbid(unsafe_code)]
 
 /// The state that the looks at a connection share, about one look a second.

@@ -3,8 +3,8 @@
 //!
 //! Rules:
 //!
-//! 1. Bytes of the block below `filled` are written once and then only read; the socket
-//!    is read into what lies behind. So frames that were handed on stay as they are.
+//! 1. Bytes of the block below `filled` are written once and then only read; the socket is read
+//!    into the bytes behind. So frames that were handed on stay as they are.
 //! 2. Offsets in the block equal the stream's position modulo 64, so that the padding
 //!    that the sender computed aligns payloads here.
 //! 3. When no frame of the block is held any more, or its end is near, reading goes on
@@ -53,7 +53,7 @@ pub(crate) struct ChunkInProgress {
     pub(crate) left: usize,
     /// Zeros behind it that fill the frame.
     pub(crate) fill: usize,
-    /// This is the message's last chunk.
+    /// True if this is the message's last chunk.
     pub(crate) complete: bool,
     /// Extent that its check covers, and the value that it has to have.
     pub(crate) check: (Coverage, u32),
@@ -155,8 +155,8 @@ impl Inbound {
         Ok(cut)
     }
 
-    /// Begins at the front again if nobody holds a frame of the block: the pool and we
-    /// have the only references.
+    /// Begins at the front again if no frame of the block is held: the pool and we have the only
+    /// references.
     fn rewind(&mut self) -> bool {
         let Some(block) = &self.block else {
             return false;

@@ -1,9 +1,9 @@
 //! Frames over the session's own connection: tcp, and the control of a session over shared
 //! memory.
 //!
-//! Ring memory goes to the socket as scatter entries and nothing is staged; arrivals are
-//! read into blocks where the receiver reads them in place. What stands between frames
-//! and socket is the [`RecordLayer`], plain or inside TLS.
+//! Ring memory goes to the socket as scatter entries and nothing is staged. Arrivals are read into
+//! blocks, where the receiver reads them in place. The [`RecordLayer`] between frames and socket is
+//! plain, or TLS.
 
 mod cut_frame;
 pub(crate) mod inbound;
@@ -61,9 +61,9 @@ pub(crate) struct StreamWire {
 }
 
 impl StreamWire {
-    /// Begins behind the handshake, of which `leftover` was read too much; what comes next goes
-    /// through `layer`. Data goes over it or
-    /// control alone, and the checks of frames cover `payloads` or not.
+    /// Begins behind the handshake, whose surplus bytes are `leftover`; later bytes go through
+    /// `layer`. The wire carries data or control alone, and the checks of frames cover `payloads`
+    /// or not.
     pub(super) fn new(
         layer: Layer,
         leftover: &[u8],

@@ -1,7 +1,7 @@
-//! Frames on their way to the socket: heads that the session built, and bodies that
-//! stay where they are until the kernel has taken them. Only a short body goes inline,
-//! behind its head: a system call with one buffer takes a shorter way through the kernel
-//! than one with a list, and that is worth more than the copy.
+//! Frames on their way to the socket: heads that the session built, and bodies that stay where they
+//! are until the kernel has taken them. Only a short body goes inline, behind its head, because a
+//! system call with one buffer takes a shorter way through the kernel than one with a list. That is
+//! worth more than the copy.
 //!
 //! A batch is built, written whole, and only then the next is built: what one channel
 //! queues meanwhile goes into longer frames.
@@ -142,8 +142,8 @@ impl Outbound {
         self.bytes >= BATCH_BYTES || self.pieces.len() + 3 > PIECES
     }
 
-    /// Makes a frame of what was appended to `heads` since the last one, and `body`, of which
-    /// the check has that coverage. Returns whether that goes inline.
+    /// Makes a frame of the bytes that were appended to `heads` since the last one, and of `body`,
+    /// whose check has that coverage. Returns whether the body goes inline.
     ///
     /// # Safety
     ///

@@ -1,5 +1,5 @@
-//! The receiving half of a stream: frames are parsed where they arrived and handed to the
-//! receivers of their channels, who read them in place.
+//! The receiving half of a stream. Frames are parsed where they arrived and handed to the receivers
+//! of their channels, which read them in place.
 
 use std::{
     io::{self, IoSliceMut},
@@ -28,16 +28,16 @@ use ibex_protocol::{
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
 /// what follows is most likely another chunk.
 const BEHIND_CHUNK: usize = CHECKED_HEADER_BYTES;
-/// Bytes to ask of the socket while a chunk may come: what has arrived of it in the
-/// block has to be copied.
+/// Bytes to ask of the socket while a chunk may come, because bytes of the chunk that arrive in the
+/// block have to be copied.
 const BEFORE_CHUNK: usize = 4 << 10;
 /// A read that brought less than this drained the socket, or as good as.
 const SHORT_READ: usize = 2 << 10;
-/// Reads that one turn makes at most, beside what a [`TurnShare`] allows.
+/// Limit of the reads in one turn, beside the [`TurnShare`].
 const READS_PER_TURN: usize = 16;
 
 impl StreamWire {
-    /// Reads what the socket has and hands it on. The error is a frame that was refused.
+    /// Reads from the socket and hands frames on. The error is a frame that was refused.
     pub(super) fn read<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -277,8 +277,8 @@ impl StreamWire {
         Ok(true)
     }
 
-    /// Reads a chunk, whose header is through, straight into its place, but for the bytes
-    /// that are in the block already.
+    /// Reads a chunk, whose header is through, straight into its place, except for the bytes that
+    /// are in the block already.
     fn begin_chunk<F: Frames>(
         &mut self,
         end: u32,
@@ -319,8 +319,7 @@ impl StreamWire {
     }
 }
 
-/// Returns where the bytes of a chunk go that are still to come. If nobody wants them any more,
-/// they are skipped.
+/// Returns where the missing bytes of a chunk go. If they are no longer wanted, they are skipped.
 fn place_of_rest<F: Frames>(inbound: &mut Inbound, frames: &F) -> Option<NonNull<u8>> {
     let chunk = inbound.chunk.as_ref()?;
     let place = frames.place(chunk.end, chunk.sequence, chunk.next(), chunk.left);

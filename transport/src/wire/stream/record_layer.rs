@@ -16,7 +16,7 @@ pub(crate) trait RecordLayer {
     /// Writes as much as the socket takes; `WouldBlock` when that is nothing.
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Reads what is there; 0 is the end of the stream.
+    /// Reads available bytes; 0 is the end of the stream.
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
     /// Gives the socket what `write` has taken and the socket has not. Returns whether nothing of
@@ -25,7 +25,7 @@ pub(crate) trait RecordLayer {
         Ok(true)
     }
 
-    /// Tells whether `write` has taken what the socket has not.
+    /// Returns whether `write` has taken bytes that the socket has not.
     fn has_backlog(&self) -> bool {
         false
     }

@@ -2,11 +2,13 @@
 //!
 //! Rules:
 //!
-//! 1. `write` says how much it has taken, not what the socket has: sealed bytes that the socket
-//!    did not take are a backlog, and while there is one, nothing more is sealed.
-//! 2. A record that is opened may be longer than what the reader has room for. The rest is kept,
-//!    and epoll does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
-//! 3. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
+//! 1. `write` returns how much it has taken, not how much the socket has. Sealed bytes that the
+//!    socket did not take are a backlog, and while there is one, nothing more is sealed.
+//! 2. A record that is opened may be longer than the reader's room. The rest is kept, and epoll
+//!    does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
+//! 3. An error behind good bytes is returned by the next read, whether or not more arrives:
+//!    `has_unread` is true then, too.
+//! 4. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
 //!    The end of the stream is one only if the peer's TLS has announced it.
 
 use std::{
@@ -84,7 +86,7 @@ impl Sealed {
         sealed.map_err(io::Error::other)
     }
 
-    /// Hands out what is kept of a record.
+    /// Hands out the kept bytes of a record.
     fn take_unread(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
         let mut space = Space::new(into);
         let unread = &self.unread[self.unread_from..];
@@ -97,7 +99,8 @@ impl Sealed {
         taken
     }
 
-    /// Opens what has arrived, into `into` as far as that goes. Returns the bytes that are there.
+    /// Opens arrived records into `into`, as far as its room goes. Returns the number of bytes
+    /// there.
     fn open(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut space = Space::new(into);
         let unread = &mut self.unread;
@@ -107,7 +110,7 @@ impl Sealed {
         });
         let filled = space.filled;
         match opened {
-            // What came before what is wrong was right, and the error comes again.
+            // What came before what is wrong was right, and the error comes again (rule 3).
             Ok(()) => Ok(filled),
             Err(_) if filled > 0 => Ok(filled),
             Err(error) => Err(io::Error::other(error)),
@@ -127,7 +130,10 @@ impl RecordLayer for Sealed {
 
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.has_unread() {
-            return Ok(self.take_unread(into));
+            if self.unread_from < self.unread.len() {
+                return Ok(self.take_unread(into));
+            }
+            return self.open(into);
         }
         for _ in 0..READS {
             let room = self.tls.room(READ_BYTES);
@@ -170,7 +176,7 @@ impl RecordLayer for Sealed {
     }
 
     fn has_unread(&self) -> bool {
-        self.unread_from < self.unread.len()
+        self.unread_from < self.unread.len() || self.tls.failed().is_some()
     }
 
     fn rest(&mut self) {
@@ -197,7 +203,7 @@ impl<'a, 'b> Space<'a, 'b> {
         Self { pieces, filled: 0 }
     }
 
-    /// Copies what fits behind what is there, and returns the rest.
+    /// Copies the bytes that fit behind those in `into`, and returns the rest.
     fn take<'c>(&mut self, mut bytes: &'c [u8]) -> &'c [u8] {
         let mut skip = self.filled;
         for piece in &mut *self.pieces {
@@ -212,7 +218,8 @@ impl<'a, 'b> Space<'a, 'b> {
     }
 }
 
-/// Plaintext of one record: RFC 8446, section 5.1.
+/// Plaintext of one record: [RFC 8446, section
+/// 5.1](https://www.rfc-editor.org/rfc/rfc8446#section-5.1).
 const RECORD_BYTES: usize = 16 << 10;
 /// Plaintext that one call seals at most, which bounds the backlog.
 const WRITE_BYTES: usize = 64 << 10;
@@ -220,3 +227,6 @@ const WRITE_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 64 << 10;
 /// Reads of one call, where none brings plaintext.
 const READS: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::{mem, net::TcpStream, os::fd::AsRawFd, time::Duration};
 /// acknowledge; `None` if there are none.
 ///
 /// One that has no room for more answers as well, so a peer that does not read is no such case:
-/// tcp(7), `TCP_INFO`.
+/// [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html), `TCP_INFO`.
 pub(crate) fn unanswered_for(stream: &TcpStream) -> Option<Duration> {
     // SAFETY: it is made of numbers.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };

@@ -21,9 +21,10 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socke
 use super::*;
 use crate::{
     channel::{ReceiveHandle, RecvFailure, SendHandle},
-    engine::{Admission, Wait},
+    engine::Admission,
+    node::{SessionShared, Wait},
     runtime::{Driver, Runtime, RuntimeConfig},
-    session::{Fabric, PeerDescription, SessionShared},
+    session::{Fabric, PeerDescription},
     shared_memory::{
         FdSocket, Outgoing, UnixWires,
         message::{Message, Role},

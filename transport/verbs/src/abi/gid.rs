@@ -84,7 +84,9 @@ pub enum GidScope {
     LinkLocal,
 }
 
-/// The way in which packets with a GID travel. Two ends with different kinds cannot talk.
+/// The way in which packets with a GID travel. Two ends with different kinds cannot talk. RoCE is
+/// annexes A16 and A17 of the [InfiniBand Architecture
+/// Specification](https://www.infinibandta.org/ibta-specification/), volume 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GidType {
     /// Packets of an InfiniBand network.

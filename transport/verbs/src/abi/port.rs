@@ -123,7 +123,9 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// The payload of one packet. Both ends of a connection use the same.
+/// The payload of one packet, in one of the lengths of `enum ibv_mtu`
+/// ([ibv_query_port(3)](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)). Both ends of a
+/// connection use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.

@@ -132,7 +132,7 @@ pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory
 
 /// Returns the kind of a device where `/sys` does not say. Of the drivers without hardware only
 /// soft-RoCE has reliable connections of RoCE, and 0xffffff is its vendor (`RXE_VENDOR_ID`,
-/// drivers/infiniband/sw/rxe/rxe_param.h).
+/// [drivers/infiniband/sw/rxe/rxe_param.h](https://github.com/torvalds/linux/blob/master/drivers/infiniband/sw/rxe/rxe_param.h)).
 fn kind_by_vendor(attributes: &DeviceAttributes) -> DeviceKind {
     match attributes.vendor_id {
         0 => DeviceKind::Unknown,

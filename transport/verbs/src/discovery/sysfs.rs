@@ -172,9 +172,9 @@ impl Sysfs {
             .find(|netdev| self.interface_index(netdev) == Some(index))
     }
 
-    /// Returns the partition key of an IPoIB interface; `None` for other interfaces. The kernel sets the bit of
-    /// full members in it, whatever the port's table has (`ipoib_intf_init`,
-    /// drivers/infiniband/ulp/ipoib/ipoib_main.c).
+    /// Returns the partition key of an IPoIB interface; `None` for other interfaces. The kernel
+    /// sets the bit of full members in it, whatever the port's table has (`ipoib_intf_init`,
+    /// [drivers/infiniband/ulp/ipoib/ipoib_main.c](https://github.com/torvalds/linux/blob/master/drivers/infiniband/ulp/ipoib/ipoib_main.c)).
     #[must_use]
     pub fn partition_key(&self, netdev: &str) -> Option<PartitionKey> {
         let number = self.netdev_hex(netdev, "pkey")?;

@@ -73,10 +73,11 @@ impl RegionAccess {
     /// A peer that has the key writes into it by RDMA.
     pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
 
-    /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes
-    /// all bytes before it visible (ibv_reg_mr(3)), so it is for memory that is read behind a
-    /// completion, never for memory that is polled. Libraries and kernels that do not know
-    /// this right ignore it.
+    /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes all
+    /// bytes before it visible
+    /// ([ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)), so it is for
+    /// memory that is read behind a completion, never for memory that is polled. Libraries and
+    /// kernels that do not know this right ignore it.
     const fn relaxed_ordering(self) -> Self {
         Self(self.0 | access_flags::RELAXED_ORDERING)
     }

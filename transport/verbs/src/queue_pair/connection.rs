@@ -248,8 +248,9 @@ impl ConnectionSettings {
     }
 }
 
-/// Routers that a packet may pass, as for IP. On RoCE the kernel puts the route's own limit in
-/// its place (`ib_resolve_unicast_gid_dmac`, drivers/infiniband/core/verbs.c).
+/// Routers that a packet may pass, as for IP. On RoCE the kernel puts the route's own limit in its
+/// place (`ib_resolve_unicast_gid_dmac`,
+/// [drivers/infiniband/core/verbs.c](https://github.com/torvalds/linux/blob/master/drivers/infiniband/core/verbs.c)).
 const HOP_LIMIT: u8 = 64;
 /// RDMA reads and atomics outstanding, and served at a time: the least that devices agree on,
 /// because ibex uses neither; it limits neither sends nor writes.

@@ -16,7 +16,8 @@ fn domain() -> (FakeProvider, ProtectionDomain) {
     (fake, ProtectionDomain::new(&device).unwrap())
 }
 
-/// Returns whether a child would have none of it: the flag `dc` in proc_pid_smaps(5).
+/// Returns whether a child would have none of it: the flag `dc` in
+/// [proc_pid_smaps(5)](https://man7.org/linux/man-pages/man5/proc_pid_smaps.5.html).
 fn is_kept_from_children(memory: &AnonymousMemory) -> bool {
     let range = memory.base().as_ptr().addr()..memory.base().as_ptr().addr() + memory.bytes();
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();

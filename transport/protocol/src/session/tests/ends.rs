@@ -249,6 +249,34 @@ fn goodbye_waits_for_what_was_published() {
     assert_eq!(drain(&mut session).0, [Event::Goodbye]);
 }
 
+/// A node that closes at the same time as its peer can ask nothing more: what has arrived here is
+/// told ahead of the goodbye, and with it.
+#[test]
+fn everything_that_arrived_is_told_before_the_goodbye() {
+    let mut session = Session::new(config());
+    let names = ["wal", "news", "empty"];
+    for (end, name) in (PEER..).zip(names) {
+        session.open(Role::Receiver, name, spec()).unwrap();
+        deliver(&mut session, &open_with(end, Role::Sender, name, spec())).unwrap();
+        drain(&mut session);
+    }
+    deliver(&mut session, &records(1, &[b"one", b"two"])).unwrap();
+    let message = frame(FrameKind::Records, PEER + 1, 1, None, &record(1, b"one"));
+    deliver(&mut session, &message).unwrap();
+    assert_eq!(told(&mut session), None, "nobody asked");
+    session.say_goodbye();
+    let (events, sent) = drain(&mut session);
+    let told = events.into_iter().map(|event| match event {
+        Event::Told { end, counters } => (end, counters.received),
+        other => panic!("{other:?}"),
+    });
+    let mut told: Vec<_> = told.collect();
+    told.sort_unstable();
+    assert_eq!(told, [(1, 2), (2, 1)]);
+    assert_eq!(sent, [Control::Goodbye]);
+    assert!(session.said_goodbye());
+}
+
 /// Old and new programs, either of them sending and either opening first: both ends come to
 /// the same version, or both to none.
 #[test]

@@ -136,35 +136,35 @@ impl Node {
 }
 
 /// An eventfd, and the moment at which nobody is left to ring it.
-struct ModelBell {
+pub(super) struct ModelBell {
     state: Mutex<(bool, u32)>,
     changed: Condvar,
 }
 
 impl ModelBell {
-    fn new(ringers: u32) -> Self {
+    pub(super) fn new(ringers: u32) -> Self {
         Self {
             state: Mutex::new((false, ringers)),
             changed: Condvar::new(),
         }
     }
 
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         self.state.lock().unwrap().0 = true;
         self.changed.notify_one();
     }
 
-    fn drain(&self) -> bool {
+    pub(super) fn drain(&self) -> bool {
         std::mem::take(&mut self.state.lock().unwrap().0)
     }
 
     /// A thread that might have rung does not any more.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.state.lock().unwrap().1 -= 1;
         self.changed.notify_one();
     }
 
-    fn sleep(&self) {
+    pub(super) fn sleep(&self) {
         let mut state = self.state.lock().unwrap();
         while !state.0 && state.1 > 0 {
             state = self.changed.wait(state).unwrap();
@@ -318,7 +318,7 @@ fn loom_the_bell_is_the_sleepers() {
                 return;
             };
             node.turn(&mut engine);
-            if node.leadership.may_drain(&engine) {
+            if node.leadership.may_drain() {
                 node.bell.drain();
             }
         });

@@ -1,4 +1,4 @@
-//! What sessions over queue pairs carry, and what it costs.
+//! Messages of sessions over queue pairs, and their cost.
 
 use ibex_verbs::{GidEntry, discovery::Choice, provider::fake::FakeClock};
 

@@ -34,14 +34,14 @@ fn carry(messages_per_turn: u64) {
     }
 }
 
-/// As many as fit a few frames, and far fewer than their credit.
+/// Number of messages that fits a few frames, and is far below their credit.
 const BURST: u64 = 20;
 
 fn messages() -> u64 {
     env::var("IBEX_TEST_MESSAGES").map_or(100, |count| count.parse().expect("a number"))
 }
 
-/// As the benchmark has it.
+/// Settings as the benchmark has them.
 fn own_receives() -> SiteSettings {
     SiteSettings {
         shared_receives: false,

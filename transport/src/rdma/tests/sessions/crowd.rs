@@ -15,7 +15,7 @@ struct Crowd {
     fake: FakeProvider,
 }
 
-/// One session with a channel, and what was sent and taken over it.
+/// A session with a channel, and the messages sent and taken over it.
 struct Talker {
     sender: SendHandle,
     receiver: ReceiveHandle,
@@ -29,9 +29,9 @@ struct Talker {
     taken: u64,
 }
 
-/// What everybody sends: one of them fills most of a receive buffer.
+/// Length of every message, which fills most of a receive buffer.
 const MESSAGE_BYTES: usize = 2400;
-/// Nobody has more than this under way, whatever the credit.
+/// Window of each channel, whatever the credit.
 const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
     messages: 64,
     bytes: 256 << 10,
@@ -52,7 +52,7 @@ fn lends(lendable: u32, sessions: u32) -> SiteSettings {
 const KEPT_FOR_REPOSTING: u32 = 16;
 
 impl Crowd {
-    /// Nobody has connected yet.
+    /// Makes a crowd from which no one has connected yet.
     fn new(settings: SiteSettings, senders: usize) -> Self {
         Self::on(one_device(), settings, senders)
     }
@@ -166,14 +166,14 @@ impl Crowd {
         panic!("not everything arrives: {taken:?}");
     }
 
-    /// What a session's peer is lent.
+    /// Returns the credit that a session's peer is lent.
     fn lent(&self, at: usize) -> u64 {
         self.runtime
             .lent_and_free(self.talkers[at].sessions[1].id)
             .0
     }
 
-    /// What nobody is lent.
+    /// Returns the credit that is lent to no one.
     fn free(&self) -> u64 {
         self.runtime.lent_and_free(0).1
     }
@@ -239,7 +239,7 @@ fn two_hundred_senders_share_256_buffers() {
     }
 }
 
-/// Where there is more than a buffer for each.
+/// Checks senders that have more than one buffer each.
 #[test]
 fn a_few_senders_share_what_one_would_have() {
     for senders in [2, 3, 7] {
@@ -340,8 +340,8 @@ fn a_sender_that_dies_with_a_recall_open_gives_all_back() {
     (0..7).for_each(|_| crowd.join(1));
 }
 
-/// The same where the device never says that the dead queue pair is drained, so that a
-/// clock ends its session: who waits for its credit has it then, not when something else
+/// Like the test before, where the device never says that the dead queue pair is drained, so that a
+/// clock ends its session. A sender that waits for the credit gets it then, not when something else
 /// happens.
 #[test]
 fn a_session_that_a_clock_ends_gives_all_back_in_the_same_turn() {

@@ -1,4 +1,4 @@
-//! What arrives for a queue pair before its session is made: the peer was quicker.
+//! Arrivals for a queue pair before its session is made, because the peer was quicker.
 
 use ibex_verbs::{Operation, ScatterEntry, SendRequest, WorkId};
 

@@ -164,9 +164,9 @@ fn behind_the_end_of_a_session_nothing_is_told_of_it() {
         stalled: Duration::ZERO,
     };
     node.runtime.on_link(node.session.id, |link, context| {
-        link.core.tell(recovered(), context);
+        link.core.common.tell(recovered(), context);
         link.core.fail("planted", context);
-        link.core.tell(recovered(), context);
+        link.core.common.tell(recovered(), context);
         link.core.fail("planted again", context);
     });
     let told = std::iter::from_fn(|| node.runtime.next_event(Patience::None));

@@ -65,7 +65,7 @@ impl Victim {
         panic!("the victim never comes to rest");
     }
 
-    /// What goes over the connection takes its time.
+    /// Runs turns until the session is gone, since its connection takes time.
     fn settle_until_gone(&self) {
         while !self.session.is_gone() {
             self.runtime.poll_ready();
@@ -129,7 +129,7 @@ fn bytes_that_are_no_frame_end_the_session() {
     }
 }
 
-/// What a channel of the victim says after `attack`.
+/// Returns the error of a channel of the victim after `attack`.
 fn cause(attack: impl FnOnce(&mut Victim)) -> String {
     let mut victim = Victim::new();
     let spec = ChannelSpec {

@@ -32,8 +32,8 @@ fn trusting() -> Stage {
 const NO_IMMEDIATE: fn(&mut FakeDevice) = |device| device.has_immediate = false;
 const ONE_PIECE: fn(&mut FakeDevice) = |device| device.attributes.max_entries = 1;
 
-/// What the first node has posted since that was forgotten last, but for talk of the session
-/// itself.
+/// Returns the sends of the first node since they were last forgotten, without the session's own
+/// control messages.
 fn posted(stage: &Stage) -> Vec<PostedSend> {
     let queue_pair = stage.queue_pairs()[0];
     let is_talk = |send: &PostedSend| {
@@ -130,7 +130,7 @@ fn without_immediate_data_or_two_pieces_the_announcement_goes_behind_the_write()
     }
 }
 
-/// What a message of a size is posted as, the frames around it left out.
+/// Checks how a message of each size is posted, apart from the frames around it.
 #[test]
 fn the_path_follows_from_the_size() {
     #[derive(Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Where sessions over queue pairs come to a limit.
+//! Limits that sessions over queue pairs reach.
 
 use ibex_verbs::{
     abi::access_flags,
@@ -467,7 +467,7 @@ fn relaxed_ordering_is_asked_for_in_all_memory_or_in_none() {
     }
 }
 
-/// What a site has replaced wrongly may complete all the same.
+/// Checks that receives complete even if the site replaced them wrongly.
 #[test]
 fn the_completion_queue_has_room_for_receives_that_are_replaced() {
     let mut device = soft_roce();

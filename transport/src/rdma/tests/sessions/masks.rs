@@ -42,8 +42,8 @@ fn on_each(play: fn(&Stage)) {
     }
 }
 
-/// What was posted is what the device can do: the fake refuses more, which ends the session.
-/// Here that it is not less.
+/// Checks that no less was posted than the device can do. If more was, the fake refuses it, which
+/// ends the session.
 fn check_posted(stage: &Stage, mask: &Mask) {
     let posted = stage.fake.posted();
     let some = |flag| posted.iter().any(|send| send.flags & flag != 0);

@@ -36,10 +36,11 @@ use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::{
     channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
-    engine::{Admission, Wait},
+    engine::Admission,
+    node::{SessionShared, Wait},
     rdma::{PreparedPair, Site, SiteSettings},
     runtime::{Driver, Runtime, RuntimeConfig},
-    session::{Fabric, PeerDescription, SessionShared, SessionStats},
+    session::{Fabric, PeerDescription, SessionStats},
 };
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
@@ -49,7 +50,7 @@ struct Stage {
     queue_pairs: [u32; 2],
 }
 
-/// One end.
+/// The objects of one end.
 struct Node {
     // In the order in which they go.
     session: Arc<SessionShared>,
@@ -150,7 +151,7 @@ impl Stage {
         Self::admitted(driver, fake, settings, |_, _| {})
     }
 
-    /// With what is admitted changed, by the end that admits it.
+    /// Makes a stage whose ends change what they admit.
     fn admitted(
         driver: Driver,
         fake: FakeProvider,
@@ -218,7 +219,7 @@ impl Stage {
         self.open_for(from, name, window, 64 << 20)
     }
 
-    /// The same for messages of up to `longest` bytes.
+    /// Opens a channel for messages of up to `longest` bytes.
     fn open_for(
         &self,
         from: usize,
@@ -247,7 +248,7 @@ impl Stage {
         (sender.unwrap(), receiver.unwrap())
     }
 
-    /// One more session between the two.
+    /// Begins another session between the two.
     fn another_session(&self) -> [Arc<SessionShared>; 2] {
         let pairs = pairs(self.nodes.each_ref().map(|node| &node.site)).unwrap();
         let mut ends = pairs.into_iter().zip(connection());
@@ -284,7 +285,7 @@ const WINDOW: ChannelWindow = ChannelWindow {
     bytes: 1 << 20,
 };
 
-/// What message `number` says.
+/// Returns the content of message `number`.
 fn payload(number: u64, length: usize) -> Vec<u8> {
     // One turn of it, repeated: byte by byte a test that is not optimised takes minutes.
     let turn: [u8; 256] = array::from_fn(|at| (number as usize * 31 + at) as u8);
@@ -327,7 +328,7 @@ fn consume(receiver: &mut ReceiveHandle) -> u64 {
     count
 }
 
-/// The same, where the channel is over behind it.
+/// Consumes messages until the channel is over, and returns their number.
 fn consume_until_over(receiver: &mut ReceiveHandle) -> u64 {
     let mut count = 0;
     while let Ok(message) = receiver.poll() {

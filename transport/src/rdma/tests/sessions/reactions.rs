@@ -1,10 +1,11 @@
-//! What each thing that a device can say does to a session, as a table: `reactions.txt`.
+//! The effect of each thing that a device can say on a session, as a table: `reactions.txt`.
 //!
-//! Each row is driven through the fake provider: a session in a state, something that happens,
-//! what the first node does about it, and what becomes of the session and its messages when
-//! there is a way to the peer again. Facts of one kind with one outcome share a line.
-//! `IBEX_REWRITE_TABLES=1` writes the table anew. Statuses are those of ibv_poll_cq(3), events
-//! those of ibv_get_async_event(3).
+//! Each row is driven through the fake provider: a session in a state, something that happens, what
+//! the first node does about it, and what becomes of the session and its messages when there is a
+//! way to the peer again. Facts of one kind with one outcome share a line. `IBEX_REWRITE_TABLES=1`
+//! writes the table anew. Statuses are those of
+//! [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), events those of
+//! [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
 
 mod row;
 
@@ -22,7 +23,7 @@ struct Situation {
     state: State,
 }
 
-/// How far a session is when something happens.
+/// The state of a session when something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Up, with nothing on its way.
@@ -33,13 +34,13 @@ enum State {
     Closing,
     /// The peer has said goodbye; ours is on its way.
     PeerClosed,
-    /// Its queue pair is dead and not drained.
+    /// The queue pair is dead and not drained.
     Leaving,
-    /// Its queue pair is destroyed, and there is no way to the peer.
+    /// The queue pair is destroyed, and there is no way to the peer.
     Suspended,
-    /// It has another queue pair, and the peer has not said there what it has.
+    /// The session has another queue pair, and the peer has not said there what it has.
     Resuming,
-    /// It went on over its connection.
+    /// The session went on over its connection.
     OverTcp,
     /// Over, and its queue pair destroyed.
     Gone,
@@ -53,17 +54,17 @@ enum Fact {
     Event(u32),
     /// The port changes, and the event tells.
     Change(Changed, u32),
-    /// The same, and then a send fails.
+    /// The port changes, the event tells, and then a send fails.
     ChangeThenSendFails(Changed, u32, u32),
     /// The device is listed no more, as somebody finds who looks.
     Removed,
 }
 
-/// What changes of a port.
+/// A change of a port.
 #[derive(Clone, Copy, Debug)]
 enum Changed {
     Nothing,
-    /// It goes down.
+    /// The port goes down.
     State,
     Lid,
     Partition,
@@ -108,7 +109,7 @@ fn facts() -> Vec<(Situation, Fact)> {
     facts
 }
 
-/// What can happen to a session in a state.
+/// Returns the facts that can happen to a session in a state.
 fn facts_in(state: State) -> impl Iterator<Item = Fact> {
     let statuses = || (1..=LAST_STATUS).chain([UNKNOWN]);
     let events = (0..=LAST_EVENT).chain([UNKNOWN]).map(Fact::Event);
@@ -143,7 +144,7 @@ fn facts_in(state: State) -> impl Iterator<Item = Fact> {
 }
 
 impl Fact {
-    /// Whether it leaves the first node without a device that works.
+    /// Returns whether the fact leaves the first node without a device that works.
     fn takes_device(self) -> bool {
         match self {
             Fact::Event(event) => matches!(event, 0 | 8 | 14),
@@ -158,7 +159,7 @@ impl Fact {
         }
     }
 
-    /// Its kind, and which of the kind it is.
+    /// Returns the fact's kind, and its number within the kind.
     fn parts(self) -> (String, Option<u32>) {
         match self {
             Fact::SendFails(status) => ("send fails with".to_owned(), Some(status)),

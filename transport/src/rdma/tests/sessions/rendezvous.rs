@@ -114,7 +114,7 @@ fn memory_is_registered_once_and_used_again() {
     assert_eq!(regions[10], regions[49], "{regions:?}");
 }
 
-/// Of whatever lengths, and with some of them held for a while.
+/// Sends messages of many lengths, some of which are held for a while.
 #[test]
 fn churn_keeps_what_is_registered_bounded() {
     const MESSAGES: u64 = 10_000;

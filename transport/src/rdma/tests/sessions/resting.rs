@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::clock::StoppedClock;
 
-/// What passes from one turn of both engines to the next.
+/// Time from one turn of both engines to the next.
 const TICK: Duration = Duration::from_millis(10);
 /// So many ticks are longer than two looks at what is silent.
 const SILENCE: usize = 350;
@@ -14,7 +14,7 @@ const SILENCE: usize = 350;
 const PATIENCE: usize = 6000;
 
 impl Stage {
-    /// What is registered at both ends.
+    /// Returns the number of regions that are registered at both ends.
     fn regions(&self) -> usize {
         self.fake.alive()["memory regions"]
     }

@@ -17,25 +17,25 @@ use crate::{
 
 /// A watchdog's time: nothing that a test waits for takes so long on any machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
-/// What passes at once where time passes.
+/// Step of the clock where time passes.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 const SESSION: [u8; 16] = [7; 16];
 
 /// The way from the first node to the second.
 #[derive(Debug, Default)]
 struct Way {
-    /// What the second has not heard of.
+    /// Wires that the second node has not heard of.
     arriving: Mutex<Vec<NewWire>>,
     is_cut: Mutex<bool>,
     /// The second says that it has no such session.
     is_forgotten: Mutex<bool>,
-    /// Where queue pairs are made, if they are to be had.
+    /// The sites where queue pairs are made, if any can be had.
     sites: Mutex<Option<[Arc<Site>; 2]>>,
     /// The two ends' newest ones.
     newest: Mutex<Option<[u32; 2]>>,
-    /// Its newest connection.
+    /// The newest connection.
     connection: Mutex<Option<TcpStream>>,
-    /// What was asked for.
+    /// The fabrics that were asked for.
     asked: Mutex<Vec<Fabric>>,
 }
 
@@ -185,7 +185,7 @@ impl Resuming {
         Self::between(Some(ways), fake, settings)
     }
 
-    /// Likewise, where a peer of an older version knows no ways to go on.
+    /// Makes a stage; with no ways, the peer has an older version, whose sessions cannot go on.
     pub(super) fn between(
         ways: Option<FailoverPolicy>,
         fake: FakeProvider,
@@ -200,6 +200,7 @@ impl Resuming {
                 redial,
                 ways,
                 process: None,
+                max_age: None,
             });
         });
         *way.sites.lock().unwrap() = Some([0, 1].map(|end| stage.nodes[end].site.clone()));
@@ -294,7 +295,7 @@ impl Resuming {
         assert!(sessions().all(|session| !session.is_gone()));
     }
 
-    /// What was the queue pairs' has gone back, and sessions to come have it.
+    /// Checks that the queue pairs' credit has gone back, and that later sessions have it.
     fn check_accounts(&mut self, receive_buffers: usize) {
         self.each(Stream::release);
         for stream in &mut self.channels {
@@ -326,7 +327,7 @@ pub(super) fn posted_receives(stage: &Stage) -> usize {
     stage.fake.shared_receives(receive[0]).len()
 }
 
-/// What breaks a session's wires, at the first node.
+/// The event that breaks a session's wires at the first node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Breaks {
     Send(u32),
@@ -342,13 +343,13 @@ impl Resuming {
         newest.unwrap_or(self.stage.queue_pairs())
     }
 
-    /// Where the next ones are made, and where they were so far.
+    /// Chooses the sites of the next queue pairs, and returns the sites so far.
     pub(super) fn move_to(&self, sites: [Arc<Site>; 2]) -> [Arc<Site>; 2] {
         let before = self.way.sites.lock().unwrap().replace(sites);
         before.expect("there is a device")
     }
 
-    /// Whether there is no way to the second for now.
+    /// Blocks or opens the way to the second node.
     pub(super) fn block_way(&self, is_cut: bool) {
         *self.way.is_cut.lock().unwrap() = is_cut;
     }
@@ -566,8 +567,8 @@ impl Resuming {
         self.stage.stats().iter().map(written).sum()
     }
 
-    /// What the queue pairs that broke had has gone back; what those have that took their
-    /// places is all that is lent.
+    /// Checks that the broken queue pairs' credit has gone back, so that the pairs in their places
+    /// have all that is lent.
     fn check_accounts_over_verbs(&mut self, receive_buffers: usize) {
         self.each(Stream::release);
         for stream in &mut self.channels {

@@ -1,7 +1,9 @@
 //! Extended completion queues: batches that begin and end.
 //!
-//! A caller breaks ibv_create_cq_ex(3) and is stopped at once if it ends a batch that has not
-//! begun, begins one within another, or asks for a completion outside of a batch.
+//! A caller breaks
+//! [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html) and is
+//! stopped at once if it ends a batch that has not begun, begins one within another, or asks for a
+//! completion outside of a batch.
 
 use std::ffi::{c_int, c_void};
 

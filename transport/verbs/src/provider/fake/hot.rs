@@ -28,7 +28,8 @@ pub(super) const HOT: HotCalls = HotCalls {
 };
 
 /// # Safety
-/// ibv_post_send(3), with a handle of this provider.
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html), with a handle of
+/// this provider.
 unsafe extern "C" fn post_send(
     pair: *mut c_void,
     mut request: *mut SendWr,
@@ -58,7 +59,8 @@ unsafe extern "C" fn post_send(
 }
 
 /// # Safety
-/// ibv_post_recv(3), with a handle of this provider.
+/// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html), with a handle of
+/// this provider.
 unsafe extern "C" fn post_receive(
     pair: *mut c_void,
     request: *mut RecvWr,
@@ -71,7 +73,8 @@ unsafe extern "C" fn post_receive(
 }
 
 /// # Safety
-/// ibv_post_srq_recv(3), with a handle of this provider.
+/// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html), with a
+/// handle of this provider.
 unsafe extern "C" fn post_shared_receive(
     queue: *mut c_void,
     request: *mut RecvWr,
@@ -117,7 +120,8 @@ unsafe fn post_receives(
 }
 
 /// # Safety
-/// ibv_poll_cq(3), with a handle of this provider.
+/// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), with a handle of
+/// this provider.
 unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) -> c_int {
     // SAFETY: the caller's contract; nobody writes to a handle (rule 1 of `handle`).
     let handle = unsafe { &*queue.cast::<Handle>() };
@@ -140,7 +144,8 @@ unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) 
 }
 
 /// # Safety
-/// ibv_req_notify_cq(3), with a handle of this provider.
+/// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html), with a
+/// handle of this provider.
 unsafe extern "C" fn request_notify(queue: *mut c_void, solicited_only: c_int) -> c_int {
     // SAFETY: the caller's contract; nobody writes to a handle (rule 1 of `handle`).
     let handle = unsafe { &*queue.cast::<Handle>() };

@@ -1,5 +1,5 @@
-//! Of what every fabric has to carry, whatever a device that cannot do this or that could
-//! break.
+//! Messages that every fabric has to carry, over devices that lack an ability which could break
+//! them.
 
 use std::time::Duration;
 

@@ -127,7 +127,7 @@ impl Row {
         }
     }
 
-    /// Its queue pair goes; if it is to be heard of again, with a receive that it keeps.
+    /// Breaks the queue pair. If the fact speaks of it again, the pair keeps a receive.
     fn break_off(&mut self, fact: Fact) {
         let stage = &self.test.stage;
         if matches!(fact, Fact::ReceiveFails(_)) && self.situation.state != State::Resuming {
@@ -139,7 +139,7 @@ impl Row {
         stage.settle_first();
     }
 
-    /// What the first node does about a fact, and what comes of that.
+    /// Returns what the first node does about a fact, and what comes of that.
     pub(super) fn outcome(mut self, fact: Fact) -> String {
         let before = Calls::of(&self.test.stage);
         self.apply(fact);
@@ -233,7 +233,7 @@ impl Row {
         });
     }
 
-    /// What the first node did at once.
+    /// Returns what the first node did at once.
     fn reaction(&mut self, before: &Calls) -> String {
         let [_, back] = &mut self.test.channels;
         let handle = match back.take_all() {
@@ -346,7 +346,7 @@ impl Row {
         }
     }
 
-    /// What whoever listens to the first node's events has heard of the session.
+    /// Adds what a listener to the first node's events has heard of the session.
     fn told(&self, fact: Fact, outcome: &mut String) {
         let node = &self.test.stage.nodes[0];
         let ours = node.session.peer().address;
@@ -397,7 +397,7 @@ impl Row {
         }
     }
 
-    /// What arrived of the two streams.
+    /// Adds what arrived of the two streams.
     fn arrived(&self, outcome: &mut String) {
         let stage = &self.test.stage;
         let [forth, back] = self.test.channels.each_ref().map(|stream| {
@@ -431,7 +431,7 @@ impl Row {
 const FIRST_CAUSE: u32 = 12;
 const LAST_REQUEST_REACHED: u32 = 16;
 
-/// What the device was asked for, and what the first node counts.
+/// Requests to the device, and counts of the first node.
 struct Calls {
     errors: usize,
     armed: u64,
@@ -474,7 +474,7 @@ impl Stage {
     }
 }
 
-/// Who is to blame.
+/// Returns the party that the cause blames.
 fn cause_of(cause: &EndCause) -> String {
     match cause {
         EndCause::DeviceLost { .. } => "device lost".to_owned(),

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 
-use crate::runtime::NodeState;
+use super::NodeState;
 
 /// The names that services have.
 #[derive(Debug, Default)]

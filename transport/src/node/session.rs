@@ -1,13 +1,7 @@
 //! The state of one session that handles and engine share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{
-    fmt, iter, mem,
-    net::SocketAddr,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use ibex_base::{
     fork::{self, UsedAfterFork},
@@ -19,7 +13,7 @@ use ibex_protocol::{
         record::Layout,
     },
     transfer::{
-        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
+        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, lands},
         rendezvous::RemoteMemory,
     },
 };
@@ -29,37 +23,36 @@ use ibex_ring::{
     parking::{Condition, TimedOut, WaitSlot},
 };
 
-use super::{Ending, EngineId, PeerDescription, SessionCounters, SessionStats, route::Route};
+use super::{
+    Driver, Host, Looks, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
+};
 use crate::{
-    endpoint::{receive_end::ReceiveEnd, send_end::SendEnd},
-    engine::Mark,
     rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
-    runtime::{Driver, EventLoop, PeerDraining, Runtime, waiting::Looks},
-    session::{Fabric, Interface},
+    session::{EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, route::Route},
     shared_memory::Bells,
 };
 
-/// One session as its handles see it.
+/// A session as its handles see it.
 pub struct SessionShared {
-    pub(crate) runtime: Arc<Runtime>,
-    /// Its engine, from its beginning to its end.
-    pub(crate) event_loop: Arc<EventLoop>,
+    pub(crate) node: Arc<NodeState>,
+    /// The runtime that turns the session's engine.
+    pub(crate) host: Arc<dyn Host>,
     pub(crate) id: u64,
     peer: PeerDescription,
     /// The address of ours that the peer connected to, if it did.
     accepted_on: Option<SocketAddr>,
-    /// Where data goes through memory that both processes map.
+    /// The doorbells, where data goes through memory that both processes map.
     bells: Option<Arc<Bells>>,
-    /// What the data goes over now.
+    /// The route of the data now.
     pub(crate) carrier: Route,
-    /// It goes on over another connection when its own breaks.
+    /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
     /// Either side cannot use membarrier, or does not want to, so both use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
     pub(crate) ending: Ending,
-    /// What the peer has said about calls that it serves.
+    /// The peer's notices about calls that it serves.
     pub(crate) draining: PeerDraining,
     pub(crate) counters: SessionCounters,
 }
@@ -83,7 +76,7 @@ impl fmt::Display for PeerInLog<'_> {
     }
 }
 
-/// What a session's data goes over.
+/// The means of a session's data.
 pub(crate) enum Over<'a> {
     /// The connection.
     Stream,
@@ -95,7 +88,7 @@ pub(crate) enum Over<'a> {
 
 impl SessionShared {
     pub(crate) fn new(
-        runtime: Arc<Runtime>,
+        (node, host): (Arc<NodeState>, Arc<dyn Host>),
         id: u64,
         peer: PeerDescription,
         accepted_on: Option<SocketAddr>,
@@ -108,10 +101,10 @@ impl SessionShared {
             Over::Shm(bells) => (Some(bells), None),
             Over::Pair(pair) => (None, Some(pair)),
         };
-        let fences = runtime.driving.asymmetry() == Asymmetry::Fence;
+        let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
-            event_loop: runtime.event_loop(EngineId::of_session(id)).clone(),
-            runtime,
+            node,
+            host,
             id,
             carrier: Route::new(peer.fabric, pair),
             peer,
@@ -139,32 +132,32 @@ impl SessionShared {
 
     /// The kind of doorbells between the handles of this process and their engine.
     pub(crate) fn own_asymmetry(&self) -> Asymmetry {
-        self.runtime.driving.asymmetry()
+        self.node.driving.asymmetry()
     }
 
     pub(crate) fn use_fences(&self) {
         self.fences.store(true, Ordering::Relaxed);
     }
 
-    /// The node's runtime.
+    /// Returns the state that all sessions of the node share.
     #[must_use]
-    pub fn runtime(&self) -> &Arc<Runtime> {
-        &self.runtime
+    pub fn node(&self) -> &Arc<NodeState> {
+        &self.node
     }
 
     /// Returns the engine of the node that turns the session, which stays the same.
     #[must_use]
     pub fn engine(&self) -> EngineId {
-        self.event_loop.id()
+        EngineId::of_session(self.id)
     }
 
-    /// Who the peer is and how it is reached.
+    /// Returns the peer's identity, and the way it is reached.
     #[must_use]
     pub fn peer(&self) -> &PeerDescription {
         &self.peer
     }
 
-    /// The peer as the log names it: who, where, and whom it connected to.
+    /// Names the peer for the log: its identity, its address, and the address that it connected to.
     pub(crate) fn peer_in_log(&self) -> impl fmt::Display {
         PeerInLog {
             peer: &self.peer,
@@ -172,7 +165,7 @@ impl SessionShared {
         }
     }
 
-    /// What the session counted so far.
+    /// Returns the session's counts so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let site = self.carrier.last_site();
@@ -187,57 +180,25 @@ impl SessionShared {
         site.map(|site| site.polling().to_string())
     }
 
-    /// What a call answers in a fork of the process, about the session.
+    /// Returns the error of calls in a fork of the process, about the session.
     #[cold]
     #[must_use]
     pub fn used_after_fork(&self) -> UsedAfterFork {
         UsedAfterFork::new(format!("the session with {}", self.peer.address))
     }
 
-    /// Names of channels that the peer opened and we did not.
-    #[must_use]
-    pub fn incoming(&self) -> Vec<(String, Role)> {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.incoming())
-            .unwrap_or_default()
-    }
-
-    /// The interface by which this node uses the end of this name and role, if it has one.
-    #[must_use]
-    pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.interface_of(name, role))
-            .flatten()
-    }
-
-    /// Whether the session has ended.
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.is_over())
-            .unwrap_or(true)
-    }
-
-    /// Whether the session has lost its connection and waits for another.
-    #[must_use]
-    pub fn is_suspended(&self) -> bool {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.is_broken_off())
-            .unwrap_or(false)
-    }
-
     /// Returns whether the node was closed because the task that drove it was dropped.
     pub(crate) fn has_lost_driver(&self) -> bool {
-        self.runtime.has_lost_driver()
+        self.node.has_lost_driver()
     }
 
-    /// Whether its channels lie in memory that the peer shares.
+    /// Returns whether the session's channels lie in memory that the peer shares.
     #[must_use]
     pub fn is_shm(&self) -> bool {
         self.bells.is_some()
     }
 
-    /// What carries its data now, or did last.
+    /// Returns the fabric that carries the data now, or did last.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         self.carrier.fabric()
@@ -259,7 +220,7 @@ impl SessionShared {
         Ok(lease)
     }
 
-    /// Memory for a large message that the session can send from; likewise.
+    /// Leases memory for a large message that the session can send from, in the same way.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
         if let Some(site) = self.carrier.site() {
@@ -287,26 +248,26 @@ impl SessionShared {
     pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
         let site = self.granting_site();
         let pool = match &site {
-            Some(_) => &self.runtime.granted_pool,
+            Some(_) => &self.node.granted_pool,
             None => self.large_pool(),
         };
         let mut lease = pool.take_kept(bytes)?;
         if let Some(site) = site {
             site.granted_memory(&lease, bytes)?;
         }
-        lease.charge_to(self.runtime.memory.claim(bytes as u64)?);
+        lease.charge_to(self.node.memory.claim(bytes as u64)?);
         Some(lease)
     }
 
-    /// The same, mapped and registered now if it has to be. Memory that the peer's device may
-    /// write to is there and charged as a whole, and takes half of what there may be at most;
-    /// else there are addresses, which get memory as the message comes. Takes long: off the
-    /// turn.
+    /// Leases memory for a message that is to arrive, mapped and registered now if it has to be.
+    /// Memory that the peer's device may write to is charged as a whole, and takes at most half of
+    /// what there may be. Otherwise the lease is addresses, which get memory as the message comes.
+    /// Takes long, so it runs off the turn.
     pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         if let Some(site) = self.granting_site()
-            && let Some(claim) = self.runtime.memory.half().claim(bytes as u64)
+            && let Some(claim) = self.node.memory.half().claim(bytes as u64)
         {
-            let mut lease = self.runtime.granted_pool.take(bytes)?;
+            let mut lease = self.node.granted_pool.take(bytes)?;
             match site.register_grant(&mut lease, bytes) {
                 Ok(()) => {
                     lease.charge_to(claim);
@@ -322,12 +283,12 @@ impl SessionShared {
         self.large_pool().reserve(bytes)
     }
 
-    /// Whether a message of so much may go into a block of the peer's.
+    /// Returns whether a message of `bytes` may go into a block of the peer's.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
         self.carrier.is_pair() && lands(bytes as u64)
     }
 
-    /// Whether the peer is granted blocks.
+    /// Returns whether the peer is granted blocks.
     pub(crate) fn grants_landings(&self) -> bool {
         self.granting_site()
             .is_some_and(|site| site.has_landing_places())
@@ -338,7 +299,7 @@ impl SessionShared {
     pub(crate) fn lease_landings(&self) -> Vec<(LandingBlock, RemoteMemory)> {
         let lease = |site: &Arc<Site>| {
             let place = LandingPlace::take(site)?;
-            let lease = self.runtime.granted_pool.take(LANDING_BYTES);
+            let lease = self.node.granted_pool.take(LANDING_BYTES);
             match lease.and_then(|lease| LandingBlock::register(place, lease)) {
                 Ok(block) => Some(block),
                 Err(error) => {
@@ -357,8 +318,8 @@ impl SessionShared {
             .collect()
     }
 
-    /// What the peer has to know of memory that it may write a message of `bytes` to; `None`
-    /// if it may not.
+    /// Returns the address and key of memory that the peer may write a message of `bytes` to;
+    /// `None` if it may not.
     pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
         self.granting_site()?.granted_memory(lease, bytes)
     }
@@ -387,7 +348,7 @@ impl SessionShared {
         }
     }
 
-    /// Whether the session is over.
+    /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
@@ -401,32 +362,15 @@ impl SessionShared {
         }
     }
 
-    /// The reader of a sending end's ring sleeps since its arming `generation`: wakes it.
-    #[cold]
-    pub(crate) fn ring_for(&self, end: &SendEnd, generation: u32) {
-        match end.ours.get() {
-            Some(ours) => ours.rung.ring(generation, || self.ring_peer()),
-            None => self.event_loop.mark(Mark::Ready {
-                session: self.id,
-                end: end.id,
-            }),
-        }
-    }
-
     /// The prefix of a receiving end moved; `urgent` if the sender must hear of it.
     pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
-        self.event_loop.mark_quietly(
-            Mark::Released {
-                session: self.id,
-                end,
-            },
-            !urgent,
-        );
+        let session = self.id;
+        self.host.mark(Mark::Released { session, end }, !urgent);
     }
 
     /// Bytes that may be queued before `send` runs a turn itself.
     pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
-        match self.runtime.driver() {
+        match self.node.driver() {
             Driver::Caller | Driver::Tasks if !self.is_shm() => {
                 CALLER_BATCH_BYTES.min(window_bytes / 2)
             }
@@ -434,52 +378,13 @@ impl SessionShared {
         }
     }
 
-    /// Enough is queued for a turn (`Driver::Caller`).
-    #[cold]
-    pub(crate) fn transmit(&self) {
-        self.event_loop.poll_in_passing();
-    }
-
-    /// Runs a turn where callers do.
-    pub(crate) fn poll(&self) {
-        self.event_loop.poll_in_passing();
-    }
-
-    /// Lets out what was sent, where callers turn the engine and a device carries it.
-    pub(crate) fn let_out(&self) {
-        if self.runtime.driver() != Driver::Threads {
-            self.event_loop.let_out(self.id);
-        }
-    }
-
-    /// Whether calls that wait for the peer's memory look for a while before they sleep.
+    /// Returns whether calls that wait for the peer's memory look for a while before they sleep.
     #[inline]
     pub(crate) fn spins(&self) -> bool {
-        self.runtime.spins()
+        self.node.spins()
     }
 
-    pub(crate) fn wait<C: Condition>(
-        &self,
-        slot: &WaitSlot,
-        deadline: Option<Instant>,
-        condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        self.event_loop
-            .wait(slot, deadline, self.looks(), condition)
-    }
-
-    /// Looks for at most `moment` whether `condition` holds, where tasks drive the node and its
-    /// calls look before they sleep.
-    pub(crate) fn look_for<C: Condition>(
-        &self,
-        moment: Duration,
-        mut condition: C,
-    ) -> Option<C::Output> {
-        let looks = self.looks();
-        self.event_loop.look_for(moment, looks, &mut condition)
-    }
-
-    /// What calls look at that wait for this session.
+    /// Returns the kind of look that waiting calls of this session need.
     pub(crate) fn looks(&self) -> Looks {
         match self.bells {
             Some(_) => Looks::Memory,
@@ -489,16 +394,45 @@ impl SessionShared {
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {
-        &self.runtime.ring_arena
+        &self.node.ring_arena
     }
 
     pub(crate) fn large_pool(&self) -> &LargePool {
-        &self.runtime.large_pool
+        &self.node.large_pool
     }
 
-    // ---- What handles tell the engine ----------------------------------------------
+    // ---- What ends ask of the engine ---------------------------------------------------
 
-    /// `from` is what was released before.
+    /// Wakes the engine for records in a ring that is cold (not shm).
+    pub(crate) fn mark_ready(&self, end: u32) {
+        let session = self.id;
+        self.host.mark(Mark::Ready { session, end }, false);
+    }
+
+    /// Runs a turn where callers do: for a call that does not wait, or when enough is queued.
+    #[cold]
+    pub(crate) fn poll(&self) {
+        self.host.turn(self.id);
+    }
+
+    /// Waits until `condition` holds. For what is waited for once: the condition is looked at
+    /// through a pointer.
+    pub(crate) fn wait<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        let mut kept = Kept {
+            condition,
+            output: None,
+        };
+        let looks = self.looks();
+        self.host.wait(self.id, slot, deadline, looks, &mut kept)?;
+        kept.output.ok_or(TimedOut)
+    }
+
+    /// Hands the ring of a sending end over; messages `from` were sent and are released.
     pub(crate) fn attach_ring(
         &self,
         end: u32,
@@ -506,92 +440,75 @@ impl SessionShared {
         layout: Layout,
         from: Released,
     ) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.attach_ring(end, ring, layout, from));
+        self.host.attach_ring(self.id, end, ring, layout, from);
     }
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
-        self.event_loop.on_link(self.id, |link, _| {
-            link.core.pass_ring(end, capacity as u64, fd);
-        });
-    }
-
-    pub(crate) fn send_large(
-        &self,
-        end: u32,
-        sequence: u64,
-        length: usize,
-        memory: LargeLease,
-    ) -> Option<LandingId> {
-        let landing = self.event_loop.on_link(self.id, |link, _| {
-            link.send_large(end, sequence, length, memory)
-        });
-        landing.flatten()
-    }
-
-    pub(crate) fn pass_large(
-        &self,
-        end: u32,
-        sequence: u64,
-        slot: u32,
-        length: usize,
-        capacity: usize,
-        fd: Option<OwnedFd>,
-    ) {
-        let (length, capacity) = (length as u64, capacity as u64);
-        self.event_loop.on_link(self.id, |link, _| {
-            link.core
-                .pass_large(end, sequence, slot, length, capacity, fd);
-        });
-    }
-
-    pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.pass_forget(end, slots));
+        self.host.pass_ring(self.id, end, capacity, fd);
     }
 
     pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.ask(end, ask));
+        self.host.ask(self.id, end, ask);
     }
 
     /// Asks for an acknowledgement that was perhaps asked for before.
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.ask_once(end, sequence));
-    }
-
-    /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
-    pub fn free_name(&self, end: u32) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.free_name(end));
+        self.host.ask_once(self.id, end, sequence);
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.close_sender(end, last, reason));
+        self.host.close_sender(self.id, end, last, reason);
     }
 
-    pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
-        let counters = end.counters();
-        self.event_loop.on_link(self.id, |link, _| {
-            link.core.close_receiver(end.id, &counters, reason);
-        });
+    /// Returns the names of channels that the peer opened and we did not.
+    #[must_use]
+    pub fn incoming(&self) -> Vec<(String, Role)> {
+        self.host.incoming(self.id)
     }
 
-    /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
-    #[cold]
-    pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
-        self.event_loop
-            .on_link(self.id, |link, _| link.core.receiver_retries(end, retry_at));
+    /// Has the engine look at `due` whether an end that somebody waits for is open.
+    pub(crate) fn watch_opening(&self, due: Instant) {
+        self.host.watch_opening(self.id, due);
     }
 
-    /// The peer's words or bytes cannot be: the session ends.
-    #[cold]
-    pub(crate) fn misbehaved(&self, what: &str) {
-        let why = format!("it broke the protocol: {what}");
-        self.event_loop
-            .on_link(self.id, |link, context| link.core.fail(&why, context));
+    /// Tells of something that a handle has noticed, unless the session is over.
+    pub(crate) fn tell(&self, what: What) {
+        self.host.tell(self.id, what);
+    }
+}
+
+/// A condition whose output is kept, so that whoever waits for it needs not know its type.
+struct Kept<C: Condition> {
+    condition: C,
+    output: Option<C::Output>,
+}
+
+impl<C: Condition> Condition for Kept<C> {
+    type Output = ();
+
+    fn look(&mut self) -> Option<()> {
+        self.output = self.condition.look();
+        self.output.is_some().then_some(())
+    }
+
+    fn glance(&mut self) -> bool {
+        self.condition.glance()
+    }
+
+    fn keep_nothing_back(&mut self) {
+        self.condition.keep_nothing_back();
+    }
+
+    fn ask(&mut self) {
+        self.condition.ask();
+    }
+
+    fn arm(&mut self) {
+        self.condition.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.condition.disarm();
     }
 }
 
@@ -599,7 +516,7 @@ impl Drop for SessionShared {
     fn drop(&mut self) {
         if fork::is_child() {
             // What they hold stays.
-            mem::forget(self.runtime.clone());
+            mem::forget(self.node.clone());
             self.carrier.forget();
         }
     }
@@ -614,6 +531,6 @@ impl fmt::Debug for SessionShared {
     }
 }
 
-/// What `send` queues before it runs a turn under `Driver::Caller`: writes of 5 KiB carry
+/// Bytes that `send` queues before it runs a turn under `Driver::Caller`: writes of 5 KiB carry
 /// 10–14 million records of 64 bytes per second, writes of 32 KiB 40–75 million.
 const CALLER_BATCH_BYTES: usize = 32 << 10;

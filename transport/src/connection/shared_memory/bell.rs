@@ -4,18 +4,27 @@
 use std::sync::atomic::Ordering;
 
 use ibex_protocol::timer::Timer;
+use ibex_ring::parking::Wakers;
 
-use super::{core::Core, stalls::wants_room};
 use crate::{
-    clock, connection::Context, endpoint::stall::NOTICE, session::EndCause, shared_memory::Heard,
+    clock,
+    connection::{
+        Context,
+        core::{Common, Core},
+        receivers::Receivers,
+        stalls::wants_room,
+    },
+    endpoint::stall::NOTICE,
+    session::EndCause,
+    shared_memory::Heard,
     wire::Tools,
 };
 
-impl Core {
+impl Receivers {
     /// Answers the senders that have asked since they were last answered.
-    pub(super) fn answer_asks(&mut self, context: &mut Context<'_>) {
+    pub(in crate::connection) fn answer_asks(&mut self, common: &mut Common, wakers: &mut Wakers) {
         let mut wanted = None;
-        for receiver in self.receivers.values_mut() {
+        for receiver in self.ends.values_mut() {
             let Some(theirs) = receiver.end.theirs.get() else {
                 continue;
             };
@@ -25,7 +34,7 @@ impl Core {
                 if asked != 0 {
                     receiver.end.answer_ask();
                     // It may wait for a guard that was counted here.
-                    receiver.end.waiters.take(&mut context.wakers);
+                    receiver.end.waiters.take(wakers);
                     if wants_room(theirs) {
                         receiver.room_is_wanted(*wanted.get_or_insert_with(clock::now));
                     }
@@ -33,7 +42,7 @@ impl Core {
             }
         }
         if let Some(now) = wanted {
-            self.common.timers.set_sooner(Timer::Stall, now + NOTICE);
+            common.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
     }
 
@@ -44,12 +53,12 @@ impl Core {
     /// The word belongs to the handle, which may be arming it at this moment on another
     /// thread. So it is replaced only if it is still what was seen here, spent and nobody's;
     /// and the upper half of the generations is ours, so that none comes twice.
-    pub(crate) fn arm_receivers(&mut self) -> bool {
-        if self.local.is_none() {
+    pub(crate) fn arm(&mut self, common: &Common) -> bool {
+        if !common.shares_memory {
             return false;
         }
         let mut any = false;
-        for receiver in self.receivers.values_mut() {
+        for receiver in self.ends.values_mut() {
             let end = &receiver.end;
             let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
                 continue;
@@ -69,26 +78,32 @@ impl Core {
         if any {
             // DOORBELL, the heavy half for all words set above; pairs with the light half
             // in `Doorbell::is_due`.
-            self.common.shared.asymmetry().heavy();
+            common.shared.asymmetry().heavy();
         }
         any
     }
+}
 
-    /// The peer rang: wakes whoever has what it waits for, and answers senders that ask.
+impl Core {
+    /// Hears that the peer rang: wakes whoever has what it waits for, and answers senders that
+    /// ask.
     pub(crate) fn bell_rang(&mut self, tools: &Tools, context: &mut Context<'_>) {
-        let Some(local) = &self.local else { return };
+        let Some(shared_memory) = &self.shared_memory else {
+            return;
+        };
         // Hear first and look afterwards, or a ring in between is lost.
-        match local.bells.hear() {
+        match shared_memory.bells.hear() {
             Heard::Rings => {}
             // Why, the connection says, behind what the peer has to say yet.
-            Heard::End => local.stop_hearing(&tools.epoll),
+            Heard::End => shared_memory.stop_hearing(&tools.epoll),
             Heard::Noise => {
                 let what = "it broke the protocol: it passed a descriptor where it is to ring";
                 return self.finish_broken(EndCause::lost(what), context);
             }
         }
-        self.answer_asks(context);
-        for receiver in self.receivers.values_mut() {
+        let (receivers, senders) = (&mut self.ends.receivers, &mut self.ends.senders);
+        receivers.answer_asks(&mut self.common, &mut context.wakers);
+        for receiver in receivers.ends.values_mut() {
             let end = &receiver.end;
             let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
                 continue;
@@ -98,7 +113,7 @@ impl Core {
                 end.waiters.take(&mut context.wakers);
             }
         }
-        for sender in self.senders.values_mut() {
+        for sender in senders.ends.values_mut() {
             let Some(theirs) = sender.end.theirs.get() else {
                 continue;
             };

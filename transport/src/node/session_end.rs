@@ -1,4 +1,4 @@
-//! A session's end, for whoever waits for that alone.
+//! A session's end, for those that wait for it alone.
 
 use std::{
     sync::OnceLock,
@@ -11,7 +11,7 @@ use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 use super::SessionShared;
 use crate::session::EndCause;
 
-/// Cause of a session's end, and the wakers of those who wait for it.
+/// Cause of a session's end, and the wakers that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     cause: OnceLock<EndCause>,
@@ -23,7 +23,7 @@ impl SessionShared {
     pub(crate) fn ended(&self, cause: &EndCause, wakers: &mut Wakers) {
         let _ = self.ending.cause.set(cause.clone());
         self.ending.waiters.take(wakers);
-        self.runtime().draining.take_waiters(wakers);
+        self.node.draining.take_waiters(wakers);
     }
 
     /// Returns the cause of the session's end; pending, with `waker` left under `held`, until it

@@ -1,6 +1,6 @@
 //! The sessions of a node by engine: where each begins, and when the last is over.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ibex_base::sync::Placement;
 use ibex_ring::parking::Bell;
@@ -14,17 +14,14 @@ pub(crate) struct Sessions(Arc<Inner>);
 struct Inner {
     placement: Placement,
     bells: Box<[&'static Bell]>,
-    /// The engine that has all RDMA ports of the node, once it has one.
-    of_rdma: OnceLock<EngineId>,
 }
 
 impl Sessions {
     /// No sessions, on as many engines as there are bells.
-    pub(super) fn new(bells: Box<[&'static Bell]>) -> Self {
+    pub(crate) fn new(bells: Box<[&'static Bell]>) -> Self {
         Self(Arc::new(Inner {
             placement: Placement::new(bells.len()),
             bells,
-            of_rdma: OnceLock::new(),
         }))
     }
 
@@ -37,14 +34,9 @@ impl Sessions {
         }
     }
 
-    /// Returns the engine that has the RDMA ports: when it is first asked for, the least loaded.
-    pub(crate) fn engine_of_rdma(&self) -> EngineId {
-        let least = || {
-            let loads = self.0.placement.loads();
-            let least = (0..loads.len()).min_by_key(|&engine| loads[engine]);
-            EngineId::new(least.unwrap_or(0))
-        };
-        *self.0.of_rdma.get_or_init(least)
+    /// Returns how many sessions each engine has.
+    pub(crate) fn loads(&self) -> Vec<usize> {
+        self.0.placement.loads()
     }
 
     /// Notes that the node closes. Wake the engines afterwards.

@@ -2,7 +2,7 @@
 //!
 //! Rule: nothing here is written for a message that fits a ring. Sessions that come and go, events,
 //! warnings and the memory of long messages are the node's; what a message touches is its
-//! engine's ([`EventLoop`](super::EventLoop)) or its session's.
+//! engine's or its session's.
 
 use std::{
     collections::VecDeque,
@@ -24,16 +24,10 @@ use ibex_ring::{
 };
 
 use super::{
-    Driver, Driving, RuntimeConfig, control_thread::ControlThread, gathering::push_live,
-    placement::Sessions,
+    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, Wait,
+    Warnings, control_thread::ControlThread, draining::Draining, service_names::ServiceNames,
 };
-use crate::{
-    engine::Wait,
-    node::{CloseReport, EventQueue, Warnings},
-    runtime::{Draining, ServiceNames},
-    session::SessionShared,
-    shared_memory::ControlSegments,
-};
+use crate::shared_memory::ControlSegments;
 
 /// State of a node that its engines share.
 pub struct NodeState {
@@ -56,18 +50,18 @@ pub struct NodeState {
     pub(crate) warnings: Arc<Warnings>,
 
     // The end.
-    pub(super) closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     /// The driving task was dropped before the node was closed.
     pub(crate) lost_driver: AtomicBool,
     /// Somebody has begun to finish the close.
-    pub(super) close_ends: AtomicBool,
+    pub(crate) close_ends: AtomicBool,
     /// Report of the first `close`, for later ones.
     pub(crate) close_report: Mutex<Option<CloseReport>>,
-    pub(super) close_reported: Condvar,
+    pub(crate) close_reported: Condvar,
     pub(crate) close_waiters: WaitSlot,
 
     // Memory, and the thread that gets it.
-    pub(super) control_thread: ControlThread,
+    pub(crate) control_thread: ControlThread,
     pub(crate) ring_arena: RingArena,
     pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
@@ -80,7 +74,7 @@ pub struct NodeState {
 
 impl NodeState {
     /// State of a node whose engines, as many as there are bells, have no session yet.
-    pub(super) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
+    pub(crate) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
         let memory = MemoryBudget::of_process(config.memory_limit);
         Self {
             driving: Driving::of(&config),
@@ -134,12 +128,12 @@ impl NodeState {
         self.accept_waiters.take(wakers);
     }
 
-    pub(super) fn take_accepted(&self) -> Option<Arc<SessionShared>> {
+    pub(crate) fn take_accepted(&self) -> Option<Arc<SessionShared>> {
         lock(&self.accepted).pop_front()
     }
 
     /// Drops the sessions that nobody accepts any more, each of which holds its runtime.
-    pub(super) fn forget_accepted(&self) {
+    pub(crate) fn forget_accepted(&self) {
         let unaccepted = mem::take(&mut *lock(&self.accepted));
         drop(unaccepted);
     }
@@ -181,7 +175,7 @@ impl NodeState {
     }
 
     /// Waits for the report of the first close.
-    pub(super) fn await_close_report(&self) -> CloseReport {
+    pub(crate) fn await_close_report(&self) -> CloseReport {
         let mut report = lock(&self.close_report);
         loop {
             if let Some(report) = &*report {
@@ -207,3 +201,12 @@ impl fmt::Debug for NodeState {
 /// longer than what it is for, and a stream of messages has several in use, which come back
 /// together.
 const KEPT_GRANTS: usize = 32;
+
+/// Appends a session that has come. Those that are over before anybody takes them go when there is no
+/// room, so that a queue that nobody empties is no longer than twice what lives.
+pub(crate) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Arc<SessionShared>) {
+    if sessions.len() == sessions.capacity() {
+        sessions.retain(|session| !session.is_over());
+    }
+    sessions.push_back(session);
+}

@@ -1,8 +1,12 @@
-//! The wires of a shared-memory session beside its connection: what passes descriptors, and
-//! what the peer rings. Data never comes through here.
+//! The parts of a session through shared memory beside its wire: a socket that passes
+//! descriptors, and bells that the peer rings. Data never comes through here.
 //!
 //! A channel is open once both its `Open` came over the connection and the peer's block
 //! of words over the Unix socket, in whatever order.
+
+mod arriving;
+mod bell;
+mod passing;
 
 use std::{
     collections::VecDeque,
@@ -23,6 +27,8 @@ use ibex_ring::{
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+pub(super) use arriving::MOST_PASSED;
+
 use crate::{
     session::PeerDescription,
     shared_memory::{
@@ -34,50 +40,50 @@ use crate::{
     wire::EpollToken,
 };
 
-/// The wires of a shared-memory session beside its connection.
-pub(super) struct LocalWires {
-    pub(super) socket: FdSocket,
+/// A session's socket for descriptors, its bells, and the words of its channels' ends.
+pub(crate) struct SharedMemory {
+    pub(in crate::connection) socket: FdSocket,
     /// Rung by the peer, and to ring it.
-    pub(super) bells: Arc<Bells>,
-    /// What the socket did not take yet.
-    pub(super) outbox: VecDeque<(Message, Option<OwnedFd>)>,
+    pub(in crate::connection) bells: Arc<Bells>,
+    /// The messages that the socket did not take yet.
+    pub(in crate::connection) outbox: VecDeque<(Message, Option<OwnedFd>)>,
 
     // Words of channel ends.
     /// The peer's process, if it is known.
     reader: Option<Reader>,
     shares: Vec<Arc<SegmentShare>>,
-    /// Those of receiving ends that are closed: their senders may read them yet.
+    /// The words of receiving ends that are closed: their senders may read them yet.
     closed: IdMap<Words<ReceiverWords>>,
-    pub(super) peer_segments: Vec<Arc<PeerControlSegment>>,
+    pub(in crate::connection) peer_segments: Vec<Arc<PeerControlSegment>>,
     /// The peer's blocks, by role and id, until the channel opens.
-    pub(super) blocks: [IdMap<(u32, u32)>; 2],
+    pub(in crate::connection) blocks: [IdMap<(u32, u32)>; 2],
     /// Channels whose opens met and whose peer's block has not come.
-    pub(super) opening: Vec<Opening>,
+    pub(in crate::connection) opening: Vec<Opening>,
     /// Rings and large messages of channels whose open is still on the connection.
-    pub(super) early: VecDeque<(Message, Option<PassedFd>)>,
-    pub(super) greeted: bool,
-    /// What comes next needs a descriptor that this process may not open now.
-    pub(super) lacks_descriptor: bool,
+    pub(in crate::connection) early: VecDeque<(Message, Option<PassedFd>)>,
+    pub(in crate::connection) greeted: bool,
+    /// The next message needs a descriptor that this process may not open now.
+    pub(in crate::connection) lacks_descriptor: bool,
     /// More is in the socket than one look takes.
-    pub(super) has_more: bool,
+    pub(in crate::connection) has_more: bool,
     /// Ends that the peer has closed behind either, and not in order.
-    pub(super) closed_behind: Vec<(u32, CloseReason)>,
+    pub(in crate::connection) closed_behind: Vec<(u32, CloseReason)>,
     /// The peer has said goodbye behind either.
-    pub(super) has_goodbye: bool,
+    pub(in crate::connection) has_goodbye: bool,
 }
 
 /// A channel whose opens met.
 #[derive(Clone, Copy)]
-pub(super) struct Opening {
-    pub(super) end: u32,
-    pub(super) role: Role,
-    pub(super) peer_end: u32,
-    pub(super) agreed: Agreed,
+pub(in crate::connection) struct Opening {
+    pub(in crate::connection) end: u32,
+    pub(in crate::connection) role: Role,
+    pub(in crate::connection) peer_end: u32,
+    pub(in crate::connection) agreed: Agreed,
 }
 
-impl LocalWires {
+impl SharedMemory {
     /// A peer that knows of rings that rest knows of control segments of several lengths.
-    pub(super) fn new(
+    pub(in crate::connection) fn new(
         wires: UnixWires,
         session: u64,
         peer: &PeerDescription,
@@ -122,22 +128,22 @@ impl LocalWires {
 
     /// Tells whether the peer has passed something that this end has not taken yet, as far as it
     /// knows.
-    pub(super) fn is_behind(&self) -> bool {
+    pub(in crate::connection) fn is_behind(&self) -> bool {
         self.lacks_descriptor || self.has_more
     }
 
-    pub(super) fn unregister(&self, epoll: &OwnedFd) {
+    pub(in crate::connection) fn unregister(&self, epoll: &OwnedFd) {
         self.stop_hearing(epoll);
         let _ = epoll::delete(epoll, &self.socket);
     }
 
     /// The peer will not ring any more.
-    pub(super) fn stop_hearing(&self, epoll: &OwnedFd) {
+    pub(in crate::connection) fn stop_hearing(&self, epoll: &OwnedFd) {
         let _ = self.bells.with_fd(|fd| epoll::delete(epoll, fd));
     }
 
-    /// Whether what the socket did not take yet belongs to messages of sending end `end`.
-    pub(super) fn holds_back(&self, end: u32) -> bool {
+    /// Returns whether the socket did not take yet what messages of sending end `end` lie in.
+    pub(in crate::connection) fn holds_back(&self, end: u32) -> bool {
         self.outbox.iter().any(|(message, _)| match message {
             Message::Ring { end: of, .. } | Message::Large { end: of, .. } => *of == end,
             _ => false,
@@ -145,7 +151,7 @@ impl LocalWires {
     }
 
     /// Frees what its queues took, as far as nothing is in them.
-    pub(super) fn rest(&mut self) {
+    pub(in crate::connection) fn rest(&mut self) {
         self.outbox.shrink_to_fit();
         self.opening.shrink_to_fit();
         self.early.shrink_to_fit();
@@ -156,7 +162,7 @@ impl LocalWires {
 
     /// A block for an end of ours, in a new segment if all are full. It is free again when it
     /// is dropped.
-    pub(super) fn lease_block(
+    pub(in crate::connection) fn lease_block(
         &mut self,
         segments: &ControlSegments,
     ) -> Result<LeasedBlock, MemoryError> {
@@ -184,14 +190,18 @@ impl LocalWires {
     }
 
     /// Tells the peer where the words of sending end `end` are.
-    pub(super) fn give_to_sender(&mut self, end: u32, leased: LeasedBlock) -> Words<SenderWords> {
+    pub(in crate::connection) fn give_to_sender(
+        &mut self,
+        end: u32,
+        leased: LeasedBlock,
+    ) -> Words<SenderWords> {
         self.tell_block(end, message::Role::Sender, &leased);
         leased.block.into_sender_words()
     }
 
     /// Tells the peer where the words of receiving end `end` are, whose ring begins at
     /// `first_position`.
-    pub(super) fn give_to_receiver(
+    pub(in crate::connection) fn give_to_receiver(
         &mut self,
         end: u32,
         first_position: u64,
@@ -202,12 +212,12 @@ impl LocalWires {
     }
 
     /// Receiving end `end` is closed, and the peer has not heard of it.
-    pub(super) fn keep_words(&mut self, end: u32, words: &Words<ReceiverWords>) {
+    pub(in crate::connection) fn keep_words(&mut self, end: u32, words: &Words<ReceiverWords>) {
         self.closed.insert(end, words.clone());
     }
 
     /// The peer's counterpart of `end` is gone too.
-    pub(super) fn forget_words(&mut self, end: u32) {
+    pub(in crate::connection) fn forget_words(&mut self, end: u32) {
         self.closed.remove(end);
     }
 
@@ -223,7 +233,13 @@ impl LocalWires {
     }
 
     /// The opens of both ends met.
-    pub(super) fn opened(&mut self, end: u32, role: Role, peer_end: u32, agreed: Agreed) {
+    pub(in crate::connection) fn opened(
+        &mut self,
+        end: u32,
+        role: Role,
+        peer_end: u32,
+        agreed: Agreed,
+    ) {
         self.opening.push(Opening {
             end,
             role,
@@ -235,7 +251,7 @@ impl LocalWires {
 
 /// A block that no end has yet.
 #[derive(Debug)]
-pub(super) struct LeasedBlock {
+pub(in crate::connection) struct LeasedBlock {
     segment: u32,
     block: ControlBlock,
 }

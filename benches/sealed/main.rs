@@ -1,0 +1,204 @@
+//! Sealed tcp beside rustls itself: the same messages over ibex, through rustls' unbuffered API on
+//! a bare socket, and through tokio-rustls.
+//!
+//! `cargo bench --bench sealed` takes about a minute. The subjects take turns, and each figure is
+//! the median of its turns; `ratio` is to rustls' unbuffered loop. All have the same provider, and
+//! so the same cipher. Both ends are threads of one process, on a core each but for those of
+//! tokio: compare figures of one run alone.
+
+use std::{error::Error, sync::Arc, thread, time::Duration};
+
+use ibex::rustls::{
+    self, ClientConfig, RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use ibex_harness::{
+    authority::{Authority, Request},
+    cores::{self, Cores},
+};
+
+mod over_ibex;
+mod over_rustls;
+mod over_tokio;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Outcome {
+    // Cargo's `test --benches` comes without this word, to see that the program runs.
+    let is_test = !std::env::args().any(|argument| argument == "--bench");
+    let turns = if is_test { 1 } else { 7 };
+    let configs = Configs::make()?;
+    println!(
+        "{:12} {:16} {:>14} {:>7}",
+        "shape", "subject", "median", "ratio"
+    );
+    for (name, shape) in SHAPES {
+        let shape = Shape {
+            messages: if is_test { 20 } else { shape.messages },
+            ..shape
+        };
+        let mut figures = SUBJECTS.map(|_| Vec::new());
+        for _ in 0..turns {
+            for (subject, figures) in SUBJECTS.iter().zip(&mut figures) {
+                figures.push(subject.measure(shape, &configs)?);
+            }
+        }
+        let medians = figures.map(|mut turns| {
+            turns.sort_unstable();
+            turns[turns.len() / 2]
+        });
+        let limit = medians[1].as_secs_f64();
+        for (subject, median) in SUBJECTS.iter().zip(medians) {
+            let seconds = median.as_secs_f64();
+            let (figure, ratio) = match shape.is_stream {
+                true => {
+                    let bytes = (shape.size * shape.messages) as f64;
+                    (
+                        format!("{:.3} GB/s", bytes / seconds / 1e9),
+                        limit / seconds,
+                    )
+                }
+                false => {
+                    let one_way = seconds / shape.messages as f64 / 2.0;
+                    (format!("{:.2} us", one_way * 1e6), seconds / limit)
+                }
+            };
+            println!("{name:12} {:16} {figure:>14} {ratio:7.2}", subject.name());
+        }
+    }
+    Ok(())
+}
+
+/// What is sent.
+#[derive(Clone, Copy)]
+struct Shape {
+    size: usize,
+    messages: usize,
+    /// One way as fast as it goes, or there and back.
+    is_stream: bool,
+}
+
+const SHAPES: [(&str, Shape); 3] = [
+    ("64 B", shape(64, 50_000, false)),
+    ("64 KiB", shape(64 << 10, 20_000, true)),
+    ("1 MiB", shape(1 << 20, 1_200, true)),
+];
+
+const fn shape(size: usize, messages: usize, is_stream: bool) -> Shape {
+    Shape {
+        size,
+        messages,
+        is_stream,
+    }
+}
+
+/// What carries it. The second one is what the others are compared to.
+#[derive(Clone, Copy)]
+enum Subject {
+    Ibex,
+    Rustls,
+    TokioRustls,
+    PlainIbex,
+}
+
+const SUBJECTS: [Subject; 4] = [
+    Subject::Ibex,
+    Subject::Rustls,
+    Subject::TokioRustls,
+    Subject::PlainIbex,
+];
+
+impl Subject {
+    fn name(self) -> &'static str {
+        match self {
+            Subject::Ibex => "ibex, sealed",
+            Subject::Rustls => "rustls",
+            Subject::TokioRustls => "tokio-rustls",
+            Subject::PlainIbex => "ibex, plain",
+        }
+    }
+
+    /// Measures how long all messages take, until the last is known to have arrived.
+    fn measure(self, shape: Shape, configs: &Configs) -> Outcome<Duration> {
+        match self {
+            Subject::Ibex => apart(|cores| over_ibex::measure(shape, true, cores)),
+            Subject::PlainIbex => apart(|cores| over_ibex::measure(shape, false, cores)),
+            Subject::Rustls => apart(|cores| over_rustls::measure(shape, configs, cores)),
+            Subject::TokioRustls => over_tokio::measure(shape, configs),
+        }
+    }
+}
+
+/// Measures in a thread that keeps to a core; the other end's is for the other one.
+fn apart(measure: impl FnOnce(Cores) -> Outcome<Duration> + Send) -> Outcome<Duration> {
+    let cores = cores::choose(None)?;
+    thread::scope(|scope| {
+        let measured = scope.spawn(move || {
+            cores::keep_to(&cores[..1])?;
+            measure(cores)
+        });
+        measured.join().map_err(|_| "a thread panicked")?
+    })
+}
+
+/// rustls' own configurations: TLS 1.3 by certificates, with the provider that ibex takes.
+pub(crate) struct Configs {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Configs {
+    fn make() -> Outcome<Self> {
+        let folder = std::env::temp_dir().join(format!("ibex-sealed-{}", std::process::id()));
+        let made = Self::with_files_in(&folder);
+        std::fs::remove_dir_all(&folder)?;
+        made
+    }
+
+    fn with_files_in(folder: &std::path::Path) -> Outcome<Self> {
+        let authority = Authority::new("ca", folder)?;
+        let mut request = Request::new("node", &[]);
+        request.dns_names = &["localhost"];
+        let files = authority.issue(&request)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&files.authorities)?)?;
+        let chain = vec![CertificateDer::from_pem_file(&files.chain)?];
+        let key = PrivateKeyDer::from_pem_file(&files.key)?;
+        let provider = Arc::new(rustls_graviola::default_provider());
+        let versions = &[&rustls::version::TLS13];
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        server.send_tls13_tickets = 0;
+        Ok(Self {
+            client: Arc::new(client),
+            server: Arc::new(server),
+        })
+    }
+
+    fn name(&self) -> ServerName<'static> {
+        ServerName::try_from("localhost").expect("a name")
+    }
+}
+
+fn payload(number: usize, shape: Shape) -> Vec<u8> {
+    let mut bytes = vec![0x5a; shape.size];
+    bytes[0] = number as u8;
+    bytes
+}
+
+/// Every subject has to bring the messages as they were, in order.
+fn check(message: &[u8], number: usize, shape: Shape) -> Outcome {
+    let is_right = message.len() == shape.size
+        && message[0] == number as u8
+        && message[1..].iter().all(|byte| *byte == 0x5a);
+    match is_right {
+        true => Ok(()),
+        false => Err(format!("message {number} is not what was sent").into()),
+    }
+}

@@ -1,0 +1,309 @@
+//! Authenticated handshakes with somebody in between, who flips, strips and replays; and nodes
+//! that do not belong together, of which nothing is prepared and both say why.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use ibex_harness::authority::{Authority, Request};
+use ibex_harness::fixed_random;
+use ibex_tls::{AuthenticatedAs, Credentials, Security, SharedSecret};
+
+use super::resume_tests::{EPOCH, Reunion, node, ticket};
+use super::tests::{ENTROPY, Meeting, host, local};
+use super::verbs_tests::{hardware_of, with_hardware};
+use super::*;
+use crate::error::HandshakeError;
+use crate::local::Local;
+use crate::message::{MAGIC, ResumeRefusal, SecurityMode};
+use crate::resumption::{Resumable, ResumableSessions};
+
+/// The keys of a cluster, with which handshakes can be replayed.
+fn keys(cluster: u8) -> Arc<Credentials> {
+    let bytes = std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(cluster));
+    let secret = SharedSecret::from_bytes(bytes).unwrap();
+    let security = Security::shared_secret(secret).provider(fixed_random::provider());
+    Arc::new(security.open().unwrap())
+}
+
+fn secured(mut local: Local) -> Local {
+    static KEYS: OnceLock<Arc<Credentials>> = OnceLock::new();
+    local.credentials = Some(KEYS.get_or_init(|| keys(1)).clone());
+    local
+}
+
+/// A meeting of two members of a cluster on one host or on two, which is the same each time.
+fn members(hosts: [u8; 2]) -> Meeting {
+    fixed_random::seed(1);
+    let [dialer, acceptor] = [1, 2].map(|identity| secured(local(identity)));
+    Meeting::on_hosts(&dialer, host(hosts[0]), &acceptor, host(hosts[1]))
+}
+
+#[test]
+fn one_flipped_bit_anywhere_changes_nothing_that_is_agreed_on() {
+    let mut whole = members([1, 2]);
+    whole.run();
+    let wanted = whole.dialer_end.take().unwrap().unwrap();
+    let lengths = [whole.from_dialer.len(), whole.from_acceptor.len()];
+    let mut harmless = 0;
+    for (of_dialer, length) in [(true, lengths[0]), (false, lengths[1])] {
+        for at in 0..length {
+            let mut meeting = members([1, 2]);
+            meeting.flips = Some((of_dialer, at, (at % 8) as u8));
+            meeting.run();
+            // Whoever waits for bytes that do not come is saved by its deadline.
+            meeting.wait_for_ever();
+            let ends = [&meeting.dialer_end, &meeting.acceptor_end];
+            let ends = ends.map(|end| end.as_ref().expect("it has ended"));
+            for agreement in ends.iter().filter_map(|end| end.as_ref().ok()) {
+                assert_eq!(agreement.session_id, wanted.session_id, "byte {at}");
+                assert_eq!(agreement.fabric, wanted.fabric, "byte {at}");
+                assert_eq!(agreement.version, wanted.version, "byte {at}");
+                assert_eq!(agreement.prologue, wanted.prologue, "byte {at}");
+            }
+            // The acceptor may have said its last word, and the dialer not have heard it.
+            assert!(ends[0].is_err() || ends[1].is_ok(), "byte {at}");
+            harmless += usize::from(ends[0].is_ok());
+        }
+    }
+    // The version of a record's header is not looked at (RFC 8446, section 5.1).
+    assert!(
+        harmless < lengths[0].min(lengths[1]) / 10,
+        "{harmless} bytes"
+    );
+}
+
+#[test]
+fn a_feature_that_is_stripped_is_missed_by_both_ends() {
+    let hello = |features| {
+        let mut dialer = secured(local(1));
+        dialer.features = features;
+        let mut meeting = Meeting::new(&dialer, &secured(local(2)));
+        meeting.dialer.poll_transmit().expect("it speaks first")
+    };
+    let (with, without) = (hello(4), hello(0));
+    let mut differing = (0..with.len()).filter(|at| with[*at] != without[*at]);
+    let place = differing.next().expect("the features are in the Hello");
+    assert_eq!(differing.next(), None);
+    for of_dialer in [true, false] {
+        let [dialer, acceptor] = [1, 2].map(|identity| {
+            let mut node = secured(local(identity));
+            node.features = 4;
+            node
+        });
+        let mut meeting = Meeting::new(&dialer, &acceptor);
+        meeting.flips = Some((of_dialer, place, 2));
+        meeting.run();
+        meeting.wait_for_ever();
+        let errors = [&meeting.dialer_end, &meeting.acceptor_end]
+            .map(|end| end.as_ref().expect("it has ended").as_ref().unwrap_err());
+        let is_garbled = |error: &&HandshakeError| matches!(error, HandshakeError::Garbled { .. });
+        assert!(errors.iter().all(is_garbled), "{errors:?}");
+    }
+}
+
+#[test]
+fn what_was_said_in_one_handshake_is_worth_nothing_in_another() {
+    let mut overheard = members([1, 2]);
+    overheard.run();
+    assert!(matches!(overheard.acceptor_end, Some(Ok(_))));
+    // Both ends draw anew.
+    fixed_random::seed(2);
+    let [dialer, acceptor] = [1, 2].map(|identity| secured(local(identity)));
+    let mut meeting = Meeting::new(&dialer, &acceptor);
+    meeting.acceptor.handle_bytes(&overheard.from_dialer);
+    let _ = meeting.dialer.poll_transmit();
+    meeting.dialer.handle_bytes(&overheard.from_acceptor);
+    for _ in 0..2 {
+        meeting.attend_dialer();
+        meeting.attend_acceptor();
+        meeting.wait_for_ever();
+    }
+    for end in [meeting.dialer_end.take(), meeting.acceptor_end.take()] {
+        let error = end.expect("it has ended").unwrap_err();
+        let is_told = matches!(
+            error,
+            HandshakeError::Tls { .. } | HandshakeError::Authentication(_)
+        );
+        assert!(is_told, "{error}");
+    }
+}
+
+/// The modes of nodes, by what they bring.
+fn of_mode(mode: SecurityMode, identity: u8) -> Local {
+    let mut local = with_hardware(identity);
+    local.credentials = match mode {
+        SecurityMode::SharedSecret => Some(keys(1)),
+        SecurityMode::Certificates => Some(certificates()),
+        _ => None,
+    };
+    local
+}
+
+fn certificates() -> Arc<Credentials> {
+    static MADE: OnceLock<Arc<Credentials>> = OnceLock::new();
+    let make = || {
+        let folder =
+            Folder(std::env::temp_dir().join(format!("ibex-modes-{}", std::process::id())));
+        let authority = Authority::new("ca", &folder.0).unwrap();
+        let files = authority.issue(&Request::new("node", &["spiffe://test/node"]));
+        let files = files.unwrap();
+        let security = Security::certificates(files.chain, files.key, files.authorities).unwrap();
+        Arc::new(security.open().unwrap())
+    };
+    MADE.get_or_init(make).clone()
+}
+
+/// A folder that goes when its files were read.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn nodes_of_two_modes_both_say_which_and_prepare_nothing() {
+    let modes = [
+        SecurityMode::None,
+        SecurityMode::SharedSecret,
+        SecurityMode::Certificates,
+    ];
+    for ours in modes {
+        for theirs in modes {
+            if ours == theirs {
+                continue;
+            }
+            let mut meeting = hardware_of(&of_mode(ours, 1), &of_mode(theirs, 2));
+            meeting.run();
+            let dialer = meeting.dialer_end.take().unwrap().unwrap_err();
+            let acceptor = meeting.acceptor_end.take().unwrap().unwrap_err();
+            assert_eq!(dialer, HandshakeError::Security { ours, theirs });
+            let (ours, theirs) = (theirs, ours);
+            assert_eq!(acceptor, HandshakeError::Security { ours, theirs });
+            for error in [&dialer, &acceptor] {
+                let text = error.to_string();
+                for mode in [ours, theirs] {
+                    assert!(text.contains(&mode.to_string()), "{text}");
+                }
+            }
+            assert!(meeting.pairs.iter().all(Option::is_none));
+            assert!(meeting.from_dialer.len() < 80, "it said no more than Hello");
+        }
+    }
+}
+
+#[test]
+fn another_cluster_is_told_before_anything_is_prepared() {
+    let [ours, theirs] = [1, 2].map(|cluster| {
+        let mut local = with_hardware(cluster);
+        local.credentials = Some(keys(cluster));
+        local
+    });
+    let mut meeting = hardware_of(&ours, &theirs);
+    meeting.run();
+    for end in [meeting.dialer_end.take(), meeting.acceptor_end.take()] {
+        let text = end.unwrap().unwrap_err().to_string();
+        assert!(text.contains("another shared secret"), "{text}");
+    }
+    assert!(meeting.pairs.iter().all(Option::is_none));
+}
+
+/// A session of the peer with this name.
+#[derive(Debug)]
+struct SessionOf(AuthenticatedAs);
+
+impl ResumableSessions for SessionOf {
+    fn find(&self, _: &[u8; 16]) -> Option<Resumable> {
+        Some(Resumable {
+            authenticated_as: Some(self.0.clone()),
+            secret: ENTROPY.resume_secret,
+            epoch: EPOCH - 1,
+            fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+            reason: String::new(),
+        })
+    }
+}
+
+#[test]
+fn a_session_goes_on_for_the_identity_alone_that_began_it() {
+    let somebody = AuthenticatedAs::Certificate {
+        uri: Some("spiffe://test/somebody".to_owned()),
+        dns_names: Vec::new(),
+    };
+    let reunion = |known: &AuthenticatedAs, told: &AuthenticatedAs| {
+        let dialer = secured(node(0x11));
+        let mut acceptor = secured(node(0x22));
+        acceptor.resumable = Some(Arc::new(SessionOf(known.clone())));
+        let mut ticket = ticket(EPOCH);
+        ticket.authenticated_as = Some(told.clone());
+        Reunion::between(&dialer, ticket, &acceptor)
+    };
+    let member = AuthenticatedAs::Member;
+    reunion(&member, &member).goes_on();
+    // The acceptor's session is another's, and then the dialer's is.
+    for (known, told) in [(&somebody, &member), (&member, &somebody)] {
+        let mut reunion = reunion(known, told);
+        reunion.run();
+        reunion.wait_for_ever();
+        let (dialer, acceptor) = reunion.ends();
+        let refusal = ResumeRefusal::OtherIdentity;
+        let errors = [dialer.unwrap_err(), acceptor.unwrap_err()];
+        assert!(
+            errors.contains(&HandshakeError::NotResumed { refusal }),
+            "{errors:?}"
+        );
+    }
+}
+
+/// Panics unless behind its Hello `sent` is records alone, in none of which a secret can be read.
+fn check_capture(sent: &[u8], planted: &[&[u8]]) {
+    let start = MAGIC.len();
+    let length = usize::from(u16::from_le_bytes([sent[start], sent[start + 1]]));
+    let (mut rest, mut records) = (&sent[start + 2 + length..], 0);
+    while !rest.is_empty() {
+        // Handshake, change of ciphers, alert or data: RFC 8446, section 5.1.
+        let [kind @ 20..=23, 3, 1 | 3, high, low, ..] = *rest else {
+            panic!("no record: {rest:?}");
+        };
+        rest = &rest[5 + usize::from(u16::from_be_bytes([high, low]))..];
+        records += usize::from(kind > 0);
+    }
+    assert!(records > 2);
+    for secret in planted {
+        let is_there = sent
+            .windows(16)
+            .any(|window| secret.windows(16).any(|one| one == window));
+        assert!(!is_there, "{secret:?}");
+    }
+}
+
+#[test]
+fn a_thousand_captured_bootstraps_tell_nothing() {
+    for number in 0..1000 {
+        let [mut dialer, mut acceptor] = [1, 2].map(|identity| match number % 3 {
+            0 => secured(with_hardware(identity)),
+            _ => secured(local(identity)),
+        });
+        (dialer.identity.0, acceptor.identity.0) = (*b"planted dialer's", *b"planted acceptor");
+        fixed_random::seed(number);
+        let hosts = [1, if number % 3 == 1 { 1 } else { 2 }].map(host);
+        let mut meeting = Meeting::on_hosts(&dialer, hosts[0], &acceptor, hosts[1]);
+        meeting.run();
+        let agreement = meeting.acceptor_end.take().unwrap().unwrap();
+        let wanted = [FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp];
+        assert_eq!(agreement.fabric, wanted[number as usize % 3]);
+        let planted = [
+            &dialer.identity.0[..],
+            &acceptor.identity.0,
+            ENTROPY.token.expose(),
+            &ENTROPY.session_id,
+            ENTROPY.resume_secret.expose(),
+            // The Unix socket's name, as it is told.
+            b"a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1",
+        ];
+        check_capture(&meeting.from_dialer, &planted);
+        check_capture(&meeting.from_acceptor, &planted);
+    }
+}

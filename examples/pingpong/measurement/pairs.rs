@@ -1,0 +1,43 @@
+//! Several ping-pongs at once, each over a session of its own between the same two nodes.
+//!
+//! With more threads than cores none has a core to itself: all may run on both.
+
+use std::{sync::Barrier, thread};
+
+use ibex::Peer;
+use ibex_harness::{Error, check::Tally, cores::Cores, job::Figures};
+
+use super::session::{self, Order};
+
+/// Measures over each session at the same time, each by a thread.
+pub(crate) fn measure(peers: &[Peer], cores: Cores, order: Order) -> Result<Vec<Figures>, Error> {
+    let start = Barrier::new(peers.len());
+    let figures = on_threads(peers, |peer| {
+        start.wait();
+        session::measure_on(peer, &cores, order)
+    })?;
+    Ok(figures.into_iter().map(|(figures, _)| figures).collect())
+}
+
+/// Answers over each session, each by a thread. Returns what all of them checked.
+pub(super) fn answer(peers: &[Peer], cores: Cores) -> Result<Tally, Error> {
+    let checked = on_threads(peers, |peer| session::answer_on(peer, &cores))?;
+    let mut tally = Tally::default();
+    checked.iter().for_each(|one| tally.merge(one));
+    Ok(tally)
+}
+
+fn on_threads<T: Send>(
+    peers: &[Peer],
+    work: impl Fn(&Peer) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads = peers.iter().map(|peer| scope.spawn(move || work(peer)));
+        let threads: Vec<_> = threads.collect();
+        let results = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        results
+            .map(|result| result.expect("a pair's thread ran to its end"))
+            .collect()
+    })
+}

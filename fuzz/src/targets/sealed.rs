@@ -1,0 +1,335 @@
+//! TLS as a peer meets it: a listener's handshake, what an authenticated peer may say inside, and
+//! the records of a stream that somebody has changed on the way.
+//!
+//! All that is random follows from a seed, so an input means the same in every run.
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, LazyLock};
+
+use ibex_bootstrap::handshake::{AcceptorEvent, AcceptorHandshake};
+use ibex_bootstrap::message::{Binding, MAGIC, Message};
+use ibex_harness::fixed_random;
+use ibex_tls::{Credentials, Security, SharedSecret, Tls};
+use sha2::{Digest, Sha256};
+
+use super::bootstrap::{self, Recording};
+use crate::Seed;
+use crate::reader::Reader;
+
+/// A dialer's half, as an acceptor hears it that authenticates its peers. Accepted if they
+/// agree.
+///
+/// The first byte says whether the dialer is a member. A member's handshake of TLS is made here,
+/// and the rest are messages that it seals, by so many bytes in a record as the second byte says;
+/// checksums are put right, so that an input gets beyond them. A stranger's half is what the
+/// acceptor hears.
+pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
+    let mut input = Reader::new(bytes);
+    let (Some(is_member), Some(piece)) = (input.byte(), input.byte()) else {
+        return false;
+    };
+    fixed_random::seed(SEED);
+    let mut acceptor = bootstrap::secured_acceptor(CREDENTIALS.clone());
+    if is_member & 1 == 0 {
+        let half = input.rest();
+        let pieces = half.chunks(usize::from(piece) + 1);
+        return pieces
+            .into_iter()
+            .any(|piece| hears(&mut acceptor, piece).0 == Some(true));
+    }
+    let Some(mut dialer) = Member::meets(&mut acceptor) else {
+        panic!("a member is not let in");
+    };
+    let plain = dialer.mended(input.rest());
+    for piece in plain.chunks(usize::from(piece) + 1) {
+        dialer
+            .tls
+            .seal(piece)
+            .expect("the member's TLS is as it was");
+        let sealed = dialer.take_outgoing();
+        if let (Some(is_agreed), _) = hears(&mut acceptor, &sealed) {
+            return is_agreed;
+        }
+    }
+    false
+}
+
+/// Messages of a member behind its Hello, in small records and in one.
+pub(crate) fn acceptor_seeds() -> Vec<Seed> {
+    [
+        ("shm", Recording::over_shm()),
+        ("tcp", Recording::over_tcp()),
+    ]
+    .into_iter()
+    .zip([7, 255])
+    .map(|((name, recording), piece)| Seed {
+        name,
+        bytes: [&[1, piece], behind_hello(&recording.from_dialer)].concat(),
+    })
+    .collect()
+}
+
+/// Records of an authenticated peer that somebody drops, doubles, cuts, changes or adds to on the
+/// way. Panics where plaintext comes out that was not put in, or where whole records are refused.
+/// Accepted if all of the plaintext came.
+///
+/// The input is a list of a byte for what is done and two for how much: see [`Deed`].
+pub(crate) fn records_accept(bytes: &[u8]) -> bool {
+    fixed_random::seed(SEED);
+    let mut sender = CREDENTIALS.dialer().expect("an end");
+    let mut receiver = CREDENTIALS.acceptor().expect("an end");
+    introduce(&mut sender, &mut receiver);
+    let mut stream = Stream::new(sender);
+    let mut input = Reader::new(bytes);
+    while let (Some(deed), Some(amount)) = (input.byte(), input.array()) {
+        stream.hears_of(Deed::of(deed), usize::from(u16::from_le_bytes(amount)));
+    }
+    // What is left over says nothing.
+    let is_read = input.is_empty();
+    stream.arrives_at(receiver) && is_read
+}
+
+/// Records long and short, in one read and in many.
+pub(crate) fn records_seeds() -> Vec<Seed> {
+    let deeds = |deeds: &[(u8, u16)]| {
+        let bytes = deeds.iter().map(|(deed, amount)| {
+            let [low, high] = amount.to_le_bytes();
+            [*deed, low, high]
+        });
+        bytes.flatten().collect::<Vec<u8>>()
+    };
+    let seed = |name, bytes| Seed { name, bytes };
+    vec![
+        seed("short", deeds(&[(0, 64), (0, 1), (0, 300), (6, 4095)])),
+        seed("pieces", deeds(&[(6, 100), (0, 4000), (0, 10), (0, 2000)])),
+        seed("long", deeds(&[(0, 16384), (0, 16383), (6, 7000)])),
+    ]
+}
+
+/// What is done next.
+#[derive(Clone, Copy)]
+enum Deed {
+    /// So many bytes of plaintext are sealed as a record.
+    Seal,
+    /// The last record is dropped, or the one so many before it.
+    Drop,
+    Double,
+    /// It loses so many of its last bytes.
+    Cut,
+    /// A bit of it is changed.
+    Flip,
+    /// So many bytes are put behind it that no peer has sealed.
+    Add,
+    /// Everything arrives by so many bytes at a time.
+    Pieces,
+}
+
+impl Deed {
+    fn of(byte: u8) -> Deed {
+        match byte % 8 {
+            0 => Deed::Seal,
+            1 => Deed::Drop,
+            2 => Deed::Double,
+            3 => Deed::Cut,
+            4 => Deed::Flip,
+            6 => Deed::Pieces,
+            _ => Deed::Add,
+        }
+    }
+}
+
+/// A sealed stream before it arrives.
+struct Stream {
+    sender: Tls,
+    plain: Vec<u8>,
+    records: Vec<Vec<u8>>,
+    is_harmed: bool,
+    piece: usize,
+}
+
+impl Stream {
+    fn new(sender: Tls) -> Stream {
+        Stream {
+            sender,
+            plain: Vec::new(),
+            records: Vec::new(),
+            is_harmed: false,
+            piece: 4096,
+        }
+    }
+
+    fn hears_of(&mut self, deed: Deed, amount: usize) {
+        match deed {
+            Deed::Seal => self.seal(amount % (RECORD_BYTES + 1)),
+            Deed::Pieces => self.piece = amount % 8192 + 1,
+            harm if !self.records.is_empty() => {
+                self.is_harmed = true;
+                self.harm(harm, amount);
+            }
+            _ => {}
+        }
+    }
+
+    fn seal(&mut self, length: usize) {
+        if length == 0 || self.plain.len() > MOST_BYTES {
+            return;
+        }
+        let start = self.plain.len();
+        self.plain
+            .extend((start..start + length).map(|at| (at % 251) as u8));
+        self.sender
+            .seal(&self.plain[start..])
+            .expect("its TLS is as it was");
+        let sealed = self.sender.outgoing().to_vec();
+        self.sender.sent(sealed.len());
+        self.records.push(sealed);
+    }
+
+    fn harm(&mut self, deed: Deed, amount: usize) {
+        let at = self.records.len() - 1 - amount % self.records.len();
+        let record = &mut self.records[at];
+        match deed {
+            Deed::Drop => drop(self.records.remove(at)),
+            Deed::Double => self.records.insert(at, self.records[at].clone()),
+            Deed::Cut => record.truncate(record.len().saturating_sub(amount)),
+            Deed::Flip => {
+                let byte = amount % record.len().max(1);
+                if let Some(byte) = record.get_mut(byte) {
+                    *byte ^= 1 << (amount % 7);
+                }
+            }
+            _ => record.extend((0..amount).map(|at| (at * amount) as u8)),
+        }
+    }
+
+    /// Returns whether all of the plaintext comes.
+    fn arrives_at(self, mut receiver: Tls) -> bool {
+        let (bytes, mut got) = (self.records.concat(), Vec::new());
+        let mut error = None;
+        for piece in bytes.chunks(self.piece) {
+            receiver.room(piece.len())[..piece.len()].copy_from_slice(piece);
+            receiver.arrived(piece.len());
+            if let Err(why) = receiver.process(&mut |plain| got.extend_from_slice(plain)) {
+                error = Some(why);
+                break;
+            }
+        }
+        assert!(
+            self.plain.starts_with(&got),
+            "what nobody sealed was opened"
+        );
+        if let (Some(error), false) = (&error, self.is_harmed) {
+            panic!("records that came as they were sealed are refused: {error}");
+        }
+        let is_whole = got.len() == self.plain.len();
+        assert!(
+            is_whole || self.is_harmed,
+            "records came and were not opened"
+        );
+        is_whole && error.is_none() && !self.is_harmed && !got.is_empty()
+    }
+}
+
+/// A dialer that belongs to the acceptor's cluster, behind its handshake of TLS.
+struct Member {
+    tls: Tls,
+    hellos: [Vec<u8>; 2],
+}
+
+impl Member {
+    fn meets(acceptor: &mut AcceptorHandshake) -> Option<Member> {
+        let hello = bootstrap::secured_hello(CREDENTIALS.clone());
+        let (_, answer) = hears(acceptor, &hello);
+        let length = MAGIC.len() + 2 + usize::from(u16::from_le_bytes([answer[8], answer[9]]));
+        let (theirs, flight) = answer.split_at(length);
+        let mut member = Member {
+            tls: CREDENTIALS.dialer().ok()?,
+            hellos: [hello, theirs.to_vec()],
+        };
+        let mut flight = flight.to_vec();
+        while member.tls.is_handshaking() || !flight.is_empty() {
+            // What the acceptor seals behind its handshake is not looked at.
+            member.tls.receive(&flight, &mut |_| {}).ok()?;
+            let outgoing = member.take_outgoing();
+            flight = hears(acceptor, &outgoing).1;
+        }
+        Some(member)
+    }
+
+    fn take_outgoing(&mut self) -> Vec<u8> {
+        let outgoing = self.tls.outgoing().to_vec();
+        self.tls.sent(outgoing.len());
+        outgoing
+    }
+
+    /// Its Binding and the messages of `half`, with the checksums that belong to them.
+    fn mended(&self, half: &[u8]) -> Vec<u8> {
+        let mut hash = Sha256::new();
+        self.hellos.iter().for_each(|hello| hash.update(hello));
+        let hellos = hash.finalize().into();
+        let mut said = self.hellos[0].clone();
+        Message::Binding(Binding { hellos })
+            .write_checked(self.hellos.each_ref().map(|hello| &hello[..]), &mut said);
+        said.extend_from_slice(half);
+        let mended = bootstrap::mended(&said, |_| self.hellos.clone());
+        mended[self.hellos[0].len()..].to_vec()
+    }
+}
+
+/// Lets the acceptor hear `bytes` and do what it wants done. Returns how its handshake is over,
+/// if it is, and what it says.
+fn hears(acceptor: &mut AcceptorHandshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
+    let (mut end, mut said) = (None, Vec::new());
+    acceptor.handle_bytes(bytes);
+    while let Some(event) = acceptor.poll_event() {
+        match event {
+            AcceptorEvent::ListenUnix { .. } => {
+                acceptor.handle_listening(Ok(()));
+                let _ = acceptor.handle_token(bootstrap::TOKEN.expose());
+            }
+            AcceptorEvent::Agreed(_) | AcceptorEvent::Resumed(_) => end = Some(true),
+            AcceptorEvent::Failed(_) => end = Some(false),
+            _ => {}
+        }
+    }
+    while let Some(bytes) = acceptor.poll_transmit() {
+        said.extend(bytes);
+    }
+    (end, said)
+}
+
+/// Passes flights on until both ends know each other.
+fn introduce(dialer: &mut Tls, acceptor: &mut Tls) {
+    while dialer.is_handshaking() || acceptor.is_handshaking() {
+        pass_flight(dialer, acceptor);
+        pass_flight(acceptor, dialer);
+    }
+}
+
+fn pass_flight(from: &mut Tls, to: &mut Tls) {
+    from.process(&mut |_| {}).expect("nothing was changed");
+    let flight = from.outgoing().to_vec();
+    from.sent(flight.len());
+    to.receive(&flight, &mut |_| {})
+        .expect("nothing was changed");
+}
+
+/// The messages of a half behind its Hello.
+fn behind_hello(half: &[u8]) -> &[u8] {
+    let length = u16::from_le_bytes([half[MAGIC.len()], half[MAGIC.len() + 1]]);
+    &half[MAGIC.len() + 2 + usize::from(length)..]
+}
+
+/// Both ends' keys.
+static CREDENTIALS: LazyLock<Arc<Credentials>> = LazyLock::new(|| {
+    let secret = std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(3));
+    let secret = SharedSecret::from_bytes(secret).expect("bytes that look random");
+    let security = Security::shared_secret(secret).provider(fixed_random::provider());
+    Arc::new(security.open().expect("keys of the fixed provider"))
+});
+
+const SEED: u64 = 31;
+/// Plaintext of one record: RFC 8446, section 5.1.
+const RECORD_BYTES: usize = 16 << 10;
+/// Plaintext of one input, and a record more.
+const MOST_BYTES: usize = 64 << 10;

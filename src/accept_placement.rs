@@ -1,0 +1,36 @@
+//! The program's wish where sessions that peers dial are placed.
+
+use std::{fmt, net::SocketAddr, sync::Arc};
+
+use ibex_bootstrap::{Incarnation, NodeIdentity};
+
+use crate::PeerId;
+
+/// The program's choice of an engine for a peer that dials.
+#[derive(Clone)]
+pub(crate) struct AcceptPlacement(Arc<Place>);
+
+type Place = dyn Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync;
+
+impl AcceptPlacement {
+    pub(crate) fn new(
+        place: impl Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(place))
+    }
+
+    /// Returns the engine for a peer of this identity at that address, if one is wanted.
+    pub(crate) fn place(
+        &self,
+        (identity, incarnation): (NodeIdentity, Incarnation),
+        address: SocketAddr,
+    ) -> Option<usize> {
+        (self.0)(PeerId::new(identity.0, incarnation), address)
+    }
+}
+
+impl fmt::Debug for AcceptPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AcceptPlacement")
+    }
+}

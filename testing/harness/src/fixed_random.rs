@@ -1,0 +1,103 @@
+//! A rustls provider whose every random byte follows from a seed, so that a handshake of TLS can
+//! be replayed byte for byte. Nothing that it protects is secret.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, OnceLock},
+};
+
+use graviola::key_agreement::x25519::{PublicKey, StaticPrivateKey};
+use rustls::{
+    Error, NamedGroup, PeerMisbehaved,
+    crypto::{
+        ActiveKeyExchange, CryptoProvider, GetRandomFailed, SecureRandom, SharedSecret,
+        SupportedKxGroup,
+    },
+};
+
+/// Returns the provider: graviola's, with X25519 alone. What it draws follows from the last
+/// [`seed`] of the calling thread.
+///
+/// # Panics
+///
+/// Where the processor lacks what graviola needs.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    let make = || {
+        Arc::new(CryptoProvider {
+            kx_groups: vec![&Seeded],
+            secure_random: &Seeded,
+            ..rustls_graviola::default_provider()
+        })
+    };
+    PROVIDER.get_or_init(make).clone()
+}
+
+/// Begins the random bytes of this thread anew.
+pub fn seed(seed: u64) {
+    STATE.set(seed);
+}
+
+/// Random bytes and key exchange of the thread's seed.
+#[derive(Debug)]
+struct Seeded;
+
+thread_local! {
+    static STATE: Cell<u64> = const { Cell::new(0) };
+}
+
+fn fill(bytes: &mut [u8]) {
+    for piece in bytes.chunks_mut(8) {
+        // SplitMix64, by Sebastiano Vigna: https://prng.di.unimi.it/splitmix64.c
+        let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        STATE.set(state);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let drawn = (mixed ^ mixed >> 31).to_le_bytes();
+        piece.copy_from_slice(&drawn[..piece.len()]);
+    }
+}
+
+impl SecureRandom for Seeded {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        fill(bytes);
+        Ok(())
+    }
+}
+
+impl SupportedKxGroup for Seeded {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let mut key = [0; 32];
+        fill(&mut key);
+        let key = StaticPrivateKey::from_array(&key);
+        let public = key.public_key().as_bytes();
+        Ok(Box::new(Exchange { key, public }))
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}
+
+struct Exchange {
+    key: StaticPrivateKey,
+    public: [u8; 32],
+}
+
+impl ActiveKeyExchange for Exchange {
+    fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        let agreed =
+            PublicKey::try_from_slice(peer).and_then(|peer| self.key.diffie_hellman(&peer));
+        let agreed = agreed.map_err(|_| Error::from(PeerMisbehaved::InvalidKeyShare))?;
+        Ok(SharedSecret::from(&agreed.0[..]))
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}

@@ -1,0 +1,98 @@
+//! Scenarios that are played once more between nodes that authenticate each other, by
+//! certificates and by a shared secret.
+//!
+//! Security changes how nodes meet and what carries their frames, and nothing above. So the list
+//! has every way to meet and to part, every size and way to send, and one scenario of each kind
+//! that is built on these.
+
+use ibex::Fabric;
+
+use crate::common::{
+    scenario::{Cell, Scenario},
+    secured::Secured,
+};
+
+/// Every cell of the listed scenarios, in both ways to authenticate.
+pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
+    let listed = |scenario: &&Scenario| {
+        let name = scenario.name;
+        OVER_STREAMS.contains(&name) || OVER_EVERYTHING.contains(&name)
+    };
+    let cells = scenarios.iter().filter(listed).flat_map(|one| one.cells());
+    let is_played =
+        |cell: &Cell| cell.fabric != Fabric::Verbs || OVER_EVERYTHING.contains(&cell.scenario.name);
+    cells.filter(is_played).flat_map(of_both)
+}
+
+/// The cells of the short list over a fake device that lacks nothing.
+#[cfg(feature = "fake-device")]
+pub(crate) fn cells_over_fake_device(cells: impl Iterator<Item = Cell>) -> Vec<Cell> {
+    let mut first = None;
+    let is_of_first_use = |cell: &Cell| {
+        let name = cell.between.map(crate::common::fake::Between::name);
+        *first.get_or_insert_with(|| name.clone()) == name
+            && OVER_EVERYTHING.contains(&cell.scenario.name)
+    };
+    cells.filter(is_of_first_use).flat_map(of_both).collect()
+}
+
+/// Panics where a listed scenario is none.
+pub(crate) fn check_names(scenarios: &[Scenario]) {
+    for name in OVER_STREAMS.iter().chain(OVER_EVERYTHING) {
+        let is_there = scenarios.iter().any(|scenario| scenario.name == *name);
+        assert!(is_there, "there is no scenario {name}");
+    }
+}
+
+fn of_both(cell: Cell) -> impl Iterator<Item = Cell> {
+    Secured::BOTH.into_iter().map(move |secured| Cell {
+        secured: Some(secured),
+        ..cell
+    })
+}
+
+/// Played on a device as well, where each scenario takes long.
+const OVER_EVERYTHING: &[&str] = &[
+    "order",
+    "exactly_once",
+    "every_size",
+    "many_channels",
+    "back_pressure",
+    "close_reports",
+];
+
+/// Played over fabrics that need no device.
+const OVER_STREAMS: &[&str] = &[
+    "abort_behind_a_full_socket",
+    "both_ways_at_once",
+    "cloned_senders",
+    "close_interrupts",
+    "close_with_a_stopped_peer",
+    "codecs",
+    "each_message_acknowledged",
+    "every_size_in_a_stream",
+    "fan_in",
+    "group",
+    "huge",
+    "large_guards_held",
+    "large_stream",
+    "listener_starts_later",
+    "own_event_loop",
+    "ping_pong",
+    "receiver_ends_first",
+    "receiver_killed",
+    "rests_by_itself",
+    "return_from_main_at_once",
+    "select_types",
+    "sender_ends_first",
+    "sender_killed_in_a_large_message",
+    "sending_node_ends_first",
+    "sixteen_sessions",
+    "stopped_under_load",
+    "stream_by_tasks",
+    "stream_by_threads",
+    "strangers_at_the_door",
+    "tasks_ping_pong",
+    "too_many_sessions_of_a_peer",
+    "waiting_is_sleeping",
+];

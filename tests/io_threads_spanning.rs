@@ -1,0 +1,253 @@
+//! What spans the engines of a node: groups and calls over sessions of each, waits that either
+//! ends, a peer that runs anew, and a close under load.
+#![forbid(unsafe_code)]
+
+#[allow(dead_code, reason = "other tests need more of it")]
+#[path = "resuming/cable.rs"]
+mod cable;
+#[path = "common/kernel.rs"]
+#[allow(dead_code, reason = "threads are looked at here and nothing else")]
+mod kernel;
+
+use std::{collections::BTreeSet, sync::mpsc, thread, time::Duration};
+
+use cable::Cable;
+use ibex::{
+    EndCause, Event, Fabric, Group, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
+    calls::{Caller, Service},
+};
+
+const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
+const LONG: Duration = Duration::from_secs(120);
+const MESSAGES: u64 = 200;
+
+fn builder(fabric: Fabric) -> NodeBuilder {
+    let builder = Node::builder().fabric(fabric, Policy::Require);
+    builder.io_threads(2)
+}
+
+/// A node with two engines, and a session of each with a node of one.
+struct Hub {
+    node: Node,
+    /// The sessions as the node has them, and as the others do.
+    sessions: Vec<[Peer; 2]>,
+    others: Vec<Node>,
+}
+
+impl Hub {
+    fn new(fabric: Fabric, sessions: usize) -> Self {
+        let node = builder(fabric).listen("127.0.0.1:0").build();
+        let node = node.expect("a node");
+        let address = node.local_addr().expect("it listens");
+        let (mut both, mut others) = (Vec::new(), Vec::new());
+        for _ in 0..sessions {
+            let other = builder(fabric).io_threads(1).build().expect("a node");
+            let there = other.connect(address).expect("a session");
+            let here = node.accept_timeout(LONG).expect("a session");
+            both.push([here, there]);
+            others.push(other);
+        }
+        let engines: BTreeSet<_> = both.iter().map(|[here, _]| here.engine()).collect();
+        assert_eq!(engines.len(), 2, "the sessions are on both engines");
+        Self {
+            node,
+            sessions: both,
+            others,
+        }
+    }
+}
+
+fn sender(peer: &Peer, name: &str) -> Sender<u64, Pod> {
+    let sender = peer.channel(name).codec::<Pod>().sender();
+    sender.expect("an end")
+}
+
+fn receiver(peer: &Peer, name: &str) -> Receiver<u64, Pod> {
+    let receiver = peer.channel(name).codec::<Pod>().receiver();
+    receiver.expect("an end")
+}
+
+#[test]
+fn a_group_has_members_on_each_engine_and_waits_for_all_of_them() {
+    for fabric in FABRICS {
+        let hub = Hub::new(fabric, 4);
+        let group = hub.node.channel("log").codec::<Pod>().group::<u64>();
+        let mut group: Group<u64, Pod> = group.expect("a group");
+        let mut members = Vec::new();
+        for [here, there] in &hub.sessions {
+            let mut receiver = receiver(there, "log");
+            group.join(here).expect("a member");
+            members.push(thread::spawn(move || {
+                let mut next = 1;
+                while let Some(message) = receiver.next().expect("an orderly end") {
+                    assert_eq!(*message, next);
+                    next += 1;
+                    message.ack();
+                }
+                next - 1
+            }));
+        }
+        for number in 1..=MESSAGES {
+            let sequence = group.send(&number).expect("sent");
+            // The slowest of both engines' members ends the wait.
+            group.wait_acked(sequence, 4).expect("all have it");
+        }
+        assert!(group.close().is_empty());
+        for member in members {
+            assert_eq!(member.join().expect("it ends"), MESSAGES);
+        }
+    }
+}
+
+#[test]
+fn a_service_answers_callers_of_each_engine() {
+    for fabric in FABRICS {
+        let hub = Hub::new(fabric, 4);
+        let calls = hub.node.calls("double").codec::<Pod>();
+        let mut service: Service<u64, u64, Pod> = calls.service().expect("a service");
+        let mut callers = Vec::new();
+        for (from, [_, there]) in hub.sessions.iter().enumerate() {
+            let caller = there.calls("double").codec::<Pod>().caller();
+            let caller: Caller<u64, u64, Pod> = caller.expect("a caller");
+            callers.push(thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    let asked = number << 8 | from as u64;
+                    let reply = caller.call(&asked).expect("an answer");
+                    assert_eq!(*reply, 2 * asked);
+                }
+            }));
+        }
+        let mut asked = BTreeSet::new();
+        for _ in 0..4 * MESSAGES {
+            let request = service.next().expect("a request").expect("one more");
+            asked.insert(*request & 0xff);
+            let answer = 2 * *request;
+            request.reply(&answer).expect("sent");
+        }
+        assert_eq!(asked.len(), 4);
+        for caller in callers {
+            caller.join().expect("it ends");
+        }
+    }
+}
+
+/// The thread is seen asleep before each message, so that a wake-up has to end its wait.
+#[test]
+fn a_thread_asleep_over_two_engines_is_woken_by_either() {
+    for fabric in FABRICS {
+        let hub = Hub::new(fabric, 2);
+        let mut senders = hub.sessions.iter().map(|[_, there]| sender(there, "wake"));
+        let mut senders = [(); 2].map(|()| senders.next().expect("two sessions"));
+        let [mut one, mut other] = [0, 1].map(|at: usize| receiver(&hub.sessions[at][0], "wake"));
+        let (tell, told) = mpsc::channel();
+        let selecting = thread::spawn(move || {
+            tell.send(kernel::this_thread()).expect("it is awaited");
+            let mut select = Select::new();
+            for round in 0..MESSAGES {
+                let found = select.ready_timeout(&mut [&mut one, &mut other], LONG);
+                assert_eq!(found.expect("a message comes") as u64, round % 2);
+                let message = match round % 2 {
+                    0 => one.try_recv(),
+                    _ => other.try_recv(),
+                };
+                assert_eq!(*message.expect("it is there"), round);
+                tell.send(kernel::this_thread()).expect("it is awaited");
+            }
+        });
+        for round in 0..MESSAGES {
+            let thread = told.recv().expect("the thread waits next");
+            kernel::wait_until_asleep(thread);
+            senders[(round % 2) as usize].send(&round).expect("sent");
+        }
+        selecting.join().expect("it has all");
+    }
+}
+
+/// The engine that meets the new run tells the other, which has sessions with the old one: when
+/// their connections break, nobody is waited for.
+#[test]
+fn sessions_of_a_run_that_is_over_end_on_every_engine() {
+    let server = builder(Fabric::Tcp).listen("127.0.0.1:0");
+    let server = server.build().expect("a node");
+    let address = server.local_addr().expect("it listens");
+    let mut events = server.events();
+    let run = || {
+        let builder = builder(Fabric::Tcp).io_threads(1).identity([7; 16]);
+        builder.build().expect("a node")
+    };
+    let (old, cable) = (run(), Cable::to(address));
+    let old_ends = [(); 4].map(|()| old.connect(cable.address).expect("a session"));
+    let before = [(); 4].map(|()| server.accept_timeout(LONG).expect("a session"));
+    let engines: BTreeSet<_> = before.iter().map(Peer::engine).collect();
+    assert_eq!(engines.len(), 2);
+    let new = run();
+    let new_end = new.connect(address).expect("a session");
+    let after = server.accept_timeout(LONG).expect("a session");
+    cable.cut_for_good();
+    let mut gone = 0;
+    while gone < before.len() {
+        match events.next_timeout(LONG).expect("an event") {
+            Event::Gone { peer, cause, .. } => {
+                assert_eq!(peer, before[0].id());
+                let is_certain = matches!(cause, EndCause::PeerGone { certain: true, .. });
+                assert!(is_certain, "{cause}");
+                gone += 1;
+            }
+            // One whose engine has not heard of the new run yet.
+            Event::Suspended { .. } | Event::Connected { .. } => {}
+            other => panic!("{other}"),
+        }
+    }
+    assert!(before.iter().all(Peer::is_gone) && !after.is_gone());
+    let (mut sender, mut receiver) = (sender(&after, "on"), receiver(&new_end, "on"));
+    sender.send(&1).expect("sent");
+    assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 1);
+    drop(old_ends);
+}
+
+/// Whatever was sent before the close is received: each receiver counts, and the sender that it
+/// belongs to says how many there were.
+#[test]
+fn a_node_closes_under_load_and_nothing_that_was_sent_is_missing() {
+    for fabric in FABRICS {
+        let Hub {
+            node,
+            sessions,
+            others,
+        } = Hub::new(fabric, 6);
+        let (mut sending, mut receiving) = (Vec::new(), Vec::new());
+        let (tell, told) = mpsc::channel();
+        for [here, there] in &sessions {
+            let (mut sender, mut receiver) = (sender(here, "load"), receiver(there, "load"));
+            let tell = tell.clone();
+            sending.push(thread::spawn(move || {
+                let mut sent = 0;
+                while sender.send(&sent).is_ok() {
+                    sent += 1;
+                    if sent == MESSAGES {
+                        tell.send(()).expect("it is awaited");
+                    }
+                }
+                sent
+            }));
+            receiving.push(thread::spawn(move || {
+                let mut received = 0;
+                while let Ok(Some(message)) = receiver.next() {
+                    assert_eq!(*message, received);
+                    received += 1;
+                }
+                received
+            }));
+        }
+        for _ in &sessions {
+            told.recv().expect("each sends");
+        }
+        let report = node.close(LONG);
+        assert!(report.undelivered.is_empty(), "{fabric:?}: {report}");
+        for (sending, receiving) in sending.into_iter().zip(receiving) {
+            let sent = sending.join().expect("it ends");
+            assert_eq!(receiving.join().expect("it ends"), sent, "{fabric:?}");
+        }
+        drop(others);
+    }
+}

@@ -1,0 +1,132 @@
+//! Recalls: which session has to give credit back, and what is made of those that do not answer.
+#![forbid(unsafe_code)]
+
+use super::{CreditAction, CreditBroker, LOOKS_PER_WISH, SessionId, holdings::Look};
+
+impl CreditBroker {
+    /// Recalls credit for `wanting` from the next session that has to give.
+    pub(super) fn recall_one(&mut self, wanting: SessionId) -> Option<CreditAction> {
+        let (idle_keeps, active_keeps) = if self.is_crowded() {
+            (0, 0)
+        } else {
+            (self.settings.grain, self.target(0))
+        };
+        let idle = self
+            .holdings
+            .richest_idle(idle_keeps)
+            .map(|holder| (holder, idle_keeps));
+        let active = || {
+            let holder = self.holdings.richest_active(active_keeps);
+            holder.map(|holder| (holder, active_keeps))
+        };
+        let ((session, kept), keeps) = idle.or_else(active)?;
+        (session != wanting).then(|| self.recall(session, kept - keeps))
+    }
+
+    /// Takes back credit that a session holds.
+    pub(super) fn recall(&mut self, session: SessionId, credit: u64) -> CreditAction {
+        // Once half of those have answered that were asked at the time, a session that has not is
+        // taken for silent.
+        let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
+        let mut opened = 0;
+        self.holdings.change(session, |holding, _| {
+            holding.recalled += credit;
+            opened = *holding.due.get_or_insert(due);
+        });
+        self.open.insert((opened, session));
+        CreditAction::Recall { session, credit }
+    }
+
+    /// Looks at a few active sessions that want nothing, on behalf of one that is busy.
+    /// Returns whether one was found that has used nothing since it was looked at first.
+    ///
+    /// Those that keep no more than a grain have nothing to lose by it, but an equal part is
+    /// kept for each that is active.
+    pub(super) fn look_for_idle(
+        &mut self,
+        busy: SessionId,
+        used: &impl Fn(SessionId) -> u64,
+    ) -> bool {
+        let until = used(busy) + self.held(busy);
+        // Everybody could have made one and the witness used something.
+        let patience = 2 * self.holdings.len();
+        for _ in 0..LOOKS_PER_WISH {
+            let Some((session, holding)) = self.holdings.behind(self.hand) else {
+                return false;
+            };
+            self.hand = session;
+            if !holding.is_active || holding.ticket.is_some() {
+                continue;
+            }
+            let now = used(session);
+            let is_witness = |session| self.holdings.get(session).is_some_and(|one| one.is_active);
+            let look = holding
+                .look
+                .filter(|look| look.used == now && is_witness(look.witness));
+            let is_idle = look.is_some_and(|look| used(look.witness) > look.until);
+            let look = match look {
+                Some(look) if used(look.witness) > look.seen => Look {
+                    seen: used(look.witness),
+                    wishes: self.next_ticket,
+                    ..look
+                },
+                Some(look) if self.next_ticket - look.wishes <= patience => look,
+                // The witness, if there is one, has fallen silent.
+                _ => Look {
+                    used: now,
+                    witness: busy,
+                    until,
+                    seen: used(busy),
+                    wishes: self.next_ticket,
+                },
+            };
+            self.holdings.change(session, |holding, _| {
+                holding.look = Some(look);
+                holding.is_active = !is_idle;
+            });
+            if is_idle {
+                self.set_level();
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn close_recall(&mut self, session: SessionId, due: Option<u64>) {
+        if let Some(due) = due {
+            self.open.remove(&(due, session));
+        }
+    }
+
+    /// Writes off recalls that the slowest sessions have not answered in time.
+    pub(super) fn find_overdue(&mut self) {
+        while let Some(&(due, session)) = self.open.first()
+            && due <= self.answers
+        {
+            self.open.pop_first();
+            self.holdings.change(session, |holding, _| {
+                holding.due = None;
+                holding.is_overdue = true;
+            });
+        }
+    }
+
+    /// Notes that a waiting session has used its credit once more. When everybody could have done
+    /// so twice and nobody has answered a recall, nobody will: where all that were asked are
+    /// silent, no answer of others tells.
+    pub(super) fn notice_silence(&mut self) {
+        self.repeated += 1;
+        if self.repeated > 2 * self.holdings.len()
+            && let Some(&(due, _)) = self.open.last()
+        {
+            self.repeated = 0;
+            // A session that has some goes on meanwhile, and may have the rest when it comes.
+            let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
+            if !self.waiting.values().any(has_nothing) {
+                return;
+            }
+            self.answers = self.answers.max(due);
+            self.find_overdue();
+        }
+    }
+}

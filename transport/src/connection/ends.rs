@@ -1,0 +1,166 @@
+//! The ends of a session's channels, sending and receiving.
+
+use std::{sync::atomic::Ordering, time::Instant};
+
+use ibex_protocol::{format::control::Role, timer::Timer};
+use ibex_ring::parking::Wakers;
+
+use super::{context::Context, core::Common, receivers::Receivers, senders::Senders, stalls};
+use crate::{
+    clock,
+    endpoint::{channel_end::ChannelEnd, receive_end::ReceiveEnd, state::End, stats::ChannelStats},
+    session::{EndCause, Interface},
+};
+
+/// The ends that a session has here.
+#[derive(Default)]
+pub(crate) struct Ends {
+    pub(crate) senders: Senders,
+    pub(crate) receivers: Receivers,
+}
+
+impl Ends {
+    /// All of them, receivers first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &ChannelEnd> {
+        let receivers = self.receivers.ends.values();
+        let senders = self.senders.ends.values();
+        let receivers = receivers.map(|link| -> &ChannelEnd { &link.end });
+        receivers.chain(senders.map(|link| -> &ChannelEnd { &link.end }))
+    }
+
+    /// Returns the interface by which this node uses the end of this name, if it has one.
+    pub(crate) fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
+        let mut senders = self.senders.ends.iter().map(|(_, one)| &**one.end);
+        let mut receivers = self.receivers.ends.iter().map(|(_, one)| &**one.end);
+        let is_it = |end: &&ChannelEnd| &*end.name == name;
+        let found = match role {
+            Role::Sender => senders.find(is_it),
+            Role::Receiver => receivers.find(is_it),
+        };
+        found.map(ChannelEnd::interface)
+    }
+
+    /// Ends both ends of an id, as far as they are here.
+    pub(super) fn end(&self, end: u32, why: End, wakers: &mut Wakers) {
+        if let Some(sender) = self.senders.ends.get(end) {
+            sender.end.state.end(why.clone());
+            sender.end.waiters.take(wakers);
+        }
+        if let Some(receiver) = self.receivers.ends.get(end) {
+            receiver.end.state.end(why);
+            receiver.end.waiters.take(wakers);
+        }
+    }
+
+    /// Ends every end for this cause.
+    pub(super) fn end_all(&self, cause: &EndCause, wakers: &mut Wakers) {
+        for sender in self.senders.ends.values() {
+            sender.end.state.end(End::Cause(cause.clone()));
+            sender.end.waiters.take(wakers);
+        }
+        for receiver in self.receivers.ends.values() {
+            receiver.end.state.end(End::Cause(cause.clone()));
+            receiver.end.waiters.take(wakers);
+        }
+    }
+
+    /// Reads the counters of all channels out.
+    pub(super) fn stats(&self) -> Vec<ChannelStats> {
+        let senders = self.senders.ends.values().map(|sender| sender.end.stats());
+        let receivers = self.receivers.ends.values().map(|one| one.end.stats());
+        let mut channels: Vec<_> = senders.chain(receivers).collect();
+        channels.sort_by(|a, b| (&a.name, a.end).cmp(&(&b.name, b.end)));
+        channels
+    }
+
+    // ---- Ends that the peer does not open --------------------------------------------
+    //
+    // Where one end is waited for, `open_timeout` ends the call with an error that says so. A
+    // thread that waits for several, or a task, waits on; then the engine tells of it, once for
+    // each end.
+
+    /// Forgets the deadline of ends that have been opened, which nobody has to be told of any
+    /// more. A deadline costs every turn a look, so none is kept for them.
+    pub(super) fn forget_openings(&self, common: &mut Common) {
+        if common.timers.is_set(Timer::Open) {
+            common.timers.clear(Timer::Open);
+            self.watch_next_opening(common);
+        }
+    }
+
+    /// Tells of those that have been waited for as long as their `open_timeout`.
+    pub(super) fn look_for_openings(
+        &self,
+        now: Instant,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        let is_due = |end: &&ChannelEnd| end.open_notice_at().is_some_and(|due| due <= now);
+        let due = self.all().filter(is_due);
+        let told = due.map(|end| end.take_open_notice(&common.incoming()));
+        for what in told.collect::<Vec<_>>() {
+            what.warn(&common.shared);
+            common.tell(what, context);
+        }
+        self.watch_next_opening(common);
+    }
+
+    /// Sets the timer to the next end that somebody waits for and nobody was told of.
+    fn watch_next_opening(&self, common: &mut Common) {
+        if let Some(next) = self.all().filter_map(ChannelEnd::open_notice_at).min() {
+            common.timers.set(Timer::Open, next);
+        }
+    }
+
+    // ---- Guards ----------------------------------------------------------------------
+
+    /// Sums the cells of ends whose sender or receiver waits, where a guard has rung.
+    /// Returns whether there is news to send.
+    pub(crate) fn answer_guards(&mut self, common: &mut Common, context: &mut Context<'_>) -> bool {
+        let mut news = false;
+        let mut has_room = Vec::new();
+        let mut was_stalled = false;
+        for (id, receiver) in self.receivers.ends.iter() {
+            let still_asked = match (common.shares_memory, receiver.end.theirs.get()) {
+                (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
+                _ => common.session.is_asked(id),
+            };
+            let waits = receiver.waits_for_release();
+            if !answer_if_rung(&receiver.end, still_asked || waits) {
+                continue;
+            }
+            receiver.end.waiters.take(&mut context.wakers);
+            was_stalled |= receiver.is_told_stalled();
+            if !common.shares_memory {
+                common.session.released(id, &receiver.end.counters());
+                news = true;
+            }
+            if waits {
+                has_room.push(id);
+                news = true;
+            }
+        }
+        for end in has_room {
+            self.receivers.want_large(end, common, context);
+        }
+        if was_stalled {
+            stalls::look(self, clock::now(), common, context);
+        }
+        news
+    }
+}
+
+/// Answers the sender of a receiving end that it asked. Returns whether the end still owes an
+/// answer, so that its guards ring.
+fn answer_if_rung(end: &ReceiveEnd, still_asked: bool) -> bool {
+    if !end.cells.has_rung() {
+        return false;
+    }
+    if still_asked {
+        end.answer_ask();
+    } else {
+        end.hush();
+        end.advance(true);
+    }
+    true
+}

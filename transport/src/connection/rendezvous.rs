@@ -1,0 +1,418 @@
+//! Large messages on their way in: they are announced, get memory, and come into it.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use ibex_protocol::{timer::Timer, transfer::eager_write::lands};
+use ibex_ring::memory::{LargeLease, MemoryError};
+
+use super::{
+    core::Common,
+    large_in::{Lack, LargeIn},
+    receivers::{ReceiveLink, Receivers},
+};
+use crate::{
+    clock,
+    connection::{Context, MemoryWanted, Purpose},
+    endpoint::receive_end::{LargeArrival, LargePlace},
+};
+
+impl Receivers {
+    /// Notes a large message, which waits for its memory.
+    pub(super) fn large_announced(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        length: u64,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        let Some(receiver) = self.ends.get_mut(end) else {
+            return;
+        };
+        receiver.large.push_back(LargeIn {
+            sequence,
+            length,
+            is_wanted: false,
+            memory: None,
+            granted: 0,
+            arrived: 0,
+            lacks: Lack::Nothing,
+            is_the_peers: false,
+        });
+        self.want_large(end, common, context);
+        self.want_landings(end, length, common, context);
+    }
+
+    /// Gets memory for what was announced, as far as the channel may have it, and not more of
+    /// the session have memory and do not come: at once if some is kept, else off the turn.
+    pub(super) fn want_large(&mut self, end: u32, common: &mut Common, context: &mut Context<'_>) {
+        if !context.node().memory.has_room() {
+            let again = clock::now() + LOOK_FOR_ROOM;
+            common.timers.set_sooner(Timer::Memory, again);
+            self.lacks_room(end, common);
+            return;
+        }
+        if self
+            .ends
+            .get(end)
+            .is_some_and(|one| one.large.iter().all(|large| large.lacks != Lack::Room))
+        {
+            self.has_room(end);
+        }
+        while self.unbegun() < MAX_UNBEGUN
+            && let Some(receiver) = self.ends.get_mut(end)
+            && let Some((sequence, length)) = receiver.next_wanted()
+        {
+            match common.shared.kept_for_arrival(length as usize) {
+                Some(memory) => self.large_memory(end, sequence, Ok(memory), common),
+                None => context.wanted.push(MemoryWanted {
+                    session: common.shared.clone(),
+                    end,
+                    purpose: Purpose::Large { sequence, length },
+                }),
+            }
+        }
+        if self
+            .ends
+            .get(end)
+            .is_some_and(ReceiveLink::waits_for_release)
+        {
+            self.room_is_wanted(end, common);
+            common.session.grant_waits(end);
+        }
+    }
+
+    /// Notes that a message of `end` waits, as there is no room for it within the node's limit.
+    fn lacks_room(&mut self, end: u32, common: &mut Common) {
+        if let Some(receiver) = self.ends.get(end)
+            && !receiver.large.is_empty()
+        {
+            receiver.end.lacks_room.store(true, Ordering::Relaxed);
+            self.room_is_wanted(end, common);
+        }
+    }
+
+    /// Notes that messages of `end` do not wait for room any more.
+    fn has_room(&mut self, end: u32) {
+        if let Some(receiver) = self.ends.get(end) {
+            receiver.end.lacks_room.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts large messages of the session that have memory, or are about to, and of which
+    /// nothing has come.
+    fn unbegun(&self) -> usize {
+        let large = self.ends.values().flat_map(|one| &one.large);
+        large
+            .filter(|large| large.is_wanted && large.arrived == 0)
+            .count()
+    }
+
+    /// Has other messages get their memory, as one of those that had theirs comes, or none will.
+    fn one_has_begun(&mut self, common: &mut Common, context: &mut Context<'_>) {
+        let waiting: Vec<_> = self
+            .ends
+            .iter()
+            .filter(|(_, receiver)| receiver.waits_for_release())
+            .map(|(end, _)| end)
+            .collect();
+        for end in waiting {
+            self.want_large(end, common, context);
+        }
+    }
+
+    /// Takes over the memory for a large message, or notes that none can be had.
+    pub(crate) fn large_memory(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        memory: Result<LargeLease, MemoryError>,
+        common: &mut Common,
+    ) {
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        let mut memory = match memory {
+            Ok(memory) => memory,
+            Err(error) => {
+                large.lacks = Lack::Memory;
+                lacks_memory(&error, common);
+                return;
+            }
+        };
+        let length = large.length;
+        let granted = common.shared.granted_memory(&memory, length as usize);
+        // What has its pages is charged already.
+        let first = match memory.claim_mut() {
+            Some(_) => length,
+            None => length.min(FIRST_BYTES),
+        };
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        large.is_the_peers = granted.is_some();
+        large.memory = Some(memory);
+        large.granted = first;
+        match granted {
+            Some(granted) => common.session.grant_memory(end, sequence, granted),
+            None => common.session.grant(end, sequence, first),
+        }
+    }
+
+    fn large_in(&mut self, end: u32, sequence: u64) -> Option<&mut LargeIn> {
+        let mut large = self.ends.get_mut(end)?.large.iter_mut();
+        large.find(|large| large.sequence == sequence)
+    }
+
+    /// Notes that a large message has come up to `until`, or is on its way. From its first chunk
+    /// on it is charged, and gets more memory ahead of what comes.
+    pub(super) fn large_moves(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        until: u64,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        let budget = context.node().memory;
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        let has_begun = large.arrived == 0;
+        large.arrived = until;
+        let (length, granted) = (large.length, large.granted);
+        if let Some(memory) = &mut large.memory {
+            if memory.claim_mut().is_none() {
+                memory.charge_to(budget.begin(length.saturating_sub(FIRST_BYTES)));
+            }
+            if let Some(claim) = memory.claim_mut() {
+                claim.begun_with(until.next_multiple_of(PAGES).min(FIRST_BYTES));
+            }
+        }
+        if granted < length && granted - until < AHEAD_BYTES {
+            self.want_more(end, sequence, common, context);
+        }
+        if has_begun {
+            self.one_has_begun(common, context);
+        }
+    }
+
+    /// Has more memory made for a large message that is coming, if there is room for it, or
+    /// tries again later.
+    fn want_more(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        let session = common.shared.clone();
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        let from = large.granted;
+        let to = large.length.min(from + MORE_BYTES);
+        let Some(memory) = &mut large.memory else {
+            return;
+        };
+        if large.lacks == Lack::IsComing || to == from {
+            return;
+        }
+        // What the kernel did not give is charged already.
+        let is_charged = large.lacks == Lack::Memory
+            || memory
+                .claim_mut()
+                .is_some_and(|claim| context.node().charge(claim, to - from));
+        if !is_charged {
+            large.lacks = Lack::Room;
+            let again = clock::now() + LOOK_FOR_ROOM;
+            common.timers.set_sooner(Timer::Memory, again);
+            return self.lacks_room(end, common);
+        }
+        large.lacks = Lack::IsComing;
+        let memory = memory.memory().clone();
+        self.has_room(end);
+        context.wanted.push(MemoryWanted {
+            session,
+            end,
+            purpose: Purpose::More {
+                sequence,
+                memory,
+                from,
+                to,
+            },
+        });
+    }
+
+    /// Notes that a large message has memory up to `to`, or that the kernel gave none.
+    pub(crate) fn large_memory_grew(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        to: u64,
+        populated: Result<(), MemoryError>,
+        common: &mut Common,
+    ) {
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        if large.lacks != Lack::IsComing || large.granted >= to {
+            return;
+        }
+        if let Err(error) = populated {
+            large.lacks = Lack::Memory;
+            return lacks_memory(&error, common);
+        }
+        large.lacks = Lack::Nothing;
+        large.granted = to;
+        if let Some(memory) = &mut large.memory {
+            memory.has_pages(to as usize);
+        }
+        common.session.grant(end, sequence, to);
+    }
+
+    /// Has large messages that lack memory try again.
+    fn large_tries_again(&mut self, common: &mut Common, context: &mut Context<'_>) {
+        let mut lacking = Vec::new();
+        for (end, receiver) in self.ends.iter() {
+            let large = receiver.large.iter();
+            let lacks = large.filter(|one| matches!(one.lacks, Lack::Room | Lack::Memory));
+            lacking.extend(lacks.map(|one| (end, one.sequence, one.length, one.memory.is_some())));
+        }
+        self.one_has_begun(common, context);
+        for (end, sequence, length, has_some) in lacking {
+            if has_some {
+                self.want_more(end, sequence, common, context);
+            } else if let Some(large) = self.large_in(end, sequence) {
+                large.lacks = Lack::Nothing;
+                context.wanted.push(MemoryWanted {
+                    session: common.shared.clone(),
+                    end,
+                    purpose: Purpose::Large { sequence, length },
+                });
+            }
+        }
+    }
+
+    /// Has the handle of a receiving end woken at `retry_at`, however it waits: it lacks memory
+    /// for what has come.
+    pub(crate) fn retries(&mut self, end: u32, retry_at: Instant, common: &mut Common) {
+        if let Some(receiver) = self.ends.get_mut(end) {
+            receiver.retries = Some(retry_at);
+            if receiver.end.lacks_room.load(Ordering::Relaxed) {
+                self.room_is_wanted(end, common);
+            }
+            common.timers.set_sooner(Timer::Memory, retry_at);
+        }
+    }
+
+    /// Has receivers that lack memory try again.
+    pub(super) fn memory_may_be_there(
+        &mut self,
+        now: Instant,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        for receiver in self.ends.values_mut() {
+            match receiver.retries {
+                Some(retry_at) if retry_at <= now => {
+                    receiver.retries = None;
+                    receiver.end.waiters.take(&mut context.wakers);
+                }
+                // It would find that it is too soon, and sleep on.
+                Some(retry_at) => common.timers.set_sooner(Timer::Memory, retry_at),
+                None => {}
+            }
+        }
+        self.large_tries_again(common, context);
+    }
+
+    /// Hands a large message on whose last byte is in its place: nobody writes there any more.
+    pub(super) fn large_arrived(
+        &mut self,
+        end: u32,
+        time: u64,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        let Some(receiver) = self.ends.get_mut(end) else {
+            return;
+        };
+        if let Some(LargeIn {
+            sequence,
+            length,
+            memory: Some(mut memory),
+            ..
+        }) = receiver.large.pop_front()
+        {
+            memory.has_pages(length as usize);
+            if let Some(claim) = memory.claim_mut() {
+                claim.finish(length);
+            }
+            let arrival = LargeArrival {
+                sequence,
+                length: length as usize,
+                time,
+                place: LargePlace::Granted(memory),
+            };
+            receiver.large_came(arrival, &mut context.wakers);
+        }
+        common.session.handle_large_complete(end);
+        self.one_has_begun(common, context);
+    }
+
+    /// Has blocks granted for the messages behind one of `length`, if such may come in blocks. As
+    /// many as may be are got off the turn; where they are there already, the sender hears which
+    /// are its own again.
+    fn want_landings(
+        &mut self,
+        end: u32,
+        length: u64,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) {
+        let Some(receiver) = self.ends.get_mut(end) else {
+            return;
+        };
+        if !lands(length) {
+            return;
+        }
+        if receiver.has_landings {
+            receiver.end.answer_ask();
+            common.session.released(end, &receiver.end.counters());
+        } else if common.shared.grants_landings() {
+            receiver.has_landings = true;
+            context.wanted.push(MemoryWanted {
+                session: common.shared.clone(),
+                end,
+                purpose: Purpose::Landings,
+            });
+        }
+    }
+}
+
+/// Notes that the kernel gives no memory for a message, which waits for it.
+fn lacks_memory(error: &MemoryError, common: &mut Common) {
+    let peer = common.shared.peer().address;
+    tracing::debug!(%peer, %error, "a large message waits for memory");
+    let again = clock::now() + ASK_KERNEL_AGAIN;
+    common.timers.set_sooner(Timer::Memory, again);
+}
+
+/// Bytes that a large message may bring before it has more memory than it is charged for.
+const FIRST_BYTES: u64 = 1 << 20;
+/// The steps in which that is charged.
+const PAGES: u64 = 64 << 10;
+/// The step by which its memory grows.
+const MORE_BYTES: u64 = 4 << 20;
+/// The memory grows when less than this is to come in what it has.
+const AHEAD_BYTES: u64 = 2 << 20;
+/// Large messages of a session that may have memory for their beginning, and have not begun.
+const MAX_UNBEGUN: usize = 4;
+/// The time until it is looked again for room within the limit of memory.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
+/// The time until the kernel is asked again for memory that it did not give.
+const ASK_KERNEL_AGAIN: Duration = Duration::from_millis(20);

@@ -1,0 +1,386 @@
+//! Messages and descriptors that a peer passes over a session's Unix socket.
+//!
+//! A malformed message ends the session; a message for which the kernel refuses something is
+//! tried again.
+
+use std::{fmt, mem, os::fd::AsFd, time::Duration};
+
+use ibex_protocol::{format::control::Role, id_map::IdMap, session::Session, timer::Timer};
+use ibex_ring::memory::class_bytes;
+
+use super::{Opening, SharedMemory};
+use crate::{
+    clock,
+    connection::{
+        Context,
+        core::Common,
+        ends::Ends,
+        receivers::{ReceiveLink, Receivers},
+    },
+    endpoint::receive_end::{LargeArrival, LargePlace, Source},
+    node::{Warning, warn_of},
+    session::EndCause,
+    shared_memory::{
+        FdSocketError, Incoming, MESSAGE_SLOTS, PassedFd, PeerControlSegment, SegmentRefused,
+        check_kind,
+        message::{self, Message},
+        segment_bytes,
+    },
+};
+
+impl SharedMemory {
+    /// Takes in at most so many messages of what the socket has.
+    ///
+    /// # Errors
+    /// The peer broke the protocol, or this process lacks what a message needs.
+    pub(in crate::connection) fn receive(
+        &mut self,
+        most: usize,
+        common: &mut Common,
+        ends: &mut Ends,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        for _ in 0..most {
+            self.has_more = false;
+            let received = match self.socket.receive() {
+                Ok(Incoming::Message(received)) => received,
+                Ok(Incoming::WouldBlock | Incoming::End) => return Ok(()),
+                Ok(Incoming::NotNow) => {
+                    if !mem::replace(&mut self.lacks_descriptor, true) {
+                        let peer = common.shared.peer_in_log();
+                        warn_of!(
+                            context.node().warnings,
+                            Warning::NoDescriptor,
+                            peer,
+                            %peer,
+                            "this process is at its limit of open files, so what the peer passes \
+                             has to wait: close some, or raise the limit (ulimit -n)"
+                        );
+                    }
+                    let again = clock::now() + PASS_AGAIN;
+                    common.timers.set_sooner(Timer::Pass, again);
+                    return Ok(());
+                }
+                Err(error) => return Err(cause_of(&error)),
+            };
+            self.lacks_descriptor = false;
+            // At once, so that nothing else is kept, be it for a channel to come.
+            if let Some(fd) = &received.fd {
+                check_kind(fd.as_fd()).map_err(broke)?;
+            }
+            let message = Message::decode(received.bytes()).map_err(broke)?;
+            if !message.attachment().allows(received.fd.is_some()) {
+                return Err(broke("a descriptor is missing or too many"));
+            }
+            self.handle(message, received.fd, common, ends, context)?;
+        }
+        // epoll has told of it, and tells of nothing but what comes now.
+        self.has_more = true;
+        common.timers.set_sooner(Timer::Pass, clock::now());
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        message: Message,
+        fd: Option<PassedFd>,
+        common: &mut Common,
+        ends: &mut Ends,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        match (message, fd) {
+            (Message::Hello { asymmetry }, _) => {
+                if !asymmetry {
+                    common.shared.use_fences();
+                }
+                self.greeted = true;
+                self.open_channels(common, ends, context)
+            }
+            (Message::Control { index }, Some(fd)) => self.take_control_segment(index, fd),
+            (
+                Message::End {
+                    end,
+                    role,
+                    segment,
+                    block,
+                },
+                _,
+            ) => {
+                let announced: usize = self.blocks.iter().map(IdMap::len).sum();
+                if announced >= MAX_SEGMENTS as usize * 256 {
+                    return Err(broke("too many channel ends are announced"));
+                }
+                let role = match role {
+                    message::Role::Sender => Role::Sender,
+                    message::Role::Receiver => Role::Receiver,
+                };
+                self.blocks[role as usize].insert(end, (segment, block));
+                self.open_channels(common, ends, context)
+            }
+            (message, fd) => self.handle_for_receiver(message, fd, common, ends, context),
+        }
+    }
+
+    fn take_control_segment(&mut self, index: u32, fd: PassedFd) -> Result<(), EndCause> {
+        if index as usize != self.peer_segments.len() || index >= MAX_SEGMENTS {
+            return Err(broke(format_args!(
+                "control segment {index} is out of turn"
+            )));
+        }
+        let accepted = PeerControlSegment::accept(fd, segment_bytes(index));
+        let segment = accepted.map_err(|refused| match refused {
+            SegmentRefused::Memory(error) => EndCause::Refused {
+                why: error.to_string(),
+            },
+            refused => broke(refused),
+        })?;
+        self.peer_segments.push(segment);
+        Ok(())
+    }
+
+    /// Handles what the peer's sending end passes to ours that receives.
+    fn handle_for_receiver(
+        &mut self,
+        message: Message,
+        fd: Option<PassedFd>,
+        common: &Common,
+        ends: &mut Ends,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        let (Message::Ring { end, .. }
+        | Message::Rest { end }
+        | Message::Forget { end, .. }
+        | Message::Large { end, .. }) = message
+        else {
+            return Err(broke("a descriptor is missing"));
+        };
+        let receiver = match receiver_of(end, &common.session, &mut ends.receivers) {
+            Counterpart::Here(receiver) => receiver,
+            Counterpart::Gone => return Ok(()),
+            Counterpart::NotYet => return self.keep_for_later(message, fd),
+        };
+        match (message, fd) {
+            (Message::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
+            (Message::Rest { .. }, _) => {
+                if !mem::take(&mut receiver.has_ring) {
+                    return Err(broke("a ring is given up that never came"));
+                }
+                return receiver.end.ring_rests().map_err(broke);
+            }
+            (Message::Forget { slots, .. }, _) => {
+                let mut held = receiver.end.held();
+                for slot in (0..u64::BITS).filter(|bit| slots >> bit & 1 != 0) {
+                    held.slots.forget(slot);
+                }
+                return Ok(());
+            }
+            (
+                Message::Large {
+                    sequence,
+                    slot,
+                    length,
+                    capacity,
+                    ..
+                },
+                fd,
+            ) => {
+                let arrival = LargeArrival {
+                    sequence,
+                    length: length as usize,
+                    time: 0,
+                    place: LargePlace::Segment { slot, capacity, fd },
+                };
+                take_large(receiver, arrival, capacity)?;
+            }
+            _ => return Err(broke("a descriptor is missing")),
+        }
+        receiver.end.waiters.take(&mut context.wakers);
+        Ok(())
+    }
+
+    /// The two sockets are not ordered: what came before its channel's open waits for it.
+    fn keep_for_later(&mut self, message: Message, fd: Option<PassedFd>) -> Result<(), EndCause> {
+        if self.early.len() >= MAX_EARLY {
+            return Err(broke("too much came for channels that are not open"));
+        }
+        self.early.push_back((message, fd));
+        Ok(())
+    }
+
+    /// Opens channels of which everything is here, and takes in what had come for them.
+    pub(in crate::connection) fn open_channels(
+        &mut self,
+        common: &mut Common,
+        ends: &mut Ends,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        if !self.greeted {
+            return Ok(());
+        }
+        let mut opened = false;
+        let mut at = 0;
+        while let Some(&Opening {
+            end,
+            role,
+            peer_end,
+            agreed,
+        }) = self.opening.get(at)
+        {
+            let blocks = &mut self.blocks[role.opposite() as usize];
+            let Some((segment, block)) = blocks.remove(peer_end) else {
+                at += 1;
+                continue;
+            };
+            self.opening.swap_remove(at);
+            let segment = self.peer_segments.get(segment as usize).cloned();
+            let found = match role {
+                Role::Sender => segment
+                    .and_then(|segment| segment.receiver_words(block))
+                    .zip(ends.senders.ends.get(end))
+                    .map(|(words, sender)| {
+                        let _ = sender.end.theirs.set(words);
+                        sender.end.state.open(agreed);
+                        sender.end.waiters.take(&mut context.wakers);
+                    }),
+                Role::Receiver => segment
+                    .and_then(|segment| segment.sender_words(block))
+                    .zip(ends.receivers.ends.get(end))
+                    .map(|(words, receiver)| {
+                        let _ = receiver.end.theirs.set(words);
+                        receiver.end.state.open(agreed);
+                        receiver.end.waiters.take(&mut context.wakers);
+                    }),
+            };
+            opened = true;
+            if found.is_none() {
+                tracing::debug!(
+                    end,
+                    "a channel's block does not exist, or its handle is gone"
+                );
+            }
+        }
+        if !opened {
+            return Ok(());
+        }
+        let early = mem::take(&mut self.early);
+        ends.forget_openings(common);
+        // A peer that opened earlier may have asked, and rung for it, before we could see
+        // its words.
+        ends.receivers.answer_asks(common, &mut context.wakers);
+        for (message, fd) in early {
+            self.handle(message, fd, common, ends, context)?;
+        }
+        Ok(())
+    }
+}
+
+/// Finds our receiving end that is paired with the peer's sending end.
+fn receiver_of<'a>(
+    peer_end: u32,
+    session: &Session,
+    receivers: &'a mut Receivers,
+) -> Counterpart<'a> {
+    let Some(end) = session.paired(Role::Sender, peer_end) else {
+        // Of one that we have heard of only what is over by now is in no pair: the peer
+        // passes nothing before it has heard of ours, which we knew before.
+        return match session.has_heard_of(peer_end) {
+            true => Counterpart::Gone,
+            false => Counterpart::NotYet,
+        };
+    };
+    match receivers.ends.get_mut(end) {
+        Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
+        Some(receiver) => Counterpart::Here(receiver),
+        None => Counterpart::Gone,
+    }
+}
+
+fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: PassedFd) -> Result<(), EndCause> {
+    let agreed = receiver.end.state.agreed();
+    let agreed = agreed.map(|agreed| agreed.window.bytes);
+    if agreed != Some(capacity) || receiver.has_ring {
+        return Err(broke(format_args!(
+            "a ring of {capacity} bytes came, {agreed:?} are agreed"
+        )));
+    }
+    receiver.has_ring = true;
+    receiver.end.provide(Source::Ring { fd, capacity });
+    Ok(())
+}
+
+fn take_large(
+    receiver: &ReceiveLink,
+    arrival: LargeArrival,
+    capacity: u64,
+) -> Result<(), EndCause> {
+    let agreed = receiver.end.state.agreed();
+    let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
+    let length = arrival.length as u64;
+    let longest = usize::try_from(limit).ok().map(class_bytes);
+    let longest = longest.and_then(Result::ok).unwrap_or(0) as u64;
+    if length > limit || capacity > longest {
+        return Err(broke(format_args!(
+            "a message of {length} bytes came, the limit is {limit}"
+        )));
+    }
+    let mut large = receiver.end.large();
+    if large.len() > MESSAGE_SLOTS {
+        return Err(broke("too many large messages are announced"));
+    }
+    large.push_back(arrival);
+    Ok(())
+}
+
+/// The peer broke the protocol.
+fn broke(what: impl fmt::Display) -> EndCause {
+    EndCause::lost(format!("it broke the protocol: {what}"))
+}
+
+fn cause_of(error: &FdSocketError) -> EndCause {
+    match error {
+        FdSocketError::Kernel { .. } => EndCause::Refused {
+            why: error.to_string(),
+        },
+        FdSocketError::TooManyDescriptors | FdSocketError::TooLong => broke(error),
+    }
+}
+
+/// A receiving end as seen from the peer's sending end.
+enum Counterpart<'a> {
+    Here(&'a mut ReceiveLink),
+    /// The end's open has not come over the connection.
+    NotYet,
+    /// The end's handle was dropped.
+    Gone,
+}
+
+/// The time until the kernel is asked again to take what it had no memory or no place for, or to
+/// give what this process could not open.
+pub(super) const PASS_AGAIN: Duration = Duration::from_millis(20);
+/// Messages that are taken in as a session ends: as many as a socket holds, by whatever the
+/// kernel lets a process set. A peer that goes on passing them is not waited for.
+pub(in crate::connection) const MOST_PASSED: usize = 1 << 13;
+/// Descriptors that may wait for their channel's open.
+const MAX_EARLY: usize = 1024;
+/// Control segments that a peer may pass: up to 256 channel ends each.
+const MAX_SEGMENTS: u32 = 68;
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_is_not_blamed_on_the_peer() {
+        let source = io::ErrorKind::OutOfMemory.into();
+        let ours = cause_of(&FdSocketError::Kernel { source });
+        assert!(matches!(ours, EndCause::Refused { .. }), "{ours}");
+        let theirs = cause_of(&FdSocketError::TooLong);
+        assert!(matches!(theirs, EndCause::PeerGone { .. }), "{theirs}");
+        assert!(
+            theirs.to_string().contains("it broke the protocol"),
+            "{theirs}"
+        );
+    }
+}

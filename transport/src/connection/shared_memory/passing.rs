@@ -1,0 +1,149 @@
+//! Messages that this process passes over a session's Unix socket: control segments, where an
+//! end's words are in them, rings and segments of large messages.
+
+use std::{
+    mem,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use ibex_protocol::timer::{Timer, TimerTable};
+
+use super::{SharedMemory, arriving::PASS_AGAIN};
+use crate::{
+    clock,
+    connection::{Context, core::Core, idle::SenderSilence, senders::Senders},
+    endpoint::state::End,
+    session::EndCause,
+    shared_memory::{Outgoing, message::Message},
+    wire::PASSED_PER_TURN,
+};
+
+impl Core {
+    /// Passes what waits to be passed.
+    pub(in crate::connection) fn flush_passed(&mut self, context: &mut Context<'_>) {
+        if let Some(shared_memory) = &mut self.shared_memory
+            && let Err(cause) = shared_memory.flush(&mut self.common.timers)
+        {
+            self.end_broken(cause, context);
+        }
+    }
+
+    /// Returns whether frames wait for what is to be passed: the peer shall have it before it
+    /// hears of an end, or of a goodbye, that comes behind it. One that has said goodbye itself
+    /// has no use for it.
+    pub(in crate::connection) fn has_to_pass(&self) -> bool {
+        let shared_memory = self.shared_memory.as_ref();
+        self.common.may_go_on() && shared_memory.is_some_and(|one| !one.outbox.is_empty())
+    }
+
+    /// Takes in what came over the Unix socket, or tries again what was not possible.
+    pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
+        self.receive_passed(PASSED_PER_TURN, context);
+        self.flush_passed(context);
+        if let Some(shared_memory) = &mut self.shared_memory
+            && shared_memory.has_goodbye
+            && !shared_memory.is_behind()
+        {
+            shared_memory.has_goodbye = false;
+            self.peer_said_goodbye(context);
+        }
+    }
+
+    /// Takes in at most so many messages of the Unix socket, as far as this process may open the
+    /// descriptors that come with them, and then the ends of channels that waited for them.
+    pub(in crate::connection) fn receive_passed(&mut self, most: usize, context: &mut Context<'_>) {
+        let Some(shared_memory) = &mut self.shared_memory else {
+            return;
+        };
+        let received = shared_memory.receive(most, &mut self.common, &mut self.ends, context);
+        if let Err(cause) = received {
+            self.finish_broken(cause, context);
+        }
+        if let Some(shared_memory) = &mut self.shared_memory
+            && !shared_memory.closed_behind.is_empty()
+            && !shared_memory.is_behind()
+        {
+            for (end, reason) in mem::take(&mut shared_memory.closed_behind) {
+                let why = End::Cause(EndCause::PeerClosed(reason));
+                self.ends.end(end, why, &mut context.wakers);
+            }
+        }
+    }
+}
+
+impl SharedMemory {
+    /// Passes what waits to be passed.
+    ///
+    /// # Errors
+    /// The kernel refuses it for good.
+    pub(in crate::connection) fn flush(&mut self, timers: &mut TimerTable) -> Result<(), EndCause> {
+        while let Some((message, fd)) = self.outbox.front() {
+            let fd = fd.as_ref().map(AsFd::as_fd);
+            match self.socket.send(message.encode().as_ref(), fd) {
+                Ok(Outgoing::Sent) => {
+                    self.outbox.pop_front();
+                }
+                Ok(Outgoing::End) => {
+                    // Nobody takes what is left, and frames wait for nothing.
+                    self.outbox.clear();
+                    return Ok(());
+                }
+                Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
+                    timers.set_sooner(Timer::Pass, clock::now() + PASS_AGAIN);
+                    return Ok(());
+                }
+                Err(error) => {
+                    let why = format!("passing a descriptor failed: {error}");
+                    return Err(EndCause::Refused { why });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the ring that the handle of a sending end has made.
+    pub(crate) fn pass_ring(
+        &mut self,
+        end: u32,
+        capacity: u64,
+        fd: OwnedFd,
+        senders: &mut Senders,
+    ) {
+        if let Some(sender) = senders.ends.get_mut(end) {
+            sender.silence = Some(SenderSilence::new());
+        }
+        self.outbox
+            .push_back((Message::Ring { end, capacity }, Some(fd)));
+    }
+
+    /// Tells that a sending end has given its ring up.
+    pub(in crate::connection) fn pass_rest(&mut self, end: u32) {
+        self.outbox.push_back((Message::Rest { end }, None));
+    }
+
+    /// Tells which slots of a sending end have no segments any more, as a set of bits.
+    pub(crate) fn pass_forget(&mut self, end: u32, slots: u64) {
+        self.outbox
+            .push_back((Message::Forget { end, slots }, None));
+    }
+
+    /// Passes the segment of a message that is longer than its ring.
+    pub(crate) fn pass_large(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        slot: u32,
+        length: u64,
+        capacity: u64,
+        fd: Option<OwnedFd>,
+    ) {
+        let message = Message::Large {
+            end,
+            sequence,
+            slot,
+            length,
+            capacity,
+        };
+        self.outbox.push_back((message, fd));
+    }
+}

@@ -1,0 +1,27 @@
+//! How fast the errands of a thread that waits come, for which it may be woken.
+
+use std::time::{Duration, Instant};
+
+/// News that threads left with nobody awake for them.
+#[derive(Debug, Default)]
+pub(crate) struct Errands {
+    last: Option<Instant>,
+    in_a_row: u32,
+}
+
+impl Errands {
+    /// Whether they come so fast that a thread should stay awake for them.
+    pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
+        let is_next = self
+            .last
+            .replace(now)
+            .is_some_and(|last| now.saturating_duration_since(last) < STREAM_GAP);
+        self.in_a_row = if is_next { self.in_a_row + 1 } else { 0 };
+        self.in_a_row >= STREAM_LENGTH
+    }
+}
+
+/// Errands closer together than this are a stream: less than a sleep and a wake-up.
+const STREAM_GAP: Duration = Duration::from_micros(10);
+/// As many of them make it worth waking a thread.
+const STREAM_LENGTH: u32 = 4;

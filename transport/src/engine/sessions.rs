@@ -1,0 +1,145 @@
+//! The sessions of an engine: how they come, are acted on, and go.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use super::{Admission, Engine, close::Closing, credit::report_credit, heat_link, note_deadline};
+use crate::{
+    connection::{Connection, Context, Handover},
+    node::{
+        Host, NodeState, SessionShared,
+        session::{Over, PeerInLog},
+    },
+    rdma::PreparedPair,
+};
+
+impl Engine {
+    pub(crate) fn admit(
+        &mut self,
+        (node, host): (Arc<NodeState>, Arc<dyn Host>),
+        admission: Admission,
+        accepted_on: Option<SocketAddr>,
+        context: &mut Context<'_>,
+    ) -> io::Result<Arc<SessionShared>> {
+        if self.closing != Closing::No {
+            admission.abandon();
+            return Err(io::Error::other("the node is closing"));
+        }
+        let id = self.next_session;
+        self.next_session += 1;
+        let peer = PeerInLog {
+            peer: &admission.peer,
+            accepted_on,
+        };
+        tracing::info!(
+            %peer,
+            fabric = %admission.peer.fabric,
+            reason = %admission.peer.reason,
+            "session up"
+        );
+        let ticket = admission.rdma.as_ref().map(PreparedPair::ticket);
+        let over = match (&admission.rdma, &admission.unix) {
+            (Some(pair), _) => {
+                self.care_for(pair.site())?;
+                Over::Pair(pair)
+            }
+            (None, Some(unix)) => Over::Shm(unix.bells.clone()),
+            (None, None) => Over::Stream,
+        };
+        let (peer, resumes) = (admission.peer, admission.reconnect.is_some());
+        let checksums = admission.payload_checksums;
+        let shared = SessionShared::new(
+            (node, host),
+            id,
+            peer,
+            accepted_on,
+            resumes,
+            checksums,
+            over,
+        );
+        let shared = Arc::new(shared);
+        let handover = Handover {
+            tcp: admission.stream,
+            leftover: &admission.leftover,
+            tls: admission.tls,
+            unix: admission.unix,
+            pair: admission.rdma,
+            max_channels: admission.max_channels,
+            reconnect: admission.reconnect,
+            place: admission.place,
+        };
+        let link = Connection::new(shared.clone(), handover, &mut self.tools)?;
+        if link.needs_credit() {
+            self.credit.broker.join(id).map_err(io::Error::other)?;
+        }
+        self.links.insert(id, Box::new(link));
+        // A deadline that comes while messages flow shall not meet the allocator.
+        self.timed.reserve(self.links.len());
+        self.watch.make_room(self.links.len());
+        self.joins_site(id, ticket, context)?;
+        self.runs_anew(shared.peer(), context);
+        self.tell_of_run(shared.peer());
+        self.heat(id);
+        // The first frames may be in `leftover`, and our Unix socket greets the peer's.
+        self.on_link(id, context, |link, context| {
+            link.core.common.tell_of_connection(context);
+        });
+        let surroundings = context.surroundings;
+        surroundings.session_came(&shared, &mut context.wakers);
+        Ok(shared)
+    }
+
+    /// Returns the sessions.
+    pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        self.links
+            .values()
+            .map(|link| link.core.common.shared())
+            .collect()
+    }
+
+    /// Does something to one session and lets what follows out at once.
+    pub(crate) fn on_link<T>(
+        &mut self,
+        session: u64,
+        context: &mut Context<'_>,
+        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let link = self.links.get_mut(session)?;
+        let result = act(link, context);
+        link.settle(&mut self.tools, context);
+        let report = link.core.common.take_credit_report();
+        report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+        note_deadline(link, &mut self.timed);
+        self.watch.take_in(link);
+        if link.has_left_site {
+            self.left_site(session, context);
+        } else if link.is_finished() {
+            self.remove(session);
+        }
+        self.share_credit(context);
+        Some(result)
+    }
+
+    /// The session is worth a look in every turn for a while.
+    pub(super) fn heat(&mut self, session: u64) {
+        if let Some(link) = self.links.get_mut(session) {
+            heat_link(link, &mut self.hot);
+        }
+    }
+
+    pub(super) fn remove(&mut self, session: u64) {
+        self.leaves_site(session);
+        if let Some(mut link) = self.links.remove(session) {
+            self.credit.broker.leave(session);
+            link.unregister(&self.tools.epoll);
+            link.core.common.shared().end();
+            if self.closing != Closing::No {
+                self.undelivered.extend(link.core.undelivered());
+            }
+        }
+        self.hot.retain(|&hot| hot != session);
+        self.timed.retain(|&timed| timed != session);
+        self.credit.give_back();
+        self.watch.forget(session);
+        self.stop_listening_if_over();
+    }
+}

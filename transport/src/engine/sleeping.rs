@@ -1,0 +1,123 @@
+//! Going to sleep: everything is armed and looked at once more, and the earliest deadline ends it.
+
+use std::time::Instant;
+
+use super::Engine;
+use crate::{
+    clock,
+    node::{Warning, warn_of},
+};
+
+impl Engine {
+    /// Arms what the peers of a program that sleeps on the epoll set itself have to ring
+    /// for. Returns whether it armed anything: then the program must look again.
+    pub(crate) fn arm_receivers(&mut self) -> bool {
+        let links = self.links.values_mut();
+        let armed = links.fold(false, |any, link| {
+            link.core.ends.receivers.arm(&link.core.common) | any
+        });
+        self.arm_sites_once() | armed
+    }
+
+    /// Has epoll tell of every session again. Returns whether it does.
+    pub(crate) fn join_epoll(&mut self) -> bool {
+        let mut all = true;
+        for &session in &self.hot {
+            if let Some(link) = self.links.get_mut(session)
+                && let Err(error) = link.socket.join(&self.tools.epoll)
+            {
+                warn_of!(
+                    self.warnings,
+                    Warning::NoEpoll,
+                    error,
+                    %error, "epoll does not take a session back; polling it instead"
+                );
+                all = false;
+            }
+        }
+        all
+    }
+
+    /// Arms every ring and looks once more. `None`: something is there, do not sleep, as
+    /// `stay_awake` says already; else when to wake up at the latest.
+    pub(crate) fn prepare_sleep(
+        &mut self,
+        now: Instant,
+        stay_awake: bool,
+    ) -> Option<Option<Instant>> {
+        let is_told = self.join_epoll();
+        let mut armed = false;
+        for &session in &self.hot {
+            if let Some(link) = self.links.get_mut(session) {
+                armed |= link.core.ends.senders.arm_rings();
+            }
+        }
+        if armed {
+            // DOORBELL, the heavy half for all words set above; pairs with the light
+            // half in `Doorbell::is_due`.
+            self.asymmetry.heavy_here();
+        }
+        let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
+        for &session in &self.hot {
+            if let Some(link) = self.links.get_mut(session) {
+                work |= link.look_at_armed_rings() || link.has_leftover();
+                link.heat = 0;
+            }
+        }
+        if work {
+            return None;
+        }
+        let links = &mut self.links;
+        self.hot.retain(|&session| {
+            let Some(link) = links.get_mut(session) else {
+                return false;
+            };
+            link.is_hot = !link.is_cold();
+            link.is_hot
+        });
+        self.warnings.tell_held(now);
+        let next = self.deadline();
+        self.note_time(now);
+        if next.is_some_and(|next| next <= now) {
+            None
+        } else {
+            Some(next)
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let deadlines = self
+            .timed
+            .iter()
+            .filter_map(|&id| self.links.get(id)?.core.common.deadline());
+        deadlines
+            .chain(self.control_deadline)
+            .chain(self.closing.deadline())
+            .chain(self.watch.next_look())
+            .chain(self.site_looks.next())
+            .chain(self.warnings.next_due())
+            .min()
+    }
+
+    /// Sets the alarm for `next`, for who sleeps on the epoll set itself.
+    pub(crate) fn set_alarm(&mut self, now: Instant, next: Option<Instant>) {
+        self.sleeps_until = next;
+        if let Some(alarm) = &mut self.alarm {
+            alarm.set(now, next);
+        }
+    }
+
+    /// Sets the alarm for the earliest deadline.
+    pub(crate) fn set_alarm_for_deadline(&mut self) {
+        let next = self.deadline();
+        self.set_alarm(clock::now(), next);
+    }
+
+    /// Returns whether the leader would wake too late for a deadline that was added since it fell
+    /// asleep.
+    pub(crate) fn is_overslept(&self) -> bool {
+        self.deadline()
+            .is_some_and(|deadline| self.sleeps_until.is_none_or(|until| deadline < until))
+    }
+}

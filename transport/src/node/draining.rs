@@ -1,0 +1,175 @@
+//! Draining: calls that were begun here end, and no other begins.
+//!
+//! What serves calls registers, and looks at [`NodeState::is_draining`] behind counting each call
+//! that comes; whoever drains sets that before it reads the counts. Both in one order with all
+//! others, so that a call is refused by the one or counted by the other.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Waker,
+};
+
+use ibex_base::sync::lock;
+use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
+
+use super::{NodeState, SessionShared};
+
+/// A service, as the drain of its node sees it.
+pub trait Serves: Send + Sync {
+    /// Refuses what it has not begun, now and whenever something comes. Never waits.
+    fn refuse_waiting(&self);
+
+    /// Calls that have begun and not ended.
+    fn running(&self) -> usize;
+
+    /// Returns whether words about calls wait for room, of callers that are there.
+    fn has_unsaid(&self) -> bool;
+
+    /// Tells callers that every call which had begun is answered, and no other begins.
+    fn say_drained(&self);
+}
+
+/// State of a node's drain.
+#[derive(Default)]
+pub(crate) struct Draining {
+    pub(crate) is_draining: AtomicBool,
+    /// Calls that handlers had and have ended since.
+    finished: AtomicUsize,
+    services: Mutex<Vec<Weak<dyn Serves>>>,
+    /// Who drains, while calls run or words about them wait.
+    pub(crate) waiters: WaitSlot,
+}
+
+impl Draining {
+    /// Has who drains look again: a session has ended, or the node was closed.
+    pub(crate) fn take_waiters(&self, wakers: &mut Wakers) {
+        self.waiters.take(wakers);
+    }
+}
+
+/// State of a peer's drain, as it has told a session.
+#[derive(Default)]
+pub(crate) struct PeerDraining {
+    drains: AtomicBool,
+    has_drained: AtomicBool,
+    /// Wakers of callers, whose calls may wait to be sent.
+    waiters: WaitSlot,
+}
+
+impl PeerDraining {
+    /// Returns whether it is the first word of it.
+    pub(crate) fn hear(&self, is_done: bool) -> bool {
+        if is_done {
+            self.has_drained.store(true, Ordering::Release);
+        }
+        !self.drains.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn take_waiters(&self, wakers: &mut Wakers) {
+        self.waiters.take(wakers);
+    }
+}
+
+impl SessionShared {
+    /// Returns whether the peer begins no call any more that it serves.
+    #[inline]
+    #[must_use]
+    pub fn peer_drains(&self) -> bool {
+        self.draining.drains.load(Ordering::Acquire)
+    }
+
+    /// Has `waker` woken when the peer says that it drains, until
+    /// [`leave_peer_drains`](Self::leave_peer_drains) takes it back.
+    pub fn wake_when_peer_drains(&self, waker: &Waker) -> Ticket {
+        self.draining.waiters.register(waker)
+    }
+
+    /// Takes a waker of [`wake_when_peer_drains`](Self::wake_when_peer_drains) back.
+    pub fn leave_peer_drains(&self, ticket: &mut Option<Ticket>) {
+        self.draining.waiters.leave(ticket);
+    }
+
+    /// Returns whether the peer has answered all that it had begun.
+    #[must_use]
+    pub fn peer_has_drained(&self) -> bool {
+        self.draining.has_drained.load(Ordering::Acquire)
+    }
+}
+
+impl NodeState {
+    /// Returns whether no call is begun here any more.
+    #[inline]
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_draining.load(Ordering::SeqCst)
+    }
+
+    /// `service` is asked when the node drains.
+    pub fn serves(&self, service: Arc<dyn Serves>) {
+        let mut services = lock(&self.draining.services);
+        services.retain(|service| service.strong_count() > 0);
+        services.push(Arc::downgrade(&service));
+        drop(services);
+        if self.is_draining() {
+            service.refuse_waiting();
+        }
+    }
+
+    /// Calls that have begun here and not ended.
+    #[must_use]
+    pub fn running_calls(&self) -> usize {
+        let mut running = 0;
+        self.for_services(|service| running += service.running());
+        running
+    }
+
+    /// A call that a handler had ends while the node drains.
+    pub fn count_drained_call(&self) {
+        self.draining.finished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls that handlers had when the node began to drain, and that have ended since.
+    #[must_use]
+    pub fn drained_calls(&self) -> usize {
+        self.draining.finished.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether words about calls wait for room.
+    #[must_use]
+    pub fn has_unsaid(&self) -> bool {
+        let mut has_unsaid = false;
+        self.for_services(|service| has_unsaid |= service.has_unsaid());
+        has_unsaid
+    }
+
+    /// Tells callers, behind their answers, that every call which had begun here is answered.
+    pub fn say_drained(&self) {
+        self.for_services(|service| service.say_drained());
+    }
+
+    /// Has who drains look again: a call has ended, words about calls have gone out, or a caller is
+    /// gone. Costs a load while nobody drains.
+    pub fn wake_drain(&self) {
+        self.draining.waiters.wake_all();
+    }
+
+    pub(crate) fn for_services(&self, mut act: impl FnMut(&dyn Serves)) {
+        // A service that answers may drop what registers another.
+        let services = lock(&self.draining.services).clone();
+        let services = services.iter().filter_map(Weak::upgrade);
+        services.for_each(|service| act(&*service));
+    }
+}
+
+impl fmt::Debug for Draining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draining")
+            .field("is_draining", &self.is_draining)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,325 @@
+//! Calls of handles on the engine of their session.
+
+use std::{
+    any::Any,
+    os::fd::OwnedFd,
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use ibex_protocol::{
+    format::{
+        control::{Ask, CloseReason, Role},
+        record::Layout,
+    },
+    transfer::eager_write::LandingId,
+};
+use ibex_ring::{
+    Released,
+    memory::{LargeLease, RingLease},
+    parking::{Condition, TimedOut, WaitSlot},
+};
+
+use super::{Driver, EventLoop, Looks, Runtime};
+use crate::{
+    connection::{Connection, Context},
+    endpoint::receive_end::ReceiveEnd,
+    node::{Host, Mark, SessionShared, What},
+    session::{EngineId, Interface},
+};
+
+impl Runtime {
+    /// Returns the engine of a session.
+    fn loop_of(&self, session: u64) -> &Arc<EventLoop> {
+        self.event_loop(EngineId::of_session(session))
+    }
+}
+
+impl Host for Runtime {
+    fn mark(&self, mark: Mark, quiet: bool) {
+        let (Mark::Ready { session, .. } | Mark::Released { session, .. }) = mark;
+        self.loop_of(session).mark_quietly(mark, quiet);
+    }
+
+    fn turn(&self, session: u64) {
+        self.loop_of(session).poll_in_passing();
+    }
+
+    fn wait(
+        &self,
+        session: u64,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        looks: Looks,
+        condition: &mut dyn Condition<Output = ()>,
+    ) -> Result<(), TimedOut> {
+        let engine = self.loop_of(session);
+        engine.wait(slot, deadline, looks, Pointed(condition))
+    }
+
+    fn attach_ring(
+        &self,
+        session: u64,
+        end: u32,
+        ring: Arc<RingLease>,
+        layout: Layout,
+        before: Released,
+    ) {
+        self.on_link(session, |link, _| {
+            link.attach_ring(end, ring, layout, before);
+        });
+    }
+
+    fn pass_ring(&self, session: u64, end: u32, capacity: usize, fd: OwnedFd) {
+        self.on_link(session, |link, _| {
+            let core = &mut link.core;
+            if let Some(shared_memory) = &mut core.shared_memory {
+                shared_memory.pass_ring(end, capacity as u64, fd, &mut core.ends.senders);
+            }
+        });
+    }
+
+    fn ask(&self, session: u64, end: u32, ask: Ask) {
+        self.on_link(session, |link, _| {
+            let core = &mut link.core;
+            core.ends.senders.ask(end, ask, &mut core.common);
+        });
+    }
+
+    fn ask_once(&self, session: u64, end: u32, sequence: u64) {
+        self.on_link(session, |link, _| {
+            let core = &mut link.core;
+            core.ends.senders.ask_once(end, sequence, &mut core.common);
+        });
+    }
+
+    fn close_sender(&self, session: u64, end: u32, last: u64, reason: CloseReason) {
+        self.on_link(session, |link, _| {
+            let core = &mut link.core;
+            core.ends.senders.close(end, last, reason, &mut core.common);
+        });
+    }
+
+    fn incoming(&self, session: u64) -> Vec<(String, Role)> {
+        self.on_link(session, |link, _| link.core.common.incoming())
+            .unwrap_or_default()
+    }
+
+    fn watch_opening(&self, session: u64, due: Instant) {
+        self.watch_link(session, |link| link.core.common.watch_opening(due));
+    }
+
+    fn tell(&self, session: u64, what: What) {
+        self.on_link(session, |link, context| {
+            link.core.common.tell(what, context);
+        });
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Runtime {
+    /// Sets a timer of a session; `set` says whether that changes when somebody is to look next.
+    fn watch_link(&self, session: u64, set: impl FnOnce(&mut Connection) -> bool) {
+        if self.on_link(session, |link, _| set(link)) == Some(true) {
+            // Whoever sleeps in the epoll set has another deadline.
+            self.loop_of(session).bell().wake();
+        }
+    }
+}
+
+/// A condition behind a pointer.
+struct Pointed<'a>(&'a mut dyn Condition<Output = ()>);
+
+impl Condition for Pointed<'_> {
+    type Output = ();
+
+    fn look(&mut self) -> Option<()> {
+        self.0.look()
+    }
+
+    fn glance(&mut self) -> bool {
+        self.0.glance()
+    }
+
+    fn keep_nothing_back(&mut self) {
+        self.0.keep_nothing_back();
+    }
+
+    fn ask(&mut self) {
+        self.0.ask();
+    }
+
+    fn arm(&mut self) {
+        self.0.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.0.disarm();
+    }
+}
+
+impl SessionShared {
+    /// Returns the runtime of the session's node.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime {
+        let host = self.host.as_any().downcast_ref();
+        host.expect("a session's host is the runtime of its node")
+    }
+
+    /// Returns the engine of the session, with whoever runs it.
+    pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
+        self.runtime().loop_of(self.id)
+    }
+
+    /// Does something to the session in its engine; `None` if it is not there any more.
+    pub(crate) fn on_link<T>(
+        &self,
+        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        self.event_loop().on_link(self.id, act)
+    }
+
+    /// Waits until `condition` holds, as calls do that wait for each message.
+    pub(crate) fn wait_for<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        let looks = self.looks();
+        self.event_loop().wait(slot, deadline, looks, condition)
+    }
+
+    /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a
+    /// waker is called that `condition` got from
+    /// [`thread_waker`](ibex_ring::parking::thread_waker) in its `arm`.
+    pub fn wait_at<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.wait_for(slot, deadline, condition)
+    }
+
+    /// Looks for at most `moment` whether `condition` holds, where tasks drive the node and its
+    /// calls look before they sleep.
+    pub(crate) fn look_for<C: Condition>(
+        &self,
+        moment: Duration,
+        mut condition: C,
+    ) -> Option<C::Output> {
+        let looks = self.looks();
+        self.event_loop().look_for(moment, looks, &mut condition)
+    }
+
+    /// Lets out what was sent, where callers turn the engine and a device carries it.
+    pub(crate) fn let_out(&self) {
+        if self.node.driver() != Driver::Threads {
+            self.event_loop().let_out(self.id);
+        }
+    }
+
+    /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
+    pub fn wake_at(&self, at: Instant, waker: &Waker) {
+        self.runtime().watch_link(self.id, |link| {
+            let core = &mut link.core;
+            core.alarms.wake_at(at, waker.clone(), &mut core.common)
+        });
+    }
+
+    /// Has the engine look whether a task waits for room for long.
+    pub(crate) fn watch_stalls(&self) {
+        let watch = |link: &mut Connection| link.core.common.watch_stalls();
+        self.runtime().watch_link(self.id, watch);
+    }
+
+    /// The interface by which this node uses the end of this name and role, if it has one.
+    #[must_use]
+    pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
+        self.on_link(|link, _| link.core.ends.interface_of(name, role))
+            .flatten()
+    }
+
+    /// Whether the session has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.on_link(|link, _| link.core.common.is_over())
+            .unwrap_or(true)
+    }
+
+    /// Whether the session has lost its connection and waits for another.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.on_link(|link, _| link.core.is_broken_off())
+            .unwrap_or(false)
+    }
+
+    pub(crate) fn send_large(
+        &self,
+        end: u32,
+        sequence: u64,
+        length: usize,
+        memory: LargeLease,
+    ) -> Option<LandingId> {
+        let landing = self.on_link(|link, _| link.send_large(end, sequence, length, memory));
+        landing.flatten()
+    }
+
+    pub(crate) fn pass_large(
+        &self,
+        end: u32,
+        sequence: u64,
+        slot: u32,
+        length: usize,
+        capacity: usize,
+        fd: Option<OwnedFd>,
+    ) {
+        let (length, capacity) = (length as u64, capacity as u64);
+        self.on_link(|link, _| {
+            if let Some(shared_memory) = &mut link.core.shared_memory {
+                shared_memory.pass_large(end, sequence, slot, length, capacity, fd);
+            }
+        });
+    }
+
+    pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
+        self.on_link(|link, _| {
+            if let Some(shared_memory) = &mut link.core.shared_memory {
+                shared_memory.pass_forget(end, slots);
+            }
+        });
+    }
+
+    /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
+    pub fn free_name(&self, end: u32) {
+        self.on_link(|link, _| link.core.common.free_name(end));
+    }
+
+    pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
+        let counters = end.counters();
+        self.on_link(|link, _| {
+            link.core.close_receiver(end.id, &counters, reason);
+        });
+    }
+
+    /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
+    #[cold]
+    pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
+        self.on_link(|link, _| {
+            let core = &mut link.core;
+            core.ends.receivers.retries(end, retry_at, &mut core.common);
+        });
+    }
+
+    /// The peer's words or bytes cannot be: the session ends.
+    #[cold]
+    pub(crate) fn misbehaved(&self, what: &str) {
+        let why = format!("it broke the protocol: {what}");
+        self.on_link(|link, context| link.core.fail(&why, context));
+    }
+}

@@ -1,0 +1,244 @@
+//! A sealed stream over sockets, with somebody in between who changes what he passes on.
+
+use std::net::{Shutdown, TcpListener};
+
+use ibex_tls::{Credentials, Security, SharedSecret};
+use proptest::prelude::*;
+use rustix::io::ioctl_fionread;
+
+use super::*;
+
+fn credentials() -> Credentials {
+    let bytes = std::array::from_fn(|at| (at * 37 + 5) as u8);
+    let secret = SharedSecret::from_bytes(bytes).unwrap();
+    Security::shared_secret(secret).open().unwrap()
+}
+
+/// Both ends of a connection behind its handshake.
+fn ends() -> [Sealed; 2] {
+    let credentials = credentials();
+    let mut ends = [
+        credentials.dialer().unwrap(),
+        credentials.acceptor().unwrap(),
+    ];
+    let nothing = &mut |_: &[u8]| {};
+    while ends.iter().any(Tls::is_handshaking) {
+        for from in [0, 1] {
+            ends[from].process(nothing).unwrap();
+            let flight = ends[from].outgoing().to_vec();
+            ends[from].sent(flight.len());
+            ends[1 - from].receive(&flight, nothing).unwrap();
+        }
+    }
+    ends.map(|tls| Sealed::new(Box::new(tls)))
+}
+
+/// A connection over loopback.
+fn connection() -> [TcpStream; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [near, listener.accept().unwrap().0]
+}
+
+/// Somebody who has all records of one way before he passes them on.
+struct Interceptor {
+    records: Vec<Vec<u8>>,
+}
+
+/// What he does to them.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Nothing,
+    Drop,
+    Double,
+    Exchange,
+    /// The record loses its last bytes, and nothing follows.
+    CutOff,
+    /// One bit behind the header of 5 bytes.
+    Flip,
+    /// One bit of the length, so that a record seems to go on.
+    FlipLength,
+}
+
+const HARMS: [Harm; 7] = [
+    Harm::Nothing,
+    Harm::Drop,
+    Harm::Double,
+    Harm::Exchange,
+    Harm::CutOff,
+    Harm::Flip,
+    Harm::FlipLength,
+];
+
+impl Interceptor {
+    /// Takes what is written to the other end of `socket`.
+    fn new(socket: &TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        while let waiting @ 1.. = ioctl_fionread(socket).unwrap() {
+            let start = bytes.len();
+            bytes.resize(start + waiting as usize, 0);
+            let (_, read) = recv(socket, &mut bytes[start..], RecvFlags::empty()).unwrap();
+            bytes.truncate(start + read);
+        }
+        let (mut records, mut rest) = (Vec::new(), &bytes[..]);
+        while let [_, _, _, high, low, ..] = *rest {
+            let (record, behind) = rest.split_at(5 + usize::from(u16::from_be_bytes([high, low])));
+            records.push(record.to_vec());
+            rest = behind;
+        }
+        Self { records }
+    }
+
+    /// Does harm to the record `at` or, where it takes two, also to the one behind.
+    fn harm(&mut self, harm: Harm, at: usize, bit: usize) {
+        let records = &mut self.records;
+        match harm {
+            Harm::Nothing => {}
+            Harm::Drop => drop(records.remove(at)),
+            Harm::Double => records.insert(at, records[at].clone()),
+            Harm::Exchange => records.swap(at, at + 1),
+            Harm::CutOff => {
+                records.truncate(at + 1);
+                let kept = bit % records[at].len();
+                records[at].truncate(kept);
+            }
+            Harm::Flip => {
+                let body = &mut records[at][5..];
+                let byte = bit / 8 % body.len();
+                body[byte] ^= 1 << (bit % 8);
+            }
+            Harm::FlipLength => records[at][3] ^= 0x20,
+        }
+    }
+}
+
+/// What a reader was given, and the error behind that.
+#[derive(Default)]
+struct Heard {
+    plain: Vec<u8>,
+    error: Option<io::Error>,
+    is_over: bool,
+}
+
+impl Heard {
+    /// Reads until nothing is there, by pieces.
+    fn read(&mut self, sealed: &mut Sealed, socket: &TcpStream, piece: usize) {
+        let mut buffer = vec![0; piece];
+        loop {
+            let socket_has = ioctl_fionread(socket).unwrap() > 0;
+            let outcome = sealed.read(socket, &mut [IoSliceMut::new(&mut buffer)]);
+            match outcome {
+                Ok(0) => return self.is_over = true,
+                Ok(read) => self.plain.extend_from_slice(&buffer[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !socket_has && !sealed.has_unread() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    self.error = Some(error);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever becomes of the records: what the reader gets is the beginning of what was
+    /// written, and it learns of the harm without waiting for more.
+    #[test]
+    fn records_that_were_harmed_are_told_and_never_read(
+        lengths in prop::collection::vec(1usize..3000, 3..12),
+        harm in prop::sample::select(&HARMS[..]),
+        at in any::<prop::sample::Index>(),
+        bit in any::<usize>(),
+        piece in 1usize..5000,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let [mut writer, mut reader] = ends();
+        let ([near, tap], [out, far]) = (connection(), connection());
+        let mut written = Vec::new();
+        for (number, length) in lengths.iter().enumerate() {
+            let frame: Vec<u8> = (0..*length).map(|at| (at + 31 * number) as u8).collect();
+            prop_assert_eq!(writer.write(&near, &[IoSlice::new(&frame)]).unwrap(), *length);
+            prop_assert!(!writer.has_backlog());
+            written.extend(frame);
+        }
+        let mut between = Interceptor::new(&tap);
+        prop_assert_eq!(between.records.len(), lengths.len());
+        between.harm(harm, at.index(lengths.len() - 1), bit);
+        let bytes = between.records.concat();
+        let (first, second) = bytes.split_at(cut.index(bytes.len() + 1));
+        let mut heard = Heard::default();
+        for part in [first, second] {
+            io::Write::write_all(&mut (&out), part).unwrap();
+            while heard.error.is_none() {
+                heard.read(&mut reader, &far, piece);
+                if ioctl_fionread(&far).unwrap() == 0 {
+                    break;
+                }
+            }
+        }
+        prop_assert!(written.starts_with(&heard.plain), "{harm:?}");
+        let seems_whole = match harm {
+            Harm::Nothing | Harm::CutOff | Harm::FlipLength => true,
+            Harm::Drop | Harm::Double | Harm::Exchange | Harm::Flip => false,
+        };
+        prop_assert!(heard.error.is_some() || seems_whole, "{harm:?}: it waits for ever");
+        // The end is one only if it was announced.
+        out.shutdown(Shutdown::Both).unwrap();
+        if heard.error.is_none() {
+            heard.read(&mut reader, &far, piece);
+        }
+        prop_assert!(heard.error.is_some() && !heard.is_over, "{harm:?}");
+        if let Harm::Nothing = harm {
+            prop_assert_eq!(heard.plain, written);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_behind_what_was_right() {
+    let [mut writer, mut reader] = ends();
+    let ([near, tap], [mut out, far]) = (connection(), connection());
+    for frame in [b"right", b"wrong"] {
+        writer.write(&near, &[IoSlice::new(frame)]).unwrap();
+    }
+    let mut between = Interceptor::new(&tap);
+    between.harm(Harm::Flip, 1, 0);
+    io::Write::write_all(&mut out, &between.records.concat()).unwrap();
+    let mut buffer = [0; 64];
+    let mut read = |sealed: &mut Sealed| sealed.read(&far, &mut [IoSliceMut::new(&mut buffer)]);
+    assert_eq!(read(&mut reader).unwrap(), 5);
+    // Nothing more comes, and epoll has nothing to tell.
+    assert!(reader.has_unread());
+    let error = read(&mut reader).unwrap_err();
+    assert_ne!(error.kind(), ErrorKind::WouldBlock, "{error}");
+}
+
+#[test]
+fn long_writes_are_taken_in_part_while_the_socket_is_full() {
+    let [mut writer, mut reader] = ends();
+    let [near, far] = connection();
+    let frame: Vec<u8> = (0..8 << 20).map(|at: usize| (at % 251) as u8).collect();
+    let (mut sent, mut heard) = (0, Heard::default());
+    let mut was_full = false;
+    while heard.plain.len() < frame.len() {
+        match writer.write(&near, &[IoSlice::new(&frame[sent..])]) {
+            Ok(taken) => sent += taken,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                was_full = true;
+                heard.read(&mut reader, &far, 10_000);
+            }
+        }
+        if sent == frame.len() {
+            writer.flush(&near).unwrap();
+            heard.read(&mut reader, &far, 10_000);
+        }
+    }
+    assert!(was_full && heard.plain == frame && heard.error.is_none());
+}

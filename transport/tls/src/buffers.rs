@@ -1,0 +1,111 @@
+//! The buffers on both sides of a TLS connection.
+
+use rustls::Error;
+use rustls::unbuffered::{EncodeError, EncryptError};
+
+/// Received bytes, in a buffer that is kept.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// Sealed bytes on their way to the peer, in a buffer that is kept.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Incoming {
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Notes that so many bytes more are in [`room`](Self::room).
+    pub(crate) fn arrived(&mut self, bytes: usize) {
+        self.end += bytes;
+        debug_assert!(self.end <= self.bytes.len());
+    }
+
+    pub(crate) fn filled(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
+    pub(crate) fn discard(&mut self, bytes: usize) {
+        self.start += bytes;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Returns free space of `least` bytes or more behind what is here.
+    pub(crate) fn room(&mut self, least: usize) -> &mut [u8] {
+        if self.bytes.len() - self.end < least && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.len());
+        }
+        if self.bytes.len() - self.end < least {
+            self.bytes.resize(self.end + least, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+}
+
+impl Outgoing {
+    pub(crate) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.start += bytes;
+        debug_assert!(self.start <= self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Appends what `write` puts into free space, of which it says how much it needs.
+    pub(crate) fn append<E: Into<Short>>(
+        &mut self,
+        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), Error> {
+        let required = match write(&mut self.bytes[self.end..]) {
+            Ok(written) => {
+                self.end += written;
+                return Ok(());
+            }
+            Err(error) => match error.into() {
+                Short(Some(required)) => required,
+                Short(None) => return Err(Error::EncryptError),
+            },
+        };
+        self.bytes.resize(self.end + required, 0);
+        let written = write(&mut self.bytes[self.end..]);
+        self.end += written.map_err(|_| Error::EncryptError)?;
+        Ok(())
+    }
+}
+
+/// The room that was missing, or none where no room helps.
+pub(crate) struct Short(Option<usize>);
+
+impl From<EncodeError> for Short {
+    fn from(error: EncodeError) -> Short {
+        match error {
+            EncodeError::InsufficientSize(size) => Short(Some(size.required_size)),
+            EncodeError::AlreadyEncoded => Short(None),
+        }
+    }
+}
+
+impl From<EncryptError> for Short {
+    fn from(error: EncryptError) -> Short {
+        match error {
+            EncryptError::InsufficientSize(size) => Short(Some(size.required_size)),
+            EncryptError::EncryptExhausted => Short(None),
+        }
+    }
+}
