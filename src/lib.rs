@@ -96,6 +96,26 @@
 //! and ends with its peer. A [`LogSender`](log::LogSender) then goes on with the peer's next
 //! process, from the position that the process asks for.
 //!
+//! # Errors
+//!
+//! Each thing that a program asks for has one error. Its text says who, in what state, what
+//! happened, what follows and what to do; `kind()` is for programs that decide by it, and methods
+//! give the facts: `peer()`, `channel()`, `counts()`, `cause()` and others. `is_transient()` says
+//! that a later call may succeed.
+//!
+//! | to | error | kinds |
+//! |---|---|---|
+//! | make a node | [`ListenError`] | [`ListenErrorKind`] |
+//! | connect | [`ConnectError`] | [`ConnectErrorKind`] |
+//! | accept | [`AcceptError`] | its variants |
+//! | open an end | [`OpenError`] | [`OpenErrorKind`] |
+//! | send | [`SendError`] | [`SendErrorKind`] |
+//! | receive | [`RecvError`] | [`RecvErrorKind`] |
+//! | wait for what was sent | [`WaitError`] | [`WaitErrorKind`] |
+//! | call, answer a call | [`CallError`](calls::CallError), [`AnswerError`](calls::AnswerError) | their variants |
+//! | send a log | [`LogError`](log::LogError) | its variants |
+//! | read and write a byte stream | [`std::io::Error`] | [`std::io::ErrorKind`], with one of the above within |
+//!
 //! # Cargo features
 //!
 //! | feature | default | what it adds |

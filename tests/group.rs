@@ -315,6 +315,7 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
         let Err(lost) = group.wait_acked(5, 2) else {
             panic!("one is left")
         };
+        assert_eq!(lost.kind(), WaitErrorKind::NoQuorum, "{lost}");
         assert_eq!(lost.able(), [cast.members[2].peer.at()], "{lost}");
         assert!(lost.gone().is_empty(), "it was not sent to them: {lost}");
     }

@@ -64,7 +64,7 @@ pub enum ListenErrorKind {
     NoRuntime,
     /// The process lacks threads, descriptors or memory.
     Resources,
-    /// This process is a fork of one that has made a node.
+    /// The process is a fork of one that has made a node.
     UsedAfterFork,
 }
 
@@ -87,9 +87,9 @@ pub(crate) enum ListenFailure {
         ibex_bootstrap::ListenError::next_step(source)
     )]
     Address {
-        /// The address as given.
+        /// The address as the program gave it.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         r#source: io::Error,
     },
     /// A setting is out of its range.
@@ -118,7 +118,7 @@ pub(crate) enum ListenFailure {
     #[cfg(feature = "verbs")]
     #[error("verbs is required, and this node cannot have it: {source}")]
     Rdma {
-        /// What stands in the way.
+        /// The obstacle to RDMA.
         r#source: crate::rdma::VerbsError,
     },
     /// The node is to be driven by tasks, and there is no runtime for them.
@@ -127,7 +127,7 @@ pub(crate) enum ListenFailure {
         /// The obstacle, and the next step.
         why: &'static str,
     },
-    /// This process is a fork of one that has made a node.
+    /// The process is a fork of one that has made a node.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
     /// The process cannot have another node: threads, descriptors or memory are lacking.

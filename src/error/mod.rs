@@ -32,16 +32,16 @@ pub enum AcceptError {
     /// The node has no listen address.
     #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
     NotListening,
-    /// The node was closed.
+    /// The node accepts nobody, as it was closed.
     #[error("this node was closed; make another to accept with")]
     Closed,
     /// The node begins no session any more, and all that it had begun were handed out.
     #[error("this node accepts nobody any more: stop_accepting was called")]
     Stopped,
-    /// Nobody connected within the time-out.
+    /// No peer connected within the time-out.
     #[error("nobody connected within the time-out")]
     Timeout,
-    /// This process is a fork of the one that made the node.
+    /// The process is a fork of the one that made the node.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::{ConnectError, Role};
 
-    /// Whoever prints an error with its sources, as anyhow does, is to read each cause once.
+    /// A program that prints an error with its sources, as anyhow does, shows each cause once.
     #[test]
     fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);

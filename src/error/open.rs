@@ -48,7 +48,7 @@ pub struct OpenError(Box<Failure>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpenErrorKind {
-    /// This node has this end already, or a service of this name. A name may be used once in each
+    /// The node has this end already, or a service of this name. A name may be used once in each
     /// direction.
     AlreadyOpen,
     /// The session has as many open ends as its limit allows.
@@ -57,7 +57,7 @@ pub enum OpenErrorKind {
     SessionOver,
     /// The node of this process was closed.
     NodeClosed,
-    /// The kernel refused memory.
+    /// The kernel refused memory for the end.
     Memory,
     /// The name is empty or too long.
     Name,
@@ -67,7 +67,7 @@ pub enum OpenErrorKind {
     SameVersions,
     /// A setting is out of its range.
     Setting,
-    /// This process is a fork of the one that made the node.
+    /// The process is a fork of the one that made the node.
     UsedAfterFork,
 }
 
@@ -88,7 +88,7 @@ enum Failure {
 pub(crate) struct Refusal {
     /// The channel's name.
     pub(crate) channel: String,
-    /// The peer.
+    /// The peer, as an address.
     pub(crate) peer: String,
     /// The end that was to be opened.
     pub(crate) end: Role,
@@ -267,7 +267,7 @@ impl std::error::Error for OpenError {}
 /// The reason for which a channel's end could not be opened.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OpenFailure {
-    /// This node has this end already. A name may be used once in each direction.
+    /// The node has this end already. A name may be used once in each direction.
     #[error(
         "it is open already; use or drop the first handle (a sender can be cloned; a fan-in or \
          a service of the node has the receivers of its name)"
@@ -313,13 +313,13 @@ pub(crate) enum OpenFailure {
          one type, or rename a field whose meaning has changed"
     )]
     SameVersions {
-        /// What both are.
+        /// The schema of both.
         schema: String,
     },
     /// A setting is out of its range.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// This process is a fork of the one that made the node.
+    /// The process is a fork of the one that made the node.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
 }

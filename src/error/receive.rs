@@ -65,7 +65,7 @@ pub enum RecvErrorKind {
     Mismatch,
     /// The channel broke. Everything that arrived was handed out before.
     Disconnected,
-    /// One message's bytes are not a valid value. It was released, and the next call goes on.
+    /// The bytes of one message are not a valid value. It was released, and the next call goes on.
     Corrupt,
     /// The kernel refused memory for what has come (shared memory), which stays where it is. Said
     /// once: later calls wait for it, as they do for a message, until memory is there or their
@@ -73,13 +73,13 @@ pub enum RecvErrorKind {
     Memory,
     /// A fan-in could not open its end with this peer.
     CannotOpen,
-    /// This process is a fork of the one that opened the channel.
+    /// The process is a fork of the one that opened the channel.
     UsedAfterFork,
 }
 
 enum Failure {
     Channel(RecvFailure),
-    /// Nothing came of any peer, to a call that waited (`Timeout`) or did not (`Empty`).
+    /// No peer sent anything to a call that waited (`Timeout`) or did not (`Empty`).
     OfNobody(RecvErrorKind),
     Opening(OpenError),
 }

@@ -68,15 +68,15 @@ pub enum SendErrorKind {
     Encode,
     /// There is no memory for the ring or the message. The channel goes on.
     Memory,
-    /// This thread is in the middle of a message of the same channel: it holds a reservation of
+    /// The calling thread is in the middle of a message of the same channel: it holds a reservation of
     /// another clone, or this call comes out of a value's serializer. Waiting for its own turn, it
     /// would wait for ever.
     Nested,
     /// The channel has ended.
     Disconnected,
-    /// Nobody has joined the group, or everybody is gone.
+    /// The group has no members: no peer has joined, or all are gone.
     NoMembers,
-    /// This process is a fork of the one that opened the channel or made the group.
+    /// The process is a fork of the one that opened the channel or made the group.
     UsedAfterFork,
 }
 

@@ -58,7 +58,7 @@ pub enum WaitErrorKind {
     Mismatch,
     /// The channel ended before the answer came.
     Disconnected,
-    /// This process is a fork of the one that opened the channel or made the group.
+    /// The process is a fork of the one that opened the channel or made the group.
     UsedAfterFork,
 }
 
@@ -80,7 +80,7 @@ struct Quorum {
 enum Reason {
     TimedOut(Votes<PeerAt>),
     Lost(Votes<PeerAt>),
-    /// The group's last message.
+    /// The sequence of the group's last message.
     NotSent(Sequence),
 }
 

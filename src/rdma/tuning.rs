@@ -43,9 +43,9 @@ impl Tuning {
         Self::default()
     }
 
-    /// Whether all sessions take their receives from one queue, where the device can.
+    /// Has all sessions take their receives from one queue, where the device can.
     /// Default: true, which is what lets many sessions do with few buffers. With false each
-    /// session has a queue and `session_credit` + 18 of the receive buffers to itself: for
+    /// session has a queue and `session_credit` + 18 of the receive buffers to itself. That is for
     /// a node with a handful of busy peers, on a device that takes longer over a shared
     /// queue (soft-RoCE does, by 4 of 46 µs for a small message). There are then
     /// `receive_buffers / (session_credit + 18)` places for sessions, 49 by default, and
@@ -66,7 +66,7 @@ impl Tuning {
         self
     }
 
-    /// Whether a write may carry 32 bits that tell of it, which spares a message of a
+    /// Lets a write carry 32 bits that tell of it, which spares a message of a
     /// [block](Self::landing_blocks) a request. Default: as a test says, which is made with
     /// the device when peers are trusted. Without them such a message is a write and a frame
     /// behind it: of 8 KiB there and a small one back that takes 1.15 times as long on
@@ -135,7 +135,7 @@ impl Tuning {
         self
     }
 
-    /// How completions are polled. Default: on a device of hardware what its self-test
+    /// The way in which completions are polled. Default: on a device of hardware what its self-test
     /// says, else plain; [`NodeStats`](crate::NodeStats) and the log say which and why. One
     /// that is set here is taken without a test, and a device that does not have it gives
     /// an error: for a device on which the other is measured to be faster, and for tests.
@@ -144,7 +144,7 @@ impl Tuning {
         self
     }
 
-    /// Whether messages have the time at which the device had them whole
+    /// Gives messages the time at which the device had them whole
     /// ([`Message::received_at`](crate::Message::received_at)), where it has a clock for
     /// that: soft-RoCE has none. Default: false. It takes an extended completion queue,
     /// a call per receive to read the clock's ticks, and a multiplication to turn them
@@ -189,7 +189,7 @@ impl Tuning {
         self
     }
 
-    /// Bytes per packet. Default: the smaller of what both ports carry. A session whose
+    /// The payload bytes of a packet. Default: the smaller of what both ports carry. A session whose
     /// ports carry less goes over another fabric; a smaller one costs throughput.
     pub fn path_mtu(mut self, mtu: Mtu) -> Self {
         self.connection = self.connection.path_mtu(mtu);

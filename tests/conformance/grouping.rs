@@ -176,6 +176,7 @@ fn group_quorum(stage: &mut Stage) {
             let Err(lack) = timed_out else {
                 panic!("{timed_out:?}")
             };
+            assert_eq!(lack.kind(), WaitErrorKind::Timeout, "{lack}");
             assert_eq!(
                 (lack.needed(), lack.able()),
                 (Some(3), &[peers[0].at()][..])
@@ -193,6 +194,7 @@ fn group_quorum(stage: &mut Stage) {
             let Err(lost) = group.wait_acked(rounds, 3) else {
                 panic!("the third never will")
             };
+            assert_eq!(lost.kind(), WaitErrorKind::NoQuorum, "{lost}");
             assert_eq!(lost.unable(), [peers[0].at()]);
             assert_eq!(lost.acknowledged(), [peers[1].at(), peers[2].at()]);
             assert!(lost.able().is_empty() && lost.gone().is_empty(), "{lost}");
@@ -311,6 +313,7 @@ fn group_drops_the_slow(stage: &mut Stage) {
                 let Err(lost) = group.wait_acked(WINDOW, 3) else {
                     panic!("one was dropped")
                 };
+                assert_eq!(lost.kind(), WaitErrorKind::NoQuorum, "{lost}");
                 assert_eq!(lost.gone(), [slow], "{lost}");
                 assert!(group.close().is_empty(), "it was told");
             }
@@ -446,6 +449,7 @@ fn group_catches_up(stage: &mut Stage) {
             let Err(lost) = group.wait_acked(part, MEMBERS) else {
                 panic!("only two were sent it")
             };
+            assert_eq!(lost.kind(), WaitErrorKind::NoQuorum, "{lost}");
             assert_eq!(lost.unable(), [peers[2].at()], "{lost}");
 
             let mut left = group.leave(late).expect("a member");
@@ -516,6 +520,7 @@ fn group_member_killed(stage: &mut Stage) {
             let Err(lost) = group.wait_acked(WINDOW, 3) else {
                 panic!("one is gone")
             };
+            assert_eq!(lost.kind(), WaitErrorKind::NoQuorum, "{lost}");
             assert_eq!(lost.gone(), [killed.at()], "{lost}");
             assert_eq!(lost.acknowledged().len(), 2, "{lost}");
             assert!(group.close().is_empty(), "it was told");

@@ -34,6 +34,7 @@ fn too_many_channels(stage: &mut Stage) {
     let is_refused = || {
         let error = one_more().expect_err("above the smaller limit");
         assert_eq!(error.kind(), OpenErrorKind::TooMany);
+        assert!(error.to_string().contains("has 8 open ends"), "{error}");
         assert!(error.to_string().contains("max_channels"), "{error}");
     };
     let _ends: Vec<_> = (0..7).map(open).collect();
