@@ -322,6 +322,10 @@ impl Part for AcceptorPart {
         }
     }
 
+    fn ours(&self) -> Option<&Offer> {
+        Some(&self.ours)
+    }
+
     fn takes_messages(&self) -> bool {
         let step = self.step();
         !step.is_ours() && step != Step::UnixSocket
@@ -350,15 +354,8 @@ impl Part for AcceptorPart {
                     Err(error) => conversation.fail(error),
                 }
             }
-            (State::AwaitBinding(version), Message::Binding(binding)) => {
-                if conversation.is_bound(step, &binding) {
-                    self.go_on(conversation, version);
-                }
-            }
-            (State::AwaitOffer(_), Message::Offer(theirs))
-                if conversation.is_sealed() && self.ours.is_of_run(&theirs) =>
-            {
-                conversation.fail(HandshakeError::Oneself);
+            (State::AwaitBinding(version), Message::Binding(_)) => {
+                self.go_on(conversation, version);
             }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 // The dialer computes the same; with this, both ends fail with

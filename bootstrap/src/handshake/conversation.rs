@@ -12,7 +12,8 @@ use super::{Prologue, Step};
 use crate::error::{Garbling, HandshakeError};
 use crate::local::Local;
 use crate::message::{
-    ALONE, Binding, Hello, MAGIC, Message, MessageError, Refusal, RefusalCause, Text, Version,
+    ALONE, Binding, Hello, MAGIC, Message, MessageError, Offer, Refusal, RefusalCause, Text,
+    Version,
 };
 use crate::negotiate::{self, End as Side};
 
@@ -258,8 +259,20 @@ impl<E> Conversation<E> {
         }
     }
 
-    /// Returns whether the peer saw the same Hellos. If not, that is the end.
-    pub(super) fn is_bound(&mut self, step: Step, binding: &Binding) -> bool {
+    /// Returns whether a message is from a peer that saw the same Hellos and is not this node. If
+    /// not, that is the end.
+    pub(super) fn admits(&mut self, step: Step, ours: Option<&Offer>, message: &Message) -> bool {
+        match (message, ours) {
+            (Message::Binding(binding), _) if step == Step::Binding => self.is_bound(step, binding),
+            (Message::Offer(theirs), Some(ours)) if self.is_sealed() && ours.is_of_run(theirs) => {
+                self.fail(HandshakeError::Oneself);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn is_bound(&mut self, step: Step, binding: &Binding) -> bool {
         let is_bound = binding.hellos == self.hash_of_hellos();
         if !is_bound {
             let how = Garbling::Hellos;

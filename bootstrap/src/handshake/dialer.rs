@@ -193,6 +193,10 @@ impl Part for DialerPart {
         }
     }
 
+    fn ours(&self) -> Option<&Offer> {
+        Some(&self.ours)
+    }
+
     fn takes_messages(&self) -> bool {
         !self.step().is_ours()
     }
@@ -216,15 +220,8 @@ impl Part for DialerPart {
                     self.state = State::AwaitEnd;
                 }
             },
-            (State::AwaitBinding(version), Message::Binding(binding)) => {
-                if conversation.is_bound(step, &binding) {
-                    self.go_on(conversation, version);
-                }
-            }
-            (State::AwaitOffer(_), Message::Offer(theirs))
-                if conversation.is_sealed() && self.ours.is_of_run(&theirs) =>
-            {
-                conversation.fail(HandshakeError::Oneself);
+            (State::AwaitBinding(version), Message::Binding(_)) => {
+                self.go_on(conversation, version);
             }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 match self.places.take(theirs.identity, theirs.incarnation) {

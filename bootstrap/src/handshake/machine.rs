@@ -8,7 +8,7 @@ use ibex_tls::Tls;
 use super::Step;
 use super::conversation::Conversation;
 use crate::error::HandshakeError;
-use crate::message::Message;
+use crate::message::{Message, Offer};
 
 /// One side of one handshake: [`DialerHandshake`](super::DialerHandshake),
 /// [`ResumerHandshake`](super::ResumerHandshake) or
@@ -26,6 +26,9 @@ pub trait Part: Sized {
 
     /// What this end waits for.
     fn step(&self) -> Step;
+
+    /// Returns what this end says of itself, where it says anything.
+    fn ours(&self) -> Option<&Offer>;
 
     /// Whether the next message may be taken now: not while the driver's answer to an
     /// errand decides what it means.
@@ -121,7 +124,10 @@ impl<P: Part> Handshake<P> {
             let Some(message) = self.conversation.next_message(self.part.step()) else {
                 break;
             };
-            self.part.handle_message(&mut self.conversation, message);
+            let (step, ours) = (self.part.step(), self.part.ours());
+            if self.conversation.admits(step, ours, &message) {
+                self.part.handle_message(&mut self.conversation, message);
+            }
         }
     }
 }

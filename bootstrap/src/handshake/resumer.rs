@@ -132,6 +132,11 @@ impl Part for ResumerPart {
         }
     }
 
+    /// It offers nothing: it has a session already.
+    fn ours(&self) -> Option<&Offer> {
+        None
+    }
+
     fn takes_messages(&self) -> bool {
         !self.step().is_ours()
     }
@@ -157,11 +162,7 @@ impl Part for ResumerPart {
                     }
                 };
             }
-            (State::AwaitBinding, Message::Binding(binding)) => {
-                if conversation.is_bound(step, &binding) {
-                    self.state = State::AwaitOffer;
-                }
-            }
+            (State::AwaitBinding, Message::Binding(_)) => self.state = State::AwaitOffer,
             (State::AwaitOffer, Message::Offer(theirs)) => {
                 self.meet(conversation, &theirs);
             }
