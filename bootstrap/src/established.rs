@@ -1,4 +1,4 @@
-//! What a finished handshake leaves behind: one connection, and what both ends
+//! The result of a finished handshake: one connection, and what both ends
 //! now know of each other.
 #![forbid(unsafe_code)]
 
@@ -17,13 +17,13 @@ use crate::places::Place;
 use crate::unix_sockets::UnixSockets;
 use crate::verbs::VerbsPair;
 
-/// One finished handshake.
+/// A finished handshake.
 pub struct Established {
     // The wire.
     /// The session's control connection: non-blocking, `TCP_NODELAY` and
     /// keepalive set, everything of the handshake read and written.
     pub stream: TcpStream,
-    /// What the peer sent behind its *Ready* and was read along with it: the
+    /// Bytes that the peer sent behind its *Ready* and were read along with it: the
     /// first bytes of the session, to be taken before any from `stream`.
     pub leftover: Vec<u8>,
     /// The connection's TLS, where nodes are authenticated: what comes next from `stream` is
@@ -38,29 +38,29 @@ pub struct Established {
     pub verbs: Option<Box<dyn VerbsPair>>,
 
     // The peer.
-    /// Who is at the other end.
+    /// The node at the other end.
     pub peer: PeerInfo,
     /// When this end had the connection, before the peer had said all that it has. So of two
     /// runs of one identity, one after the other, the older's is the earlier, in whichever
     /// order their handshakes end: that of a run that has ended cannot begin after that of
     /// the next, and be finished.
     pub began: Instant,
-    /// Whether this end connected. Exactly one end of a session did.
+    /// Tells whether this end connected. Exactly one end of a session did.
     pub is_dialer: bool,
 
     // The session.
     /// The session's name, drawn by the acceptor.
     pub session_id: [u8; 16],
-    /// What proves the right to resume the session, drawn by the acceptor.
+    /// The secret that proves the right to resume the session, drawn by the acceptor.
     pub resume_secret: Secret,
     /// Both Hellos as they were on the wire.
     pub prologue: Prologue,
 
-    /// Its place among this node's sessions, to be held as long as it lasts.
+    /// The session's place among those of this node, to be held as long as it lasts.
     pub place: Place,
 
     // The choice.
-    /// What carries the session's data.
+    /// The fabric that carries the session's data.
     pub fabric: FabricKind,
     /// Why, in words: `shm: same host, same user`.
     pub reason: String,
@@ -71,14 +71,14 @@ pub struct Established {
     pub payload_checksums: bool,
 }
 
-/// What is known of a peer after the handshake.
+/// A peer, as far as it is known after the handshake.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Which node.
+    /// The node's identity.
     pub identity: NodeIdentity,
-    /// Which run of it.
+    /// The run of that node.
     pub incarnation: Incarnation,
-    /// Where it connected from, or where it was found.
+    /// The address that it connected from, or where it was found.
     pub address: SocketAddr,
     /// The peer's process, in this process's pid namespace and on the kernel's
     /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
@@ -87,9 +87,9 @@ pub struct PeerInfo {
     /// The peer's process in this process's pid namespace, on its own word: that of a peer
     /// that says to be on this host and in this namespace.
     pub stated_pid: Option<u32>,
-    /// What the peer says about its host; not proven.
+    /// The host on the peer's word, which is not proven.
     pub host: HostHint,
-    /// How much it takes.
+    /// The peer's limits.
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,

@@ -1,4 +1,4 @@
-//! Who a node is: its identity, its incarnation, the host it runs on, and the
+//! Identity of a node: its name, its incarnation, the host it runs on, and the
 //! secrets that two nodes share. Plain values; nothing here does I/O.
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
-/// What a node says about the host it runs on.
+/// A node's word about the host that it runs on.
 ///
 /// A hint and no more: it decides whether shared memory is tried, and the try
 /// decides. The numbers are the sender's own view, so the process number means
@@ -55,7 +55,7 @@ pub struct HostHint {
 }
 
 impl HostHint {
-    /// Whether both hints name the same running kernel.
+    /// Tells whether both hints name the same running kernel.
     pub fn same_boot(&self, other: &HostHint) -> bool {
         self.boot_id != [0; 16] && self.boot_id == other.boot_id
     }
@@ -100,7 +100,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether `presented` is this secret, in time that depends only on its
+    /// Tells whether `presented` is this secret, in time that depends only on its
     /// length: an early exit would tell a guesser how far the guess was right.
     pub fn matches(&self, presented: &[u8]) -> bool {
         let differing = self

@@ -1,5 +1,4 @@
-//! What a node brings to every handshake: who it is, what it wants, what it
-//! can take.
+//! Settings that a node brings to every handshake: its name, its wishes and its limits.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use crate::resumption::ResumableSessions;
 use crate::unix_sockets::UnixClosing;
 use crate::verbs::VerbsSite;
 
-/// This node, as it presents itself to peers.
+/// The node, as it presents itself to peers.
 #[derive(Clone, Debug)]
 pub struct Local {
     // Who.
-    /// This node's identity.
+    /// The node's identity.
     pub identity: NodeIdentity,
-    /// This run of it.
+    /// The run of that node.
     pub incarnation: Incarnation,
 
     // What it wants.
@@ -36,7 +35,7 @@ pub struct Local {
     /// Fabrics that this build does not have. They are left out of the offer, so that a
     /// peer can tell them from forbidden ones. Default: none.
     pub absent: Vec<FabricKind>,
-    /// Where its RDMA devices are. It is asked when a peer has said Hello, and
+    /// The place to ask for its RDMA devices. It is asked when a peer has said Hello, and
     /// not at all where verbs is forbidden. Default: none.
     pub verbs_site: Option<Arc<dyn VerbsSite>>,
 
@@ -47,9 +46,9 @@ pub struct Local {
     pub integrity: Integrity,
 
     // What it can take.
-    /// How much a peer may ask of this node.
+    /// Limits of what a peer may ask of this node.
     pub limits: Limits,
-    /// Where each session takes its place; shared by all who have a clone of this.
+    /// Places, of which each session takes one; shared by all clones of this.
     pub places: Places,
     /// The node's sessions, to be gone on with when their wires break. Without, whoever comes to
     /// go on with a session is told that there is no such session. Default: none.
@@ -101,7 +100,7 @@ impl Local {
         }
     }
 
-    /// Where to ask for an RDMA device, if one could serve.
+    /// Returns the place to ask for an RDMA device, if one could serve.
     pub(crate) fn usable_site(&self) -> Option<&Arc<dyn VerbsSite>> {
         let usable = self.verbs != Policy::Forbid
             && !self.absent.contains(&FabricKind::Verbs)
@@ -142,7 +141,7 @@ impl Local {
     }
 }
 
-/// How much a peer may ask of a node.
+/// Limits of what a peer may ask of a node.
 ///
 /// A peer's limits are its word, unchecked beyond their encoding: take the
 /// smaller of the two ends' before sizing anything by them.

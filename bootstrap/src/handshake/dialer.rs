@@ -25,13 +25,13 @@ pub struct DialerPart {
     ours: Offer,
     places: Places,
     state: State,
-    /// Whether this node may have an RDMA device.
+    /// Set where this node may have an RDMA device.
     seeks_device: bool,
     /// To be told once, in order: what to do about sockets and queue pairs.
     errands: VecDeque<DialerEvent>,
 }
 
-/// What a dialer's driver has to act on.
+/// An event that a dialer's driver has to act on.
 #[derive(Debug)]
 pub enum DialerEvent {
     /// Connect a `SOCK_SEQPACKET` socket to this abstract name, present the

@@ -17,7 +17,7 @@ pub(super) struct Inbox {
     /// and takes all whole messages in between, so this holds at most one read
     /// and one unfinished message.
     bytes: Vec<u8>,
-    /// How much of the magic has been seen and removed from `bytes`.
+    /// Bytes of the magic that were seen and removed from `bytes`.
     magic_seen: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Unreadable {
     Garbled { sent: u32, computed: u32 },
 }
 
-/// One message and its bytes, length prefix included.
+/// A message and its bytes, length prefix included.
 pub(super) struct Received {
     pub(super) message: Message,
     pub(super) bytes: Vec<u8>,
@@ -88,7 +88,7 @@ impl Inbox {
         self.bytes.len()
     }
 
-    /// Whether anything came behind the last message taken.
+    /// Tells whether anything came behind the last message taken.
     pub(super) fn has_more(&self) -> bool {
         !self.bytes.is_empty()
     }
@@ -98,7 +98,7 @@ impl Inbox {
         std::mem::take(&mut self.bytes)
     }
 
-    /// What came behind the last message taken.
+    /// Returns the bytes behind the last message taken.
     pub(super) fn into_rest(self) -> Vec<u8> {
         self.bytes
     }
@@ -130,5 +130,5 @@ impl Inbox {
 /// The name of a field that is there whatever the kind of the message.
 pub(crate) const CHECKSUM: &str = "checksum";
 
-/// How much of a foreign protocol an error shows: a status line or a banner.
+/// Bytes of a foreign protocol that an error shows: a status line or a banner.
 const SHOWN_BYTES: usize = 48;

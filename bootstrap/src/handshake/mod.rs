@@ -86,7 +86,7 @@ use crate::identity::Secret;
 use crate::message::{Offer, Version};
 use crate::places::Place;
 
-/// What one end of a handshake waits for.
+/// A step that one end of a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -102,29 +102,29 @@ pub enum Step {
     Endpoint,
     /// The Unix socket: this end connects or listens.
     UnixSocket,
-    /// This end's own RDMA device, to be found.
+    /// The RDMA device of this end, to be found.
     Device,
-    /// This end's own queue pair, to be made or connected.
+    /// The queue pair of this end, to be made or connected.
     QueuePair,
     /// The peer's *Ready*.
     Ready,
     /// The acceptor's *Resumed*.
     Resumed,
-    /// Nothing more.
+    /// The end: nothing more is waited for.
     Finished,
 }
 
 impl Step {
-    /// Whether it is this node that has something to do, not the peer.
+    /// Tells whether this node has something to do, and not the peer.
     pub fn is_ours(self) -> bool {
         matches!(self, Step::Device | Step::QueuePair)
     }
 }
 
-/// What both ends know when a handshake has ended well.
+/// An agreement, which both ends know when a handshake has ended well.
 #[derive(Clone, Debug)]
 pub struct Agreement {
-    /// Who the peer is and what it takes.
+    /// The peer, and the limits of what it takes.
     pub peer: Offer,
     /// The peer's process in this pid namespace, on its own word.
     pub stated_pid: Option<u32>,
@@ -132,11 +132,11 @@ pub struct Agreement {
     pub version: Version,
     /// The session's name.
     pub session_id: [u8; 16],
-    /// What proves the right to resume it.
+    /// The secret that proves the right to resume it.
     pub resume_secret: Secret,
-    /// What carries the data.
+    /// The fabric that carries the data.
     pub fabric: FabricKind,
-    /// Why.
+    /// The reason for that fabric.
     pub reason: String,
     /// Why tcp may not carry it, where a policy or a build excludes that.
     pub no_tcp: Option<String>,
@@ -146,18 +146,18 @@ pub struct Agreement {
     pub prologue: Prologue,
     /// Whom the peer has proven to be, where nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
-    /// This end's place for the session, to be held as long as that lasts.
+    /// The session's place at this end, to be held as long as it lasts.
     pub place: Place,
 }
 
-/// What both ends know when a session goes on.
+/// A session that goes on, as both ends know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumedSession {
-    /// Which.
+    /// The session's name.
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,
-    /// What is to carry the data.
+    /// The fabric that is to carry the data.
     pub fabric: FabricKind,
 }
 
@@ -166,9 +166,9 @@ pub struct ResumedSession {
 /// to bind. Equal at both ends unless somebody changed them on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prologue {
-    /// What the dialer sent.
+    /// Bytes of the dialer.
     pub dialer: Vec<u8>,
-    /// What the acceptor sent.
+    /// Bytes of the acceptor.
     pub acceptor: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! What shows that an end of a resumption has the session's secret.
+//! Proof that an end of a resumption has the session's secret.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -8,7 +8,7 @@ use crate::fabric::FabricKind;
 use crate::identity::Secret;
 use crate::negotiate::End;
 
-/// What is claimed: that this session goes on over this connection.
+/// A claim that this session goes on over this connection.
 ///
 /// A proof is HMAC-SHA256 under the session's secret, over: a label; the role of whoever
 /// proves, so that no end can be answered with its own words; the session, the epoch and the
@@ -28,7 +28,7 @@ impl Claim<'_> {
         self.mac(by, secret).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is that of the end `by`, in constant time.
+    /// Tells whether `proof` is that of the end `by`, in constant time.
     pub(super) fn is_proven(&self, by: End, secret: &Secret, proof: &[u8; 32]) -> bool {
         self.mac(by, secret).verify(proof.into()).is_ok()
     }

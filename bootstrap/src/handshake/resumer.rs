@@ -31,7 +31,7 @@ pub struct ResumerPart {
     errands: VecDeque<ResumerEvent>,
 }
 
-/// What a resuming dialer's driver has to act on.
+/// An event that a resuming dialer's driver has to act on.
 #[derive(Debug)]
 pub enum ResumerEvent {
     /// Make a queue pair and report to
@@ -42,7 +42,7 @@ pub enum ResumerEvent {
     ConnectPair(Box<VerbsEndpoint>),
     /// The session goes on; everything is written.
     Resumed(ResumedSession),
-    /// It does not, here and now; what `poll_transmit` still has tells the peer why.
+    /// The session does not go on, here and now; what `poll_transmit` still has tells the peer why.
     Failed(HandshakeError),
 }
 
@@ -132,7 +132,7 @@ impl Part for ResumerPart {
         }
     }
 
-    /// It offers nothing: it has a session already.
+    /// Returns nothing: a node that resumes has a session already, and offers none.
     fn ours(&self) -> Option<&Offer> {
         None
     }

@@ -55,7 +55,7 @@ pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
 /// Longest message, its kind and its checksum included and its length prefix not.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// One message.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// What a node says before anything is agreed.
