@@ -11,8 +11,8 @@ use std::{
 
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
-    Established, FabricKind, Local, Resumable, ResumableSessions, ResumedConnection, Secret,
-    Ticket, VerbsPair, resume,
+    Established, FabricKind, Local, Resumable, ResumableSessions, ResumedConnection, Ticket,
+    VerbsPair, resume,
 };
 use ibex_transport::{
     connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError},
@@ -150,7 +150,7 @@ impl Resuming {
             (began, ..) => (FailoverPolicy::Only(as_carried(began)), vec![began], None),
         };
         let session = Resumable {
-            secret: Secret::new(established.resume_secret),
+            secret: established.resume_secret.clone(),
             authenticated_as: established.peer.authenticated_as.clone(),
             epoch: 0,
             fabrics,

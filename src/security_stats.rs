@@ -1,4 +1,4 @@
-//! What a node's authentication came to.
+//! Counts of a node's authentication.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -36,7 +36,7 @@ pub struct SecurityStats {
 }
 
 impl SecurityStats {
-    /// Those of a node, where it authenticates its peers.
+    /// Reads those of a node, where it authenticates its peers.
     pub(crate) fn of(local: &Local) -> Option<Self> {
         let credentials = local.credentials.as_ref()?;
         let HandshakeCounts {
@@ -85,7 +85,7 @@ impl SecurityStats {
     }
 }
 
-/// One line of the numbers that are not 0.
+/// Shows the numbers that are not 0, in a line.
 impl fmt::Display for SecurityStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "handshakes {}", self.handshakes)?;

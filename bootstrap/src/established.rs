@@ -9,7 +9,7 @@ use ibex_tls::{AuthenticatedAs, Tls};
 
 use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Prologue};
-use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
 use crate::local::Limits;
 use crate::message::Version;
 use crate::places::Place;
@@ -49,7 +49,7 @@ pub struct Established {
     /// The session's name, drawn by the acceptor.
     pub session_id: [u8; 16],
     /// The secret that proves the right to resume the session, drawn by the acceptor.
-    pub resume_secret: [u8; 32],
+    pub resume_secret: Secret,
     /// Both Hellos as they were on the wire.
     pub prologue: Prologue,
 
@@ -71,9 +71,9 @@ pub struct Established {
 /// A peer's description after the handshake.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Which node.
+    /// The node's identity.
     pub identity: NodeIdentity,
-    /// Which run of it.
+    /// The run of that node.
     pub incarnation: Incarnation,
     /// The address that the peer connected from, or was found at.
     pub address: SocketAddr,
@@ -138,7 +138,7 @@ impl Established {
             began: sockets.began,
             is_dialer,
             session_id: agreement.session_id,
-            resume_secret: *agreement.resume_secret.expose(),
+            resume_secret: agreement.resume_secret,
             prologue: agreement.prologue,
             place: agreement.place,
             fabric: agreement.fabric,

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use zeroize::Zeroize;
+
 /// Which node this is, across its restarts when the application or a key says
 /// so, else 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,9 +78,16 @@ impl HostHint {
 
 /// 32 bytes that only the two ends of a session know.
 ///
-/// Never printed: `Debug` shows that there is one, and no more.
+/// They are overwritten when they are dropped and never printed: `Debug` shows that there are some,
+/// and no more.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl Secret {
     /// Takes bytes that the caller drew from a good source.
@@ -114,7 +123,7 @@ impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("Secret(***)")
     }
 }
 
@@ -140,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_never_printed() {
-        assert_eq!(format!("{:?}", Secret::new([0xab; 32])), "Secret(..)");
+        assert_eq!(format!("{:?}", Secret::new([0xab; 32])), "Secret(***)");
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl ResumableSessions for Sessions {
 
 impl Sessions {
     fn add(&self, session: &Established) {
-        let secret = Secret::new(session.resume_secret);
+        let secret = session.resume_secret.clone();
         let resumable = Resumable {
             authenticated_as: None,
             secret,
@@ -88,7 +88,7 @@ impl Pair {
         Ticket {
             authenticated_as: None,
             session_id: session.session_id,
-            secret: Secret::new(session.resume_secret),
+            secret: session.resume_secret.clone(),
             peer: session.peer.identity,
             incarnation: session.peer.incarnation,
             epoch,
@@ -283,7 +283,7 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
     let ticket = Ticket {
         authenticated_as: None,
         session_id: here.session_id,
-        secret: Secret::new(here.resume_secret),
+        secret: here.resume_secret.clone(),
         peer: here.peer.identity,
         incarnation: here.peer.incarnation,
         epoch: 1,

@@ -28,10 +28,10 @@ use targets::{
     shm_message,
 };
 
-/// One parser.
+/// A parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// What it is called on the command line and in the corpus.
+    /// Its name on the command line and in the corpus.
     pub name: &'static str,
     /// Feeds it. Whether the bytes were accepted; never a panic.
     pub accepts: fn(&[u8]) -> bool,
@@ -44,7 +44,7 @@ pub struct Target {
 pub struct Seed {
     /// Its file in the corpus.
     pub name: &'static str,
-    /// What the parser is fed.
+    /// Bytes that the parser is fed.
     pub bytes: Vec<u8>,
 }
 
@@ -138,7 +138,7 @@ impl Target {
         TARGETS.iter().find(|target| target.name == name)
     }
 
-    /// What a fuzzer is given to feed `bytes` to this target.
+    /// Returns the input by which a fuzzer feeds `bytes` to this target.
     ///
     /// # Panics
     ///
@@ -152,7 +152,7 @@ impl Target {
     }
 }
 
-/// Where the committed seeds are.
+/// Returns where the committed seeds are.
 #[must_use]
 pub fn corpus_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")

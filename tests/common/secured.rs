@@ -30,8 +30,16 @@ impl Secured {
         }
     }
 
-    /// Returns the settings of `side`.
+    /// Returns the settings of `side`. Over verbs the listener lets the dialer write.
     pub(crate) fn security(self, side: Side) -> Security {
+        let security = self.keys(side);
+        match side {
+            Side::Dialer => security,
+            Side::Listener => security.trust_authenticated(),
+        }
+    }
+
+    fn keys(self, side: Side) -> Security {
         match self {
             Secured::Certificates => {
                 let folder = env::var_os(FOLDER).expect("the supervisor tells where the keys are");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ibex::NodeBuilder;
-use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
+use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Security, Sender};
 use ibex_harness::verbs_port::VerbsPort;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -119,15 +119,16 @@ impl Stage {
             .handshake_timeout(LONG)
             .open_timeout(LONG)
             .linger(LONG);
-        let builder = match self.cell.secured {
-            Some(secured) => builder.security(secured.security(self.side)),
+        let builder = match self.security() {
+            Some(security) => builder.security(security),
             None => builder,
         };
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
                 // So large messages go both ways: one way they are written.
-                let trusts = self.side == Side::Listener;
+                // Where the dialer has proven who it is, security() says so.
+                let trusts = self.side == Side::Listener && self.cell.secured.is_none();
                 let settings = ibex::rdma::RdmaSettings::new().trust_peers(trusts);
                 #[cfg(feature = "fake-device")]
                 if let Some(fake) = &self.fake {
@@ -143,6 +144,12 @@ impl Stage {
             }
             _ => builder,
         }
+    }
+
+    /// How this side's nodes authenticate the other's, if they do.
+    pub(crate) fn security(&self) -> Option<Security> {
+        let secured = self.cell.secured?;
+        Some(secured.security(self.side))
     }
 
     /// Where two nodes of this cell [`meet`](Self::meet): on the network of the RDMA device

@@ -3,7 +3,7 @@
 use std::panic::{self, AssertUnwindSafe};
 
 use ibex::{
-    Codec, Pod, Raw, SendErrorKind, Serde, SerdeBorrowed,
+    Codec, Fabric, Pod, Raw, SendErrorKind, Serde, SerdeBorrowed,
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
     serde_bytes,
 };
@@ -65,6 +65,10 @@ fn every_size(stage: &mut Stage) {
                 sender
                     .wait_acked(sequence)
                     .unwrap_or_else(|error| panic!("{} bytes: {error}", bytes.len()));
+            }
+            if stage.security().is_some() && stage.fabric() == Fabric::Verbs {
+                // The listener lets those write who have proven who they are.
+                assert!(peer.stats().rendezvous_sent > 0, "{:?}", peer.stats());
             }
         }
         Side::Listener => {

@@ -98,8 +98,12 @@ fn main() -> ExitCode {
     let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
     let cells = cells.chain(secured::cells(&scenarios));
     #[cfg(feature = "fake-device")]
+    let with_secured = [&scenarios[..], secured::SCENARIOS].concat();
+    #[cfg(feature = "fake-device")]
     let cells = cells
-        .chain(secured::cells_over_fake_device(masked::cells(&scenarios)))
+        .chain(secured::cells_over_fake_device(masked::cells(
+            &with_secured,
+        )))
         .chain(masked::cells(&scenarios))
         .chain(masked::cells_of_two_engines(&scenarios))
         .chain(masked::cells_over_pipes(&scenarios));

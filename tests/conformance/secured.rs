@@ -5,12 +5,50 @@
 //! has every way to meet and to part, every size and way to send, and one scenario of each kind
 //! that is built on these.
 
+use std::time::Duration;
+
 use ibex::Fabric;
 
 use crate::common::{
-    scenario::{Cell, Scenario},
+    payload,
+    scenario::{Cell, Scenario, Side},
     secured::Secured,
+    stage::{Stage, receiver, sender},
 };
+
+/// Scenarios that are played by such nodes alone.
+pub(crate) const SCENARIOS: &[Scenario] =
+    &[Scenario::new("authenticated_again", authenticated_again)];
+
+/// Sessions are as old as they may be, and go on when both ends have authenticated each other
+/// again.
+fn authenticated_again(stage: &mut Stage) {
+    let security = stage.security().expect("a cell with security");
+    let aged = security.max_session_age(AGE);
+    let (_node, peer) = stage.meet_as(|builder| builder.security(aged));
+    let numbered = |sequence| payload::numbered(sequence, 1000);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "again");
+            let mut sequence = 0;
+            while peer.stats().resumes < 2 {
+                sequence += 1;
+                sender.send(&numbered(sequence)).expect("sent");
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "again");
+            let mut received = 0;
+            while let Ok(message) = receiver.recv() {
+                received += 1;
+                assert_eq!(message[..], numbered(received));
+            }
+            assert!(received > 0 && peer.stats().resumes >= 1, "{received}");
+            assert_eq!(peer.stats().checksum_errors, 0);
+        }
+    }
+}
 
 /// Every cell of the listed scenarios, in both ways to authenticate.
 pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
@@ -18,7 +56,8 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
         let name = scenario.name;
         OVER_STREAMS.contains(&name) || OVER_EVERYTHING.contains(&name)
     };
-    let cells = scenarios.iter().filter(listed).flat_map(|one| one.cells());
+    let scenarios = scenarios.iter().chain(SCENARIOS).filter(listed);
+    let cells = scenarios.flat_map(|one| one.cells());
     let is_played =
         |cell: &Cell| cell.fabric != Fabric::Verbs || OVER_EVERYTHING.contains(&cell.scenario.name);
     cells.filter(is_played).flat_map(of_both)
@@ -39,7 +78,8 @@ pub(crate) fn cells_over_fake_device(cells: impl Iterator<Item = Cell>) -> Vec<C
 /// Panics where a listed scenario is none.
 pub(crate) fn check_names(scenarios: &[Scenario]) {
     for name in OVER_STREAMS.iter().chain(OVER_EVERYTHING) {
-        let is_there = scenarios.iter().any(|scenario| scenario.name == *name);
+        let mut scenarios = scenarios.iter().chain(SCENARIOS);
+        let is_there = scenarios.any(|scenario| scenario.name == *name);
         assert!(is_there, "there is no scenario {name}");
     }
 }
@@ -53,6 +93,7 @@ fn of_both(cell: Cell) -> impl Iterator<Item = Cell> {
 
 /// Played on a device as well, where each scenario takes long.
 const OVER_EVERYTHING: &[&str] = &[
+    "authenticated_again",
     "order",
     "exactly_once",
     "every_size",
@@ -96,3 +137,6 @@ const OVER_STREAMS: &[&str] = &[
     "too_many_sessions_of_a_peer",
     "waiting_is_sleeping",
 ];
+
+/// Some moments: a session is authenticated a few times in a scenario.
+const AGE: Duration = Duration::from_millis(300);

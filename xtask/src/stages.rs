@@ -325,8 +325,8 @@ const PROOFS: &[&str] = &[
     "--test memory_flat --test no_allocation",
 ];
 
-/// Each example once, and the replicated log. `pingpong` and that run over every fabric that
-/// needs no device.
+/// Each example once, `pingpong` also encrypted, and the replicated log. `pingpong` and that run
+/// over every fabric that needs no device.
 fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let each = EXAMPLES.iter().map(|(name, arguments)| {
@@ -349,6 +349,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("restart", ""),
     ("stream", ""),
     ("group", ""),
+    ("secure", ""),
+    (
+        "pingpong",
+        "--fabric tcp --tls --size 64 --iters 2000 --json",
+    ),
     (
         "pingpong",
         "--fabric all --codec serde --size 64 --iters 2000 --json",

@@ -31,7 +31,7 @@ pub struct AcceptorPart {
     resumable: Option<Arc<dyn ResumableSessions>>,
     entropy: AcceptorEntropy,
     state: State,
-    /// Whether this node may have an RDMA device.
+    /// Set where this node may have an RDMA device.
     seeks_device: bool,
     /// To be told once, in order: what to do about sockets and queue pairs.
     errands: VecDeque<AcceptorEvent>,
@@ -51,11 +51,11 @@ pub struct AcceptorEntropy {
     pub token: Secret,
     /// The session's name.
     pub session_id: [u8; 16],
-    /// What will prove the right to resume the session.
+    /// The secret that will prove the right to resume the session.
     pub resume_secret: Secret,
 }
 
-/// What an acceptor's driver has to act on.
+/// An event that an acceptor's driver has to act on.
 #[derive(Debug)]
 pub enum AcceptorEvent {
     /// Listen on a `SOCK_SEQPACKET` socket of this abstract name and report to
@@ -81,7 +81,7 @@ pub enum AcceptorEvent {
     ClosePair,
     /// The handshake is over; write out what `poll_transmit` still has.
     Agreed(Box<Agreement>),
-    /// The same for a session that goes on.
+    /// Like `Agreed`, for a session that goes on.
     Resumed(ResumedSession),
     /// The handshake is over; what `poll_transmit` still has tells the peer why.
     Failed(HandshakeError),
@@ -119,7 +119,7 @@ struct ResumeAnswer {
     proof: [u8; 32],
 }
 
-/// What the dialer's *Ready* needs before it counts.
+/// Conditions of the dialer's *Ready*, before it counts.
 enum Way {
     /// The token, at the Unix socket.
     Unix { joined: bool },
@@ -130,7 +130,7 @@ enum Way {
 }
 
 impl Way {
-    /// What is to be undone when another fabric is chosen.
+    /// Returns the errand that undoes it when another fabric is chosen.
     fn close(self) -> Option<AcceptorEvent> {
         match self {
             Way::Unix { .. } => Some(AcceptorEvent::CloseUnix),
@@ -343,6 +343,10 @@ impl Part for AcceptorPart {
         }
     }
 
+    fn ours(&self) -> Option<&Offer> {
+        Some(&self.ours)
+    }
+
     fn takes_messages(&self) -> bool {
         let step = self.step();
         !step.is_ours() && step != Step::UnixSocket
@@ -371,15 +375,8 @@ impl Part for AcceptorPart {
                     Err(error) => conversation.fail(error),
                 }
             }
-            (State::AwaitBinding(version), Message::Binding(binding)) => {
-                if conversation.is_bound(step, &binding) {
-                    self.go_on(conversation, version);
-                }
-            }
-            (State::AwaitOffer(_), Message::Offer(theirs))
-                if conversation.is_sealed() && self.ours.is_of_run(&theirs) =>
-            {
-                conversation.fail(HandshakeError::Oneself);
+            (State::AwaitBinding(version), Message::Binding(_)) => {
+                self.go_on(conversation, version);
             }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 // The dialer computes the same; with this, both ends fail with
@@ -503,7 +500,7 @@ impl AcceptorPart {
         conversation.succeed(AcceptorEvent::Resumed(session));
     }
 
-    /// Whoever does not have the secret hears nothing about epochs.
+    /// Answers a resumption. A peer without the secret hears nothing about epochs.
     fn answer(
         &self,
         conversation: &Conversation,

@@ -1,4 +1,4 @@
-//! What both ends of a handshake do alike: bytes in and out, the deadline, the
+//! The part of a handshake that both ends have alike: bytes in and out, the deadline, the
 //! Hello, the end.
 
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::{Prologue, Step};
 use crate::error::{Garbling, HandshakeError};
 use crate::local::Local;
 use crate::message::{
-    ALONE, Binding, Hello, MAGIC, Message, MessageError, Refusal, RefusalCause, Text, Version,
+    ALONE, Binding, Hello, MAGIC, Message, MessageError, Offer, Refusal, RefusalCause, Text,
+    Version,
 };
 use crate::negotiate::{self, End as Side};
 
-/// One end's view of the exchange, whichever end it is, and whichever event tells of its good
-/// end. Its module is private; `pub` lets [`Part`](super::machine::Part) speak of it.
+/// An exchange as either end sees it, whichever event tells of its good end. Its module is private; `pub` lets [`Part`](super::machine::Part) speak of it.
 pub struct Conversation<E> {
     // The wire.
     inbox: Inbox,
@@ -29,7 +29,7 @@ pub struct Conversation<E> {
     tls: Option<Box<Tls>>,
     /// Messages to be sealed as soon as the peer is authenticated.
     unsealed: Vec<u8>,
-    /// What ended TLS, until the messages before it are read.
+    /// The error that ended TLS, until the messages before it are read.
     broken_tls: Option<TlsError>,
 
     // The clock.
@@ -182,7 +182,7 @@ impl<E> Conversation<E> {
         self.outbox.extend_from_slice(&self.hello_sent);
     }
 
-    /// Nothing once the conversation is over: an errand may be answered later.
+    /// Sends a message, but none once the conversation is over: an errand may be answered later.
     pub(super) fn send(&mut self, message: &Message) {
         if !self.is_open() {
             return;
@@ -213,7 +213,7 @@ impl<E> Conversation<E> {
         (!self.outbox.is_empty()).then(|| std::mem::take(&mut self.outbox))
     }
 
-    /// Whether anything has come that is not taken.
+    /// Tells whether anything has come that is not taken.
     pub(super) fn has_more(&self) -> bool {
         self.inbox.has_more()
     }
@@ -258,8 +258,20 @@ impl<E> Conversation<E> {
         }
     }
 
-    /// Returns whether the peer saw the same Hellos. If not, that is the end.
-    pub(super) fn is_bound(&mut self, step: Step, binding: &Binding) -> bool {
+    /// Returns whether a message is from a peer that saw the same Hellos and is not this node. If
+    /// not, that is the end.
+    pub(super) fn admits(&mut self, step: Step, ours: Option<&Offer>, message: &Message) -> bool {
+        match (message, ours) {
+            (Message::Binding(binding), _) if step == Step::Binding => self.is_bound(step, binding),
+            (Message::Offer(theirs), Some(ours)) if self.is_sealed() && ours.is_of_run(theirs) => {
+                self.fail(HandshakeError::Oneself);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn is_bound(&mut self, step: Step, binding: &Binding) -> bool {
         let is_bound = binding.hellos == self.hash_of_hellos();
         if !is_bound {
             let how = Garbling::Hellos;
@@ -289,7 +301,7 @@ impl<E> Conversation<E> {
 
     // The Hellos.
 
-    /// Whether anything that only an ibex node sends has come.
+    /// Tells whether anything that only an ibex node sends has come.
     pub(super) fn has_hello(&self) -> bool {
         !self.hello_received.is_empty()
     }
@@ -359,12 +371,12 @@ impl<E> Conversation<E> {
         }
     }
 
-    /// With what was sent last the conversation may be over for the peer.
+    /// Notes that the conversation may be over for the peer with what was sent last.
     pub(super) fn be_quiet(&mut self) {
         self.is_quiet = true;
     }
 
-    /// It is not: the peer has answered.
+    /// Notes that it is not: the peer has answered.
     pub(super) fn speak_again(&mut self) {
         self.is_quiet = false;
     }
@@ -380,7 +392,7 @@ impl<E> Conversation<E> {
         self.end_with(error);
     }
 
-    /// The same without a word to the peer, who said so itself.
+    /// Ends the conversation without a word to the peer, which said so itself.
     fn end_with(&mut self, error: HandshakeError) {
         if self.is_open() {
             let error = match self.conflict.take() {
@@ -424,7 +436,7 @@ fn in_order<'a>(side: Side, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2]
     }
 }
 
-/// What the peer is told.
+/// Returns the words for the peer.
 fn refusal_for(error: &HandshakeError) -> Refusal {
     let cause = match error {
         HandshakeError::TooManySessions { end, limit } => Some(RefusalCause::Limit(*end, *limit)),

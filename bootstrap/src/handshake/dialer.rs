@@ -25,13 +25,13 @@ pub struct DialerPart {
     ours: Offer,
     places: Places,
     state: State,
-    /// Whether this node may have an RDMA device.
+    /// Set where this node may have an RDMA device.
     seeks_device: bool,
     /// To be told once, in order: what to do about sockets and queue pairs.
     errands: VecDeque<DialerEvent>,
 }
 
-/// What a dialer's driver has to act on.
+/// An event that a dialer's driver has to act on.
 #[derive(Debug)]
 pub enum DialerEvent {
     /// Connect a `SOCK_SEQPACKET` socket to this abstract name, present the
@@ -193,6 +193,10 @@ impl Part for DialerPart {
         }
     }
 
+    fn ours(&self) -> Option<&Offer> {
+        Some(&self.ours)
+    }
+
     fn takes_messages(&self) -> bool {
         !self.step().is_ours()
     }
@@ -216,15 +220,8 @@ impl Part for DialerPart {
                     self.state = State::AwaitEnd;
                 }
             },
-            (State::AwaitBinding(version), Message::Binding(binding)) => {
-                if conversation.is_bound(step, &binding) {
-                    self.go_on(conversation, version);
-                }
-            }
-            (State::AwaitOffer(_), Message::Offer(theirs))
-                if conversation.is_sealed() && self.ours.is_of_run(&theirs) =>
-            {
-                conversation.fail(HandshakeError::Oneself);
+            (State::AwaitBinding(version), Message::Binding(_)) => {
+                self.go_on(conversation, version);
             }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 match self.places.take(theirs.identity, theirs.incarnation) {

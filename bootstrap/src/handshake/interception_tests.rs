@@ -281,6 +281,7 @@ fn check_capture(sent: &[u8], planted: &[&[u8]]) {
 
 #[test]
 fn a_thousand_captured_bootstraps_tell_nothing() {
+    let entropy = ENTROPY;
     for number in 0..1000 {
         let [mut dialer, mut acceptor] = [1, 2].map(|identity| match number % 3 {
             0 => secured(with_hardware(identity)),
@@ -297,9 +298,9 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
         let planted = [
             &dialer.identity.0[..],
             &acceptor.identity.0,
-            ENTROPY.token.expose(),
-            &ENTROPY.session_id,
-            ENTROPY.resume_secret.expose(),
+            entropy.token.expose(),
+            &entropy.session_id,
+            entropy.resume_secret.expose(),
             // The Unix socket's name, as it is told.
             b"a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1",
         ];

@@ -1,4 +1,4 @@
-//! What the two ends' state machines do alike: facts in, bytes and events out, around
+//! The part of the state machines that both ends have alike: facts in, bytes and events out, around
 //! the steps that are one end's own.
 
 use std::time::Instant;
@@ -8,33 +8,36 @@ use ibex_tls::Tls;
 use super::Step;
 use super::conversation::Conversation;
 use crate::error::HandshakeError;
-use crate::message::Message;
+use crate::message::{Message, Offer};
 
-/// One side of one handshake: [`DialerHandshake`](super::DialerHandshake),
+/// A side of a handshake: [`DialerHandshake`](super::DialerHandshake),
 /// [`ResumerHandshake`](super::ResumerHandshake) or
 /// [`AcceptorHandshake`](super::AcceptorHandshake).
 pub struct Handshake<P: Part> {
     pub(super) conversation: Conversation<P::Event>,
-    /// What is this end's own.
+    /// The steps that are this end's own.
     pub(super) part: P,
 }
 
 /// The steps of one end. Whatever they lead to they say to the conversation.
 pub trait Part: Sized {
-    /// What this end's driver has to act on.
+    /// An event that this end's driver has to act on.
     type Event;
 
-    /// What this end waits for.
+    /// Returns the step that this end waits for.
     fn step(&self) -> Step;
 
-    /// Whether the next message may be taken now: not while the driver's answer to an
+    /// Returns what this end says of itself, where it says anything.
+    fn ours(&self) -> Option<&Offer>;
+
+    /// Tells whether the next message may be taken now: not while the driver's answer to an
     /// errand decides what it means.
     fn takes_messages(&self) -> bool;
 
     /// The peer sent `message`, in order.
     fn handle_message(&mut self, conversation: &mut Conversation<Self::Event>, message: Message);
 
-    /// What the driver is to do, told once.
+    /// Returns the next errand for the driver, each once.
     fn take_errand(&mut self) -> Option<Self::Event>;
 
     /// The handshake failed.
@@ -77,7 +80,7 @@ impl<P: Part> Handshake<P> {
         self.conversation.poll_transmit()
     }
 
-    /// What to act on. Drain after every `handle_*` call.
+    /// Returns the next event to act on. Drain after every `handle_*` call.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<P::Event> {
         if let Some(error) = self.conversation.poll_failed() {
@@ -89,7 +92,7 @@ impl<P: Part> Handshake<P> {
         self.part.take_errand()
     }
 
-    /// What this end waits for.
+    /// Returns the step that this end waits for.
     pub fn step(&self) -> Step {
         self.part.step()
     }
@@ -99,7 +102,7 @@ impl<P: Part> Handshake<P> {
         self.conversation.is_sealed()
     }
 
-    /// Whether the peer has said what only an ibex node says. A driver short of
+    /// Tells whether the peer has said what only an ibex node says. A driver short of
     /// room drops those that have not first.
     pub fn has_hello(&self) -> bool {
         self.conversation.has_hello()
@@ -110,7 +113,7 @@ impl<P: Part> Handshake<P> {
         self.conversation.take_tls()
     }
 
-    /// What the peer sent behind its last message: the session's first bytes.
+    /// Returns the bytes that the peer sent behind its last message: the session's first.
     pub fn into_leftover(self) -> Vec<u8> {
         self.conversation.into_leftover()
     }
@@ -121,7 +124,10 @@ impl<P: Part> Handshake<P> {
             let Some(message) = self.conversation.next_message(self.part.step()) else {
                 break;
             };
-            self.part.handle_message(&mut self.conversation, message);
+            let (step, ours) = (self.part.step(), self.part.ours());
+            if self.conversation.admits(step, ours, &message) {
+                self.part.handle_message(&mut self.conversation, message);
+            }
         }
     }
 }

@@ -137,7 +137,7 @@ pub struct Agreement {
     pub resume_secret: Secret,
     /// The fabric of the session's data.
     pub fabric: FabricKind,
-    /// Why.
+    /// The reason for that fabric.
     pub reason: String,
     /// Why tcp may not carry it, where a policy or a build excludes that.
     pub no_tcp: Option<String>,
@@ -154,7 +154,7 @@ pub struct Agreement {
 /// The result of a successful resumption, as both ends know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumedSession {
-    /// Which.
+    /// The session's name.
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,

@@ -31,7 +31,7 @@ pub struct ResumerPart {
     errands: VecDeque<ResumerEvent>,
 }
 
-/// What a resuming dialer's driver has to act on.
+/// An event that a resuming dialer's driver has to act on.
 #[derive(Debug)]
 pub enum ResumerEvent {
     /// Make a queue pair and report to
@@ -42,7 +42,7 @@ pub enum ResumerEvent {
     ConnectPair(Box<VerbsEndpoint>),
     /// The session goes on; everything is written.
     Resumed(ResumedSession),
-    /// It does not, here and now; what `poll_transmit` still has tells the peer why.
+    /// The session does not go on, here and now; what `poll_transmit` still has tells the peer why.
     Failed(HandshakeError),
 }
 
@@ -132,6 +132,11 @@ impl Part for ResumerPart {
         }
     }
 
+    /// Returns nothing: a node that resumes has a session already, and offers none.
+    fn ours(&self) -> Option<&Offer> {
+        None
+    }
+
     fn takes_messages(&self) -> bool {
         !self.step().is_ours()
     }
@@ -157,11 +162,7 @@ impl Part for ResumerPart {
                     }
                 };
             }
-            (State::AwaitBinding, Message::Binding(binding)) => {
-                if conversation.is_bound(step, &binding) {
-                    self.state = State::AwaitOffer;
-                }
-            }
+            (State::AwaitBinding, Message::Binding(_)) => self.state = State::AwaitOffer,
             (State::AwaitOffer, Message::Offer(theirs)) => {
                 self.meet(conversation, &theirs);
             }

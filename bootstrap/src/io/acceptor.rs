@@ -176,7 +176,7 @@ impl Acceptor {
         })
     }
 
-    /// Where it listens, with the port that was bound.
+    /// Returns the address at which it listens, with the port that was bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
@@ -249,7 +249,7 @@ impl Acceptor {
         self.failures.pop_front()
     }
 
-    /// Whose sockets are ready, without waiting.
+    /// Returns the keys whose sockets are ready, without waiting.
     fn ready(&self) -> (Vec<u64>, bool) {
         let mut events = Vec::with_capacity(self.share_of_a_turn());
         let no_wait = Timespec {
@@ -505,7 +505,7 @@ const BACKLOG: i32 = 1024;
 /// to it. It is fewer than the least useful `max_pending`, so that a newcomer is read at least
 /// once more before the flood behind it can reach its place.
 const EVENTS_PER_TURN: usize = 64;
-/// The same where handshakes are inside TLS: one end of it computes for some 80 µs.
+/// Bound of one turn where handshakes are inside TLS: one end of it computes for some 80 µs.
 const HANDSHAKES_PER_TURN: usize = 8;
 
 /// Failures kept for whoever asks.

@@ -25,7 +25,7 @@ use ibex_tls::Credentials;
 
 use crate::Seed;
 
-/// One message without its length prefix.
+/// A message without its length prefix.
 pub(crate) fn accepts_message(bytes: &[u8]) -> bool {
     parse_message(bytes).is_ok()
 }
@@ -116,7 +116,7 @@ pub(crate) fn resumer_accepts(bytes: &[u8]) -> bool {
     false
 }
 
-/// One message of each kind that a handshake over shared memory, one that
+/// Messages of each kind that a handshake over shared memory, one that
 /// falls back from it, one over verbs and one that goes on with a session have.
 pub(crate) fn message_seeds() -> Vec<Seed> {
     let shm = Recording::over_shm();
@@ -144,19 +144,19 @@ pub(crate) fn message_seeds() -> Vec<Seed> {
     .into()
 }
 
-/// What a dialer sends in all.
+/// Seeds of all that a dialer sends.
 pub(crate) fn acceptor_seeds() -> Vec<Seed> {
     let mut seeds = seeds(|recording| recording.from_dialer);
     seeds.extend(resumption_seeds(|recording| recording.from_dialer));
     seeds
 }
 
-/// What an acceptor sends in all.
+/// Seeds of all that an acceptor sends.
 pub(crate) fn dialer_seeds() -> Vec<Seed> {
     seeds(|recording| recording.from_acceptor)
 }
 
-/// What an acceptor sends in all to a dialer that goes on with a session.
+/// Seeds of all that an acceptor sends to a dialer that goes on with a session.
 pub(crate) fn resumer_seeds() -> Vec<Seed> {
     resumption_seeds(|recording| recording.from_acceptor)
 }
@@ -172,7 +172,7 @@ fn resumption_seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
         .into()
 }
 
-/// One half of each kind of handshake.
+/// Seeds of a half of each kind of handshake.
 fn seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
     [
         ("shm", world(true, false, 1), Recording::over_shm()),
@@ -222,7 +222,8 @@ impl Recording {
         Self::new(host(8), false, true)
     }
 
-    /// Of the session that nodes have here, which its acceptor refuses if the epoch is old.
+    /// Records a resumption of the session that nodes have here, which its acceptor refuses if the
+    /// epoch is old.
     fn of_a_resumption(epoch: u64, has_devices: bool) -> Self {
         let mut resumer = resumer(epoch, has_devices);
         let mut acceptor = acceptor(host(9), has_devices);
@@ -301,7 +302,7 @@ impl Recording {
     }
 }
 
-/// What came of a dialer's visit to the Unix socket.
+/// Outcome of a dialer's visit to the Unix socket.
 fn visit(joins: bool) -> Result<(), String> {
     if joins {
         Ok(())
@@ -337,7 +338,7 @@ fn endpoint() -> VerbsEndpoint {
     }
 }
 
-/// That a node may have a device: the machines are told what came of asking for it.
+/// A site of a node that may have a device: the machines are told what came of asking for it.
 #[derive(Debug)]
 struct Devices;
 
@@ -463,7 +464,7 @@ fn arrives_by(world: u8) -> usize {
     usize::from(world >> 3) + 1
 }
 
-/// What a dialer hears that has said `hello`.
+/// Bytes that a dialer hears that has said `hello`.
 fn mended_for_dialer(world: u8, half: &[u8], hello: Option<Vec<u8>>) -> Vec<u8> {
     let hello = hello.expect("it speaks first");
     match is_mended(world) {
@@ -498,7 +499,7 @@ pub(crate) fn mended(half: &[u8], hellos: impl Fn(&[u8]) -> [Vec<u8>; 2]) -> Vec
     mended
 }
 
-/// One message of a half, without its length prefix and its checksum.
+/// A message of a half, without its length prefix and its checksum.
 fn message(half: &[u8], index: usize) -> Vec<u8> {
     let mut rest = &half[MAGIC.len()..];
     for left in (0..=index).rev() {
@@ -530,7 +531,7 @@ fn host(boot: u8) -> HostHint {
     }
 }
 
-/// What the acceptor asks to be presented at its Unix socket.
+/// The token that the acceptor asks for at its Unix socket.
 pub(crate) const TOKEN: Secret = Secret::new([0xa2; 32]);
 
 const SESSION: [u8; 16] = [0xa3; 16];
@@ -543,7 +544,7 @@ const LARGEST_PIECE: u8 = 32;
 /// The bit of [`world`] that has checksums mended.
 const MENDED: u8 = 4;
 
-/// What the acceptor says first, the magic included.
+/// The acceptor's first words, the magic included.
 const ACCEPTORS_HELLO: [u8; 44] =
     *b"\x89ibex\r\n\x1a\x22\0\x01\x02\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\
     \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";

@@ -11,7 +11,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::certificates::Certificates;
-use crate::handshake_counts::{Counts, Kind};
+use crate::counts::{Counts, Kind};
 use crate::identity_slot::IdentitySlot;
 use crate::own_key::OwnKey;
 use crate::pinned::Pinned;

@@ -1,11 +1,5 @@
 //! Counts of a node's authenticated handshakes, and of those that failed, by kind.
 
-#[cfg(feature = "rustls")]
-use std::sync::atomic::{AtomicU64, Ordering};
-
-#[cfg(feature = "rustls")]
-use crate::{Cause, TlsError};
-
 /// A snapshot of what a node's handshakes came to, at both of its ends and for new sessions and
 /// resumed ones alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,65 +23,3 @@ pub struct HandshakeCounts {
     /// bytes that are not TLS, or not those that were sent.
     pub other_failures: u64,
 }
-
-/// The counters behind that.
-#[cfg(feature = "rustls")]
-#[derive(Debug, Default)]
-pub(crate) struct Counts([AtomicU64; KINDS]);
-
-/// Kind of outcome: its counter's place.
-#[cfg(feature = "rustls")]
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(crate) enum Kind {
-    Completed,
-    OtherMode,
-    WrongSecret,
-    UnknownIssuer,
-    Expired,
-    Revoked,
-    NotAuthorized,
-    Other,
-}
-
-#[cfg(feature = "rustls")]
-impl Counts {
-    pub(crate) fn note(&self, kind: Kind) {
-        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn snapshot(&self) -> HandshakeCounts {
-        let count = |kind: Kind| self.0[kind as usize].load(Ordering::Relaxed);
-        HandshakeCounts {
-            completed: count(Kind::Completed),
-            other_mode: count(Kind::OtherMode),
-            wrong_secret: count(Kind::WrongSecret),
-            unknown_issuer: count(Kind::UnknownIssuer),
-            expired: count(Kind::Expired),
-            revoked: count(Kind::Revoked),
-            not_authorized: count(Kind::NotAuthorized),
-            other_failures: count(Kind::Other),
-        }
-    }
-}
-
-#[cfg(feature = "rustls")]
-impl Kind {
-    /// The kind of what ended a handshake.
-    pub(crate) fn of(error: &TlsError) -> Kind {
-        let TlsError::Refused(refusal) = error else {
-            return Kind::Other;
-        };
-        match refusal.cause {
-            Cause::WrongSecret => Kind::WrongSecret,
-            Cause::UnknownIssuer => Kind::UnknownIssuer,
-            Cause::Expired { .. } | Cause::NotYetValid { .. } => Kind::Expired,
-            Cause::Revoked | Cause::UnknownRevocation => Kind::Revoked,
-            Cause::NotAuthorized => Kind::NotAuthorized,
-            Cause::Nameless { .. } | Cause::Unusable(_) => Kind::Other,
-        }
-    }
-}
-
-#[cfg(feature = "rustls")]
-const KINDS: usize = Kind::Other as usize + 1;

@@ -15,8 +15,6 @@
 
 mod authenticated_as;
 mod authentication_error;
-#[cfg(feature = "rustls")]
-mod buffers;
 mod handshake_counts;
 mod method;
 mod tls_error;
@@ -29,7 +27,11 @@ pub use method::{Encryption, Method};
 pub use tls_error::TlsError;
 
 #[cfg(feature = "rustls")]
+mod buffers;
+#[cfg(feature = "rustls")]
 mod certificates;
+#[cfg(feature = "rustls")]
+mod counts;
 #[cfg(feature = "rustls")]
 mod credentials;
 #[cfg(feature = "rustls")]

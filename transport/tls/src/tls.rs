@@ -10,7 +10,7 @@ use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
 
 use crate::buffers::{Incoming, Outgoing};
-use crate::handshake_counts::{Counts, Kind};
+use crate::counts::{Counts, Kind};
 use crate::identity_slot::IdentitySlot;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 
