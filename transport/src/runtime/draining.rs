@@ -7,15 +7,15 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     task::Waker,
     time::Instant,
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{
+    fork,
+    sync::{AtomicBool, AtomicUsize, Mutex, lock},
+};
 use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! The state of one session that handles and engine share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::{
     fmt, iter, mem,
     net::SocketAddr,
@@ -11,7 +11,7 @@ use std::{
 
 use ibex_base::{
     fork::{self, UsedAfterFork},
-    sync::Asymmetry,
+    sync::{Asymmetry, AtomicBool},
 };
 use ibex_protocol::{
     format::{
