@@ -218,7 +218,7 @@ impl Runtime {
     }
 
     /// Waits until `is_done` answers so, the node is closed, or it is `deadline`. It is asked again
-    /// when a session ends and at [`wake_drain`](Self::wake_drain).
+    /// when a session ends and at [`wake_drain`](NodeState::wake_drain).
     pub fn wait_in_drain(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) {
         let look = || (self.is_closed() || is_done()).then_some(());
         let _ = self.wait(&self.draining.waiters, deadline, Looks::Socket, look);
