@@ -189,8 +189,8 @@ impl NodeBuilder {
     /// Authenticates peers, and encrypts what goes over TCP. Default: neither.
     ///
     /// Both nodes of a session need the same kind of security. A node with security has no session
-    /// with a node without: connecting fails as
-    /// [`Incompatible`](crate::ConnectErrorKind::Incompatible), and both ends name the mode of each.
+    /// with a node without: the end that connects gets
+    /// [`Incompatible`](crate::ConnectErrorKind::Incompatible), whose text names the mode of each.
     /// No variable of the environment changes that.
     /// [`Security`](crate::Security) says how peers are authenticated.
     #[cfg(feature = "tls")]

@@ -1,7 +1,9 @@
 //! A counter that one thread writes at a time and any thread reads.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use ibex_base::sync::AtomicU64;
 
 /// A number that one thread at a time adds to: no locked instruction is spent on it.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use crate::stage::{Stage, Work};
 use crate::step::{Step, side_by_side};
 use crate::tool::{CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm};
+use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm, workspace};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -64,6 +64,14 @@ pub(crate) const STAGES: &[Stage] = &[
         quick: true,
         tools: &[],
         work: Work::Function(mutants::models),
+    },
+    Stage {
+        name: "lines",
+        about: "in a build that records it, no engine writes a cache line that another writes",
+        budget: seconds(150),
+        quick: false,
+        tools: &[],
+        work: Work::Function(lines),
     },
     Stage {
         name: "mutants",
@@ -262,6 +270,15 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     ];
     let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));
     side_by_side(&[&others, &facade], watchdog)
+}
+
+/// Builds with atomics that record which engine writes them, beside what is built without.
+fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
+    let target = workspace::target().join("recorded");
+    Step::of_line("cargo test -p ibex --test shared_lines")
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .add_flags("RUSTFLAGS", "--cfg record_writes")
+        .run(watchdog)
 }
 
 /// Builds what the stages behind it run, in as few calls as can be: two cores that compile one

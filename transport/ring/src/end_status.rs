@@ -18,12 +18,15 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{Ordering, fence},
     },
 };
 
 use super::parking::Rung;
-use ibex_base::fork;
+use ibex_base::{
+    fork,
+    sync::{AtomicU32, AtomicU64},
+};
 use ibex_protocol::format::counters::Counters;
 
 /// Bytes of a block in a control segment; what it says takes half of them.

@@ -3,12 +3,11 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
+
+use ibex_base::sync::AtomicBool;
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, Role};

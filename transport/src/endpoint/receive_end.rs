@@ -4,16 +4,19 @@
 //! that the prefix has passed, and tells the sender. The handle calls it each quarter window and
 //! before it sleeps, and the engine when someone waits.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::{
     collections::VecDeque,
     mem,
     ops::Deref,
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{Arc, MutexGuard, OnceLock},
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{
+    fork,
+    sync::{AtomicBool, AtomicU64, Mutex, lock},
+};
 use ibex_protocol::format::{counters::Counters, record::first_position};
 use ibex_ring::{
     Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix,

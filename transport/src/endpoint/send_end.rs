@@ -10,18 +10,12 @@
 //! 4. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::{
-    cell::UnsafeCell,
-    ops::Deref,
-    sync::{Mutex, OnceLock},
-    thread,
-    time::Instant,
-};
+use std::sync::atomic::Ordering;
+use std::{cell::UnsafeCell, ops::Deref, sync::OnceLock, thread, time::Instant};
 
 use ibex_base::{
     fork,
-    sync::{Asymmetry, BiasedLock, lock},
+    sync::{Asymmetry, AtomicBool, AtomicU32, AtomicU64, BiasedLock, Mutex, lock},
 };
 use ibex_protocol::format::control::CloseReason;
 use ibex_ring::{

@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
+
+use ibex_base::sync::{AtomicBool, AtomicU64};
 
 use crate::{clock, counter::Counter};
 

@@ -1,9 +1,9 @@
 //! The state of an end, pending, open or over, and why; the engine sets it, handles read it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{AtomicU32, Mutex, lock};
 use ibex_protocol::{format::control::ChannelSpec, session::Agreed};
 
 use crate::session::EndCause;

@@ -9,14 +9,13 @@ use std::{
     mem,
     panic::{self, AssertUnwindSafe},
     sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::Ordering,
         mpsc::{Sender, channel},
     },
     thread::{self, JoinHandle},
 };
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{AtomicBool, Mutex, lock};
 
 /// Something to do off the turn.
 type Job = Box<dyn FnOnce() + Send>;

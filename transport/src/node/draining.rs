@@ -7,14 +7,11 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     task::Waker,
 };
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 
 use super::{NodeState, SessionShared};

@@ -12,11 +12,10 @@ use std::{
     collections::VecDeque,
     fmt,
     net::SocketAddr,
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{Mutex, lock};
 use ibex_protocol::format::control::Role;
 use ibex_ring::parking::{WaitSlot, Wakers};
 

@@ -1,11 +1,11 @@
 //! The state of one session that handles and engine share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::{fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use ibex_base::{
     fork::{self, UsedAfterFork},
-    sync::Asymmetry,
+    sync::{Asymmetry, AtomicBool},
 };
 use ibex_protocol::{
     format::{

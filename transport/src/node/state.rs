@@ -7,14 +7,11 @@
 use std::{
     collections::VecDeque,
     fmt, mem,
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Condvar, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{AtomicBool, Mutex, lock};
 use ibex_ring::{
     memory::{
         DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,

@@ -1,16 +1,12 @@
 //! Warnings of a node that peers can cause, as often as the log shall have them.
 #![forbid(unsafe_code)]
 
-use std::{
-    mem::Discriminant,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::{mem::Discriminant, sync::atomic::Ordering, time::Instant};
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{
+    fork,
+    sync::{AtomicBool, Mutex, lock},
+};
 
 use super::log_limit::{Held, LogLimit};
 use crate::session::EndCause;

@@ -14,16 +14,16 @@
 use std::{
     fmt, io, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+    sync::{Arc, MutexGuard, OnceLock, Weak, atomic::Ordering},
     task::Waker,
     thread,
     time::Duration,
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{
+    fork,
+    sync::{AtomicBool, AtomicU32, Mutex, lock},
+};
 use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
 use super::{

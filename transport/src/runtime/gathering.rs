@@ -5,15 +5,15 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     task::{Wake, Waker},
     time::Instant,
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{
+    fork,
+    sync::{AtomicBool, Mutex, lock},
+};
 use ibex_ring::parking::{Condition, TimedOut, WaitSlot, Wakers};
 
 use super::{Looks, Runtime};

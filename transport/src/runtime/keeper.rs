@@ -37,6 +37,8 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
             "the I/O thread could not be pinned; it runs where it may"
         );
     }
+    #[cfg(record_writes)]
+    ibex_base::sync::recorded::turns_an_engine();
     // Naps are shorter than what timers are late by otherwise.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     Wakers::prepare();

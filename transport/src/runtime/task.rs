@@ -16,15 +16,15 @@
 //! ```
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::Ordering,
     task::{Poll, Waker},
     time::Duration,
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{
+    fork,
+    sync::{AtomicBool, Mutex, lock},
+};
 use ibex_ring::parking::Ticket;
 
 use super::{Driving, EventLoop, Runtime};

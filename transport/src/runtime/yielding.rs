@@ -10,9 +10,11 @@
 //! slept for it, they would be woken ahead of the rest, whose yields were long then.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
+
+use ibex_base::sync::{AtomicBool, AtomicU64};
 
 /// Whether waits look before they sleep.
 #[derive(Debug)]

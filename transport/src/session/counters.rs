@@ -1,10 +1,9 @@
 //! Counters of a session while it runs.
 #![forbid(unsafe_code)]
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
+
+use ibex_base::sync::AtomicU64;
 
 use super::SessionStats;
 use crate::{counter::Counter, rdma::SiteCounts, session::coarse_time::CoarseTime};

@@ -12,13 +12,10 @@
 
 use std::{
     mem,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering},
 };
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use ibex_protocol::framing::Carriage;
 
 use crate::{

@@ -12,12 +12,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
-use ibex_base::sync::lock;
+use ibex_base::sync::{AtomicU32, Mutex, lock};
 use ibex_ring::{
     end_status::{BLOCK_BYTES, ReceiverWords, SenderWords, Words},
     memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd},
