@@ -1,10 +1,11 @@
-//! What a handshake needs of RDMA: a device to offer, a queue pair to connect.
+//! The part of RDMA that a handshake needs: a device to offer, and a queue pair to connect.
 //!
-//! Rules: this crate knows no verbs, whoever has them implements these two traits; every
-//! call may take milliseconds (a device is opened, memory registered), so none is made
-//! where others wait: an [`Acceptor`](crate::Acceptor) has a thread for them, and
-//! [`dial`](crate::dial) is one that waits; an error is a text for people, which ends in
-//! the session's reason for another fabric.
+//! Rules:
+//! 1. This crate knows no verbs. The crate that has them implements these two traits.
+//! 2. Every call may take milliseconds, since a device is opened or memory registered. So none is
+//!    made where others wait: an [`Acceptor`](crate::Acceptor) has a thread for them, and
+//!    [`dial`](crate::dial) waits anyhow.
+//! 3. An error is a text for people, which ends in the session's reason for another fabric.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -41,7 +42,7 @@ pub struct PairRequest {
     /// The identity that a peer which dialed has offered, and its run; none at the end that
     /// dialed, and for a session that goes on.
     pub offered: Option<(NodeIdentity, Incarnation)>,
-    /// This node's end.
+    /// The end of the session that this node is.
     pub end: End,
     /// The session that goes on; none for a new one.
     pub resumes: Option<[u8; 16]>,
@@ -49,7 +50,7 @@ pub struct PairRequest {
 
 /// A queue pair that waits for its peer. Dropping it destroys it.
 pub trait VerbsPair: Debug + Send {
-    /// What the peer has to know of it.
+    /// Returns the endpoint that the peer has to know.
     fn endpoint(&self) -> VerbsEndpoint;
 
     /// Connects it, until it can send. Nothing may be sent before the peer is known to
