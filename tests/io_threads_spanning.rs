@@ -1,4 +1,4 @@
-//! What spans the engines of a node: groups and calls over sessions of each, waits that either
+//! Uses of a node that span its engines: groups and calls over sessions of each, waits that either
 //! ends, a peer that runs anew, and a close under load.
 #![forbid(unsafe_code)]
 

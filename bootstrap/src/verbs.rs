@@ -43,7 +43,7 @@ pub struct PairRequest {
     /// The identity that a peer which dialed has offered, and its run; none at the end that
     /// dialed, and for a session that goes on.
     pub offered: Option<(NodeIdentity, Incarnation)>,
-    /// This node's end.
+    /// The end of the session that this node is.
     pub end: End,
     /// The session that goes on; none for a new one.
     pub resumes: Option<[u8; 16]>,
