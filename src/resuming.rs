@@ -5,14 +5,17 @@ use std::{
     collections::HashMap,
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
-    Established, FabricKind, Local, Resumable, ResumableSessions, ResumedConnection, Ticket,
-    VerbsPair, resume,
+    Established, FabricKind, HandshakeError, Local, Resumable, ResumableSessions, ResumeError,
+    ResumedConnection, Ticket, VerbsPair, resume,
 };
 use ibex_transport::{
     connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError},
@@ -102,6 +105,7 @@ impl Resuming {
                 },
                 local: self.local.clone(),
                 dialers: self.dialers.clone(),
+                has_warned: AtomicBool::new(false),
             }) as Arc<dyn Redial>
         });
         let terms = ReconnectTerms {
@@ -166,6 +170,28 @@ struct Redialer {
     ticket: Ticket,
     local: Local,
     dialers: Dialers,
+    /// Set once the log has heard that the peer and this node do not authenticate each other any
+    /// more.
+    has_warned: AtomicBool,
+}
+
+impl Redialer {
+    /// Warns, once for a session, of a refusal that no other attempt is going to change.
+    fn warn_of(&self, error: &ResumeError) {
+        let ResumeError::Handshake { source, .. } = error else {
+            return;
+        };
+        let is_refusal = matches!(
+            source,
+            HandshakeError::Authentication(_) | HandshakeError::Security { .. }
+        );
+        if is_refusal && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                peer = %self.address, reason = %source,
+                "a session cannot be resumed, since its two ends do not authenticate each other"
+            );
+        }
+    }
 }
 
 impl Redial for Redialer {
@@ -183,7 +209,10 @@ impl Redial for Redialer {
         match resume(self.address, &self.local, &ticket, ATTEMPT, &meanwhile) {
             Ok(connection) => Ok(reconnection(connection)),
             Err(error) if error.is_gone() => Err(RedialError::NoSession(error.to_string())),
-            Err(error) => Err(RedialError::NotYet(error.to_string())),
+            Err(error) => {
+                self.warn_of(&error);
+                Err(RedialError::NotYet(error.to_string()))
+            }
         }
     }
 
