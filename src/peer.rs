@@ -278,6 +278,15 @@ impl Peer {
         self.session.engine().index()
     }
 
+    /// Returns the RDMA device of this node and the port of it, counted from 1, that carry the
+    /// session's data now; `None` over another fabric. A node with several ports uses the one that
+    /// the route to the peer leads to.
+    #[cfg(feature = "verbs")]
+    #[must_use]
+    pub fn rdma_port(&self) -> Option<(String, u8)> {
+        self.session.rdma_port()
+    }
+
     /// Returns the peer's identity and incarnation.
     #[must_use]
     pub fn id(&self) -> PeerId {

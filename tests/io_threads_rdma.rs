@@ -76,6 +76,9 @@ fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
             .collect();
         assert_eq!(engines.len(), ENGINES);
     }
+    for peer in sessions.iter().flatten() {
+        assert_eq!(peer.rdma_port(), Some(("fake0".to_owned(), 1)));
+    }
     // One completion queue for each engine of both nodes, on the vectors in turn; those of
     // self-tests are gone.
     let queues = fake.completion_queues();

@@ -180,6 +180,13 @@ impl SessionShared {
         site.map(|site| site.polling().to_string())
     }
 
+    /// Returns the RDMA device and the port of it that carry the session's data now, if any do.
+    #[must_use]
+    pub fn rdma_port(&self) -> Option<(String, u8)> {
+        let site = self.carrier.site().filter(|_| self.carrier.is_pair());
+        site.map(|site| (site.device().to_owned(), site.port()))
+    }
+
     /// Returns the error of calls in a fork of the process, about the session.
     #[cold]
     #[must_use]
