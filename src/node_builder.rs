@@ -146,9 +146,8 @@ impl NodeBuilder {
     /// Authenticates peers, and encrypts what goes over TCP. Default: neither.
     ///
     /// Both nodes of a session need it, in the same way: a node with security has no session with
-    /// a node without, and both ends get
-    /// [`HandshakeError::Security`](crate::bootstrap::HandshakeError::Security), which names the
-    /// mode of each. No variable of the environment changes that.
+    /// a node without. Whoever dials gets a [`ConnectError`](crate::ConnectError) and whoever listens
+    /// a line in the log, which name the mode of each. No variable of the environment changes that.
     /// [`Security`](crate::Security) says how peers are authenticated.
     #[cfg(feature = "tls")]
     pub fn security(mut self, security: crate::Security) -> Self {
