@@ -4,18 +4,19 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use ibex_harness::authority::{Authority, Request};
 use ibex_harness::fixed_random;
 use ibex_tls::{AuthenticatedAs, Credentials, Security, SharedSecret};
 
 use super::resume_tests::{EPOCH, Reunion, node, ticket};
-use super::tests::{ENTROPY, Meeting, host, local};
-use super::verbs_tests::{hardware_of, with_hardware};
+use super::tests::{ENTROPY, Meeting, TIMEOUT, host, local};
+use super::verbs_tests::{hardware, hardware_of, with_hardware};
 use super::*;
 use crate::error::HandshakeError;
 use crate::local::Local;
-use crate::message::{MAGIC, ResumeRefusal, SecurityMode};
+use crate::message::{MAGIC, MessageError, ResumeRefusal, SecurityMode};
 use crate::resumption::{Resumable, ResumableSessions};
 
 /// The keys of a cluster, with which handshakes can be replayed.
@@ -306,5 +307,32 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
         ];
         check_capture(&meeting.from_dialer, &planted);
         check_capture(&meeting.from_acceptor, &planted);
+    }
+}
+
+#[test]
+fn whoever_goes_on_to_send_while_a_device_is_found_is_given_up() {
+    let (now, deadline) = (Instant::now(), TIMEOUT);
+    let mut dialer = hardware();
+    let mut acceptor =
+        AcceptorHandshake::new(&with_hardware(2), host(2), ENTROPY, now, now + deadline);
+    acceptor.handle_bytes(&dialer.dialer.poll_transmit().unwrap());
+    assert!(matches!(
+        acceptor.poll_event(),
+        Some(AcceptorEvent::FindDevice)
+    ));
+    // Nobody answers the errand, and the peer says more than anybody has to say.
+    let mut rounds = 0;
+    loop {
+        acceptor.handle_bytes(&[1; 4096]);
+        if let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() {
+            let HandshakeError::Malformed { problem, .. } = error else {
+                panic!("{error}");
+            };
+            assert!(matches!(problem, MessageError::Unasked { .. }), "{problem}");
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 100, "it takes anything");
     }
 }

@@ -358,38 +358,6 @@ fn a_peer_silent_at_any_step_of_verbs_is_given_up_by_name_of_the_step() {
 }
 
 #[test]
-fn whoever_goes_on_to_send_while_a_device_is_found_is_given_up() {
-    let (now, deadline) = (std::time::Instant::now(), TIMEOUT);
-    let mut dialer = hardware();
-    let mut acceptor = AcceptorHandshake::new(
-        &with_hardware(2),
-        host(2),
-        super::tests::ENTROPY,
-        now,
-        now + deadline,
-    );
-    acceptor.handle_bytes(&dialer.dialer.poll_transmit().unwrap());
-    assert!(matches!(
-        acceptor.poll_event(),
-        Some(AcceptorEvent::FindDevice)
-    ));
-    // Nobody answers the errand, and the peer says more than anybody has to say.
-    let mut rounds = 0;
-    loop {
-        acceptor.handle_bytes(&[1; 4096]);
-        if let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() {
-            let HandshakeError::Malformed { problem, .. } = error else {
-                panic!("{error}");
-            };
-            assert!(matches!(problem, MessageError::Unasked { .. }), "{problem}");
-            break;
-        }
-        rounds += 1;
-        assert!(rounds < 100, "it takes anything");
-    }
-}
-
-#[test]
 fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let now = std::time::Instant::now();
     let node = with(1, site(1, true));

@@ -42,6 +42,8 @@ mod wire;
 #[cfg(test)]
 mod crowd;
 #[cfg(test)]
+mod secured_tests;
+#[cfg(test)]
 mod tests;
 
 pub use campaign::{Campaign, Totals, Until};

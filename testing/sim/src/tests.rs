@@ -202,93 +202,6 @@ fn a_meeting_may_be_cut_behind_every_byte() {
     assert!(messages > 10_000, "{messages}");
 }
 
-/// Two that authenticate each other: their sessions begin, break and go on as others do, and
-/// nobody gets in who has another secret.
-#[test]
-fn nodes_that_authenticate_each_other_meet_under_every_fault() {
-    let buffers = Carriage::Buffers {
-        bytes: LEAST_BUFFER_BYTES,
-    };
-    let (mut resumed, mut messages, mut faults) = (0, 0, Faults::default());
-    for seed in 0..36 {
-        let (carriage, data_in_band) = [
-            (Carriage::Stream, true),
-            (Carriage::Stream, false),
-            (buffers, true),
-        ][seed as usize % 3];
-        let options = SimOptions {
-            secured: true,
-            carriage,
-            data_in_band,
-            credit: if carriage == buffers { 16 } else { 1 << 14 },
-            piece_bytes: [16, 100, 1000][seed as usize / 3 % 3],
-            break_per_mille: 5,
-            break_again_per_mille: 200,
-            late_per_mille: 200,
-            stranger_per_mille: 10,
-            impostor_per_mille: 200,
-            errand_fails_per_mille: 50,
-            ..busy()
-        };
-        let run = finish(seed, story(seed, options));
-        resumed += run.resumed;
-        messages += run.messages;
-        faults += run.faults;
-    }
-    assert!(resumed > 60 && messages > 1000, "{resumed}, {messages}");
-    for (fault, times) in faults.by_kind() {
-        let is_wanted = [Fault::Stranger, Fault::Impostor, Fault::MeetingCut].contains(&fault);
-        assert!(!is_wanted || times >= 5, "{fault}: {times} times");
-    }
-}
-
-/// The meeting of two that authenticate each other is cut at many a byte of its records.
-#[test]
-fn a_meeting_inside_tls_may_be_cut_anywhere() {
-    let (mut cut, mut messages) = (0, 0);
-    for byte in (0..MOST_SEALED_MEETING_BYTES).step_by(41) {
-        for meeting in [0, 1] {
-            let options = SimOptions {
-                secured: true,
-                meeting_cut: Some(MeetingCut { meeting, byte }),
-                break_at: Some(100),
-                delay_steps: 1,
-                redial_steps: 5,
-                busy_steps: 200,
-                ..busy()
-            };
-            let run = finish(byte as u64, story(byte as u64, options));
-            let mut kinds = run.faults.by_kind();
-            let of_meetings = kinds.find(|(fault, _)| *fault == Fault::MeetingCut);
-            cut += of_meetings.map_or(0, |(_, times)| times);
-            messages += run.messages;
-            assert!(run.resumed >= 1, "{run:?}");
-        }
-    }
-    assert!(cut > 60 && messages > 500, "{cut} cut, {messages} messages");
-}
-
-/// Handshakes that take too long are given up by the clock of each side, inside TLS as well.
-#[test]
-fn a_handshake_inside_tls_has_its_time() {
-    let mut expired = 0;
-    for seed in 0..10 {
-        let options = SimOptions {
-            secured: true,
-            handshake_steps: [40, 40],
-            piece_bytes: 16,
-            delay_steps: 5,
-            break_per_mille: 5,
-            ..busy()
-        };
-        let run = finish(seed, story(seed, options));
-        let mut kinds = run.faults.by_kind();
-        let late = kinds.find(|(fault, _)| *fault == Fault::Expired);
-        expired += late.map_or(0, |(_, times)| times);
-    }
-    assert!(expired > 20, "{expired} expired");
-}
-
 /// Either side dies at every tenth step of its life.
 #[test]
 fn the_survivor_hands_out_what_arrived_whenever_its_peer_dies() {
@@ -489,7 +402,7 @@ fn channels_open_and_close_without_data_in_the_frames() {
 }
 
 /// A wire that behaves and programs that do everything often.
-fn busy() -> SimOptions {
+pub(super) fn busy() -> SimOptions {
     SimOptions {
         delay_steps: 5,
         piece_bytes: 1000,
@@ -550,11 +463,11 @@ fn busy() -> SimOptions {
     }
 }
 
-fn story(seed: u64, options: SimOptions) -> Simulation {
+pub(super) fn story(seed: u64, options: SimOptions) -> Simulation {
     Simulation::with_options(seed, options)
 }
 
-fn finish(seed: u64, simulation: Simulation) -> Summary {
+pub(super) fn finish(seed: u64, simulation: Simulation) -> Summary {
     // A violation names its seed; a story's run is made again by its test.
     simulation
         .run()
@@ -564,5 +477,3 @@ fn finish(seed: u64, simulation: Simulation) -> Summary {
 const SEEDS: u64 = 300;
 /// More than any handshake takes, both ways together.
 const MOST_MEETING_BYTES: usize = 480;
-/// The same inside TLS.
-const MOST_SEALED_MEETING_BYTES: usize = 1600;

@@ -2,6 +2,8 @@
 //! device, what is refused and what both ends say, and what is on the wire.
 #![cfg(feature = "tls-graviola")]
 
+mod aging;
+
 use std::{
     fs,
     io::{Read, Write},
@@ -9,7 +11,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::{Duration, SystemTime},
@@ -426,111 +428,4 @@ fn what_became_of_handshakes_is_counted_by_kind() {
             .security
             .is_none()
     );
-}
-
-/// Sessions are authenticated again and again, by both ends, and go on.
-#[test]
-fn sessions_of_an_age_are_authenticated_again_under_load() {
-    let folder = Folder::new();
-    let authority = folder.authority();
-    let a = certificate(&authority.issue(&Request::new("a", &[A])).unwrap());
-    let b = certificate(&authority.issue(&Request::new("b", &[B])).unwrap());
-    let aged = |security: Security| security.max_session_age(Duration::from_millis(300));
-    for fabric in [Fabric::Tcp, Fabric::Shm] {
-        // Either end may be the one that insists.
-        for (ours, theirs) in [
-            (aged(a.clone()), b.clone()),
-            (a.clone(), aged(b.clone())),
-            (aged(secret(1)), aged(secret(1))),
-        ] {
-            let (dialer, acceptor) = (dialing(fabric, ours), listening(fabric, theirs));
-            let there = dialer.connect(address(&acceptor)).unwrap();
-            let here = acceptor.accept().unwrap();
-            let known = there.authenticated_as().unwrap().clone();
-            let (mut sender, mut receiver) = log(&there, &here);
-            let over = Arc::new(AtomicBool::new(false));
-            let sending = {
-                let over = over.clone();
-                thread::spawn(move || {
-                    let mut number = 0_u64;
-                    while !over.load(Ordering::Relaxed) {
-                        sender.send(&number.to_le_bytes()[..]).unwrap();
-                        number += 1;
-                    }
-                    number
-                })
-            };
-            let mut received = 0_u64;
-            while here.stats().resumes < 3 || there.stats().resumes < 3 {
-                let message = receiver.recv().unwrap();
-                assert_eq!(message[..], received.to_le_bytes());
-                received += 1;
-            }
-            over.store(true, Ordering::Relaxed);
-            while let Ok(message) = receiver.recv() {
-                assert_eq!(message[..], received.to_le_bytes());
-                received += 1;
-            }
-            assert_eq!(sending.join().unwrap(), received);
-            assert_eq!(*there.authenticated_as().unwrap(), known);
-        }
-    }
-}
-
-/// A session outlives the revocation of its peer's certificate by no more than its age.
-#[test]
-fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
-    let folder = Folder::new();
-    let authority = folder.authority();
-    let revocations = authority.revoke(&[77]).unwrap();
-    let mut request = Request::new("a", &[A]);
-    request.serial = 5;
-    let a = certificate(&authority.issue(&request).unwrap());
-    let b = certificate(&authority.issue(&Request::new("b", &[B])).unwrap())
-        .revocation_list(&revocations)
-        .max_session_age(Duration::from_millis(300));
-    let acceptor = builder(Fabric::Tcp)
-        .listen("127.0.0.1:0")
-        .session_timeout(Duration::from_secs(3))
-        .security(b);
-    let acceptor = acceptor.build().unwrap();
-    let dialer = builder(Fabric::Tcp)
-        .session_timeout(Duration::from_secs(3))
-        .security(a);
-    let dialer = dialer.build().unwrap();
-    let there = dialer.connect(address(&acceptor)).unwrap();
-    let here = acceptor.accept().unwrap();
-    talk(&there, &here, "before");
-    // It goes on while its certificate is good.
-    let (_sender, mut receiver) = log(&there, &here);
-    let (_answers, mut answered) = {
-        let channel = |peer: &Peer| peer.channel("answers").codec::<Raw>();
-        let sender = channel(&here).sender::<[u8]>().unwrap();
-        (sender, channel(&there).receiver::<[u8]>().unwrap())
-    };
-    while here.stats().resumes < 1 {
-        thread::sleep(Duration::from_millis(5));
-    }
-    authority.revoke(&[5]).unwrap();
-    acceptor.reload_certificates().unwrap();
-    let error = receiver.recv().expect_err("the peer is gone").to_string();
-    assert!(error.contains("max_session_age"), "{error}");
-    let error = answered
-        .recv()
-        .expect_err("this end is refused")
-        .to_string();
-    assert!(error.contains("revoked"), "{error}");
-    // And it does not come back as another session.
-    let refused = refusal(&dialer, &acceptor);
-    let HandshakeError::Authentication(why) = &refused else {
-        panic!("{refused}");
-    };
-    assert_eq!(why.cause, AuthenticationCause::Revoked);
-}
-
-#[test]
-fn an_age_that_is_none_is_refused() {
-    let security = secret(1).max_session_age(Duration::from_millis(1));
-    let refused = Node::builder().security(security).build().unwrap_err();
-    assert!(refused.to_string().contains("max_session_age"), "{refused}");
 }
