@@ -20,6 +20,7 @@ use ibex_harness::{
 mod over_ibex;
 mod over_rustls;
 mod over_tokio;
+mod strangers;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -65,6 +66,18 @@ fn main() -> Outcome {
             };
             println!("{name:12} {:16} {figure:>14} {ratio:7.2}", subject.name());
         }
+    }
+    for _ in 0..turns {
+        let rounds = if is_test { 20 } else { 50_000 };
+        let figures = apart(|cores| strangers::measure(rounds, cores))?;
+        let (alone, flooded) = (figures.alone.as_secs_f64(), figures.flooded.as_secs_f64());
+        println!(
+            "64 B, p50 {:.2} us alone, {:.2} us while {} strangers came: {:.2}",
+            alone * 1e6,
+            flooded * 1e6,
+            figures.strangers,
+            flooded / alone
+        );
     }
     Ok(())
 }
@@ -130,7 +143,7 @@ impl Subject {
 }
 
 /// Measures in a thread that keeps to a core; the other end's is for the other one.
-fn apart(measure: impl FnOnce(Cores) -> Outcome<Duration> + Send) -> Outcome<Duration> {
+fn apart<T: Send>(measure: impl FnOnce(Cores) -> Outcome<T> + Send) -> Outcome<T> {
     let cores = cores::choose(None)?;
     thread::scope(|scope| {
         let measured = scope.spawn(move || {

@@ -27,7 +27,7 @@ pub struct Admission {
     /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
     /// into the care of this node.
     pub rdma: Option<PreparedPair>,
-    /// Who the peer is.
+    /// The peer's description.
     pub peer: PeerDescription,
     /// Ends that either side may have open.
     pub max_channels: usize,
@@ -44,7 +44,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Becomes no session. The peer has one, and would wait for this end to come back: it is told,
+    /// Gives the connection up, which becomes no session. The peer has one, and would wait for this end to come back: it is told,
     /// where frames go over the connection.
     pub fn abandon(self) {
         if self.reconnect.is_some() && self.rdma.is_none() {

@@ -80,7 +80,7 @@ impl Engine {
         links.flat_map(|link| link.core.undelivered()).collect()
     }
 
-    /// Nobody comes back once every session of a node that is closed has ended.
+    /// Forgets where sessions come from, once every session of a node that is closed has ended.
     pub(super) fn stop_listening_if_over(&mut self) {
         if self.is_finished() {
             self.control = None;
@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Whether closing is over at `now`, as every session has ended or time is up; else
+    /// Returns whether closing is over at `now`, as every session has ended or time is up; else
     /// until when it may take.
     pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
         let deadline = self.closing.deadline();
@@ -102,7 +102,7 @@ impl Engine {
         self.closing != Closing::No && self.links.is_empty() && self.sessions.are_over()
     }
 
-    /// Ends what is left. Returns the channels whose messages were not delivered.
+    /// Ends the sessions that are left. Returns the channels whose messages were not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> Vec<Undelivered> {
         let mut undelivered = mem::take(&mut self.undelivered);
         for mut link in mem::take(&mut self.links).into_values() {

@@ -85,7 +85,7 @@ fn brokers<'a>(
 /// The credit of an engine's sessions over tcp.
 pub(super) struct Credit {
     pub(super) broker: CreditBroker,
-    /// What no engine of the node has.
+    /// The credit that no engine of the node has.
     limit: Arc<LentLimit>,
     /// So much is borrowed at a time.
     step: u64,
@@ -155,7 +155,7 @@ fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
     }
 }
 
-/// As many connections as a process may open at the most on many systems, and more than
+/// The number of connections that a process may open at the most on many systems, and more than
 /// that are refused by the system.
 const MAX_SESSIONS: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ pub(crate) struct Errands {
 }
 
 impl Errands {
-    /// Whether they come so fast that a thread should stay awake for them.
+    /// Returns whether they come so fast that a thread should stay awake for them.
     pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
         let is_next = self
             .last
@@ -23,5 +23,5 @@ impl Errands {
 
 /// Errands closer together than this are a stream: less than a sleep and a wake-up.
 const STREAM_GAP: Duration = Duration::from_micros(10);
-/// As many of them make it worth waking a thread.
+/// The number of them that makes it worth waking a thread.
 const STREAM_LENGTH: u32 = 4;

@@ -55,7 +55,7 @@ impl Watch {
         self.next_look
     }
 
-    /// It is `now`.
+    /// Notes the time, which is `now`.
     pub(super) fn note(&mut self, now: Instant) {
         self.is_due |= self.next_look.is_some_and(|next| next <= now);
     }

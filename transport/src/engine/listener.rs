@@ -6,16 +6,16 @@ use std::{os::fd::BorrowedFd, time::Instant};
 use super::Admission;
 use crate::connection::NewWire;
 
-/// What a handshake with somebody who dialed led to.
+/// The result of a handshake with a peer that dialed.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A session.
+    /// A session that begins.
     Session(Box<Admission>),
     /// Another connection for one that there is.
     Wires(Box<NewWire>),
 }
 
-/// Where incoming sessions come from: a listener and its handshakes.
+/// A source of incoming sessions: a listener and its handshakes.
 pub trait ControlSource: Send {
     /// Readable when [`turn`](Self::turn) has something to do.
     fn fd(&self) -> BorrowedFd<'_>;

@@ -10,14 +10,14 @@ use rustix::{
     io::Errno,
 };
 
-/// What epoll said of one wire.
+/// The readiness of a wire, by epoll's word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
     pub(super) token: u64,
     pub(super) readable: bool,
 }
 
-/// What epoll said, all of it; on the stack, so that sleeping allocates nothing.
+/// All that epoll said; on the stack, so that sleeping allocates nothing.
 pub(crate) struct Ready {
     wires: [Readiness; READY_WIRES],
     count: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Ready {
 const READY_WIRES: usize = 64;
 
 impl Ready {
-    /// Nobody was asked.
+    /// The readiness where epoll was not asked.
     pub(crate) const NOTHING: Self = Self {
         wires: [Readiness {
             token: 0,
@@ -53,7 +53,7 @@ pub(super) const TOKEN_BELL: u64 = 0;
 pub(super) const TOKEN_CONTROL: u64 = 1;
 pub(super) const TOKEN_ALARM: u64 = 2;
 
-/// Who waits for longer wakes up for nothing once in a while: `epoll_wait` counts
+/// The longest sleep; a longer wait wakes up for nothing once in a while: `epoll_wait` counts
 /// milliseconds in an `int`, and what counts further is missing before Linux 5.11.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// Sleeps in the epoll set for up to `timeout` and says what became ready.

@@ -30,14 +30,14 @@ use crate::{
 pub(super) struct PortPoller {
     site: Arc<Site>,
     queues: SiteQueues,
-    /// Who of its sessions may have how many receive buffers; `None` where each has its own.
+    /// The share of receive buffers that each of its sessions may have; `None` where each has its own.
     pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     sessions: IdMap<u64>,
-    /// What arrived for queue pairs that have no session yet, by their tickets: no more of each
+    /// Completions for queue pairs that have no session yet, by their tickets: no more of each
     /// than [may wait](Self::may_wait).
     early: Vec<(u64, WorkCompletion)>,
-    /// What the look before sleeping found.
+    /// The findings of the look before sleeping.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     count: usize,
     /// The next completion makes the channel readable.
@@ -104,7 +104,7 @@ impl PortPoller {
         }
     }
 
-    /// Whether what arrived may wait for the session, in a buffer that others may need: a peer
+    /// Returns whether what arrived may wait for the session, in a buffer that others may need: a peer
     /// has credit for shared ones only from a session on, and talks in the reserved ones before.
     fn may_wait(&self, ticket: u64, completion: &WorkCompletion) -> bool {
         if self.broker.is_none() || completion.outcome().is_err() {
@@ -173,7 +173,7 @@ impl PortLooks {
         self.next
     }
 
-    /// It is `now`.
+    /// Notes the time, which is `now`.
     pub(super) fn note(&mut self, now: Instant) {
         self.is_due |= self.next.is_some_and(|next| next <= now);
     }
@@ -324,19 +324,19 @@ impl Engine {
         self.let_go_of_lost_sites();
     }
 
-    /// Whether an earlier look has found completions.
+    /// Returns whether an earlier look has found completions.
     #[inline]
     pub(super) fn has_found_completions(&self) -> bool {
         self.sites.iter().any(|care| care.count > 0)
     }
 
-    /// Whether a queue pair waits to hear that its completion queue is empty.
+    /// Returns whether a queue pair waits to hear that its completion queue is empty.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         self.sites.iter().any(|care| care.site.is_left())
     }
 
-    /// Whether completions wait for a turn. What this look finds is kept for it.
+    /// Returns whether completions wait for a turn. What this look finds is kept for it.
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
         let mut sites = self.sites.iter_mut();
@@ -475,7 +475,7 @@ impl Engine {
         self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
-    /// Whoever waits for the last completion has to know. Returns whether that set anything
+    /// Tells queue pairs that wait for the last completion. Returns whether that set anything
     /// going.
     #[inline]
     fn site_is_empty(&mut self, at: usize) -> bool {
@@ -514,7 +514,7 @@ impl Engine {
         sites.fold(false, |any, care| care.arm() | any)
     }
 
-    /// The same for a program that sleeps on the epoll set itself. Returns whether it
+    /// Arms each site for a program that sleeps on the epoll set itself. Returns whether it
     /// armed anything, or anything is there: then the program must look again.
     pub(super) fn arm_sites_once(&mut self) -> bool {
         let is_armed = |care: &PortPoller| care.is_armed || care.is_lost;
@@ -567,7 +567,7 @@ impl Engine {
         }
     }
 
-    /// What the device said unasked, which is counted, whatever it is.
+    /// Takes in what the device said unasked, which is counted, whatever it is.
     fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
         let is_used = self.react(at, event, context);
         let site = &self.sites[at].site;
@@ -577,7 +577,7 @@ impl Engine {
         }
     }
 
-    /// What is done about it; false if that is nothing. It names what it means of this
+    /// Acts on it; returns false if there is nothing to do. It names what it means of this
     /// context, so that a queue it names is ours.
     fn react(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) -> bool {
         let care = &self.sites[at];
@@ -671,7 +671,7 @@ impl Engine {
         }
     }
 
-    /// What is lost and has no session any more is closed, whatever handles there are.
+    /// Closes sites that are lost and have no session any more, whatever handles there are.
     fn let_go_of_lost_sites(&mut self) {
         let is_over = |care: &PortPoller| care.site.is_lost() && care.sessions.is_empty();
         if !self.sites.iter().any(is_over) {
@@ -734,7 +734,7 @@ fn lost(error: &VerbsError) -> EndCause {
 /// and for the ends of its sessions.
 const BETWEEN_SITE_LOOKS: Duration = Duration::from_secs(2);
 
-/// What epoll says of a site's descriptor.
+/// The kinds of a site's descriptors, for epoll.
 fn token(index: usize, which: u64) -> EventData {
     EventData::new_u64((2 * index as u64 + which) << 2 | SITE_WIRE)
 }

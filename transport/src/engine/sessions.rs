@@ -88,7 +88,7 @@ impl Engine {
         Ok(shared)
     }
 
-    /// Returns the sessions.
+    /// Returns the sessions that are here.
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
         self.links
             .values()

@@ -7,7 +7,7 @@ use ibex_base::sync::Asymmetry;
 use super::Wait;
 use crate::session::EngineId;
 
-/// Settings of a runtime.
+/// Settings of a node's runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig {
     /// The threads or tasks that turn the engines.

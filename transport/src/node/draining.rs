@@ -38,7 +38,7 @@ pub(crate) struct Draining {
     /// Calls that handlers had and have ended since.
     finished: AtomicUsize,
     services: Mutex<Vec<Weak<dyn Serves>>>,
-    /// Who drains, while calls run or words about them wait.
+    /// The drain's thread or task, while calls run or words about them wait.
     pub(crate) waiters: WaitSlot,
 }
 

@@ -19,18 +19,18 @@ use ibex_ring::parking::{Condition, TimedOut, WaitSlot, Wakers};
 use super::{Looks, Runtime};
 use crate::node::{SessionShared, push_live};
 
-/// Who waits for all peers of a node, and what it was told.
+/// A place where all peers of a node are waited for, and the news that it was told.
 #[derive(Clone, Debug)]
 pub struct Gathering {
     runtime: Arc<Runtime>,
     told: Arc<Told>,
 }
 
-/// What is told to it.
+/// The news that a gathering is told.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     slot: WaitSlot,
-    /// Something is in `news`.
+    /// True while something is in `news`.
     is_told: AtomicBool,
     news: Mutex<News>,
 }
@@ -47,7 +47,7 @@ impl Told {
         self.is_told.store(true, Ordering::Release);
     }
 
-    /// A session has come.
+    /// Tells that a session has come.
     pub(crate) fn session_came(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
         self.tell(|news| push_live(&mut news.sessions, session));
         self.slot.take(wakers);
@@ -59,7 +59,7 @@ impl Told {
     }
 }
 
-/// A member's waker.
+/// The waker of a member.
 struct MemberWaker {
     told: Weak<Told>,
     member: usize,
@@ -86,7 +86,7 @@ impl Gathering {
         }
     }
 
-    /// What tells of a member.
+    /// Returns the waker that tells of a member.
     #[must_use]
     pub fn waker(&self, member: usize) -> Waker {
         let told = Arc::downgrade(&self.told);
@@ -98,7 +98,7 @@ impl Gathering {
         &self.runtime
     }
 
-    /// What a call that waits looks at.
+    /// Returns the kind of look that a waiting call needs.
     pub(crate) fn looks(in_memory: bool) -> Looks {
         match in_memory {
             true => Looks::Memory,
@@ -106,12 +106,12 @@ impl Gathering {
         }
     }
 
-    /// Where it waits.
+    /// Returns the slot that it waits at.
     pub(crate) fn slot(&self) -> &WaitSlot {
         &self.told.slot
     }
 
-    /// Whether something was told since the last [`take`](Self::take).
+    /// Returns whether something was told since the last [`take`](Self::take).
     #[inline]
     #[must_use]
     pub fn is_told(&self) -> bool {
@@ -128,7 +128,7 @@ impl Gathering {
         sessions.append(&mut news.sessions);
     }
 
-    /// Whether the node was closed, or is another process's.
+    /// Returns whether the node was closed, or is another process's.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         fork::is_child() || self.runtime.is_closed()
@@ -139,7 +139,8 @@ impl Gathering {
         self.runtime.poll_in_passing();
     }
 
-    /// The same for who has found something so often that others may long wait for one.
+    /// Runs a turn for a caller that has found something so often that others may long wait for
+    /// one.
     pub fn look_around(&self) {
         self.runtime.look_around();
     }
@@ -157,7 +158,7 @@ impl Gathering {
     }
 }
 
-/// Those of a node that want to be told of sessions.
+/// The gatherings of a node that want to be told of sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Gatherings(Mutex<Vec<Weak<Told>>>);
 

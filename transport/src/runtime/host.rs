@@ -245,14 +245,14 @@ impl SessionShared {
             .flatten()
     }
 
-    /// Whether the session has ended.
+    /// Returns whether the session has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.on_link(|link, _| link.core.common.is_over())
             .unwrap_or(true)
     }
 
-    /// Whether the session has lost its connection and waits for another.
+    /// Returns whether the session has lost its connection and waits for another.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.on_link(|link, _| link.core.is_broken_off())

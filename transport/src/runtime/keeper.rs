@@ -110,20 +110,20 @@ impl EventLoop {
     }
 }
 
-/// What the keeper sees of the threads that wait.
+/// The keeper's view of the threads that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// One leads.
+    /// A thread leads.
     is_led: bool,
     /// How often one began to.
     leads: u32,
-    /// Changes while one looks.
+    /// A count that changes while a thread looks.
     looks: u32,
     /// More threads want to run than there are cores.
     is_crowded: bool,
 }
 
-/// What the keeper does next.
+/// The keeper's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// Leads, if nobody does.
@@ -155,18 +155,18 @@ impl Default for Naps {
 }
 
 impl Naps {
-    /// Somebody waits again.
+    /// Begins to nap, as somebody waits again.
     fn begin(&mut self) {
         self.vacant = 0;
         self.lease = LEASE;
     }
 
-    /// The keeper is wanted.
+    /// Ends the naps, as the keeper is wanted.
     fn end(&mut self) {
         self.vacant = VACANT_LEASES;
     }
 
-    /// Whether nobody has waited since.
+    /// Returns whether nobody has waited since.
     fn have_seen(&self, seen: Seen) -> bool {
         self.last == seen
     }

@@ -34,7 +34,8 @@ pub use task::{CloseWait, Step};
 pub use crate::node::{Driver, RuntimeConfig};
 pub(crate) use crate::node::{Driving, Looks, NodeState};
 
-/// Whether doorbells cost nothing but `membarrier` at who sleeps; else everyone pays a fence.
+/// Returns whether doorbells cost nothing but `membarrier` at the sleeper; else every publisher pays
+/// a fence.
 #[must_use]
 pub fn has_membarrier() -> bool {
     Asymmetry::of_process() == Asymmetry::Membarrier

@@ -239,7 +239,7 @@ impl EventLoop {
         }
     }
 
-    /// One round of the leader: turn until nothing moves, arm, look again, sleep.
+    /// Runs a round of the leader: turn until nothing moves, arm, look again, sleep.
     pub(crate) fn lead(&self, parker: &Parker, deadline: Option<Instant>) {
         let Some(engine) = self.turn_keeping(self.engine.lock()) else {
             return;

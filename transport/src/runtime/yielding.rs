@@ -16,11 +16,11 @@ use std::{
 
 use ibex_base::sync::{AtomicBool, AtomicU64};
 
-/// Whether waits look before they sleep.
+/// The state that decides if waits look before they sleep.
 #[derive(Debug)]
 pub(crate) struct Yielding {
     begun: Instant,
-    /// What yields have saved beyond what the long ones took, in nanoseconds.
+    /// The time that yields have saved beyond what the long ones took, in nanoseconds.
     saved: AtomicU64,
     is_dear: AtomicBool,
     /// Until when it is, or was the last time; nanoseconds since the beginning.
@@ -30,7 +30,7 @@ pub(crate) struct Yielding {
 }
 
 impl Default for Yielding {
-    /// Yields are cheap.
+    /// Begins with cheap yields.
     fn default() -> Self {
         Self {
             begun: Instant::now(),
@@ -43,7 +43,7 @@ impl Default for Yielding {
 }
 
 impl Yielding {
-    /// Whether who waits should sleep at once.
+    /// Returns whether waits should sleep at once.
     #[inline]
     pub(crate) fn is_dear(&self) -> bool {
         // The clock is read only while it matters.
@@ -103,17 +103,17 @@ fn nanos(time: Duration) -> u64 {
     time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-/// Who is given the core and keeps it for so long computes; threads that wait for each other,
+/// A thread that keeps the core for so long computes; threads that wait for each other,
 /// as many as a machine has, are back before.
 pub(crate) const KEPT: Duration = Duration::from_millis(1);
-/// What a yield saves where else a thread slept and was woken, in nanoseconds: one way over
+/// The time that a yield saves where else a thread slept and was woken, in nanoseconds: one way over
 /// loopback takes 9 us between sockets that block, and 4 to 5 where both ends look.
 const SAVED_BY_EACH: u64 = 4_000;
 /// Threads that start compute.
 const SAVED_AT_FIRST: u64 = 20_000_000;
 /// So that threads that begin to compute are noticed soon.
 const MOST_SAVED: u64 = 50_000_000;
-/// For so many times what the yield took waits sleep at once, the first time.
+/// After an expensive yield, waits sleep at once for this multiple of its duration, the first time.
 const FIRST: u32 = 4;
 /// And no longer than this, by when the others may be gone; a yield each takes a hundredth of
 /// the time at most.
