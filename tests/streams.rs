@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
+        mpsc,
     },
     task::{Context, Poll, Wake, Waker},
     thread,
@@ -187,7 +188,11 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
         let mut left = &sent[..];
         let mut sleeps = 0;
         thread::scope(|scope| {
-            let reading = scope.spawn(|| {
+            // Nothing is read before the writer has found no room.
+            let (begin, begun) = mpsc::channel();
+            let here = &mut here;
+            let reading = scope.spawn(move || {
+                begun.recv().expect("there is more than room for");
                 let mut came = vec![0; MUCH];
                 here.read_exact(&mut came).expect("read");
                 here.write_all(b"!").expect("written");
@@ -202,11 +207,13 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
                         let nothing = poll_read(&mut there, &mut [0], &read_waker);
                         assert!(nothing.is_pending());
                         assert!(poll_flush(&mut there, &flush_waker).is_ready());
+                        let _ = begin.send(());
                         written.comes_beyond(before);
                         sleeps += 1;
                     }
                 }
             }
+            assert!(sleeps > 0, "it had room all the time");
             loop {
                 let before = read.get();
                 match poll_read(&mut there, &mut [0; 2], &read_waker) {
@@ -216,7 +223,6 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
             }
             assert!(reading.join().expect("it ends") == sent);
         });
-        assert!(sleeps > 0, "it had room all the time");
     }
 }
 
