@@ -64,6 +64,8 @@
 //! | What does an acknowledgement cost? | [`guide::acknowledgement`](guide::acknowledgement#price) |
 //! | How do I send 1 GiB without a copy? | [`guide::memory`](guide::memory#large-payloads) |
 //! | How do I run it in tokio? | [`guide::which_driver`](guide::which_driver#tokio) |
+//! | How do I authenticate peers, and encrypt? | [`guide::security`] |
+//! | How do I use several I/O threads? | [`NodeBuilder::io_threads`] |
 //! | How do I know that RDMA is used? | [`guide::rdma_setup`](guide::rdma_setup#is-it-used) |
 //! | What does this error mean? | [`guide::troubleshooting`] |
 //!
@@ -101,7 +103,7 @@
 //! Each thing that a program asks for has one error. Its text says who, in what state, what
 //! happened, what follows and what to do; `kind()` is for programs that decide by it, and methods
 //! give the facts: `peer()`, `channel()`, `counts()`, `cause()` and others. `is_transient()` says
-//! that a later call may succeed.
+//! that the same call may succeed later without anything being changed.
 //!
 //! | to | error | kinds |
 //! |---|---|---|
@@ -126,6 +128,7 @@
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `tokio` | no | [`Driver::Tasks`], and tokio's traits on byte streams |
 //! | `tower` | no | a [`Caller`](calls::Caller) is a `tower::Service` |
+//! | `tls-graviola` or `tls-ring` | no | `NodeBuilder::security`: who may connect, and encryption over TCP; `tls` alone leaves the provider of cryptography to the program |
 //! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; cmake and libclang build it, and libibverbs is looked for when the program runs |
 //!
 //! # Without a thread

@@ -81,7 +81,7 @@ use crate::{
 /// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
 ///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session + 52 *n* +
 ///   16 *W* for each receiving end + *W* for each sending end that was used.
-/// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + 512 MiB kept + 4 MiB for
+/// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + at most 512 MiB kept + 4 MiB for
 ///   each session + 1.5 *U* for each sending end that was used.
 ///
 /// *W* is `window_bytes`, rounded up to a power of two from 64 KiB on. *n* is `window_messages`, rounded
@@ -103,7 +103,9 @@ use crate::{
 /// - 16 *W* is the worst case: a channel that holds messages of 64 to 128 KiB for long while others of
 ///   its session flow. With shorter messages, or alone in its session, it takes 2 *W*.
 ///
-/// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages.
+/// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages (512 MiB
+/// if they are of the greatest length that is kept). It counts against `memory_limit`, and goes first
+/// where room is short.
 ///
 /// Silence gives memory back. After one to two seconds without a message, and with no message that is
 /// unreleased, a session frees its rings, its arrival blocks and its ends' lists. The pools free their
@@ -375,7 +377,7 @@ impl NodeBuilder {
     }
 
     /// Limits how long a connected peer may take to agree on a session. Default: 5 s. Range: from
-    /// 10 ms, within `connect_timeout`. A longer time-out tolerates slower peers. It also lets a
+    /// 10 ms; `connect_timeout` ends a handshake earlier if it is shorter. A longer time-out tolerates slower peers. It also lets a
     /// silent peer longer keep one of the 256 places that a listener has for handshakes.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_millis(10)..;

@@ -116,7 +116,7 @@ impl fmt::Debug for PeerId {
 ///
 /// /// Asks a peer for something, over a channel each way.
 /// fn ask(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
-///     println!("{peer} over {}: {}", peer.fabric(), peer.fabric_reason());
+///     println!("{peer}: {}", peer.fabric_reason());
 ///     let mut questions = peer.channel("questions").codec::<Raw>().sender::<[u8]>()?;
 ///     let mut answers = peer.channel("answers").codec::<Raw>().receiver::<[u8]>()?;
 ///     questions.send(b"how far are you?")?;

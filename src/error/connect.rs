@@ -22,6 +22,20 @@ use ibex_bootstrap::{DialError, HandshakeError};
 ///     }
 /// }
 /// ```
+///
+/// | kind | what helps |
+/// |---|---|
+/// | [`InvalidAddress`](ConnectErrorKind::InvalidAddress) | an address as `host:port` |
+/// | [`Unreachable`](ConnectErrorKind::Unreachable) | a later attempt, or a look at the host, the port and the firewall |
+/// | [`Foreign`](ConnectErrorKind::Foreign) | another port |
+/// | [`Incompatible`](ConnectErrorKind::Incompatible) | the same release, kind of security and fabrics at both nodes; the text names the difference |
+/// | [`Unauthenticated`](ConnectErrorKind::Unauthenticated) | another secret or certificate; the text says whose and why |
+/// | [`Refused`](ConnectErrorKind::Refused) | a later attempt, or a higher limit |
+/// | [`Interrupted`](ConnectErrorKind::Interrupted) | a later attempt |
+/// | [`NoSuchEngine`](ConnectErrorKind::NoSuchEngine) | an engine that [`io_threads`](crate::NodeBuilder::io_threads) gave the node |
+/// | [`Closed`](ConnectErrorKind::Closed) | another node |
+/// | [`Resources`](ConnectErrorKind::Resources) | more descriptors (`ulimit -n`), threads or memory, and a later attempt |
+/// | [`UsedAfterFork`](ConnectErrorKind::UsedAfterFork) | a node that this process makes |
 pub struct ConnectError(Box<Failure>);
 
 /// The kinds of a [`ConnectError`].

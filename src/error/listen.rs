@@ -30,7 +30,7 @@ use crate::{
 ///
 /// | kind | what helps |
 /// |---|---|
-/// | [`InsecureAddress`](ListenErrorKind::InsecureAddress) | security, a loopback address, or leave to do without |
+/// | [`InsecureAddress`](ListenErrorKind::InsecureAddress) | security, a loopback address, or `insecure_network()` if the network keeps strangers out |
 /// | [`Address`](ListenErrorKind::Address) | another address or port |
 /// | [`Setting`](ListenErrorKind::Setting) | another value of the [setting](ListenError::setting) |
 /// | [`Variable`](ListenErrorKind::Variable) | another value in the environment |

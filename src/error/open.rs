@@ -34,7 +34,7 @@ use crate::setting::SettingError;
 /// |---|---|
 /// | [`AlreadyOpen`](OpenErrorKind::AlreadyOpen) | to use or drop the first handle, or another name |
 /// | [`TooMany`](OpenErrorKind::TooMany) | to drop some, or a higher `max_channels` |
-/// | [`SessionOver`](OpenErrorKind::SessionOver) | another session |
+/// | [`SessionOver`](OpenErrorKind::SessionOver) | to connect or accept again |
 /// | [`NodeClosed`](OpenErrorKind::NodeClosed) | another node |
 /// | [`Memory`](OpenErrorKind::Memory) | smaller settings, or a later attempt |
 /// | [`Name`](OpenErrorKind::Name) | another name |

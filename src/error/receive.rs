@@ -34,10 +34,10 @@ use crate::{Counts, EndCause, NotOpened, OpenError, Sequence};
 /// |---|---|---|
 /// | [`Empty`](RecvErrorKind::Empty) | `try_` calls | go on |
 /// | [`Timeout`](RecvErrorKind::Timeout) | calls with a time-out | go on |
-/// | [`NotOpened`](RecvErrorKind::NotOpened) | all, until the peer has opened its end | go on |
+/// | [`NotOpened`](RecvErrorKind::NotOpened) | all, until the peer has opened its end | go on once it has |
 /// | [`Ended`](RecvErrorKind::Ended) | all, behind the last message | return the same |
-/// | [`Mismatch`](RecvErrorKind::Mismatch) | all, until a message has come | return the same |
-/// | [`Disconnected`](RecvErrorKind::Disconnected) | all, behind what had arrived | return the same |
+/// | [`Mismatch`](RecvErrorKind::Mismatch) | all, as the channel never opens | return the same; build both programs with one type |
+/// | [`Disconnected`](RecvErrorKind::Disconnected) | all, behind what had arrived | return the same; [`cause`](RecvError::cause) says whether to open the channel again, to connect again, or to make a node |
 /// | [`Corrupt`](RecvErrorKind::Corrupt) | all, in place of the message | go on behind it |
 /// | [`Memory`](RecvErrorKind::Memory) | all, over shared memory | wait for memory |
 /// | [`CannotOpen`](RecvErrorKind::CannotOpen) | [`FanInEvent::Lost`](crate::FanInEvent::Lost) | |
@@ -56,8 +56,9 @@ pub enum RecvErrorKind {
     Empty,
     /// No message came before the caller's time was up.
     Timeout,
-    /// The peer has not opened its end: not yet, where the call does not wait for that or not
-    /// longer ([`RecvError::is_transient`]), else not within `open_timeout`.
+    /// The peer has not opened its end. `is_transient()` is true if the call did not wait for all of
+    /// `open_timeout`. It is false if the call did: probably the peer never opens this name, but a
+    /// later call succeeds if it does.
     NotOpened,
     /// The channel has ended in order: every sender is gone and everything was received.
     Ended,

@@ -32,14 +32,14 @@ use crate::{Counts, EndCause, NotOpened, PeerAt};
 /// |---|---|---|
 /// | [`Full`](SendErrorKind::Full) | `try_` calls; calls of a group | may succeed |
 /// | [`Timeout`](SendErrorKind::Timeout) | calls with a time-out | may succeed |
-/// | [`NotOpened`](SendErrorKind::NotOpened) | all, until the peer has opened its end | may succeed |
+/// | [`NotOpened`](SendErrorKind::NotOpened) | all, until the peer has opened its end | succeed once it has |
 /// | [`TooLong`](SendErrorKind::TooLong) | all | go on with other messages |
 /// | [`Encode`](SendErrorKind::Encode) | all | go on with other messages |
 /// | [`Memory`](SendErrorKind::Memory) | all | go on once there is memory |
 /// | [`Nested`](SendErrorKind::Nested) | all | go on behind the other message |
 /// | [`NoMembers`](SendErrorKind::NoMembers) | calls of a group | go on once a peer has joined |
-/// | [`Mismatch`](SendErrorKind::Mismatch) | all | return the same |
-/// | [`Disconnected`](SendErrorKind::Disconnected) | all | return the same |
+/// | [`Mismatch`](SendErrorKind::Mismatch) | all | return the same; build both programs with one type |
+/// | [`Disconnected`](SendErrorKind::Disconnected) | all | return the same; [`cause`](SendError::cause) says what to do: open the channel again if the receiver was dropped, connect again if the peer is gone, make a node if this one was closed |
 /// | [`UsedAfterFork`](SendErrorKind::UsedAfterFork) | all, in a child of `fork` | return the same |
 ///
 /// `Full` and `NotOpened` of a `try_` call are answers of the hot path: they allocate nothing and
@@ -57,8 +57,9 @@ pub enum SendErrorKind {
     /// The channel stayed full until the caller's time was up, or another clone of the sender had
     /// the turn.
     Timeout,
-    /// The peer has not opened its end: not yet, where the call does not wait for that or not
-    /// longer ([`SendError::is_transient`]), else not within `open_timeout`.
+    /// The peer has not opened its end. `is_transient()` is true if the call did not wait for all of
+    /// `open_timeout`. It is false if the call did: probably the peer never opens this name, but a
+    /// later call succeeds if it does.
     NotOpened,
     /// The peer's end has another message type.
     Mismatch,
