@@ -107,7 +107,14 @@ async fn axum(meeting: &Meeting) {
 
 /// A node without a listener of the name.
 async fn nobody_listens(meeting: &Meeting) {
-    let connector = Connector::new(meeting.nodes()[0].clone()).named("nobody");
+    let serving = serve(&meeting.nodes()[1], Arc::default());
+    let connector = Connector::new(meeting.nodes()[0].clone());
+    let client = Client::builder(TokioExecutor::new()).build(connector.clone());
+    // There is a session then, so that the time-out is for the listener alone.
+    let answer = ask(&client, meeting, Bytes::from_static(b"hello")).await;
+    assert_eq!(answer.expect("an answer"), "hello");
+    serving.abort();
+    let connector = connector.named("nobody");
     let connector = connector.connect_timeout(Duration::from_millis(20));
     let client = Client::builder(TokioExecutor::new()).build(connector);
     let error = ask(&client, meeting, Bytes::new()).await;
