@@ -103,9 +103,8 @@ use crate::{
 /// - 16 *W* is the worst case: a channel that holds messages of 64 to 128 KiB for long while others of
 ///   its session flow. With shorter messages, or alone in its session, it takes 2 *W*.
 ///
-/// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages (512 MiB
-/// if they are of the greatest length that is kept). It counts against `memory_limit`, and goes first
-/// where room is short.
+/// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages of 512
+/// MiB together at most.
 ///
 /// Silence gives memory back. After one to two seconds without a message, and with no message that is
 /// unreleased, a session frees its rings, its arrival blocks and its ends' lists. The pools free their
