@@ -416,7 +416,7 @@ impl Client {
     /// Waits until an item may be sent, or nobody waits for it.
     pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> Credit {
         let room = ForCredit { client: self, id };
-        let waited = self.session.wait_at(&self.place, deadline, room);
+        let waited = self.session.wait_for(&self.place, deadline, room);
         waited.unwrap_or(Credit::Cancelled)
     }
 }

@@ -337,7 +337,7 @@ impl Line {
         deadline: Option<Instant>,
     ) -> Result<Option<CallId>, TimedOut> {
         let turn = Turn { line: self, key };
-        self.session.wait_at(&self.place, deadline, turn)
+        self.session.wait_for(&self.place, deadline, turn)
     }
 
     /// Waits for the next frame of a call.
@@ -349,7 +349,7 @@ impl Line {
     ) -> Result<Look, TimedOut> {
         let Some(mut inbox) = self.inbox.try_hold() else {
             let answer = Answer { line: self, key };
-            return self.session.wait_at(&self.place, deadline, answer);
+            return self.session.wait_for(&self.place, deadline, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
         // A thread that has waited disarms what a waker needs.

@@ -391,7 +391,7 @@ impl Outbox {
             frame,
             found: None,
         };
-        let waited = self.session.wait_at(&self.room, deadline, room);
+        let waited = self.session.wait_for(&self.room, deadline, room);
         waited.unwrap_or(Err(Unsent::Late))
     }
 

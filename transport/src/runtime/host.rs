@@ -183,8 +183,10 @@ impl SessionShared {
         self.event_loop().on_link(self.id, act)
     }
 
-    /// Waits until `condition` holds, as calls do that wait for each message.
-    pub(crate) fn wait_for<C: Condition>(
+    /// Waits until `condition` holds, as calls do that wait for each message. It is looked at again
+    /// when `slot` is woken, and when a waker is called that `condition` got from
+    /// [`thread_waker`](ibex_ring::parking::thread_waker) in its `arm`.
+    pub fn wait_for<C: Condition>(
         &self,
         slot: &WaitSlot,
         deadline: Option<Instant>,
@@ -192,18 +194,6 @@ impl SessionShared {
     ) -> Result<C::Output, TimedOut> {
         let looks = self.looks();
         self.event_loop().wait(slot, deadline, looks, condition)
-    }
-
-    /// Waits until `condition` holds. It is looked at again when `slot` is woken, and when a
-    /// waker is called that `condition` got from
-    /// [`thread_waker`](ibex_ring::parking::thread_waker) in its `arm`.
-    pub fn wait_at<C: Condition>(
-        &self,
-        slot: &WaitSlot,
-        deadline: Option<Instant>,
-        condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        self.wait_for(slot, deadline, condition)
     }
 
     /// Looks for at most `moment` whether `condition` holds, where tasks drive the node and its
