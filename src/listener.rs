@@ -16,6 +16,7 @@ use ibex_transport::{
     runtime::Runtime,
     session::{EngineId, PeerDescription},
     shared_memory::UnixWires,
+    wire::WireParts,
 };
 
 use crate::{
@@ -176,11 +177,13 @@ pub(crate) fn admission(
         ..
     } = established;
     Admission {
-        stream,
-        leftover,
-        tls,
+        parts: WireParts {
+            stream,
+            leftover,
+            tls,
+            rdma: verbs.and_then(prepared_pair),
+        },
         unix: unix.map(|unix| UnixWires::new(unix.control.into_fd(), unix.bells.into_fd())),
-        rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
         payload_checksums,
         reconnect: Some(reconnect),

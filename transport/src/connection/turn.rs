@@ -8,7 +8,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{Fault, Received, Tools, Wire},
+    wire::{Fault, Heard, Received, Tools, Trouble, Wire, WireNews},
 };
 
 impl Connection {
@@ -233,15 +233,37 @@ impl Connection {
         true
     }
 
+    /// Has the wire take in news that came another way than over its socket, and does what follows
+    /// from it.
+    #[inline(always)]
+    pub(crate) fn hear(
+        &mut self,
+        news: WireNews<'_>,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> Heard {
+        let core = &mut self.core;
+        let mut frames = CoreInTurn { core, context };
+        let heard = match self.wire.hear(news, &mut frames, tools) {
+            Ok(Heard::Something) => Heard::Something,
+            Ok(heard) => return heard,
+            Err(Trouble::Broke(cause)) => {
+                self.drain_then_end(*cause);
+                return Heard::Something;
+            }
+            Err(Trouble::Refused(fault)) => {
+                self.frame_is_refused(*fault, tools, context);
+                Heard::Something
+            }
+        };
+        self.follow(tools, context);
+        heard
+    }
+
     /// Ends the session, or its wire, for a frame that could not be handed on.
     #[cold]
     #[inline(never)]
-    pub(super) fn frame_is_refused(
-        &mut self,
-        fault: Fault,
-        tools: &mut Tools,
-        context: &mut Context<'_>,
-    ) {
+    fn frame_is_refused(&mut self, fault: Fault, tools: &mut Tools, context: &mut Context<'_>) {
         match fault {
             Fault::Damage(damage) => {
                 let cause = self.core.note_damage(damage);

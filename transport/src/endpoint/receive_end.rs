@@ -27,10 +27,9 @@ use ibex_ring::{
 use super::{channel_end::ChannelEnd, error::RecvError};
 use crate::{
     counter::Counter,
-    rdma::LandingBlock,
     session::Counts,
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
-    wire::FrameMemory,
+    wire::{FrameMemory, GrantedBlock},
 };
 
 /// The state that a receiving handle, its guards' cells and its engine share.
@@ -131,7 +130,7 @@ pub(crate) enum LargePlace {
     /// In memory that we granted.
     Granted(LargeLease),
     /// In a block that we granted ahead.
-    Landed(Arc<LandingBlock>),
+    Landed(Arc<GrantedBlock>),
     /// In a message segment of the sender's.
     Segment {
         /// Which one.
@@ -170,7 +169,7 @@ pub(crate) struct HeldLarge {
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum LargeMemory {
     Granted(LargeLease),
-    Landed(Arc<LandingBlock>),
+    Landed(Arc<GrantedBlock>),
     Segment(Arc<MessageSegment>, Option<MemoryClaim>),
 }
 

@@ -36,8 +36,8 @@ impl Engine {
             reason = %admission.peer.reason,
             "session up"
         );
-        let ticket = admission.rdma.as_ref().map(PreparedPair::ticket);
-        let over = match (&admission.rdma, &admission.unix) {
+        let ticket = admission.parts.rdma.as_ref().map(PreparedPair::ticket);
+        let over = match (&admission.parts.rdma, &admission.unix) {
             (Some(pair), _) => {
                 self.care_for(pair.site())?;
                 Over::Pair(pair)
@@ -58,11 +58,8 @@ impl Engine {
         );
         let shared = Arc::new(shared);
         let handover = Handover {
-            tcp: admission.stream,
-            leftover: &admission.leftover,
-            tls: admission.tls,
+            parts: admission.parts,
             unix: admission.unix,
-            pair: admission.rdma,
             max_channels: admission.max_channels,
             reconnect: admission.reconnect,
             place: admission.place,
@@ -110,7 +107,7 @@ impl Engine {
         report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         note_deadline(link, &mut self.timed);
         self.watch.take_in(link);
-        if link.has_left_site {
+        if link.has_left_device {
             self.left_site(session, context);
         } else if link.is_finished() {
             self.remove(session);

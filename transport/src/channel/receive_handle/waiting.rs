@@ -106,7 +106,7 @@ impl ReceiveHandle {
         };
         // A thread that waits arms and disarms the word by which a task would be told.
         self.leave();
-        if self.end.session.carrier.is_pair() {
+        if self.end.session.carrier.has_device() {
             // What was sent goes out before the wait is prepared: its answer may be what is
             // waited for, and over a device that takes no system call of ours.
             self.end.session.let_out();

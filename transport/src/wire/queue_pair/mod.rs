@@ -40,12 +40,14 @@ use ibex_verbs::{
     QueuePairEvent, Teardown, Verdict,
 };
 
-use super::{Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket};
+use super::{
+    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Trouble, Wire, WireNews,
+    WireSocket,
+};
 use crate::{
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
     session::{EndCause, SessionCounters},
 };
-pub(crate) use receive::Completed;
 use send::PairSending;
 
 /// The queue pair of one session as its wire.
@@ -152,17 +154,6 @@ impl QueuePairWire {
 
 // ---- What the device tells ---------------------------------------------------------------------
 
-/// The meaning of a device's event for its queue pair.
-#[derive(Debug)]
-pub(crate) enum PairEvent {
-    /// The event means nothing.
-    Ignored,
-    /// The event was noted.
-    Noted,
-    /// The queue pair has ended, for this cause.
-    Broke(EndCause),
-}
-
 impl QueuePairWire {
     /// Returns the device port, and the number of the queue pair there.
     pub(crate) fn place(&self) -> (&Arc<Site>, u32) {
@@ -175,49 +166,52 @@ impl QueuePairWire {
     }
 
     /// Takes in an event of the device about the queue pair.
-    pub(crate) fn event(&mut self, event: &AsyncEvent) -> PairEvent {
+    fn event(&mut self, event: &AsyncEvent) -> Result<Heard, Trouble> {
         if let PairState::Leaving(teardown) = &mut self.state {
-            return match teardown.handle_event(event) {
-                true => PairEvent::Noted,
-                false => PairEvent::Ignored,
-            };
+            return Ok(match teardown.handle_event(event) {
+                true => Heard::Something,
+                false => Heard::Nothing,
+            });
         }
         let AsyncEvent::QueuePair(_, said) = event else {
-            return PairEvent::Ignored;
+            return Ok(Heard::Nothing);
         };
         match said {
-            QueuePairEvent::Fatal => PairEvent::Broke(EndCause::DeviceLost {
-                why: event.to_string(),
-            }),
-            QueuePairEvent::InvalidRequest => refused_request("an invalid request", event),
+            QueuePairEvent::Fatal => {
+                let why = event.to_string();
+                Err(Trouble::Broke(Box::new(EndCause::DeviceLost { why })))
+            }
+            QueuePairEvent::InvalidRequest => Err(refused_request("an invalid request", event)),
             QueuePairEvent::AccessViolation => {
-                refused_request("a request for memory that was not granted", event)
+                let request = "a request for memory that was not granted";
+                Err(refused_request(request, event))
             }
             // It is dead. Why, a completion tells, unless it had nothing outstanding.
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
                 self.leaver = Some(self.seat.site.leaves());
-                PairEvent::Noted
+                Ok(Heard::Something)
             }
             // It was connected before, is never drained alive, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
-            | QueuePairEvent::PathMigrationFailed => PairEvent::Ignored,
+            | QueuePairEvent::PathMigrationFailed => Ok(Heard::Nothing),
         }
     }
 
-    /// Notes that the completion queue was found empty after everything in it was taken. Returns
-    /// why the queue pair is dead, if the device said so before.
-    pub(crate) fn completions_are_empty(&mut self) -> Option<EndCause> {
+    /// Notes that the completion queue was found empty after everything in it was taken. The queue
+    /// pair is dead if the device said so before.
+    fn completions_are_empty(&mut self) -> Result<Heard, Trouble> {
         match (&mut self.state, self.died) {
-            (PairState::Leaving(teardown), _) => {
-                teardown.handle_empty_poll();
-                None
+            (PairState::Leaving(teardown), _) => teardown.handle_empty_poll(),
+            (PairState::Live(_), Some(event)) => {
+                let cause = EndCause::lost(event.to_string());
+                return Err(Trouble::Broke(Box::new(cause)));
             }
-            (PairState::Live(_), Some(event)) => Some(EndCause::lost(event.to_string())),
-            _ => None,
+            _ => {}
         }
+        Ok(Heard::Nothing)
     }
 
     /// Returns the meaning of a failed request: the queue pair is dead. The first failure is the
@@ -251,9 +245,9 @@ impl QueuePairWire {
 }
 
 /// Our device refused a request of the peer.
-fn refused_request(request: &str, event: &AsyncEvent) -> PairEvent {
+fn refused_request(request: &str, event: &AsyncEvent) -> Trouble {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
-    PairEvent::Broke(EndCause::lost(why))
+    Trouble::Broke(Box::new(EndCause::lost(why)))
 }
 
 // ---- The wire ------------------------------------------------------------------------------------
@@ -283,7 +277,7 @@ impl Wire for QueuePairWire {
     }
 
     /// Looks at the connection beside the queue pair, which tells that the peer lives. Frames come
-    /// by [`complete`](Self::complete).
+    /// as news of the device.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -298,6 +292,22 @@ impl Wire for QueuePairWire {
             Ok(_) => Received::Strayed,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
             Err(error) => Received::Failed(error),
+        }
+    }
+
+    #[inline(always)]
+    fn hear<F: Frames>(
+        &mut self,
+        news: WireNews<'_>,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<Heard, Trouble> {
+        match news {
+            WireNews::Completed(completion, shared) => {
+                self.complete(completion, shared, frames, tools)
+            }
+            WireNews::Said(event) => self.event(event),
+            WireNews::Empty => self.completions_are_empty(),
         }
     }
 
@@ -318,6 +328,10 @@ impl Wire for QueuePairWire {
 
     fn is_blocked(&self) -> bool {
         self.sending.is_blocked || !self.is_live()
+    }
+
+    fn has_device(&self) -> bool {
+        true
     }
 
     #[inline]

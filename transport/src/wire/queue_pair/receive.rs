@@ -13,35 +13,20 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
-    wire::{Arrived, Fault, Frames, Tools, arrival::take_whole},
+    wire::{Arrived, Fault, Frames, Heard, Tools, Trouble, arrival::take_whole},
 };
-
-/// The result of a completion.
-#[derive(Debug)]
-pub(crate) enum Completed {
-    /// A message was handed to its receiver, and nothing follows.
-    Delivered,
-    /// Something may follow: output, or a credit report.
-    Handled,
-    /// The completion was none of this queue pair's.
-    Strayed,
-    /// The peer broke the protocol.
-    Refused(Box<Fault>),
-    /// The queue pair is dead.
-    Broke(Box<EndCause>),
-}
 
 impl QueuePairWire {
     /// Takes in a completion of the queue pair. `shared` are the buffers of the receive queue
     /// that it shares, if it does.
     #[inline(always)]
-    pub(crate) fn complete<F: Frames>(
+    pub(super) fn complete<F: Frames>(
         &mut self,
         completion: &WorkCompletion,
         mut shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Completed {
+    ) -> Result<Heard, Trouble> {
         // A frame nearly always.
         if matches!(self.state, PairState::Live(_))
             && let Some(bytes) = completion.received()
@@ -50,10 +35,8 @@ impl QueuePairWire {
             frames.counters().completions.add(1);
             let time = self.time_of(completion);
             let completed = frame_arrived(buffer, bytes as usize, time, frames, tools);
-            match self.refill_own() {
-                Ok(()) => completed,
-                Err(cause) => Completed::Broke(cause),
-            }
+            self.refill_own()?;
+            completed
         } else {
             self.complete_any(completion, shared, frames, tools)
         }
@@ -66,21 +49,21 @@ impl QueuePairWire {
         shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Completed {
+    ) -> Result<Heard, Trouble> {
         if let PairState::Leaving(teardown) = &mut self.state
             && teardown.handle_completion(completion)
         {
-            return Completed::Handled;
+            return Ok(Heard::Something);
         }
         let outcome = completion.outcome();
-        let mut completed = Completed::Handled;
+        let mut heard = Ok(Heard::Something);
         let is_known = match completion.id().operation() {
             Operation::Receive => match self.arrived(completion, shared) {
                 Some(buffer) => {
                     if let Ok(done) = outcome {
                         let time = self.time_of(completion);
                         let bytes = done.bytes as usize;
-                        completed = match done.kind {
+                        heard = match done.kind {
                             CompletionKind::Receive => {
                                 frame_arrived(buffer, bytes, time, frames, tools)
                             }
@@ -98,19 +81,17 @@ impl QueuePairWire {
         match outcome {
             Err(failure) => {
                 if let Some(cause) = self.cause_of(&failure) {
-                    completed = Completed::Broke(Box::new(cause));
+                    heard = Err(Trouble::Broke(Box::new(cause)));
                 }
             }
             Ok(_) if is_known => self.sends_are_done(frames),
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
-                completed = Completed::Strayed;
+                heard = Ok(Heard::Stray);
             }
         }
-        match self.refill_own() {
-            Ok(()) => completed,
-            Err(cause) => Completed::Broke(cause),
-        }
+        self.refill_own()?;
+        heard
     }
 
     /// Notes that requests up to a signaled one are done.
@@ -123,7 +104,7 @@ impl QueuePairWire {
 
     /// Posts receives again into the pair's own queue, where it has one.
     #[inline]
-    fn refill_own(&mut self) -> Result<(), Box<EndCause>> {
+    fn refill_own(&mut self) -> Result<(), Trouble> {
         match &self.own {
             Some(own) if own.wants_refill() => self.refill_own_queue(),
             _ => Ok(()),
@@ -131,7 +112,7 @@ impl QueuePairWire {
     }
 
     #[inline(never)]
-    fn refill_own_queue(&mut self) -> Result<(), Box<EndCause>> {
+    fn refill_own_queue(&mut self) -> Result<(), Trouble> {
         if let PairState::Live(queue_pair) = &mut self.state
             && let Some(own) = &mut self.own
             && let Some(queue) = queue_pair.receive_queue()
@@ -139,7 +120,7 @@ impl QueuePairWire {
             let refilled = own.refill(queue);
             return refilled.map_err(|error| {
                 let why = error.to_string();
-                Box::new(EndCause::DeviceLost { why })
+                Trouble::Broke(Box::new(EndCause::DeviceLost { why }))
             });
         }
         Ok(())
@@ -154,9 +135,9 @@ fn frame_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Completed {
+) -> Result<Heard, Trouble> {
     if frames.is_over() {
-        return Completed::Delivered;
+        return Ok(Heard::Nothing);
     }
     let counters = frames.counters();
     counters.frames_received.add(1);
@@ -168,21 +149,21 @@ fn frame_arrived<F: Frames>(
     // and nobody writes while we have the lease. Memory from the kernel is
     // initialised, so what a device did not write can be read too.
     let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
-    let (taken, completed) = match frames.session().handle_lone_record(frame, 0) {
+    let (taken, heard) = match frames.session().handle_lone_record(frame, 0) {
         Some(lone) => {
             let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
             let arrived = arrived(buffer, range, last, time);
             let placed = frames.records(lone.end, arrived, tools);
-            (placed, Completed::Delivered)
+            (placed, Heard::Nothing)
         }
         None => (
             take_frame(frame, buffer, time, frames, tools),
-            Completed::Handled,
+            Heard::Something,
         ),
     };
     match taken {
-        Ok(()) => completed,
-        Err(fault) => Completed::Refused(Box::new(fault)),
+        Ok(()) => Ok(heard),
+        Err(fault) => Err(Trouble::Refused(Box::new(fault))),
     }
 }
 
@@ -195,13 +176,13 @@ fn block_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Completed {
+) -> Result<Heard, Trouble> {
     if frames.is_over() {
-        return Completed::Handled;
+        return Ok(Heard::Something);
     }
     match take_block(immediate, buffer, time, frames, tools) {
-        Ok(()) => Completed::Handled,
-        Err(fault) => Completed::Refused(Box::new(fault)),
+        Ok(()) => Ok(Heard::Something),
+        Err(fault) => Err(Trouble::Refused(Box::new(fault))),
     }
 }
 
