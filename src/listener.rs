@@ -33,7 +33,7 @@ pub(crate) struct Listener {
     pub(crate) failures: Failures,
     pub(crate) our_channels: u32,
     pub(crate) resuming: Resuming,
-    /// Where the program wants sessions.
+    /// The engines that the program wants sessions on.
     pub(crate) placement: Option<AcceptPlacement>,
     /// The number of engines that there are.
     pub(crate) engines: usize,

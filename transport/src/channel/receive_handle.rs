@@ -802,7 +802,7 @@ fn announces_new_segment(found: &Found) -> bool {
         .2
 }
 
-/// Messages of an RDMA device, which lie in a receive buffer each, that are handed out
+/// Messages that a device brings, which lie in a receive buffer each, that are handed out
 /// before those that were released go back.
 const BUFFERS_HELD: u64 = 32;
 

@@ -202,7 +202,7 @@ impl SessionShared {
 
     /// Returns whether the session's channels lie in memory that the peer shares.
     #[must_use]
-    pub fn is_shm(&self) -> bool {
+    pub fn shares_memory(&self) -> bool {
         self.bells.is_some()
     }
 
@@ -379,7 +379,7 @@ impl SessionShared {
     /// Bytes that may be queued before `send` runs a turn itself.
     pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
         match self.node.driver() {
-            Driver::Caller | Driver::Tasks if !self.is_shm() => {
+            Driver::Caller | Driver::Tasks if !self.shares_memory() => {
                 CALLER_BATCH_BYTES.min(window_bytes / 2)
             }
             _ => usize::MAX,

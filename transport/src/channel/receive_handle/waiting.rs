@@ -160,7 +160,7 @@ impl ReceiveHandle {
     /// Tells the sender what was released and acknowledged, where that takes no frame. Called when
     /// a wait has found nothing at once, because the sender may be waiting for it.
     pub fn keep_nothing_back(&self) {
-        if self.end.session.is_shm() {
+        if self.end.session.shares_memory() {
             self.end.advance(true);
         }
     }
