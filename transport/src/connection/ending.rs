@@ -221,7 +221,8 @@ impl Core {
             .chain(self.retained.senders());
         all.filter_map(|sender| {
             let counts = sender.end.counts();
-            // In shared memory, publishing is delivery while the peer lives and has what it lies in.
+            // In shared memory, publishing is delivery while the peer lives and has what it lies
+            // in.
             let received = match &self.shared_memory {
                 Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => {
                     // What came behind the end that the peer was told nobody takes.

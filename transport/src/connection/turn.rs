@@ -8,7 +8,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{Fault, Heard, Received, Tools, Trouble, Wire, WireNews},
+    wire::{Fault, Heard, Received, Stray, Tools, Wire, WireNews},
 };
 
 impl Connection {
@@ -234,30 +234,27 @@ impl Connection {
     }
 
     /// Has the wire take in news that came another way than over its socket, and does what follows
-    /// from it.
+    /// from it. Returns whether anything more may follow: output, or a credit report.
     #[inline(always)]
     pub(crate) fn hear(
         &mut self,
         news: WireNews<'_>,
         tools: &mut Tools,
         context: &mut Context<'_>,
-    ) -> Heard {
+    ) -> Result<bool, Stray> {
         let core = &mut self.core;
         let mut frames = CoreInTurn { core, context };
-        let heard = match self.wire.hear(news, &mut frames, tools) {
-            Ok(Heard::Something) => Heard::Something,
-            Ok(heard) => return heard,
-            Err(Trouble::Broke(cause)) => {
-                self.drain_then_end(*cause);
-                return Heard::Something;
-            }
-            Err(Trouble::Refused(fault)) => {
+        match self.wire.hear(news, &mut frames, tools) {
+            Heard::Nothing => return Ok(false),
+            Heard::Something => self.follow(tools, context),
+            Heard::Stray => return Err(Stray),
+            Heard::Refused(fault) => {
                 self.frame_is_refused(*fault, tools, context);
-                Heard::Something
+                self.follow(tools, context);
             }
-        };
-        self.follow(tools, context);
-        heard
+            Heard::Broke(cause) => self.drain_then_end(*cause),
+        }
+        Ok(true)
     }
 
     /// Ends the session, or its wire, for a frame that could not be handed on.

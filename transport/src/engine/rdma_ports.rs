@@ -24,7 +24,7 @@ use crate::{
     connection::Context,
     rdma::{PortNews, SharedReceives, Site, SiteQueues},
     session::EndCause,
-    wire::{Heard, WireNews},
+    wire::{Stray, WireNews},
 };
 
 /// A site and who lives on it.
@@ -306,7 +306,7 @@ impl Engine {
             for (_, completion) in ours {
                 let shared = care.queues.shared.as_mut();
                 let news = WireNews::Completed(&completion, shared);
-                if link.hear(news, &mut self.tools, context) == Heard::Stray {
+                if let Err(Stray) = link.hear(news, &mut self.tools, context) {
                     care.site.counters.strayed();
                 }
             }
@@ -411,11 +411,10 @@ impl Engine {
         };
         let shared = care.queues.shared.as_mut();
         let news = WireNews::Completed(completion, shared);
-        let heard = link.hear(news, &mut self.tools, context);
-        if heard == Heard::Stray {
+        let Ok(follows) = link.hear(news, &mut self.tools, context) else {
             care.site.counters.strayed();
-        }
-        let follows = heard != Heard::Nothing;
+            return false;
+        };
         heat_link(link, &mut self.hot);
         if follows {
             // It may have said that a ring is not needed any more.
@@ -500,7 +499,7 @@ impl Engine {
                 let site = link.wire.pair_at().map(|(site, _)| site);
                 if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
                     let heard = link.hear(WireNews::Empty, &mut self.tools, context);
-                    any |= heard == Heard::Something;
+                    any |= heard.unwrap_or(false);
                 }
             }
         }
@@ -601,7 +600,7 @@ impl Engine {
                     return false;
                 };
                 let heard = link.hear(WireNews::Said(event), &mut self.tools, context);
-                let is_used = heard == Heard::Something;
+                let is_used = heard.unwrap_or(false);
                 self.heat(session);
                 return is_used;
             }

@@ -10,8 +10,8 @@ use ibex_ring::memory::MemoryError;
 #[cfg(feature = "pipe")]
 use super::pipe::{CARRIES_TCP, PipeWire};
 use super::{
-    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Trouble, Wire, WireNews,
-    WireParts, WireSocket, WireStart,
+    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireParts,
+    WireSocket, WireStart,
     queue_pair::QueuePairWire,
     stream::{Layer, StreamWire, inbound::Inbound},
 };
@@ -150,13 +150,8 @@ impl Wire for AnyWire {
     }
 
     #[inline(always)]
-    fn hear<F: Frames>(
-        &mut self,
-        news: WireNews<'_>,
-        frames: &mut F,
-        tools: &mut Tools,
-    ) -> Result<Heard, Trouble> {
-        forward!(self, wire => wire.hear(news, frames, tools), Ok(news.turn_away()))
+    fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
+        forward!(self, wire => wire.hear(news, frames, tools), news.turn_away())
     }
 
     fn in_flight(&self) -> Option<u64> {

@@ -32,7 +32,7 @@ pub(crate) use any::AnyWire;
 pub(crate) use arrival::{Arrived, Fault, FrameMemory};
 pub(crate) use epoll_token::EpollToken;
 pub(crate) use granted_block::GrantedBlock;
-pub(crate) use news::{Heard, Trouble, WireNews};
+pub(crate) use news::{Heard, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
 pub(crate) use queue_pair::register_with;
@@ -84,8 +84,8 @@ pub(crate) trait Wire {
         news: WireNews<'_>,
         _frames: &mut F,
         _tools: &mut Tools,
-    ) -> Result<Heard, Trouble> {
-        Ok(news.turn_away())
+    ) -> Heard {
+        news.turn_away()
     }
 
     /// Returns the number of the last frame on its way, whose bytes have to stay where they are;

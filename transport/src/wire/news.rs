@@ -29,7 +29,7 @@ impl WireNews<'_> {
 }
 
 /// The consequence of news.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Heard {
     /// Nothing follows.
     Nothing,
@@ -37,13 +37,12 @@ pub(crate) enum Heard {
     Something,
     /// The news was of nothing that the wire has.
     Stray,
-}
-
-/// The reason why a wire cannot go on, as it found in its news.
-#[derive(Debug)]
-pub(crate) enum Trouble {
     /// A frame was refused.
     Refused(Box<Fault>),
     /// The wire has broken.
     Broke(Box<EndCause>),
 }
+
+/// News of nothing that a session has.
+#[derive(Debug)]
+pub(crate) struct Stray;

@@ -41,8 +41,7 @@ use ibex_verbs::{
 };
 
 use super::{
-    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Trouble, Wire, WireNews,
-    WireSocket,
+    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireSocket,
 };
 use crate::{
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
@@ -166,52 +165,52 @@ impl QueuePairWire {
     }
 
     /// Takes in an event of the device about the queue pair.
-    fn event(&mut self, event: &AsyncEvent) -> Result<Heard, Trouble> {
+    fn event(&mut self, event: &AsyncEvent) -> Heard {
         if let PairState::Leaving(teardown) = &mut self.state {
-            return Ok(match teardown.handle_event(event) {
+            return match teardown.handle_event(event) {
                 true => Heard::Something,
                 false => Heard::Nothing,
-            });
+            };
         }
         let AsyncEvent::QueuePair(_, said) = event else {
-            return Ok(Heard::Nothing);
+            return Heard::Nothing;
         };
         match said {
             QueuePairEvent::Fatal => {
                 let why = event.to_string();
-                Err(Trouble::Broke(Box::new(EndCause::DeviceLost { why })))
+                Heard::Broke(Box::new(EndCause::DeviceLost { why }))
             }
-            QueuePairEvent::InvalidRequest => Err(refused_request("an invalid request", event)),
+            QueuePairEvent::InvalidRequest => refused_request("an invalid request", event),
             QueuePairEvent::AccessViolation => {
                 let request = "a request for memory that was not granted";
-                Err(refused_request(request, event))
+                refused_request(request, event)
             }
             // It is dead. Why, a completion tells, unless it had nothing outstanding.
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
                 self.leaver = Some(self.seat.site.leaves());
-                Ok(Heard::Something)
+                Heard::Something
             }
             // It was connected before, is never drained alive, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
-            | QueuePairEvent::PathMigrationFailed => Ok(Heard::Nothing),
+            | QueuePairEvent::PathMigrationFailed => Heard::Nothing,
         }
     }
 
     /// Notes that the completion queue was found empty after everything in it was taken. The queue
     /// pair is dead if the device said so before.
-    fn completions_are_empty(&mut self) -> Result<Heard, Trouble> {
+    fn completions_are_empty(&mut self) -> Heard {
         match (&mut self.state, self.died) {
             (PairState::Leaving(teardown), _) => teardown.handle_empty_poll(),
             (PairState::Live(_), Some(event)) => {
                 let cause = EndCause::lost(event.to_string());
-                return Err(Trouble::Broke(Box::new(cause)));
+                return Heard::Broke(Box::new(cause));
             }
             _ => {}
         }
-        Ok(Heard::Nothing)
+        Heard::Nothing
     }
 
     /// Returns the meaning of a failed request: the queue pair is dead. The first failure is the
@@ -245,9 +244,9 @@ impl QueuePairWire {
 }
 
 /// Our device refused a request of the peer.
-fn refused_request(request: &str, event: &AsyncEvent) -> Trouble {
+fn refused_request(request: &str, event: &AsyncEvent) -> Heard {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
-    Trouble::Broke(Box::new(EndCause::lost(why)))
+    Heard::Broke(Box::new(EndCause::lost(why)))
 }
 
 // ---- The wire ------------------------------------------------------------------------------------
@@ -296,12 +295,7 @@ impl Wire for QueuePairWire {
     }
 
     #[inline(always)]
-    fn hear<F: Frames>(
-        &mut self,
-        news: WireNews<'_>,
-        frames: &mut F,
-        tools: &mut Tools,
-    ) -> Result<Heard, Trouble> {
+    fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
         match news {
             WireNews::Completed(completion, shared) => {
                 self.complete(completion, shared, frames, tools)

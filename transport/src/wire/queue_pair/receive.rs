@@ -13,7 +13,7 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
-    wire::{Arrived, Fault, Frames, Heard, Tools, Trouble, arrival::take_whole},
+    wire::{Arrived, Fault, Frames, Heard, Tools, arrival::take_whole},
 };
 
 impl QueuePairWire {
@@ -26,7 +26,7 @@ impl QueuePairWire {
         mut shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Result<Heard, Trouble> {
+    ) -> Heard {
         // A frame nearly always.
         if matches!(self.state, PairState::Live(_))
             && let Some(bytes) = completion.received()
@@ -34,9 +34,11 @@ impl QueuePairWire {
         {
             frames.counters().completions.add(1);
             let time = self.time_of(completion);
-            let completed = frame_arrived(buffer, bytes as usize, time, frames, tools);
-            self.refill_own()?;
-            completed
+            let heard = frame_arrived(buffer, bytes as usize, time, frames, tools);
+            match self.refill_own() {
+                Ok(()) => heard,
+                Err(cause) => Heard::Broke(cause),
+            }
         } else {
             self.complete_any(completion, shared, frames, tools)
         }
@@ -49,14 +51,14 @@ impl QueuePairWire {
         shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Result<Heard, Trouble> {
+    ) -> Heard {
         if let PairState::Leaving(teardown) = &mut self.state
             && teardown.handle_completion(completion)
         {
-            return Ok(Heard::Something);
+            return Heard::Something;
         }
         let outcome = completion.outcome();
-        let mut heard = Ok(Heard::Something);
+        let mut heard = Heard::Something;
         let is_known = match completion.id().operation() {
             Operation::Receive => match self.arrived(completion, shared) {
                 Some(buffer) => {
@@ -81,17 +83,19 @@ impl QueuePairWire {
         match outcome {
             Err(failure) => {
                 if let Some(cause) = self.cause_of(&failure) {
-                    heard = Err(Trouble::Broke(Box::new(cause)));
+                    heard = Heard::Broke(Box::new(cause));
                 }
             }
             Ok(_) if is_known => self.sends_are_done(frames),
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
-                heard = Ok(Heard::Stray);
+                heard = Heard::Stray;
             }
         }
-        self.refill_own()?;
-        heard
+        match self.refill_own() {
+            Ok(()) => heard,
+            Err(cause) => Heard::Broke(cause),
+        }
     }
 
     /// Notes that requests up to a signaled one are done.
@@ -104,7 +108,7 @@ impl QueuePairWire {
 
     /// Posts receives again into the pair's own queue, where it has one.
     #[inline]
-    fn refill_own(&mut self) -> Result<(), Trouble> {
+    fn refill_own(&mut self) -> Result<(), Box<EndCause>> {
         match &self.own {
             Some(own) if own.wants_refill() => self.refill_own_queue(),
             _ => Ok(()),
@@ -112,7 +116,7 @@ impl QueuePairWire {
     }
 
     #[inline(never)]
-    fn refill_own_queue(&mut self) -> Result<(), Trouble> {
+    fn refill_own_queue(&mut self) -> Result<(), Box<EndCause>> {
         if let PairState::Live(queue_pair) = &mut self.state
             && let Some(own) = &mut self.own
             && let Some(queue) = queue_pair.receive_queue()
@@ -120,7 +124,7 @@ impl QueuePairWire {
             let refilled = own.refill(queue);
             return refilled.map_err(|error| {
                 let why = error.to_string();
-                Trouble::Broke(Box::new(EndCause::DeviceLost { why }))
+                Box::new(EndCause::DeviceLost { why })
             });
         }
         Ok(())
@@ -135,9 +139,9 @@ fn frame_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Result<Heard, Trouble> {
+) -> Heard {
     if frames.is_over() {
-        return Ok(Heard::Nothing);
+        return Heard::Nothing;
     }
     let counters = frames.counters();
     counters.frames_received.add(1);
@@ -162,8 +166,8 @@ fn frame_arrived<F: Frames>(
         ),
     };
     match taken {
-        Ok(()) => Ok(heard),
-        Err(fault) => Err(Trouble::Refused(Box::new(fault))),
+        Ok(()) => heard,
+        Err(fault) => Heard::Refused(Box::new(fault)),
     }
 }
 
@@ -176,13 +180,13 @@ fn block_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Result<Heard, Trouble> {
+) -> Heard {
     if frames.is_over() {
-        return Ok(Heard::Something);
+        return Heard::Something;
     }
     match take_block(immediate, buffer, time, frames, tools) {
-        Ok(()) => Ok(Heard::Something),
-        Err(fault) => Err(Trouble::Refused(Box::new(fault))),
+        Ok(()) => Heard::Something,
+        Err(fault) => Heard::Refused(Box::new(fault)),
     }
 }
 
