@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{rdma::PreparedPair, session::route::Route};
 
-/// The parts that a wire is made of. Whatever else takes part in a session's handshake, it may be
-/// given up as long as there is no wire.
+/// The parts that a wire is made of. They may be given up as long as there is no wire.
 #[derive(Debug)]
 pub struct WireParts {
     /// The connection; the handshake's bytes are consumed.
