@@ -16,6 +16,7 @@ use ibex_transport::{
     runtime::Runtime,
     session::{EngineId, PeerDescription},
     shared_memory::UnixWires,
+    wire::WireParts,
 };
 
 use crate::{
@@ -32,7 +33,7 @@ pub(crate) struct Listener {
     pub(crate) failures: Failures,
     pub(crate) our_channels: u32,
     pub(crate) resuming: Resuming,
-    /// Where the program wants sessions.
+    /// The engines that the program wants sessions on.
     pub(crate) placement: Option<AcceptPlacement>,
     /// The number of engines that there are.
     pub(crate) engines: usize,
@@ -176,11 +177,13 @@ pub(crate) fn admission(
         ..
     } = established;
     Admission {
-        stream,
-        leftover,
-        tls,
+        parts: WireParts {
+            stream,
+            leftover,
+            tls,
+            rdma: verbs.and_then(prepared_pair),
+        },
         unix: unix.map(|unix| UnixWires::new(unix.control.into_fd(), unix.bells.into_fd())),
-        rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
         payload_checksums,
         reconnect: Some(reconnect),

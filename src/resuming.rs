@@ -18,8 +18,10 @@ use ibex_bootstrap::{
     ResumedConnection, Ticket, VerbsPair, resume,
 };
 use ibex_transport::{
-    connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError},
+    connection::{Attempt, NewWire, ReconnectTerms, Redial, RedialError},
     rdma::PreparedPair,
+    session::FailoverPolicy,
+    wire::WireParts,
 };
 
 use crate::{
@@ -233,10 +235,12 @@ fn reconnection(connection: ResumedConnection) -> NewWire {
     NewWire {
         session: connection.session_id,
         epoch: connection.epoch,
-        stream: connection.stream,
-        leftover: connection.leftover,
-        tls: connection.tls,
-        rdma: connection.verbs.and_then(prepared_pair),
+        parts: WireParts {
+            stream: connection.stream,
+            leftover: connection.leftover,
+            tls: connection.tls,
+            rdma: connection.verbs.and_then(prepared_pair),
+        },
     }
 }
 

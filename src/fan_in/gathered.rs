@@ -50,7 +50,7 @@ pub(crate) struct Gathered<O: Opening> {
 /// Number of looks at a peer that has nothing before it is left alone until it tells.
 pub(super) const HOT_LOOKS: u32 = 64;
 
-/// Nothing came, within the time given or now.
+/// The result of a look or wait in which nothing came.
 #[derive(Debug)]
 pub(crate) struct NothingCame;
 
@@ -287,7 +287,7 @@ impl<O: Opening> Gathered<O> {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),
         }
-        self.in_memory &= session.is_shm();
+        self.in_memory &= session.shares_memory();
         self.live += 1;
         self.hot.push(number);
     }

@@ -684,7 +684,7 @@ impl ReceiveHandle {
     /// The first source has come.
     fn begin(&mut self, agreed: &Agreed) {
         self.quarter_messages = (agreed.window.messages / 4).max(1);
-        if self.end.session.carrier.is_pair() {
+        if self.end.session.carrier.has_device() {
             self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
         }
         self.quarter_messages = self.quarter_messages.min(self.end.tell_every);
@@ -802,7 +802,7 @@ fn announces_new_segment(found: &Found) -> bool {
         .2
 }
 
-/// Messages of an RDMA device, which lie in a receive buffer each, that are handed out
+/// Messages that a device brings, which lie in a receive buffer each, that are handed out
 /// before those that were released go back.
 const BUFFERS_HELD: u64 = 32;
 

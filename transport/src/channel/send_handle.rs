@@ -287,7 +287,7 @@ impl SendHandle {
     }
 
     /// Returns whether the peer reads the ring itself.
-    pub(super) fn is_shm(&self) -> bool {
+    pub(super) fn shares_memory(&self) -> bool {
         self.end.ours.get().is_some()
     }
 
@@ -310,8 +310,8 @@ impl SendHandle {
         if sequence == 0 {
             return self.end.check_opened();
         }
-        if self.is_shm() {
-            // shm: publishing is delivery while the peer lives; afterwards, what it took.
+        if self.shares_memory() {
+            // In shared memory, publishing is delivery while the peer lives; afterwards, what it took.
             self.end.session.poll();
             let is_received = || self.end.counts().received >= sequence;
             return if !self.end.state.is_over() || is_received() {
@@ -620,8 +620,8 @@ impl SendEnd {
         bytes: usize,
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
-        let is_shm = self.ours.get().is_some();
-        let under_way = if is_shm {
+        let shares_memory = self.ours.get().is_some();
+        let under_way = if shares_memory {
             MESSAGE_SLOTS
         } else if self.session.may_land(bytes) {
             LANDINGS_UNDER_WAY
@@ -632,18 +632,22 @@ impl SendEnd {
         // The memory is free again when our own engine has sent it, or knows that it has
         // arrived, which nobody has to be asked for, or, where the peer reads it in place,
         // when the application has released it.
-        let all_out = if is_shm { Full::Slots } else { Full::Memory };
+        let all_out = if shares_memory {
+            Full::Slots
+        } else {
+            Full::Memory
+        };
         let all_out = |_: &SendProducer| all_out;
         self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
-            producer.retire_large(self, is_shm);
+            producer.retire_large(self, shares_memory);
             producer.large.len() < under_way
         })?;
         let full = |_: &SendProducer| Full::Unreleased;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
-            producer.retire_large(self, is_shm);
+            producer.retire_large(self, shares_memory);
             producer.admits(bytes)
         })?;
-        if is_shm {
+        if shares_memory {
             let most = producer.out.most_in_segments();
             if let Ok(more) = class_bytes(bytes)
                 && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)

@@ -95,7 +95,7 @@ impl Awaited<'_> {
     /// Has the peer tell, if it is to be asked `in_memory`, or if it is not.
     fn ask(&self, wait: &mut TaskWait, in_memory: bool) {
         if let Self::Acknowledgement(handle, sequence) = self
-            && handle.is_shm() == in_memory
+            && handle.shares_memory() == in_memory
         {
             let ask = Ask::acknowledged(*sequence);
             handle.end().ask_for(&ask, &mut wait.asked);

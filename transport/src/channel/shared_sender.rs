@@ -59,7 +59,7 @@ impl SendHandle {
 
     /// Lets out what was sent, where callers turn the engine and wires carry it.
     pub fn let_out(&self) {
-        if !self.is_shm() && !fork::is_child() {
+        if !self.shares_memory() && !fork::is_child() {
             self.end.session.let_out();
         }
     }

@@ -44,7 +44,7 @@ use crate::{
 pub struct TaskWait {
     /// Ticket of the task's waker.
     ticket: Option<Ticket>,
-    /// The question that the peer was asked by way of its memory (shm).
+    /// The question that the peer was asked by way of shared memory.
     pub(super) asked: Option<Wish>,
 }
 
@@ -184,7 +184,7 @@ impl ReceiveHandle {
         if may_look
             && first
             && found.is_none()
-            && self.end().session.is_shm()
+            && self.end().session.shares_memory()
             && self.promptness.is_worth_a_look()
         {
             found = self.look_for_a_moment(promptness::LOOK);
@@ -366,7 +366,7 @@ impl SendHandle {
         waker: &Waker,
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
-        if self.is_shm() {
+        if self.shares_memory() {
             // Publishing is delivery: it answers at once.
             return Poll::Ready(self.wait_received(sequence, Patience::None));
         }

@@ -8,13 +8,16 @@ use ibex_protocol::{
     session::Session,
     timer::TimerTable,
 };
+use ibex_ring::memory::LargeLease;
 
 use super::{
-    alarms::Alarms, ends::Ends, grants::Grants, new_wire::NewWire, reconnect::Reconnect,
-    retained::Retained, shared_memory::SharedMemory,
+    alarms::Alarms, context::Context, ends::Ends, grants::Grants, new_wire::NewWire,
+    receivers::ReceiveLink, reconnect::Reconnect, retained::Retained, shared_memory::SharedMemory,
 };
-use crate::node::SessionShared;
-use crate::session::{EndCause, PeerDescription};
+use crate::{
+    node::SessionShared,
+    session::{EndCause, PeerDescription},
+};
 
 /// The parts of a session that all its objects work with.
 pub(crate) struct Common {
@@ -78,6 +81,17 @@ impl Core {
     #[inline]
     pub(crate) fn is_undisturbed(&self) -> bool {
         self.common.phase == Phase::Up && self.broken.is_none()
+    }
+
+    /// Takes back what the peer was granted: nothing of it comes any more.
+    pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
+        let receivers = self.ends.receivers.ends.values_mut();
+        let granted = receivers.flat_map(ReceiveLink::withdraw_large);
+        let withdrawn = granted.map(LargeLease::withdraw);
+        let withdrawn: Vec<_> = withdrawn.chain(self.grants.withdraw()).collect();
+        if !withdrawn.is_empty() {
+            context.leftovers.push(Box::new(withdrawn));
+        }
     }
 
     /// Returns the wire that came before the old one was gone, which it is now.

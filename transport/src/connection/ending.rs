@@ -177,8 +177,8 @@ impl Core {
     }
 
     pub(super) fn finish_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
-        // A peer that has said goodbye had taken over what lies in memory (shm); the last frame to it
-        // may be unwritten when it closes the connection.
+        // A peer that has said goodbye had taken over what lies in shared memory; the last
+        // frame to it may be unwritten when it closes the connection.
         self.is_lost = self.common.phase != Phase::PeerClosed;
         let cause = match self.common.phase {
             Phase::Closing => EndCause::NodeClosed,
@@ -221,7 +221,8 @@ impl Core {
             .chain(self.retained.senders());
         all.filter_map(|sender| {
             let counts = sender.end.counts();
-            // shm: publishing is delivery while the peer lives and has what it lies in.
+            // In shared memory, publishing is delivery while the peer lives and has what it lies
+            // in.
             let received = match &self.shared_memory {
                 Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => {
                     // What came behind the end that the peer was told nobody takes.

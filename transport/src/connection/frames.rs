@@ -14,9 +14,8 @@ use super::{
     senders::{Rings, locate},
 };
 use crate::{
-    rdma::LandingBlock,
     session::SessionCounters,
-    wire::{Arrived, Fault, FrameMemory, Frames, MessageMemory, RingMemory, Tools},
+    wire::{Arrived, Fault, FrameMemory, Frames, GrantedBlock, MessageMemory, RingMemory, Tools},
 };
 
 /// A core during a turn.
@@ -115,7 +114,7 @@ impl Frames for CoreInTurn<'_, '_> {
         receiver.place_of(sequence, offset, bytes)
     }
 
-    fn block(&self, index: u16) -> Option<&Arc<LandingBlock>> {
+    fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>> {
         self.core.grants.block(index)
     }
 

@@ -17,7 +17,7 @@ use ibex_ring::{
 use super::{core::Common, receivers::Receivers};
 use crate::{
     endpoint::receive_end::{LargeArrival, LargePlace},
-    rdma::LandingBlock,
+    wire::GrantedBlock,
 };
 
 /// Memory that the peer may be writing to.
@@ -33,11 +33,11 @@ struct Granted {
     /// The receiving end that it was granted for.
     end: u32,
     /// The block, which the reader of a message there holds as well.
-    block: Arc<LandingBlock>,
+    block: Arc<GrantedBlock>,
 }
 
 impl Grants {
-    fn place(&mut self, index: u16, end: u32, block: LandingBlock) {
+    fn place(&mut self, index: u16, end: u32, block: GrantedBlock) {
         let index = usize::from(index);
         if self.blocks.len() <= index {
             self.blocks.resize_with(index + 1, || None);
@@ -46,7 +46,7 @@ impl Grants {
         self.blocks[index] = Some(Granted { end, block });
     }
 
-    pub(super) fn block(&self, index: u16) -> Option<&Arc<LandingBlock>> {
+    pub(super) fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>> {
         let granted = self.blocks.get(usize::from(index))?.as_ref()?;
         Some(&granted.block)
     }
@@ -83,19 +83,19 @@ impl Grants {
     pub(crate) fn grant(
         &mut self,
         end: u32,
-        blocks: Vec<(LandingBlock, RemoteMemory)>,
+        blocks: Vec<(GrantedBlock, RemoteMemory)>,
         receivers: &Receivers,
         common: &mut Common,
     ) {
-        // The session may have resumed without a device, or over another since they were leased.
-        let Some(site) = common.shared.carrier.granting_site() else {
-            return;
-        };
         if !receivers.ends.contains(end) {
             return;
         }
-        let ours = blocks.into_iter().filter(|(block, _)| block.is_of(&site));
-        for (block, memory) in ours.take(LANDINGS_PER_CHANNEL) {
+        // The session may have resumed over another wire since they were leased.
+        let route = &common.shared.carrier;
+        let granted = blocks
+            .into_iter()
+            .filter(|(block, _)| block.is_granted_on(route));
+        for (block, memory) in granted.take(LANDINGS_PER_CHANNEL) {
             if let Some(index) = common.session.grant_landing(end, memory) {
                 self.place(index, end, block);
             }

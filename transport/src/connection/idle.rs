@@ -33,7 +33,7 @@ pub(super) struct SenderSilence {
     is_asked: bool,
     /// Once all are released: the number of a frame that none of theirs comes after.
     last_frame: Option<u64>,
-    /// The question, where the peer sees it in memory (shm).
+    /// The question, where the peer sees it in memory.
     wish: Option<Wish>,
 }
 

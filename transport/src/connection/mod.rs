@@ -11,12 +11,10 @@ mod alarms;
 pub(crate) mod compaction;
 mod context;
 mod core;
-mod device;
 mod dialer;
 mod draining;
 mod ending;
 mod ends;
-mod failover_policy;
 mod frames;
 mod grants;
 mod idle;
@@ -40,7 +38,7 @@ mod stalls;
 mod stats;
 mod turn;
 
-use std::{any::Any, io, mem, net::TcpStream, os::fd::OwnedFd, sync::Arc};
+use std::{any::Any, io, os::fd::OwnedFd, sync::Arc};
 
 use ibex_protocol::{
     format::record::Layout,
@@ -52,13 +50,11 @@ use ibex_ring::{
     Released,
     memory::{LargeLease, RingLease},
 };
-use ibex_tls::Tls;
 
 pub(crate) use self::core::Core;
 pub(crate) use context::{Context, Surroundings};
 pub(crate) use dialer::Redialing;
 pub use dialer::{Attempt, Redial, RedialError};
-pub use failover_policy::FailoverPolicy;
 pub(crate) use memory_request::{MemoryWanted, Purpose};
 pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
@@ -67,13 +63,9 @@ pub use stats::LinkStats;
 use self::core::{Common, Phase};
 use crate::{
     node::SessionShared,
-    rdma::PreparedPair,
     session::EndCause,
     shared_memory::UnixWires,
-    wire::{
-        AnyWire, Tools, Wire, WireSocket, WireStart,
-        stream::{Layer, say_last_word},
-    },
+    wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
 };
 use reconnect::Reconnect;
 use shared_memory::SharedMemory;
@@ -84,14 +76,14 @@ pub(crate) struct Connection {
     pub(crate) core: Core,
     pub(crate) wire: AnyWire,
     pub(crate) socket: WireSocket,
-    /// The peer has left the connection beside a queue pair.
+    /// The peer has left the connection beside a device's wire.
     peer_has_left: bool,
     /// The session is over, and its wire was told.
     has_let_go: bool,
 
     // The engine's notes about it.
-    /// The queue pair is gone, and the engine has not heard so.
-    pub(crate) has_left_site: bool,
+    /// The wire over a device is gone, and the engine has not heard so.
+    pub(crate) has_left_device: bool,
     /// The engine turns it in each of its turns.
     pub(crate) is_hot: bool,
     /// Turns that it stays hot if nothing moves.
@@ -101,16 +93,11 @@ pub(crate) struct Connection {
 }
 
 /// The results of a handshake that a connection begins with.
-pub(crate) struct Handover<'a> {
-    pub(crate) tcp: TcpStream,
-    /// Bytes that came behind the handshake.
-    pub(crate) leftover: &'a [u8],
-    /// The connection's TLS, where nodes are authenticated.
-    pub(crate) tls: Option<Box<Tls>>,
-    /// Sockets that pass descriptors and ring (shm).
+pub(crate) struct Handover {
+    /// The parts of its first wire.
+    pub(crate) parts: WireParts,
+    /// Sockets that pass descriptors and ring, where the two processes share memory.
     pub(crate) unix: Option<UnixWires>,
-    /// The queue pair (verbs), connected.
-    pub(crate) pair: Option<PreparedPair>,
     /// Ends that either side may have open.
     pub(crate) max_channels: usize,
     /// How it gets other wires, where both ends can go on over them.
@@ -123,68 +110,51 @@ impl Connection {
     /// Takes over the session that a handshake led to.
     pub(crate) fn new(
         shared: Arc<SessionShared>,
-        handover: Handover<'_>,
+        handover: Handover,
         tools: &mut Tools,
     ) -> io::Result<Self> {
         let Handover {
-            tcp,
-            leftover,
-            tls,
+            parts,
             unix,
-            pair,
             max_channels,
             reconnect,
             place,
         } = handover;
         let resumes = reconnect.is_some();
-        let is_stream = pair.is_none();
-        let dialed = pair.as_ref().is_some_and(PreparedPair::dialed);
-        let mut layer = Layer::new(tls);
-        let prepare = |pair, layer: &mut Layer| -> io::Result<_> {
-            let add = |unix| {
-                let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
-                SharedMemory::new(unix, shared.id, peer, asymmetry, &tools.epoll)
-            };
-            let shared_memory = unix.map(add).transpose()?;
-            let carries_data = shared_memory.is_none();
-            if carries_data {
-                // Data comes over a network: it shall not meet the allocator.
-                if is_stream {
-                    tools.blocks.provide().map_err(io::Error::other)?;
-                }
-                tools.compact_blocks.provide().map_err(io::Error::other)?;
-            }
-            let start = WireStart {
-                layer: mem::take(layer),
-                leftover,
-                pair,
-                carries_data,
-                payload_checksums: shared.payload_checksums(),
-            };
-            let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
-            Ok((shared_memory, wire, terms))
+        let speaks_first = parts.speaks_first();
+        let add = |unix| {
+            let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
+            SharedMemory::new(unix, shared.id, peer, asymmetry, &tools.epoll)
         };
-        let prepared = prepare(pair, &mut layer).inspect_err(|_| {
-            if resumes {
-                // The peer has the session, and would wait for this end to come back.
-                say_last_word(&tcp, &mut layer, 0);
+        let shared_memory = match unix.map(add).transpose() {
+            Ok(shared_memory) => shared_memory,
+            Err(refused) => {
+                parts.abandon(resumes);
+                return Err(refused);
             }
-        });
-        let (shared_memory, wire, terms) = prepared?;
+        };
+        let carries_data = shared_memory.is_none();
+        let start = WireStart {
+            parts,
+            session: shared.id,
+            carries_data,
+            payload_checksums: shared.payload_checksums(),
+            resumes,
+        };
+        let (wire, socket, terms) = start.begin(tools)?;
         let session = SessionConfig {
             carriage: terms.carriage,
-            dialed,
+            dialed: speaks_first,
             our_credit: terms.our_credit,
             peer_credit: terms.peer_credit,
             max_channels,
-            data_in_band: shared_memory.is_none(),
+            data_in_band: carries_data,
             writes: terms.writes,
             immediate: terms.immediate,
             resumes,
         };
         let fabric = shared.fabric();
-        let address = tcp.local_addr().ok();
-        let socket = WireSocket::new(tcp, shared.id)?;
+        let address = socket.stream().local_addr().ok();
         let mut connection = Self {
             core: Core {
                 common: Common {
@@ -192,7 +162,7 @@ impl Connection {
                     session: Session::new(session),
                     timers: TimerTable::default(),
                     phase: Phase::Up,
-                    shares_memory: shared_memory.is_some(),
+                    shares_memory: !carries_data,
                     address,
                 },
                 ends: Default::default(),
@@ -210,7 +180,7 @@ impl Connection {
             socket,
             peer_has_left: false,
             has_let_go: false,
-            has_left_site: false,
+            has_left_device: false,
             is_hot: false,
             heat: 0,
             is_watched: false,
@@ -244,7 +214,7 @@ impl Connection {
 
     /// Returns whether its frames are charged to what the node takes in over connections.
     pub(crate) fn needs_credit(&self) -> bool {
-        !self.core.common.shares_memory && !matches!(self.wire, AnyWire::QueuePair(_))
+        !self.core.common.shares_memory && !self.wire.has_device()
     }
 
     // ---- What the engine asks --------------------------------------------------------

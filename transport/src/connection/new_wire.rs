@@ -1,10 +1,6 @@
 //! The new wires of a session that goes on.
 
-use std::net::TcpStream;
-
-use ibex_tls::Tls;
-
-use crate::rdma::PreparedPair;
+use crate::wire::WireParts;
 
 /// A new wire of a session.
 #[derive(Debug)]
@@ -13,12 +9,6 @@ pub struct NewWire {
     pub session: [u8; 16],
     /// The number of the wire, its epoch.
     pub epoch: u64,
-    /// The connection; the handshake's bytes are consumed.
-    pub stream: TcpStream,
-    /// Bytes that came behind the handshake.
-    pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated.
-    pub tls: Option<Box<Tls>>,
-    /// The queue pair, if it goes on over verbs; connected to the peer's.
-    pub rdma: Option<PreparedPair>,
+    /// The parts that it is made of.
+    pub parts: WireParts,
 }

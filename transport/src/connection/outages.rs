@@ -65,7 +65,7 @@ impl Core {
         }
         self.common.session.suspend();
         if had_device {
-            self.ends.receivers.leave_site(&mut self.common, context);
+            self.ends.receivers.lose_device(&mut self.common, context);
         }
         let Some(reconnect) = &mut self.reconnect else {
             return false;

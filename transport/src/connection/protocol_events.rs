@@ -213,7 +213,7 @@ impl Core {
         self.receive_passed(PASSED_PER_TURN, context);
         if let Some(receiver) = self.ends.receivers.ends.get(end) {
             if reason == CloseReason::Dropped {
-                // shm: the peer's own word says so, and it may be ahead of us. And once we
+                // In shared memory, the peer's own word says so, and it may be ahead of us. And once we
                 // say goodbye, the peer closes what its application did not.
                 if !self.common.shares_memory
                     && self.common.phase != Phase::Closing

@@ -40,18 +40,20 @@ pub(super) struct ReceiveLink {
     /// Blocks are on their way to its sender, or there.
     pub(super) has_landings: bool,
     compact: Compact,
-    /// The peer's asked word as it was when we last answered (shm).
-    pub(super) answered: u32,
-    /// The last arming on behalf of a program that sleeps on the epoll set (shm).
-    pub(super) armed_for_caller: u32,
-    /// The ring was given to the handle (shm).
-    pub(super) has_ring: bool,
     /// The sender waits for room.
     pub(super) stall: Option<ReceiverStall>,
     /// Messages that had arrived when it was looked at last; what they took may be wanted
     /// back.
     silence: Option<u64>,
-    /// The handle lacks memory and is woken when it may try again (shm).
+
+    // Where memory is shared.
+    /// The peer's asked word as it was when we last answered.
+    pub(super) answered: u32,
+    /// The last arming on behalf of a program that sleeps on the epoll set.
+    pub(super) armed_for_caller: u32,
+    /// The ring was given to the handle.
+    pub(super) has_ring: bool,
+    /// The handle lacks memory and is woken when it may try again.
     pub(super) retries: Option<Instant>,
 }
 

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{dialer::Redial, failover_policy::FailoverPolicy};
+use super::dialer::Redial;
+use crate::session::FailoverPolicy;
 
 /// The terms on which a session goes on over another wire than the one that it began with.
 #[derive(Clone, Debug)]

@@ -330,6 +330,23 @@ impl Receivers {
         self.large_tries_again(common, context);
     }
 
+    /// Goes on without the device that wrote to granted memory: for messages that are not complete,
+    /// memory is wanted anew.
+    pub(super) fn lose_device(&mut self, common: &mut Common, context: &mut Context<'_>) {
+        common.shared.carrier.lose_device();
+        common.session.withdraw_memory();
+        for (end, receiver) in self.ends.iter_mut() {
+            let again = receiver.want_again();
+            context
+                .wanted
+                .extend(again.map(|(sequence, length)| MemoryWanted {
+                    session: common.shared.clone(),
+                    end,
+                    purpose: Purpose::Large { sequence, length },
+                }));
+        }
+    }
+
     /// Hands a large message on whose last byte is in its place: nobody writes there any more.
     pub(super) fn large_arrived(
         &mut self,

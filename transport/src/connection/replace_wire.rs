@@ -7,14 +7,11 @@ use std::{
 
 use ibex_protocol::session::is_newer_epoch;
 
-use super::{Connection, context::Context, core::Phase, new_wire::NewWire};
+use super::{Connection, context::Context, core::Phase, new_wire::NewWire, senders::SendLink};
 use crate::{
     clock,
     session::EndCause,
-    wire::{
-        AnyWire, Shut, Tools, Wire, WireSocket, WireStart,
-        stream::{Layer, unanswered_for},
-    },
+    wire::{Shut, Tools, Wire, WireSocket, WireStart},
 };
 
 impl Connection {
@@ -52,7 +49,7 @@ impl Connection {
         let Some(reconnect) = &mut self.core.reconnect else {
             return false;
         };
-        let Some(unanswered) = unanswered_for(self.socket.stream()) else {
+        let Some(unanswered) = self.socket.unanswered_for() else {
             reconnect.unanswered_since = None;
             return false;
         };
@@ -76,10 +73,10 @@ impl Connection {
         self.socket.part(&tools.epoll);
         self.socket.close();
         self.socket.readable = false;
-        let before = mem::replace(&mut self.wire, AnyWire::Down);
-        debug_assert!(before.is_gone(), "a queue pair is destroyed before");
-        let had_device = matches!(before, AnyWire::QueuePair(_));
-        self.has_left_site |= had_device;
+        let before = mem::take(&mut self.wire);
+        debug_assert!(before.is_gone(), "a wire over a device is destroyed before");
+        let had_device = before.has_device();
+        self.has_left_device |= had_device;
         let outage = match self.core.begin_outage(cause, had_device, context) {
             true => self.core.outage(),
             false => None,
@@ -149,13 +146,9 @@ impl Connection {
         if self.core.common.phase == Phase::Gone {
             return Ok(false);
         }
-        if let Some(pair) = &new.rdma
-            && let Err(why) = self
-                .core
-                .ends
-                .senders
-                .can_take_pair(pair, &self.core.common)
-        {
+        let route = &self.core.common.shared.carrier;
+        let senders = self.core.ends.senders.ends.values_mut();
+        if let Err(why) = new.parts.take_memory(route, senders.map(SendLink::memory)) {
             self.redial_failed(new.epoch, &why);
             return Ok(false);
         }
@@ -164,28 +157,18 @@ impl Connection {
     }
 
     fn begin_again(&mut self, new: NewWire, goes_back: bool, tools: &mut Tools) -> io::Result<()> {
-        let NewWire {
-            epoch,
-            stream,
-            leftover,
-            tls,
-            rdma,
-            ..
-        } = new;
+        let NewWire { epoch, parts, .. } = new;
         let core = &mut self.core;
-        let socket = WireSocket::new(stream, core.common.shared.id)?;
-        match &rdma {
-            Some(pair) => core.common.shared.carrier.take_pair(pair),
-            None => core.common.shared.carrier.take_stream(goes_back),
-        }
+        let shared = &core.common.shared;
+        parts.take_route(&shared.carrier, goes_back);
         let start = WireStart {
-            layer: Layer::new(tls),
-            leftover: &leftover,
-            pair: rdma,
+            parts,
+            session: shared.id,
             carries_data: !core.common.shares_memory,
-            payload_checksums: core.common.shared.payload_checksums(),
+            payload_checksums: shared.payload_checksums(),
+            resumes: true,
         };
-        let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
+        let (wire, socket, terms) = start.begin(tools)?;
         if let Some(reconnect) = &mut core.reconnect {
             reconnect.epoch = epoch;
             reconnect.unanswered_since = None;
@@ -225,15 +208,31 @@ impl Connection {
             } => tracing::debug!(
                 peer = %self.core.common.shared.peer_in_log(),
                 reason,
-                "a queue pair is destroyed before it was drained"
+                "a wire is destroyed before it was drained"
             ),
         }
         self.wire_is_drained(tools, context);
         true
     }
 
+    /// Gives up a wire of which nothing will come any more.
+    pub(crate) fn lose_wire(
+        &mut self,
+        cause: EndCause,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        if self.core.common.phase == Phase::Gone || self.core.reconnect.is_none() {
+            return self.core.end_broken(cause, context);
+        }
+        self.drain_then_end(cause);
+        if !self.wire.is_down() {
+            self.wire_is_drained(tools, context);
+        }
+    }
+
     /// Destroys the wire: nothing of it comes any more.
-    pub(super) fn wire_is_drained(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
+    fn wire_is_drained(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.wire.destroy();
         let core = &mut self.core;
         core.retained.note_in_flight(0);
@@ -243,9 +242,7 @@ impl Connection {
             return;
         }
         // The device may have told first that the other end is gone.
-        if let Some(pair) = self.wire.queue_pair()
-            && pair.hears_last_word(&self.socket)
-        {
+        if self.wire.hears_last_word(&self.socket) {
             core.broken = Some(core.peer_has_given_up());
         }
         let ends_here = core.ends_with_wire;

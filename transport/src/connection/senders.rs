@@ -42,9 +42,9 @@ pub(super) struct SendLink {
     pub(super) is_closed: bool,
     /// The node closes it, and has not said behind which message: a handle may be inside.
     pub(super) is_ending: bool,
-    /// The last message that the peer was told of (shm).
+    /// The last message that the peer was told of, where memory is shared.
     pub(super) ended_at: Option<u64>,
-    /// The peer's words as they were when handles were last woken (shm).
+    /// The peer's words as they were when handles were last woken, where memory is shared.
     pub(super) seen: Option<(u64, u64, bool)>,
     /// The handles have a ring, which is wanted back when they are silent.
     pub(super) silence: Option<SenderSilence>,

@@ -155,7 +155,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
     }
 }
 
-/// Returns whether the sender says so where this process reads it (shm).
+/// Returns whether the sender says so where this process reads it.
 pub(super) fn wants_room(theirs: &SenderWords) -> bool {
     theirs.wants_room.load(Ordering::Relaxed) != 0
 }

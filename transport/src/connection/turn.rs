@@ -8,7 +8,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{Fault, Received, Tools, Wire},
+    wire::{Fault, Heard, Received, Stray, Tools, Wire, WireNews},
 };
 
 impl Connection {
@@ -234,15 +234,34 @@ impl Connection {
         true
     }
 
+    /// Has the wire take in news that came another way than over its socket, and does what follows
+    /// from it. Returns whether anything more may follow: output, or a credit report.
+    #[inline(always)]
+    pub(crate) fn hear(
+        &mut self,
+        news: WireNews<'_>,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Stray> {
+        let core = &mut self.core;
+        let mut frames = CoreInTurn { core, context };
+        match self.wire.hear(news, &mut frames, tools) {
+            Heard::Nothing => return Ok(false),
+            Heard::Something => self.follow(tools, context),
+            Heard::Stray => return Err(Stray),
+            Heard::Refused(fault) => {
+                self.frame_is_refused(*fault, tools, context);
+                self.follow(tools, context);
+            }
+            Heard::Broke(cause) => self.drain_then_end(*cause),
+        }
+        Ok(true)
+    }
+
     /// Ends the session, or its wire, for a frame that could not be handed on.
     #[cold]
     #[inline(never)]
-    pub(super) fn frame_is_refused(
-        &mut self,
-        fault: Fault,
-        tools: &mut Tools,
-        context: &mut Context<'_>,
-    ) {
+    fn frame_is_refused(&mut self, fault: Fault, tools: &mut Tools, context: &mut Context<'_>) {
         match fault {
             Fault::Damage(damage) => {
                 let cause = self.core.note_damage(damage);

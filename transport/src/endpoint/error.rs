@@ -124,7 +124,7 @@ pub(crate) enum Full {
     Unreleased,
     /// Messages before it have not gone out.
     Memory,
-    /// As many messages are in segments as can be (shm).
+    /// As many messages are in segments of shared memory as can be.
     Slots,
 }
 

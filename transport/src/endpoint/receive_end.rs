@@ -27,10 +27,9 @@ use ibex_ring::{
 use super::{channel_end::ChannelEnd, error::RecvError};
 use crate::{
     counter::Counter,
-    rdma::LandingBlock,
     session::Counts,
     shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
-    wire::FrameMemory,
+    wire::{FrameMemory, GrantedBlock},
 };
 
 /// The state that a receiving handle, its guards' cells and its engine share.
@@ -52,9 +51,10 @@ pub struct ReceiveEnd {
     pub(crate) has_source: AtomicBool,
     /// Large messages that have arrived whole, by their order.
     pub(crate) large: Mutex<VecDeque<LargeArrival>>,
-    /// Bytes of large messages that were released: under the advance lock (not on shm).
+    /// Bytes of large messages that were released: under the advance lock. For those that
+    /// come over a wire.
     pub(crate) large_released: Counter,
-    /// Messages that arrived, as the engine counts them (not on shm).
+    /// Messages that arrived, as the engine counts them where they come over a wire.
     pub(crate) arrived: AtomicU64,
     /// A message waits as there is no room for it within the node's `memory_limit`. Relaxed:
     /// it is for what people are told.
@@ -131,7 +131,7 @@ pub(crate) enum LargePlace {
     /// In memory that we granted.
     Granted(LargeLease),
     /// In a block that we granted ahead.
-    Landed(Arc<LandingBlock>),
+    Landed(Arc<GrantedBlock>),
     /// In a message segment of the sender's.
     Segment {
         /// Which one.
@@ -148,9 +148,9 @@ pub(crate) enum LargePlace {
 pub(crate) struct Held {
     pub(crate) frames: Option<ArrivalRetirer<Frame>>,
     pub(crate) large: VecDeque<HeldLarge>,
-    /// The ring itself, for as long as any guard may read it (shm).
+    /// The ring itself, for as long as any guard may read it, where memory is shared.
     pub(crate) ring: Option<RingSegment>,
-    /// Segments in which large messages come (shm).
+    /// Segments in which large messages come, where memory is shared.
     pub(crate) slots: MessageSlots,
     /// The last message that came in a block and was released.
     pub(crate) last_landed: u64,
@@ -170,7 +170,7 @@ pub(crate) struct HeldLarge {
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum LargeMemory {
     Granted(LargeLease),
-    Landed(Arc<LandingBlock>),
+    Landed(Arc<GrantedBlock>),
     Segment(Arc<MessageSegment>, Option<MemoryClaim>),
 }
 
@@ -252,8 +252,8 @@ impl ReceiveEnd {
         self.prefix.rest(&self.cells, handed_out, discard, passed)
     }
 
-    /// The sender has given its ring up, which it may once all that came in it is released
-    /// (shm): so do we.
+    /// Gives up the ring in shared memory, as the sender has, which it may once all that came in it
+    /// is released.
     pub(crate) fn ring_rests(&self) -> Result<(), String> {
         // Whoever maps a ring at this moment is waited for.
         let mut source = lock(&self.source);
@@ -349,7 +349,7 @@ impl ReceiveEnd {
 
     fn tell(&self, idle: bool, moved: bool) {
         let session = &self.session;
-        if session.is_shm() {
+        if session.shares_memory() {
             // What did not move the sender has seen when it looked again before it slept.
             // To ring for it would wake two processes, each for the other, without end.
             if !moved {

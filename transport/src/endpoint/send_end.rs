@@ -41,9 +41,9 @@ pub struct SendEnd {
     // What the two sides say.
     /// The receiving end's words: the engine's copy, or the peer's own.
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
-    /// Our words where the peer reads them itself (shm).
+    /// Our words where the peer reads them itself.
     pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// The question of threads that wait for room or news, for the peer to see (shm).
+    /// The question of threads that wait for room or news, where the peer sees it.
     pub(crate) asking: Asking,
     /// The message that was asked for last by a caller that does not wait.
     pub(crate) asked_in_passing: AtomicU64,
@@ -60,8 +60,8 @@ pub struct SendEnd {
     pub(crate) shared: Shared,
     /// Messages sent, for readers that must not touch the producer.
     pub(crate) sent: AtomicU64,
-    /// The last large message whose bytes have all gone out, and whose memory is back in
-    /// its pool (not on shm).
+    /// The last large message whose bytes have all gone out over a wire, and whose memory is back
+    /// in its pool.
     pub(crate) large_gone: AtomicU64,
 
     // What is counted, by who may touch the producer.
@@ -157,7 +157,7 @@ impl SendEnd {
     }
 }
 
-/// Our *asked* word (shm): set while any thread waits for the peer's counters.
+/// Our *asked* word in shared memory: set while any thread waits for the peer's counters.
 ///
 /// Several threads may wait at a time, some for room and some for acknowledgements, and they share
 /// the word. Each question is a generation of its own, so that the peer answers it whatever it

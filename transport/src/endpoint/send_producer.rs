@@ -36,7 +36,7 @@ pub(crate) struct SendProducer {
     /// Bytes published since the last turn that we ran (`Driver::Caller`).
     pub(crate) untransmitted: usize,
     pub(crate) transmit_at: usize,
-    /// Large messages whose memory is in use, with their slot (shm).
+    /// Large messages whose memory is in use, with their slot in shared memory.
     pub(crate) large: VecDeque<(u64, u32)>,
     pub(crate) segments: MessageSegmentPool,
     /// Messages with memory of their own that are not known to be released.
@@ -100,9 +100,9 @@ impl SendProducer {
             unreachable!("an open end has an agreement and a counterpart")
         };
         let capacity = agreed.window.bytes as usize;
-        let is_shm = end.ours.get().is_some();
+        let shares_memory = end.ours.get().is_some();
         let alignment = agreed.alignment as usize;
-        let (base, layout, memory) = if is_shm {
+        let (base, layout, memory) = if shares_memory {
             let (segment, fd) = RingSegment::create(capacity)?;
             end.session.pass_ring(end.id, capacity, fd);
             (
@@ -130,7 +130,7 @@ impl SendProducer {
             let from = ring.released();
             end.session.attach_ring(end.id, lease.clone(), layout, from);
         }
-        let largest = if is_shm {
+        let largest = if shares_memory {
             ring.largest()
         } else {
             ring.largest().min(end.session.carrier.eager_bytes())
@@ -261,8 +261,8 @@ impl SendProducer {
 
     /// Forgets the large messages whose memory is free again: those that were sent or, where the
     /// peer reads in place, released.
-    pub(crate) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
-        let done = if is_shm {
+    pub(crate) fn retire_large(&mut self, end: &SendEnd, shares_memory: bool) {
+        let done = if shares_memory {
             self.theirs.released().0
         } else {
             // Relaxed: it is a count, and the memory comes out of its pool, under a lock.
@@ -273,7 +273,7 @@ impl SendProducer {
                 break;
             }
             self.large.pop_front();
-            if is_shm {
+            if shares_memory {
                 self.segments.release(slot);
             }
         }
@@ -309,7 +309,7 @@ impl OutsideRing {
         }
     }
 
-    /// Bytes that message segments may have in all (shm): what may be out, with what their
+    /// Bytes that message segments may have in all: what may be out, with what their
     /// lengths are rounded up by.
     pub(crate) fn most_in_segments(&self) -> usize {
         usize::try_from(self.most / 2 * 3).unwrap_or(usize::MAX)

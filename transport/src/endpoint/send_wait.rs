@@ -132,7 +132,7 @@ impl SendEnd {
     }
 
     /// Has the peer tell, by its bell, when its counters move: for the engine, where the
-    /// peer reads our words (shm).
+    /// peer reads our words.
     pub(crate) fn ask_for_news(&self, asked: &mut Option<Wish>) {
         if let Some(ours) = self.ours.get() {
             ask_in_memory(self, ours, Wish::News, asked);
@@ -222,7 +222,7 @@ impl SendEnd {
     /// Returns the progress of what is waited for: messages that the peer released, or, where that
     /// does not matter, bytes that this engine sent.
     fn progress(&self, producer: &SendProducer, ask: Ask) -> u64 {
-        if ask == Ask::default() && !self.session.is_shm() {
+        if ask == Ask::default() && !self.session.shares_memory() {
             return self.session.counters.bytes_sent.get();
         }
         producer.ring.released().messages
@@ -320,7 +320,7 @@ fn ask_in_memory(end: &SendEnd, ours: &SenderWords, wish: Wish, asked: &mut Opti
 struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
-    /// In the peer's sight (shm).
+    /// In the peer's sight, where it reads our words.
     asked: Option<Wish>,
     /// In whatever way.
     has_told: bool,

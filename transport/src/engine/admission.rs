@@ -1,32 +1,22 @@
 //! Admission: a finished handshake hands its session to the engine.
 #![forbid(unsafe_code)]
 
-use std::{any::Any, net::TcpStream};
-
-use ibex_tls::Tls;
+use std::any::Any;
 
 use crate::{
     connection::ReconnectTerms,
-    rdma::PreparedPair,
     session::{EngineId, PeerDescription},
     shared_memory::UnixWires,
-    wire::stream::{Layer, say_last_word},
+    wire::WireParts,
 };
 
 /// A finished handshake, ready to become a session.
 #[derive(Debug)]
 pub struct Admission {
-    /// The connection; the handshake's bytes are consumed.
-    pub stream: TcpStream,
-    /// Bytes that came behind the handshake.
-    pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated.
-    pub tls: Option<Box<Tls>>,
+    /// The connection, and what else the session's first wire is made of.
+    pub parts: WireParts,
     /// The Unix sockets to the peer, where the fabric is shared memory.
     pub unix: Option<UnixWires>,
-    /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
-    /// into the care of this node.
-    pub rdma: Option<PreparedPair>,
     /// The peer's description.
     pub peer: PeerDescription,
     /// Ends that either side may have open.
@@ -47,8 +37,6 @@ impl Admission {
     /// Gives the connection up, which becomes no session. The peer may have one, and would wait for
     /// this end to come back: it is told.
     pub fn abandon(self) {
-        if self.reconnect.is_some() {
-            say_last_word(&self.stream, &mut Layer::new(self.tls), 0);
-        }
+        self.parts.abandon(self.reconnect.is_some());
     }
 }

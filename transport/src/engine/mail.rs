@@ -64,7 +64,7 @@ impl Engine {
         let Some(exchange) = self.exchange() else {
             return;
         };
-        let accepted_on = admission.stream.local_addr().ok();
+        let accepted_on = admission.parts.stream.local_addr().ok();
         let (engine, admission) = exchange.place(admission);
         if engine == self.id {
             return self.begin_session(admission, accepted_on, context);

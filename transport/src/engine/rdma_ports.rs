@@ -24,6 +24,7 @@ use crate::{
     connection::Context,
     rdma::{PortNews, SharedReceives, Site, SiteQueues},
     session::EndCause,
+    wire::{Stray, WireNews},
 };
 
 /// A site and who lives on it.
@@ -304,7 +305,10 @@ impl Engine {
         if let Some(link) = self.links.get_mut(session) {
             for (_, completion) in ours {
                 let shared = care.queues.shared.as_mut();
-                link.handle_completion(&completion, shared, &mut self.tools, context);
+                let news = WireNews::Completed(&completion, shared);
+                if let Err(Stray) = link.hear(news, &mut self.tools, context) {
+                    care.site.counters.strayed();
+                }
             }
             let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
@@ -371,7 +375,7 @@ impl Engine {
         }
         let count = mem::take(&mut care.count);
         if count == 0 {
-            return self.site_is_empty(at);
+            return self.site_is_empty(at, context);
         }
         let mut follows = false;
         for index in 0..count {
@@ -406,7 +410,11 @@ impl Engine {
             return false;
         };
         let shared = care.queues.shared.as_mut();
-        let follows = link.handle_completion(completion, shared, &mut self.tools, context);
+        let news = WireNews::Completed(completion, shared);
+        let Ok(follows) = link.hear(news, &mut self.tools, context) else {
+            care.site.counters.strayed();
+            return false;
+        };
         heat_link(link, &mut self.hot);
         if follows {
             // It may have said that a ring is not needed any more.
@@ -478,19 +486,20 @@ impl Engine {
     /// Tells queue pairs that wait for the last completion. Returns whether that set anything
     /// going.
     #[inline]
-    fn site_is_empty(&mut self, at: usize) -> bool {
-        self.sites[at].site.is_left() && self.tell_leavers(at)
+    fn site_is_empty(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+        self.sites[at].site.is_left() && self.tell_leavers(at, context)
     }
 
     #[inline(never)]
-    fn tell_leavers(&mut self, at: usize) -> bool {
+    fn tell_leavers(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let mut any = false;
         // Only hot ones are on their way out or about to hear of it.
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 let site = link.wire.pair_at().map(|(site, _)| site);
                 if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
-                    any |= link.completions_are_empty();
+                    let heard = link.hear(WireNews::Empty, &mut self.tools, context);
+                    any |= heard.unwrap_or(false);
                 }
             }
         }
@@ -590,7 +599,8 @@ impl Engine {
                 let (Some(session), Some(link)) = (session, link) else {
                     return false;
                 };
-                let is_used = link.pair_event(event);
+                let heard = link.hear(WireNews::Said(event), &mut self.tools, context);
+                let is_used = heard.unwrap_or(false);
                 self.heat(session);
                 return is_used;
             }
@@ -717,7 +727,7 @@ impl Engine {
         care.site.lose();
         for session in care.sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
-                link.site_is_lost(cause.clone(), &mut self.tools, context);
+                link.lose_wire(cause.clone(), &mut self.tools, context);
                 self.heat(session);
             }
         }

@@ -42,7 +42,7 @@ impl Engine {
         let Some(link) = self.links.get(session) else {
             return;
         };
-        if link.has_left_site {
+        if link.has_left_device {
             // Or it would leave the site of the new queue pair.
             self.left_site(session, context);
         }
@@ -62,7 +62,7 @@ impl Engine {
         wires: NewWire,
         context: &mut Context<'_>,
     ) -> io::Result<()> {
-        let cared = match &wires.rdma {
+        let cared = match &wires.parts.rdma {
             Some(pair) => self.care_for(pair.site()),
             None => Ok(()),
         };
@@ -73,7 +73,7 @@ impl Engine {
             link.redial_failed(wires.epoch, &error.to_string());
             return Ok(());
         }
-        let ticket = wires.rdma.as_ref().map(PreparedPair::ticket);
+        let ticket = wires.parts.rdma.as_ref().map(PreparedPair::ticket);
         if !link.take_wire(wires, &mut self.tools, context)? {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Engine {
         let Some(link) = self.links.get_mut(session) else {
             return;
         };
-        link.has_left_site = false;
+        link.has_left_device = false;
         let next = link.core.take_next_wire();
         self.leaves_site(session);
         if let Some(wires) = next {

@@ -24,7 +24,7 @@ impl Engine {
             admission.abandon();
             return Err(io::Error::other("the node is closing"));
         }
-        if let Some(pair) = &admission.rdma
+        if let Some(pair) = &admission.parts.rdma
             && let Err(error) = self.care_for(pair.site())
         {
             admission.abandon();
@@ -42,8 +42,8 @@ impl Engine {
             reason = %admission.peer.reason,
             "session up"
         );
-        let ticket = admission.rdma.as_ref().map(PreparedPair::ticket);
-        let over = match (&admission.rdma, &admission.unix) {
+        let ticket = admission.parts.rdma.as_ref().map(PreparedPair::ticket);
+        let over = match (&admission.parts.rdma, &admission.unix) {
             (Some(pair), _) => Over::Pair(pair),
             (None, Some(unix)) => Over::Shm(unix.bells.clone()),
             (None, None) => Over::Stream,
@@ -61,11 +61,8 @@ impl Engine {
         );
         let shared = Arc::new(shared);
         let handover = Handover {
-            tcp: admission.stream,
-            leftover: &admission.leftover,
-            tls: admission.tls,
+            parts: admission.parts,
             unix: admission.unix,
-            pair: admission.rdma,
             max_channels: admission.max_channels,
             reconnect: admission.reconnect,
             place: admission.place,
@@ -113,7 +110,7 @@ impl Engine {
         report_credit(&mut self.credit.broker, &mut self.sites, session, report);
         note_deadline(link, &mut self.timed);
         self.watch.take_in(link);
-        if link.has_left_site {
+        if link.has_left_device {
             self.left_site(session, context);
         } else if link.is_finished() {
             self.remove(session);

@@ -212,14 +212,14 @@ impl Engine {
                 if link.heat > 0
                     && link.core.is_undisturbed()
                     && !link.waits_for_completions()
-                    && !link.has_left_site
+                    && !link.has_left_device
                 {
                     at += 1;
                     continue;
                 }
             }
             note_deadline(link, &mut self.timed);
-            if link.has_left_site {
+            if link.has_left_device {
                 self.left_site(session, context);
                 at += 1;
             } else if link.is_finished() {
@@ -274,7 +274,7 @@ impl Engine {
             link.expire(now, &mut self.tools, context);
             let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
-            if link.has_left_site {
+            if link.has_left_device {
                 self.left_site(session, context);
                 at += 1;
             } else if link.is_finished() {

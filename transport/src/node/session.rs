@@ -27,9 +27,10 @@ use super::{
     Driver, Host, Looks, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
 };
 use crate::{
-    rdma::{LandingBlock, LandingPlace, PreparedPair, Site},
+    rdma::{LandingPlace, PreparedPair, Site},
     session::{EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, route::Route},
     shared_memory::Bells,
+    wire::GrantedBlock,
 };
 
 /// A session as its handles see it.
@@ -176,14 +177,14 @@ impl SessionShared {
     /// How its completions are polled, and why so, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
-        let site = self.carrier.site().filter(|_| self.carrier.is_pair());
+        let site = self.carrier.site().filter(|_| self.carrier.has_device());
         site.map(|site| site.polling().to_string())
     }
 
     /// Returns the RDMA device and the port of it that carry the session's data now, if any do.
     #[must_use]
     pub fn rdma_port(&self) -> Option<(String, u8)> {
-        let site = self.carrier.site().filter(|_| self.carrier.is_pair());
+        let site = self.carrier.site().filter(|_| self.carrier.has_device());
         site.map(|site| (site.device().to_owned(), site.port()))
     }
 
@@ -201,7 +202,7 @@ impl SessionShared {
 
     /// Returns whether the session's channels lie in memory that the peer shares.
     #[must_use]
-    pub fn is_shm(&self) -> bool {
+    pub fn shares_memory(&self) -> bool {
         self.bells.is_some()
     }
 
@@ -245,7 +246,7 @@ impl SessionShared {
         registered: Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         match registered {
-            Err(_) if self.resumes && (site.is_lost() || !self.carrier.is_pair()) => Ok(()),
+            Err(_) if self.resumes && (site.is_lost() || !self.carrier.has_device()) => Ok(()),
             result => result,
         }
     }
@@ -292,7 +293,7 @@ impl SessionShared {
 
     /// Returns whether a message of `bytes` may go into a block of the peer's.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
-        self.carrier.is_pair() && lands(bytes as u64)
+        self.carrier.has_device() && lands(bytes as u64)
     }
 
     /// Returns whether the peer is granted blocks.
@@ -303,11 +304,11 @@ impl SessionShared {
 
     /// Blocks for a channel's messages of medium size, as many as can be had. Takes long:
     /// off the turn.
-    pub(crate) fn lease_landings(&self) -> Vec<(LandingBlock, RemoteMemory)> {
+    pub(crate) fn lease_landings(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
         let lease = |site: &Arc<Site>| {
             let place = LandingPlace::take(site)?;
             let lease = self.node.granted_pool.take(LANDING_BYTES);
-            match lease.and_then(|lease| LandingBlock::register(place, lease)) {
+            match lease.and_then(|lease| GrantedBlock::register(place, lease)) {
                 Ok(block) => Some(block),
                 Err(error) => {
                     let peer = self.peer.address;
@@ -378,7 +379,7 @@ impl SessionShared {
     /// Bytes that may be queued before `send` runs a turn itself.
     pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
         match self.node.driver() {
-            Driver::Caller | Driver::Tasks if !self.is_shm() => {
+            Driver::Caller | Driver::Tasks if !self.shares_memory() => {
                 CALLER_BATCH_BYTES.min(window_bytes / 2)
             }
             _ => usize::MAX,
@@ -395,7 +396,7 @@ impl SessionShared {
     pub(crate) fn looks(&self) -> Looks {
         match self.bells {
             Some(_) => Looks::Memory,
-            None if self.carrier.is_pair() => Looks::Queue,
+            None if self.carrier.has_device() => Looks::Queue,
             None => Looks::Socket,
         }
     }

@@ -6,7 +6,7 @@
 
 mod arrival_buffers;
 mod device_memory;
-mod landing_block;
+mod landing_place;
 #[cfg(any(test, feature = "fake-device"))]
 mod mask_settings;
 mod overdue;
@@ -23,7 +23,7 @@ mod unjoined;
 
 pub(crate) use arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
 pub(crate) use device_memory::DeviceMapping;
-pub(crate) use landing_block::{LandingBlock, Place as LandingPlace};
+pub(crate) use landing_place::LandingPlace;
 #[cfg(any(test, feature = "fake-device"))]
 pub use mask_settings::settings_of;
 pub use pair_endpoint::PairEndpoint;

@@ -289,7 +289,11 @@ impl Exchange for Runtime {
     /// The engine of the session's queue pair, or the one that the program wants, or the least loaded
     /// one.
     fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
-        let of_pair = admission.rdma.as_ref().map(|pair| pair.site().engine());
+        let of_pair = admission
+            .parts
+            .rdma
+            .as_ref()
+            .map(|pair| pair.site().engine());
         let wanted = of_pair.map(EngineId::new).or(admission.engine);
         let place = self.sessions.place(wanted);
         let engine = place.engine();

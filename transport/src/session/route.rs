@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Route {
     /// A queue pair that lives.
-    is_pair: AtomicBool,
+    has_device: AtomicBool,
     /// The longest message that travels as a record.
     eager_bytes: AtomicUsize,
     carried: Mutex<Carried>,
@@ -49,7 +49,7 @@ impl Route {
     pub(crate) fn new(fabric: Fabric, pair: Option<&PreparedPair>) -> Self {
         let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);
         Self {
-            is_pair: AtomicBool::new(pair.is_some()),
+            has_device: AtomicBool::new(pair.is_some()),
             eager_bytes: AtomicUsize::new(carriage.eager_bytes()),
             carried: Mutex::new(Carried {
                 fabric,
@@ -61,8 +61,8 @@ impl Route {
     }
 
     /// The queue pair is gone.
-    pub(crate) fn lose_pair(&self) {
-        self.is_pair.store(false, Ordering::Relaxed);
+    pub(crate) fn lose_device(&self) {
+        self.has_device.store(false, Ordering::Relaxed);
     }
 
     /// The session goes on over a connection. If it had a queue pair, without; it gets another
@@ -93,7 +93,7 @@ impl Route {
             site: Some(pair.site().clone()),
             grants_memory: pair.grants_memory(),
         };
-        self.is_pair.store(true, Ordering::Relaxed);
+        self.has_device.store(true, Ordering::Relaxed);
     }
 
     /// Returns the fabric that carries the data, or did last.
@@ -104,8 +104,8 @@ impl Route {
     /// Returns whether there is a queue pair. Relaxed: only the engine may rely on it, which
     /// changes it under its lock.
     #[inline]
-    pub(crate) fn is_pair(&self) -> bool {
-        self.is_pair.load(Ordering::Relaxed)
+    pub(crate) fn has_device(&self) -> bool {
+        self.has_device.load(Ordering::Relaxed)
     }
 
     /// The longest message that travels as a record, as far as wires are concerned.
@@ -133,7 +133,7 @@ impl Route {
     /// The site of the queue pair, if the peer is granted memory of ours.
     pub(crate) fn granting_site(&self) -> Option<Arc<Site>> {
         let carried = self.carried();
-        let grants = self.is_pair() && carried.grants_memory;
+        let grants = self.has_device() && carried.grants_memory;
         carried.site.clone().filter(|_| grants)
     }
 

@@ -5,21 +5,23 @@ use std::sync::atomic::Ordering;
 use std::{io, sync::Arc, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
-use ibex_ring::memory::{BlockPool, MemoryError};
+use ibex_ring::memory::MemoryError;
 
 #[cfg(feature = "pipe")]
 use super::pipe::{CARRIES_TCP, PipeWire};
 use super::{
-    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket,
+    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireParts,
+    WireSocket, WireStart,
     queue_pair::QueuePairWire,
-    stream::{Layer, StreamWire},
+    stream::{Layer, StreamWire, inbound::Inbound},
 };
 use crate::{
-    rdma::{PreparedPair, Site},
+    rdma::Site,
     session::{EndCause, SessionCounters},
 };
 
 /// The wire of a session, or none.
+#[derive(Default)]
 #[allow(
     clippy::large_enum_variant,
     reason = "a connection is in a box already, and each message would follow a pointer more"
@@ -34,67 +36,53 @@ pub(crate) enum AnyWire {
     #[cfg(feature = "pipe")]
     Pipe(PipeWire),
     /// No wire: the last one broke, and frames wait for another.
+    #[default]
     Down,
 }
 
-/// The results of a handshake that a wire begins with.
-pub(crate) struct WireStart<'a> {
-    /// Bytes that came behind the handshake.
-    pub(crate) leftover: &'a [u8],
-    /// The record layer of the connection.
-    pub(crate) layer: Layer,
-    /// The queue pair, connected, where there is one.
-    pub(crate) pair: Option<PreparedPair>,
-    /// Data goes over the wire, and not control alone.
-    pub(crate) carries_data: bool,
-    /// Both ends check the payloads of frames over the connection.
-    pub(crate) payload_checksums: bool,
-}
-
 impl AnyWire {
-    /// Makes the wire that a handshake led to, and tells what frames over it are like.
-    pub(crate) fn new(
-        start: WireStart<'_>,
-        blocks: &mut BlockPool,
-    ) -> io::Result<(Self, WireTerms)> {
+    /// Makes the wire that a handshake led to, with its socket, and tells what frames over it are
+    /// like. `inbound` has the bytes that came behind the handshake.
+    pub(super) fn new(
+        start: WireStart,
+        inbound: Inbound,
+    ) -> io::Result<(Self, WireSocket, WireTerms)> {
         let WireStart {
-            leftover,
-            layer,
-            pair,
+            parts,
+            session,
             carries_data,
             payload_checksums,
+            ..
         } = start;
-        match pair {
+        let WireParts {
+            stream,
+            leftover,
+            tls,
+            rdma,
+        } = parts;
+        let (wire, terms) = match rdma {
             #[cfg(feature = "pipe")]
             None if carries_data && CARRIES_TCP.load(Ordering::Relaxed) => {
-                Ok((AnyWire::Pipe(PipeWire::new(leftover)), WireTerms::STREAM))
+                (AnyWire::Pipe(PipeWire::new(&leftover)), WireTerms::STREAM)
             }
             None => {
-                let stream =
-                    StreamWire::new(layer, leftover, carries_data, payload_checksums, blocks)?;
-                Ok((AnyWire::Stream(stream), WireTerms::STREAM))
+                let layer = Layer::new(tls);
+                let stream = StreamWire::new(layer, inbound, carries_data, payload_checksums);
+                (AnyWire::Stream(stream), WireTerms::STREAM)
             }
             Some(pair) => {
                 let terms = QueuePairWire::terms(&pair)?;
-                let wire = QueuePairWire::new(pair, layer, leftover);
-                Ok((AnyWire::QueuePair(Box::new(wire)), terms))
+                let wire = QueuePairWire::new(pair, Layer::new(tls), &leftover);
+                (AnyWire::QueuePair(Box::new(wire)), terms)
             }
-        }
+        };
+        Ok((wire, WireSocket::new(stream, session)?, terms))
     }
 
     /// Returns whether there is none.
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
         matches!(self, AnyWire::Down)
-    }
-
-    /// Returns the queue pair, if it is one.
-    #[inline]
-    pub(crate) fn queue_pair(&mut self) -> Option<&mut QueuePairWire> {
-        match self {
-            AnyWire::QueuePair(pair) => Some(pair),
-            _ => None,
-        }
     }
 
     /// Returns the device port of the queue pair, and its number.
@@ -107,7 +95,7 @@ impl AnyWire {
 
     /// Notes that something is wrong with the port of the queue pair, or nothing any more.
     pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
-        if let Some(pair) = self.queue_pair() {
+        if let AnyWire::QueuePair(pair) = self {
             pair.doubt_port(doubt);
         }
     }
@@ -157,6 +145,11 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.receive(socket, frames, tools), Received::Nothing)
     }
 
+    #[inline(always)]
+    fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
+        forward!(self, wire => wire.hear(news, frames, tools), news.turn_away())
+    }
+
     fn in_flight(&self) -> Option<u64> {
         forward!(self, wire => wire.in_flight(), None)
     }
@@ -185,6 +178,10 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.reads_every_turn(), false)
     }
 
+    fn has_device(&self) -> bool {
+        forward!(self, wire => wire.has_device(), false)
+    }
+
     #[inline]
     fn is_told_of_all(&self) -> bool {
         forward!(self, wire => wire.is_told_of_all(), false)
@@ -192,6 +189,10 @@ impl Wire for AnyWire {
 
     fn say_last_word(&mut self, socket: &WireSocket) {
         forward!(self, wire => wire.say_last_word(socket), ());
+    }
+
+    fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
+        forward!(self, wire => wire.hears_last_word(socket), false)
     }
 
     fn register<'a>(

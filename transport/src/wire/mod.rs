@@ -8,6 +8,9 @@
 mod any;
 mod arrival;
 mod epoll_token;
+mod granted_block;
+mod news;
+mod parts;
 #[cfg(feature = "pipe")]
 pub mod pipe;
 pub(crate) mod queue_pair;
@@ -25,19 +28,20 @@ use ibex_protocol::{
 };
 use ibex_ring::memory::MemoryError;
 
-pub(crate) use any::{AnyWire, WireStart};
+pub(crate) use any::AnyWire;
 pub(crate) use arrival::{Arrived, Fault, FrameMemory};
 pub(crate) use epoll_token::EpollToken;
-pub(crate) use queue_pair::{Completed, PairEvent, QueuePairWire, register_with};
+pub(crate) use granted_block::GrantedBlock;
+pub(crate) use news::{Heard, Stray, WireNews};
+pub use parts::WireParts;
+pub(crate) use parts::WireStart;
+pub(crate) use queue_pair::register_with;
 pub(crate) use send_memory::{MessageMemory, RingMemory};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
 
-use crate::{
-    rdma::LandingBlock,
-    session::{EndCause, SessionCounters},
-};
+use crate::session::{EndCause, SessionCounters};
 
 /// Moves the frames of one session between its core and the peer.
 pub(crate) trait Wire {
@@ -73,6 +77,17 @@ pub(crate) trait Wire {
         tools: &mut Tools,
     ) -> Received;
 
+    /// Takes in news that came another way than over the socket, and hands on the frames that are
+    /// among it.
+    fn hear<F: Frames>(
+        &mut self,
+        news: WireNews<'_>,
+        _frames: &mut F,
+        _tools: &mut Tools,
+    ) -> Heard {
+        news.turn_away()
+    }
+
     /// Returns the number of the last frame on its way, whose bytes have to stay where they are;
     /// `None` if all have gone.
     fn in_flight(&self) -> Option<u64> {
@@ -104,6 +119,13 @@ pub(crate) trait Wire {
         false
     }
 
+    /// Returns whether a device carries the frames. Then the device's port has the buffers in which
+    /// they arrive and lends them, the peer may be granted memory to write to, and the engine has
+    /// to hear when the wire is gone.
+    fn has_device(&self) -> bool {
+        false
+    }
+
     /// Returns whether something else than a turn brings the session on: a completion, or a
     /// handle.
     fn is_told_of_all(&self) -> bool {
@@ -112,6 +134,11 @@ pub(crate) trait Wire {
 
     /// Tells the peer that this end does not come back, if that can go at once.
     fn say_last_word(&mut self, _socket: &WireSocket) {}
+
+    /// Returns whether the peer has said so beside the wire, where frames do not tell.
+    fn hears_last_word(&mut self, _socket: &WireSocket) -> bool {
+        false
+    }
 
     /// Registers memory to send from, where that takes more than its address. Takes long.
     fn register<'a>(
@@ -208,7 +235,7 @@ pub(crate) trait Frames {
     fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>>;
 
     /// Returns the block of this index that the peer was granted ahead.
-    fn block(&self, index: u16) -> Option<&Arc<LandingBlock>>;
+    fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>>;
 
     /// Notes that a large message comes, and has come up to `until`.
     fn chunk_moves(&mut self, end: u32, sequence: u64, until: u64);

@@ -14,11 +14,12 @@ use std::{
     io,
     net::{Shutdown, TcpStream},
     os::fd::OwnedFd,
+    time::Duration,
 };
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::EpollToken;
+use super::{EpollToken, stream::unanswered_for};
 
 /// The state of a socket towards the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,11 @@ impl WireSocket {
     #[inline]
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Returns for how long the peer's kernel has not answered; `None` if it owes no answer.
+    pub(crate) fn unanswered_for(&self) -> Option<Duration> {
+        unanswered_for(&self.stream)
     }
 
     /// Ends both directions.

@@ -105,7 +105,7 @@ impl<P: Clone> SendGroup<P> {
             return Err(QuorumFailure::TimedOut(self.votes(sequence)));
         };
         // No use in looking before engines elsewhere have heard of it.
-        self.ask_for(sequence, |member| !member.handle.is_shm());
+        self.ask_for(sequence, |member| !member.handle.shares_memory());
         let (runtime, place, looks) = (self.runtime.clone(), self.place.clone(), self.looks());
         let reached = Reached {
             group: self,
@@ -254,7 +254,7 @@ impl<P: Clone> Condition for Reached<'_, P> {
     fn ask(&mut self) {
         // Engines keep the question until it is answered.
         self.group
-            .ask_for(self.sequence, |member| member.handle.is_shm());
+            .ask_for(self.sequence, |member| member.handle.shares_memory());
     }
 
     fn arm(&mut self) {

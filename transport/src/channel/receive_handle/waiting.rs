@@ -106,7 +106,7 @@ impl ReceiveHandle {
         };
         // A thread that waits arms and disarms the word by which a task would be told.
         self.leave();
-        if self.end.session.carrier.is_pair() {
+        if self.end.session.carrier.has_device() {
             // What was sent goes out before the wait is prepared: its answer may be what is
             // waited for, and over a device that takes no system call of ours.
             self.end.session.let_out();
@@ -160,7 +160,7 @@ impl ReceiveHandle {
     /// Tells the sender what was released and acknowledged, where that takes no frame. Called when
     /// a wait has found nothing at once, because the sender may be waiting for it.
     pub fn keep_nothing_back(&self) {
-        if self.end.session.is_shm() {
+        if self.end.session.shares_memory() {
             self.end.advance(true);
         }
     }

@@ -37,14 +37,14 @@ use ibex_verbs::{
 };
 
 use super::{
-    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket, stream::Layer,
+    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireSocket,
+    stream::Layer,
 };
 use crate::{
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
     session::{EndCause, SessionCounters},
 };
 use beside::Beside;
-pub(crate) use receive::Completed;
 use send::PairSending;
 
 /// The queue pair of one session as its wire.
@@ -130,11 +130,6 @@ impl QueuePairWire {
         })
     }
 
-    /// Returns whether the peer has said, over the connection, that it gives the session up.
-    pub(crate) fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
-        matches!(self.beside.listen(socket.stream()), Received::Abandoned)
-    }
-
     /// Returns whether it may send: it is not on its way out.
     #[inline]
     fn is_live(&self) -> bool {
@@ -159,17 +154,6 @@ impl QueuePairWire {
 
 // ---- What the device tells ---------------------------------------------------------------------
 
-/// The meaning of a device's event for its queue pair.
-#[derive(Debug)]
-pub(crate) enum PairEvent {
-    /// The event means nothing.
-    Ignored,
-    /// The event was noted.
-    Noted,
-    /// The queue pair has ended, for this cause.
-    Broke(EndCause),
-}
-
 impl QueuePairWire {
     /// Returns the device port, and the number of the queue pair there.
     pub(crate) fn place(&self) -> (&Arc<Site>, u32) {
@@ -182,49 +166,52 @@ impl QueuePairWire {
     }
 
     /// Takes in an event of the device about the queue pair.
-    pub(crate) fn event(&mut self, event: &AsyncEvent) -> PairEvent {
+    fn event(&mut self, event: &AsyncEvent) -> Heard {
         if let PairState::Leaving(teardown) = &mut self.state {
             return match teardown.handle_event(event) {
-                true => PairEvent::Noted,
-                false => PairEvent::Ignored,
+                true => Heard::Something,
+                false => Heard::Nothing,
             };
         }
         let AsyncEvent::QueuePair(_, said) = event else {
-            return PairEvent::Ignored;
+            return Heard::Nothing;
         };
         match said {
-            QueuePairEvent::Fatal => PairEvent::Broke(EndCause::DeviceLost {
-                why: event.to_string(),
-            }),
+            QueuePairEvent::Fatal => {
+                let why = event.to_string();
+                Heard::Broke(Box::new(EndCause::DeviceLost { why }))
+            }
             QueuePairEvent::InvalidRequest => refused_request("an invalid request", event),
             QueuePairEvent::AccessViolation => {
-                refused_request("a request for memory that was not granted", event)
+                let request = "a request for memory that was not granted";
+                refused_request(request, event)
             }
             // It is dead. Why, a completion tells, unless it had nothing outstanding.
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
                 self.leaver = Some(self.seat.site.leaves());
-                PairEvent::Noted
+                Heard::Something
             }
             // It was connected before, is never drained alive, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
-            | QueuePairEvent::PathMigrationFailed => PairEvent::Ignored,
+            | QueuePairEvent::PathMigrationFailed => Heard::Nothing,
         }
     }
 
-    /// Notes that the completion queue was found empty after everything in it was taken. Returns
-    /// why the queue pair is dead, if the device said so before.
-    pub(crate) fn completions_are_empty(&mut self) -> Option<EndCause> {
+    /// Notes that the completion queue was found empty after everything in it was taken. The queue
+    /// pair is dead if the device said so before.
+    fn completions_are_empty(&mut self) -> Heard {
         match (&mut self.state, self.died) {
-            (PairState::Leaving(teardown), _) => {
-                teardown.handle_empty_poll();
-                None
+            (PairState::Leaving(teardown), _) => teardown.handle_empty_poll(),
+            (PairState::Live(_), Some(event)) => {
+                let cause = EndCause::lost(event.to_string());
+                return Heard::Broke(Box::new(cause));
             }
-            (PairState::Live(_), Some(event)) => Some(EndCause::lost(event.to_string())),
-            _ => None,
+            _ => {}
         }
+        Heard::Nothing
     }
 
     /// Returns the meaning of a failed request: the queue pair is dead. The first failure is the
@@ -258,9 +245,9 @@ impl QueuePairWire {
 }
 
 /// Our device refused a request of the peer.
-fn refused_request(request: &str, event: &AsyncEvent) -> PairEvent {
+fn refused_request(request: &str, event: &AsyncEvent) -> Heard {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
-    PairEvent::Broke(EndCause::lost(why))
+    Heard::Broke(Box::new(EndCause::lost(why)))
 }
 
 // ---- The wire ------------------------------------------------------------------------------------
@@ -289,7 +276,8 @@ impl Wire for QueuePairWire {
         posted.map_err(|refused| device_refused(&refused))
     }
 
-    /// Looks at the connection beside the queue pair. Frames come by [`complete`](Self::complete).
+    /// Looks at the connection beside the queue pair, which tells that the peer lives, or has given
+    /// the session up. Frames come as news of the device.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -304,6 +292,21 @@ impl Wire for QueuePairWire {
 
     fn say_last_word(&mut self, socket: &WireSocket) {
         self.beside.say_last_word(socket.stream());
+    }
+
+    fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
+        matches!(self.beside.listen(socket.stream()), Received::Abandoned)
+    }
+
+    #[inline(always)]
+    fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
+        match news {
+            WireNews::Completed(completion, shared) => {
+                self.complete(completion, shared, frames, tools)
+            }
+            WireNews::Said(event) => self.event(event),
+            WireNews::Empty => self.completions_are_empty(),
+        }
     }
 
     fn in_flight(&self) -> Option<u64> {
@@ -323,6 +326,10 @@ impl Wire for QueuePairWire {
 
     fn is_blocked(&self) -> bool {
         self.sending.is_blocked || !self.is_live()
+    }
+
+    fn has_device(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -13,35 +13,20 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
-    wire::{Arrived, Fault, Frames, Tools, arrival::take_whole},
+    wire::{Arrived, Fault, Frames, Heard, Tools, arrival::take_whole},
 };
-
-/// The result of a completion.
-#[derive(Debug)]
-pub(crate) enum Completed {
-    /// A message was handed to its receiver, and nothing follows.
-    Delivered,
-    /// Something may follow: output, or a credit report.
-    Handled,
-    /// The completion was none of this queue pair's.
-    Strayed,
-    /// The peer broke the protocol.
-    Refused(Box<Fault>),
-    /// The queue pair is dead.
-    Broke(Box<EndCause>),
-}
 
 impl QueuePairWire {
     /// Takes in a completion of the queue pair. `shared` are the buffers of the receive queue
     /// that it shares, if it does.
     #[inline(always)]
-    pub(crate) fn complete<F: Frames>(
+    pub(super) fn complete<F: Frames>(
         &mut self,
         completion: &WorkCompletion,
         mut shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Completed {
+    ) -> Heard {
         // A frame nearly always.
         if matches!(self.state, PairState::Live(_))
             && let Some(bytes) = completion.received()
@@ -49,10 +34,10 @@ impl QueuePairWire {
         {
             frames.counters().completions.add(1);
             let time = self.time_of(completion);
-            let completed = frame_arrived(buffer, bytes as usize, time, frames, tools);
+            let heard = frame_arrived(buffer, bytes as usize, time, frames, tools);
             match self.refill_own() {
-                Ok(()) => completed,
-                Err(cause) => Completed::Broke(cause),
+                Ok(()) => heard,
+                Err(cause) => Heard::Broke(cause),
             }
         } else {
             self.complete_any(completion, shared, frames, tools)
@@ -66,21 +51,21 @@ impl QueuePairWire {
         shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Completed {
+    ) -> Heard {
         if let PairState::Leaving(teardown) = &mut self.state
             && teardown.handle_completion(completion)
         {
-            return Completed::Handled;
+            return Heard::Something;
         }
         let outcome = completion.outcome();
-        let mut completed = Completed::Handled;
+        let mut heard = Heard::Something;
         let is_known = match completion.id().operation() {
             Operation::Receive => match self.arrived(completion, shared) {
                 Some(buffer) => {
                     if let Ok(done) = outcome {
                         let time = self.time_of(completion);
                         let bytes = done.bytes as usize;
-                        completed = match done.kind {
+                        heard = match done.kind {
                             CompletionKind::Receive => {
                                 frame_arrived(buffer, bytes, time, frames, tools)
                             }
@@ -98,18 +83,18 @@ impl QueuePairWire {
         match outcome {
             Err(failure) => {
                 if let Some(cause) = self.cause_of(&failure) {
-                    completed = Completed::Broke(Box::new(cause));
+                    heard = Heard::Broke(Box::new(cause));
                 }
             }
             Ok(_) if is_known => self.sends_are_done(frames),
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
-                completed = Completed::Strayed;
+                heard = Heard::Stray;
             }
         }
         match self.refill_own() {
-            Ok(()) => completed,
-            Err(cause) => Completed::Broke(cause),
+            Ok(()) => heard,
+            Err(cause) => Heard::Broke(cause),
         }
     }
 
@@ -154,9 +139,9 @@ fn frame_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Completed {
+) -> Heard {
     if frames.is_over() {
-        return Completed::Delivered;
+        return Heard::Nothing;
     }
     let counters = frames.counters();
     counters.frames_received.add(1);
@@ -168,21 +153,21 @@ fn frame_arrived<F: Frames>(
     // and nobody writes while we have the lease. Memory from the kernel is
     // initialised, so what a device did not write can be read too.
     let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
-    let (taken, completed) = match frames.session().handle_lone_record(frame, 0) {
+    let (taken, heard) = match frames.session().handle_lone_record(frame, 0) {
         Some(lone) => {
             let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
             let arrived = arrived(buffer, range, last, time);
             let placed = frames.records(lone.end, arrived, tools);
-            (placed, Completed::Delivered)
+            (placed, Heard::Nothing)
         }
         None => (
             take_frame(frame, buffer, time, frames, tools),
-            Completed::Handled,
+            Heard::Something,
         ),
     };
     match taken {
-        Ok(()) => completed,
-        Err(fault) => Completed::Refused(Box::new(fault)),
+        Ok(()) => heard,
+        Err(fault) => Heard::Refused(Box::new(fault)),
     }
 }
 
@@ -195,13 +180,13 @@ fn block_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Completed {
+) -> Heard {
     if frames.is_over() {
-        return Completed::Handled;
+        return Heard::Something;
     }
     match take_block(immediate, buffer, time, frames, tools) {
-        Ok(()) => Completed::Handled,
-        Err(fault) => Completed::Refused(Box::new(fault)),
+        Ok(()) => Heard::Something,
+        Err(fault) => Heard::Refused(Box::new(fault)),
     }
 }
 

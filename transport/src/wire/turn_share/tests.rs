@@ -29,6 +29,7 @@ use crate::{
         FdSocket, Outgoing, UnixWires,
         message::{Message, Role},
     },
+    wire::WireParts,
 };
 
 /// A control frame with nothing in it, behind so many others.
@@ -87,11 +88,13 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
             reason: "the test says so".to_owned(),
             known_to: None,
         },
-        stream,
-        leftover: Vec::new(),
-        tls: None,
+        parts: WireParts {
+            stream,
+            leftover: Vec::new(),
+            tls: None,
+            rdma: None,
+        },
         unix,
-        rdma: None,
         payload_checksums: false,
         max_channels: 64,
         engine: None,

@@ -55,7 +55,7 @@ impl Accepted {
         let [stream, peer_stream] = connection();
         let runtime = runtime(Driver::Caller);
         let mut admitted = resumable(admission(peer_stream, accepted));
-        admitted.leftover = leftover.to_vec();
+        admitted.parts.leftover = leftover.to_vec();
         Self {
             session: runtime.admit(admitted).unwrap(),
             runtime,
@@ -72,7 +72,7 @@ impl Accepted {
 
     fn say(&mut self, bytes: &[u8]) {
         let dialed = self.dialed.as_mut().unwrap();
-        dialed.stream.write_all(bytes).unwrap();
+        dialed.parts.stream.write_all(bytes).unwrap();
         self.settle();
     }
 
@@ -133,7 +133,7 @@ fn a_connection_that_ends_in_a_last_word_or_without_one_may_be_made_again() {
         let mut accepted = Accepted::new();
         accepted.say(&word[..bytes]);
         let dialed = accepted.dialed.as_ref().unwrap();
-        dialed.stream.shutdown(Shutdown::Both).unwrap();
+        dialed.parts.stream.shutdown(Shutdown::Both).unwrap();
         accepted.settle();
         assert!(accepted.session.is_suspended(), "{bytes}");
     }

@@ -42,6 +42,7 @@ use crate::{
     rdma::{PreparedPair, Site, SiteSettings},
     runtime::{Driver, Runtime, RuntimeConfig},
     session::{Fabric, PeerDescription, SessionStats},
+    wire::WireParts,
 };
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
@@ -121,11 +122,13 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             reason: "the test says so".to_owned(),
             known_to: None,
         },
-        stream,
-        leftover: Vec::new(),
-        tls: None,
+        parts: WireParts {
+            stream,
+            leftover: Vec::new(),
+            tls: None,
+            rdma: Some(pair),
+        },
         unix: None,
-        rdma: Some(pair),
         max_channels: 64,
         payload_checksums: false,
         engine: None,

@@ -12,7 +12,9 @@ use ibex_verbs::provider::RawEvent;
 use super::*;
 use crate::{
     clock::{self, StoppedClock},
-    connection::{Attempt, FailoverPolicy, NewWire, ReconnectTerms, Redial, RedialError},
+    connection::{Attempt, NewWire, ReconnectTerms, Redial, RedialError},
+    session::FailoverPolicy,
+    wire::WireParts,
 };
 
 /// A watchdog's time: nothing that a test waits for takes so long on any machine.
@@ -45,10 +47,12 @@ fn reconnections(epoch: u64, pairs: Option<[PreparedPair; 2]>) -> [NewWire; 2] {
     connection().map(|stream| NewWire {
         session: SESSION,
         epoch,
-        stream,
-        leftover: Vec::new(),
-        tls: None,
-        rdma: pairs.next(),
+        parts: WireParts {
+            stream,
+            leftover: Vec::new(),
+            tls: None,
+            rdma: pairs.next(),
+        },
     })
 }
 
@@ -83,7 +87,7 @@ impl Redial for Way {
             _ => None,
         };
         let [here, there] = reconnections(attempt.epoch, pairs);
-        *self.connection.lock().unwrap() = Some(here.stream.try_clone().unwrap());
+        *self.connection.lock().unwrap() = Some(here.parts.stream.try_clone().unwrap());
         self.arriving.lock().unwrap().push(there);
         Ok(here)
     }

@@ -12,8 +12,7 @@ use super::{
 use crate::{
     channel::{SendError, WaitAckedError},
     clock::StoppedClock,
-    connection::FailoverPolicy,
-    session::EndCause,
+    session::{EndCause, FailoverPolicy},
 };
 
 /// So few that a sender waits soon.

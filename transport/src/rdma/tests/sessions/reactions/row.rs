@@ -15,9 +15,8 @@ use super::{
 };
 use crate::{
     channel::RecvError,
-    connection::FailoverPolicy,
     node::What,
-    session::{EndCause, Fabric},
+    session::{EndCause, Fabric, FailoverPolicy},
 };
 
 /// A session of the first node in a state, with a stream of messages each way, and another

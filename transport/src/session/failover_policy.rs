@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::session::Fabric;
+use super::Fabric;
 
 /// The fabrics that a session may go on over, as far as this end is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum FailoverPolicy {
 
 impl FailoverPolicy {
     /// Returns the fabric to ask for, so long after the break of the one that it `was_over`.
-    pub(super) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
+    pub(crate) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
         match (self, was_over) {
             (FailoverPolicy::Only(fabric), _) => fabric,
             (FailoverPolicy::VerbsThenTcp { after, .. }, Fabric::Verbs) if broken_for < after => {
@@ -36,12 +36,12 @@ impl FailoverPolicy {
     }
 
     /// Returns whether the session may get a queue pair when it has gone over to the connection.
-    pub(super) fn goes_back(self) -> bool {
+    pub(crate) fn goes_back(self) -> bool {
         matches!(self, FailoverPolicy::VerbsThenTcp { back: true, .. })
     }
 
     /// The pause to make where `pause` was meant: no longer than until something else is wanted.
-    pub(super) fn shorten(self, pause: Duration, broken_for: Duration) -> Duration {
+    pub(crate) fn shorten(self, pause: Duration, broken_for: Duration) -> Duration {
         match self {
             FailoverPolicy::VerbsThenTcp { after, .. } if broken_for < after => {
                 pause.min(after - broken_for)
