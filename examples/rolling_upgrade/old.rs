@@ -1,4 +1,5 @@
-//! The last release of a program that is being updated, host by host. `new.rs` is the next.
+//! The last release of a program that is being upgraded host by host; `new.rs` is the next.
+//! `new.rs` is the next.
 //!
 //! It knows the messages as they were when it was built, and nothing of versions:
 //!
@@ -49,7 +50,7 @@ fn primary(peer: &Peer) -> Result {
     Ok(())
 }
 
-/// Takes entries to their end, and reports.
+/// Receives entries until the channel ends, and reports.
 fn replica(peer: &Peer) -> Result {
     let mut log = peer.receiver::<Entry>("wal")?;
     let mut entries = 0;
