@@ -31,11 +31,11 @@ use ibex::rdma::{HugePages, Wish, address_towards, choose, discover, fork_report
 #[derive(Debug, Parser)]
 struct Options {
     /// Network interface whose device to choose; VLANs and bonds are resolved to the interfaces
-    /// below them
+    /// below them.
     #[arg(conflicts_with = "peer")]
     netdev: Option<String>,
 
-    /// Host to reach; chooses the device on the route to it
+    /// Host to reach; chooses the device on the route to it.
     #[arg(long)]
     peer: Option<String>,
 }

@@ -23,70 +23,70 @@ use crate::measurement::{
 #[derive(Debug, Parser)]
 #[command(name = "pingpong")]
 pub(crate) struct Options {
-    /// Fabric to measure. Default: all, or auto with --connect
+    /// Fabric to measure. Default: all, or auto with --connect.
     #[arg(long, value_enum)]
     fabric: Option<FabricChoice>,
 
     /// Payload of a message, at most 67108864 (64 MiB); may be repeated. Default: two sizes per
-    /// mode
+    /// mode.
     #[arg(long = "size", value_name = "BYTES", value_parser = parse_size)]
     sizes: Vec<usize>,
 
-    /// Round trips or messages to time, at most 1000000000. Default: about half a second's worth
+    /// Round trips or messages to time, at most 1000000000. Default: about half a second's worth.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=Job::MAX_ITERS))]
     iters: Option<u64>,
 
-    /// Driver of the engines. Default: caller, or threads with --pairs or --io-threads
+    /// Driver of the engines. Default: caller, or threads with --pairs or --io-threads.
     #[arg(long, value_enum)]
     driver: Option<DriverName>,
 
     /// Concurrent ping-pongs between the two processes, each over its own session and threads; at
-    /// most 1000. They are shown without a limit
+    /// most 1000. They are shown without a limit.
     #[arg(long, value_name = "COUNT", default_value_t = 1,
         value_parser = clap::value_parser!(u16).range(1..=1000),
         conflicts_with_all = ["listen", "connect"])]
     pairs: u16,
 
-    /// I/O threads of each node, at most 64
+    /// I/O threads of each node, at most 64.
     #[arg(long, value_name = "COUNT", default_value_t = 1,
         value_parser = clap::value_parser!(u16).range(1..=64))]
     io_threads: u16,
 
-    /// Codec of the messages
+    /// Codec of the messages.
     #[arg(long, value_enum, default_value_t = CodecName::Raw)]
     pub(crate) codec: CodecName,
 
-    /// Ping-pong or stream. Default: latency, or both if no size is given
+    /// Ping-pong or stream. Default: latency, or both if no size is given.
     #[arg(long, value_enum)]
     mode: Option<ModeChoice>,
 
-    /// Cores of the measuring and the answering process. Default: the first two allowed
+    /// Cores of the measuring and the answering process. Default: the first two allowed.
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
 
-    /// Serve measurements for other hosts at HOST:PORT, until stopped
+    /// Serve measurements for other hosts at HOST:PORT, until stopped.
     #[arg(long, value_name = "ADDR", value_parser = |text: &str| parse_address(text, 0),
         conflicts_with_all = ["connect", "sizes", "iters", "mode"])]
     pub(crate) listen: Option<String>,
 
-    /// Measure with a listener on another host, at HOST:PORT (no raw limit then)
+    /// Measure with a listener on another host, at HOST:PORT (no raw limit then).
     #[arg(long, value_name = "ADDR", value_parser = |text: &str| parse_address(text, 1))]
     pub(crate) connect: Option<String>,
 
-    /// Authenticate both nodes by certificates that are made for the run, and encrypt tcp
+    /// Authenticate both nodes by certificates that are made for the run, and encrypt tcp.
     #[arg(long, conflicts_with_all = ["secret", "listen", "connect"])]
     tls: bool,
 
     /// Authenticate both nodes by the shared secret in FILE (32 random bytes), and encrypt tcp;
-    /// also between hosts
+    /// also between hosts.
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
 
-    /// Print one JSON object per row on standard output, and nothing else there
+    /// Print one JSON object per row on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Flip one byte on the way, to see the check and the run fail
+    /// Flip one byte on the way, to see the check and the run fail.
     #[arg(long, hide = true)]
     flip_byte: bool,
 }
