@@ -1,9 +1,9 @@
-//! What nodes say that are denied RDMA: to who requires it, to who prefers it, and to who
-//! leaves the choice to them.
+//! Errors of nodes that are denied RDMA: those that require it, those that prefer it, and those
+//! that leave the choice open.
 //!
-//! Most of it can be taken away only in the guest, by root, and the tests of that pass
-//! elsewhere without doing anything. Each starts this program again with something
-//! missing (rules in [`told`]), and that process makes the nodes.
+//! Most resources can be taken away only in the guest, by root; elsewhere those tests pass without
+//! doing anything. Each starts this program again without some resource (rules in [`told`]), and
+//! that process creates the nodes.
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 fn builder(verbs: Policy) -> NodeBuilder {
     let settings = match std::env::var_os("IBEX_TEST_LITTLE_MEMORY") {
-        // As the documentation of `ibex::rdma` proposes.
+        // The settings that the documentation of `ibex::rdma` proposes.
         Some(_) => RdmaSettings::new()
             .receive_buffers(1024)
             .held_buffers(512)
@@ -50,7 +50,7 @@ fn builder(verbs: Policy) -> NodeBuilder {
         .handshake_timeout(PATIENCE)
 }
 
-/// Why a session between two such nodes is over the fabric that it is.
+/// Returns the reason for the fabric of a session between two such nodes.
 fn reason(listens: NodeBuilder, dials: NodeBuilder) -> String {
     let server = listens.listen("127.0.0.1:0").build().expect("a node");
     let client = dials.build().expect("a node");
@@ -71,7 +71,7 @@ fn a_peer_whose_policy_forbids_verbs_is_named_whatever_the_machine_has() {
         reason(builder(Policy::Forbid), builder(Policy::Prefer)),
         without_verbs("the listening node's policy forbids verbs")
     );
-    // Who insists on verbs and has a device: tests/rdma.rs.
+    // For nodes that require verbs and have a device, see tests/rdma.rs.
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_machine_without_rdma_says_so_to_who_did_not_insist() {
             without_verbs(&why)
         );
     }
-    // Also where the two have another fabric without asking for it.
+    // Holds also if the two have another fabric without asking for it.
     let at_ease = || builder(Policy::Prefer).fabric(Fabric::Shm, Policy::Auto);
     assert_eq!(
         reason(at_ease(), at_ease()),
@@ -102,22 +102,21 @@ fn a_machine_without_rdma_says_so_to_who_did_not_insist() {
 
 // ---- In the guest --------------------------------------------------------------------
 
-/// What the process says that something was taken from.
+/// The output of the process that lacks something.
 #[derive(Debug)]
 struct Told {
-    /// A node that requires verbs.
+    /// The error of a node that requires verbs.
     required: String,
-    /// A session between two that prefer it.
+    /// The fabric of a session between two nodes that prefer verbs.
     preferred: String,
-    /// A session between two that leave the choice open.
+    /// The fabric of a session between two nodes that leave the choice open.
     automatic: String,
-    /// A node here, from which nothing was taken, that requires verbs and connects to one
-    /// there.
+    /// The outcome here, in a node that lacks nothing, requires verbs and connects to a node there.
     dialed: String,
 }
 
-/// Runs [`a_node_where_something_is_missing`] behind `takes`, shell commands in a mount
-/// namespace of its own that may put other commands before `"$@"`.
+/// Runs [`a_node_where_something_is_missing`] behind `takes`: shell commands in a mount namespace
+/// of their own, which may put further commands before `"$@"`.
 fn told(takes: &str) -> Told {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new("unshare")
@@ -132,7 +131,7 @@ fn told(takes: &str) -> Told {
         .spawn()
         .expect("unshare runs");
     let mut said = BTreeMap::new();
-    // Read by reference: it has to stay open for as long as the child writes.
+    // Read by reference, since the pipe must stay open while the child writes.
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     for line in &mut lines {
         let line = line.expect("text");
@@ -183,12 +182,12 @@ fn a_node_where_something_is_missing() {
     let server = builder(Policy::Auto).listen("127.0.0.1:0").build();
     let server = server.expect("a node");
     println!("address| {}", server.local_addr().expect("it listens"));
-    // Until whoever reads this is done.
+    // Until the reading process is done.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Has a node look for devices with no descriptor to spare, then with one, and so on until
-/// there are enough; what libibverbs does only once goes wrong in between.
+/// Lets a node look for devices with no descriptor to spare, then with one, and so on until there
+/// are enough. Along the way, one-time steps of libibverbs fail as well.
 fn look_without_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").expect("a list").count() as u64;
@@ -209,8 +208,7 @@ fn look_without_descriptors() {
     }
 }
 
-/// Has a node look for devices while something is mounted over `directory`, and takes that
-/// away.
+/// Lets a node look for devices while something is mounted over `directory`, and unmounts it.
 fn look_before_it_is_shown(directory: &OsStr) {
     let refused = builder(Policy::Require).driver(Driver::Caller).build();
     let refusal = refused.expect_err("something is missing").to_string();
@@ -220,7 +218,7 @@ fn look_before_it_is_shown(directory: &OsStr) {
 }
 
 impl Told {
-    /// The device is known and the process without one: all say the same of it.
+    /// Checks that all three report a known device that the process cannot use.
     fn assert_absence(&self, why: &str) {
         assert_eq!(self.required, refused(why));
         for told in [&self.preferred, &self.automatic] {
@@ -233,7 +231,7 @@ impl Told {
         }
     }
 
-    /// Whoever is elsewhere hears that the node there has none.
+    /// Checks that the dialing node learns that the listening one has no device.
     fn assert_dialer_heard(&self, why: &str) {
         let (_, said) = self.dialed.split_once(": ").expect("an address");
         assert_eq!(
@@ -245,7 +243,7 @@ impl Told {
         );
     }
 
-    /// Nothing is missing after all.
+    /// Checks that nothing is missing after all.
     fn assert_verbs(&self) {
         assert_eq!(self.required, "nothing is missing");
         assert_eq!(self.preferred, "verbs: preferred by the connecting node");
@@ -264,15 +262,15 @@ fn without_verbs(why: &str) -> String {
 
 const SOFTWARE: &str = "the connecting node's device rxe0 is software, slower than tcp";
 const NO_DEVICE: &str = "RDMA cannot be used: this machine has no RDMA device";
-/// The library, in `$lib`.
+/// Sets `$lib` to the path of the library.
 const LIBRARY: &str = "lib=$(find /usr/lib -name libibverbs.so.1 | head -n 1)";
-/// Puts the command behind this under the limits of a user.
+/// Runs the command behind this under a user's limits.
 const NOBODY: &str = "set -- setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
 
 #[test]
 fn a_user_whose_limit_on_locked_memory_is_too_small() {
     let Some(_guest) = guest() else { return };
-    // What systemd gives to whoever asks for nothing else.
+    // The default limit of systemd.
     let told = told(&format!("ulimit -l 8192\n{NOBODY}"));
     let why = "cannot register 37748736 bytes with RDMA device rxe0: 0 bytes are pinned already \
                and the limit on locked memory is 8388608 bytes, so at least 37748736 are needed \
@@ -292,7 +290,7 @@ fn a_user_whose_limit_on_locked_memory_is_enough_for_one_node() {
     let told = told(&format!("ulimit -l 40000\n{NOBODY}"));
     assert_eq!(told.required, "nothing is missing");
     assert_eq!(told.dialed, "verbs: required by the connecting node");
-    // Not for two in one process; the first has its session's memory pinned as well.
+    // Not for two in one process: the first has its session's memory pinned as well.
     assert_eq!(
         told.preferred,
         without_verbs(
@@ -376,7 +374,7 @@ fn device_files_of_another_user() {
         "mount -t tmpfs none /dev/infiniband\nmknod -m 600 /dev/infiniband/uverbs0 c 231 192\n\
          {NOBODY}"
     ));
-    // The library does not say that it may not be opened.
+    // The library does not report that the file may not be opened.
     told.assert_absence(
         "RDMA device rxe0 cannot be opened: No such file or directory (os error 2); its file in \
          /dev/infiniband is missing, or not this user's to read and write: give the container \
@@ -400,7 +398,7 @@ fn a_port_that_is_down() {
     );
 }
 
-/// Two nodes that insist on verbs, and a channel from the second to the first.
+/// Two nodes that require verbs, and a channel from the second to the first.
 struct Met {
     nodes: [Node; 2],
     peers: [Peer; 2],
@@ -436,7 +434,7 @@ impl Met {
         assert_eq!(self.receiver.recv().expect("a message")[..], [7; 64]);
     }
 
-    /// Sends until the session goes over tcp; why it does. Nothing is lost.
+    /// Sends until the session moves to tcp, without a loss. Returns the reason for the move.
     fn why_moved(&mut self) -> String {
         let mut events = self.nodes[1].events();
         let start = Instant::now();
@@ -458,7 +456,7 @@ impl Met {
         panic!("the session goes on as before");
     }
 
-    /// The same nodes, once more.
+    /// Connects the same nodes once more.
     fn meet_again(self) -> Self {
         let Self { nodes, .. } = self;
         Self::of(nodes)
@@ -472,7 +470,7 @@ fn a_port_that_goes_down_under_a_session_is_why_it_goes_over_tcp_and_the_next_on
     let changed = Changed::by("ip link set v0 down", "ip link set v0 up");
     let cause = met.why_moved();
     assert!(cause.contains("rxe0"), "{cause}");
-    // That of the port itself, or what the next attempt to use it met.
+    // The error of the port itself, or that of the next attempt to use it.
     assert!(
         cause.contains("port 1: Error") || cause.contains(" is DOWN"),
         "{cause}"
@@ -488,7 +486,7 @@ fn an_idle_session_outlives_a_port_that_was_down() {
     let Some(_guest) = guest() else { return };
     let mut met = Met::new();
     drop(Changed::by("ip link set v0 down", "ip link set v0 up"));
-    // Its port becomes active a moment later.
+    // The port becomes active a moment later.
     let state = "/sys/class/infiniband/rxe0/ports/1/state";
     let start = Instant::now();
     while !fs::read_to_string(state).is_ok_and(|state| state.contains("ACTIVE")) {
@@ -503,7 +501,7 @@ fn an_address_that_goes_and_comes_back_at_another_index() {
     let Some(_guest) = guest() else { return };
     let mut met = Met::new();
     let before = place_of_the_address().expect("the device has it");
-    // The other takes its place in the table.
+    // Another address takes its place in the table.
     let _changed = Changed::by(
         "ip address del 192.0.2.1/24 dev v0; ip address add 198.51.100.9/24 dev v0; \
          ip address add 192.0.2.1/24 dev v0",
@@ -542,7 +540,7 @@ fn another_mtu_under_a_session() {
 
 // ---- A device that goes -------------------------------------------------------------
 
-/// A command that removes a device, and waits until everybody has closed it.
+/// A command that removes a device, and waits until every process has closed it.
 struct Removal {
     command: &'static str,
     child: Child,
@@ -559,7 +557,8 @@ impl Removal {
         }
     }
 
-    /// How long it took. One that waits for ever cannot be ended, and nor can who waits for it.
+    /// Returns the time that the removal took. A removal that waits forever cannot be ended, nor
+    /// can its waiting parent.
     fn took(mut self) -> Duration {
         loop {
             let status = self.child.try_wait().expect("its status");
@@ -576,12 +575,13 @@ impl Removal {
 
 type Held = VecDeque<Message<[u8], Raw>>;
 
-/// Takes messages until the channel is over, and keeps the last ones. How many came.
+/// Receives messages until the channel is over, and keeps the last ones. Returns the number
+/// received.
 fn take_all(mut receiver: Receiver<[u8], Raw>) -> (Held, u64) {
     let (mut held, mut count) = (Held::new(), 0);
     while let Some(message) = receiver.next().expect("nothing fails") {
         count += 1;
-        // One came before, when they met.
+        // One message came before, when they met.
         assert_eq!(message.sequence(), count + 1);
         held.push_back(message);
         if held.len() > 100 {
@@ -591,9 +591,9 @@ fn take_all(mut receiver: Receiver<[u8], Raw>) -> (Held, u64) {
     (held, count)
 }
 
-/// Removes the device under two nodes in the middle of a stream, with every kind of handle
-/// kept: it is closed at once, the session goes on over tcp, the next one too, and one over
-/// the device when it is back.
+/// Removes the device under two nodes in the middle of a stream, with every kind of handle kept. It
+/// is closed at once, the session continues over tcp, so does the next one, and one uses the device
+/// again when it is back.
 fn removed_in_use(removes: &'static str, brings_back: &'static str) {
     let idle = builder(Policy::Require).listen("127.0.0.1:0").build();
     let idle = idle.expect("a node without sessions");
@@ -617,8 +617,8 @@ fn removed_in_use(removes: &'static str, brings_back: &'static str) {
     });
     thread::sleep(Duration::from_millis(200));
     let took = Removal::begin(removes).took();
-    // With everything that is kept still there. How long it may take is tested by a clock that
-    // stands still where the machine does, over a device made of memory.
+    // Every kept handle still exists. The time limit is tested elsewhere, over a device made of
+    // memory and with a clock that stops when the machine does.
     println!("`{removes}` took {took:?}");
     let start = Instant::now();
     while met.peers.iter().any(|peer| peer.fabric() != Fabric::Tcp) {
@@ -671,7 +671,7 @@ fn a_network_interface_that_is_removed_in_use_takes_the_device_with_it() {
     );
 }
 
-/// Message `number`, of a length that fits one receive buffer, or several, or none.
+/// Returns message `number`, of a length that fits one receive buffer, or several, or none.
 fn numbered(number: u64) -> Vec<u8> {
     let length = 8 + match number % 50 {
         0 => 200_000,
@@ -683,7 +683,7 @@ fn numbered(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// What an end of a session is told of its fabrics, until there is one of that kind.
+/// Returns the changes of fabric that an end of a session reports, up to one to `last`.
 fn changes_until(events: &mut Events, last: Fabric) -> Vec<(Fabric, Fabric)> {
     let mut changes = Vec::new();
     let until = Instant::now() + PATIENCE;
@@ -703,7 +703,7 @@ fn changes_until(events: &mut Events, last: Fabric) -> Vec<(Fabric, Fabric)> {
 fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() {
     let Some(_guest) = guest() else { return };
     let goes_back = || {
-        // Soon registered.
+        // Few, so that they are registered quickly.
         let settings = RdmaSettings::new().receive_buffers(512).held_buffers(512);
         let builder = builder(Policy::Prefer).rdma(settings.max_sessions(64));
         builder.fail_over_after(Duration::ZERO).fail_back(true)
@@ -737,7 +737,7 @@ fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() 
         while !has_enough.load(Ordering::Relaxed) {
             sender.send(&numbered(sent + 1)).expect("sent");
             sent += 1;
-            // The guest's other tasks have to come to something too.
+            // The guest's other tasks need time, too.
             thread::sleep(Duration::from_millis(1));
         }
         sender.close().expect("delivered");
@@ -755,7 +755,7 @@ fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() 
         assert_eq!(changes, [(Fabric::Verbs, Fabric::Tcp)]);
     }
     drop(changed);
-    // The device is back, as a new session finds, and the old one runs on as it is.
+    // The device is back, as a new session shows, and the old session continues as it is.
     let address = server.local_addr().expect("it listens");
     let other = client.connect(address).expect("another session");
     let _accepted = server.accept().expect("the same");
@@ -767,7 +767,7 @@ fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() 
     while !are_back() {
         assert!(begun.elapsed() < PATIENCE, "it stays over tcp");
         assert!(proxy.harm_one(Harm::Cut, Duration::ZERO));
-        // It asks once for each break, and a busy guest may take longer than it waits.
+        // It asks once for each outage, and a busy guest may take longer than it waits.
         let tried = Instant::now();
         while !are_back() && tried.elapsed() < Duration::from_secs(10) {
             thread::sleep(Duration::from_millis(10));
