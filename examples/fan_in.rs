@@ -1,6 +1,5 @@
 //! A collector for many workers: it receives each result as it arrives, from any worker, and learns
-//! who joins and leaves. It receives each result as it arrives, from any worker, and learns who
-//! joins and leaves. Workers come whenever they like.
+//! who joins and leaves. Workers come whenever they like.
 //!
 //! `cargo run --release --example fan_in`
 

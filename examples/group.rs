@@ -1,5 +1,5 @@
 //! A log with three replicas: each entry is encoded once, sent to all, and committed when two have
-//! it. One replica dies on the way, and the log goes on with the others.
+//! it. One replica dies on the way, and the log continues with the others.
 //!
 //! `cargo run --release --example group`
 

@@ -194,8 +194,8 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
     }
 }
 
-/// If callers turn the engine, a peer whose messages need no turn must not starve those that do:
-/// neither in a select nor in a fan-in.
+/// If callers turn the engine, a peer whose messages need no turn must not starve peers whose
+/// messages need one: neither in a select nor in a fan-in.
 #[test]
 fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
     for is_fan_in in [true, false] {

@@ -1,8 +1,9 @@
-//! How fast is ibex here, and how close to what the hardware can do?
+//! ibex beside the raw limits of this machine: how fast it is, and how close to what the hardware
+//! can do.
 //!
-//! `cargo run --release --example pingpong` starts its own peer process, measures
-//! every fabric of this machine beside the raw limit, and prints a table, each row as
-//! soon as it is measured. See `--help` for the rest.
+//! `cargo run --release --example pingpong` starts its own peer process, measures every fabric of
+//! this machine beside the raw limit, and prints a table, each row as soon as it is measured. See
+//! `--help` for the rest.
 
 mod measurement;
 mod options;

@@ -1,5 +1,4 @@
 //! The last release of a program that is being upgraded host by host; `new.rs` is the next.
-//! `new.rs` is the next.
 //!
 //! It knows the messages as they were when it was built, and nothing of versions:
 //!
@@ -8,8 +7,8 @@
 //! cargo run --release --example rolling_upgrade_new -- primary shm ADDRESS
 //! ```
 //!
-//! The first prints its address. Any two of the four programs (old and new, primary and
-//! replica) work together; `tests/rolling_upgrade.rs` builds and runs all of them.
+//! The first prints its address. Any two of the four programs (old and new, primary and replica)
+//! work together; `tests/rolling_upgrade.rs` builds and runs all of them.
 
 mod program;
 

@@ -52,8 +52,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 /// Reads all records, in one walk and one by one: both must find the same.
 fn read(ring: &MirroredMapping, content: &[u8], alignment: usize) -> bool {
     fill(ring, content);
-    // SAFETY: 1. `ring` is mapped twice, back to back, for as long as it lives; the consumer ends
-    // before it, in this function.
+    // SAFETY:
     // 1. `ring` is mapped twice, back to back, for as long as it lives; the
     //    consumer ends before it, in this function.
     // 2. and 3. No producer is made.
@@ -68,8 +67,8 @@ fn read(ring: &MirroredMapping, content: &[u8], alignment: usize) -> bool {
             Ok(Some(record)) => {
                 bytes += record.size;
                 records += 1;
-                // SAFETY: the consumer checked that `length` bytes from here lie
-                // in the two windows, and nobody writes to them meanwhile.
+                // SAFETY: the consumer checked that `length` bytes from here lie in the two
+                // windows, and no other thread writes to them.
                 let payload = unsafe {
                     std::slice::from_raw_parts(consumer.payload_ptr(&record), record.length)
                 };

@@ -123,7 +123,7 @@ impl Shared {
             *place = Some(peer.clone());
             drop(place);
             match connect_async(&peer, name).await {
-                // The session ended before anybody here knew.
+                // The session ended before this node knew.
                 Err(_) if was_known && peer.is_gone() => {}
                 opened => return opened,
             }

@@ -1,12 +1,12 @@
 //! Two real processes: this one, and a peer that is the same program again.
 //!
-//! 1. The peer is started as `program --harness-peer TASK`, TASK being JSON. It
-//!    speaks to its parent by lines of JSON on its standard output; whatever a
-//!    human should see goes to standard error.
-//! 2. Its last line is the [`Tally`] of what it checked.
-//! 3. Neither outlives the other by much: dropping a [`Pair`] kills the peer,
-//!    and the kernel kills it when the thread that started it ends. A parent
-//!    that polls watches [`Pair::watch`], which turns when the peer has ended.
+//! 1. The peer is started as `program --harness-peer TASK`, TASK being JSON. It speaks to its
+//!    parent by lines of JSON on its standard output, and writes messages for people to standard
+//!    error.
+//! 2. Its last line is the [`Tally`] of its checks.
+//! 3. Neither outlives the other by much: dropping a [`Pair`] kills the peer, and the kernel kills
+//!    it when the thread that started it ends. A parent that polls watches [`Pair::watch`], which
+//!    is set when the peer has ended.
 
 #![forbid(unsafe_code)]
 
@@ -138,7 +138,7 @@ impl Pair {
     }
 
     /// Returns a flag for polling loops that is set when the peer has ended, well or badly. A
-    /// thread that sees it also sees what the peer wrote before.
+    /// thread that sees it also sees the peer's earlier writes.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {

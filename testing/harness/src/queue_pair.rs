@@ -103,12 +103,12 @@ impl QueuePair {
             pieces: [piece; BATCH],
         };
         let context = this.context.0;
-        // SAFETY: nobody knows of this memory yet.
+        // SAFETY: no other code knows of this memory yet.
         let memory = unsafe { this.memory.write(0, bytes) }.as_mut_ptr();
         this.address = memory.expose_provenance() as u64;
         let local_write = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
-        // SAFETY: each call gets what the one before it made (checked not to be null); the
-        // memory and all of these live until `drop` destroys them in the other order.
+        // SAFETY: each call gets objects that earlier calls made (checked not to be null); the
+        // memory and all of these live until `drop` destroys them in reverse order.
         unsafe {
             this.domain = sys::ibv_alloc_pd(context);
             made(this.domain, "allocating a protection domain")?;
@@ -216,8 +216,8 @@ impl QueuePair {
             self.retire()?;
         }
         let slot = (self.queued % SENDS as u64) as usize;
-        // SAFETY: retired, so it is ours until it is queued (rule 1); nobody else has it,
-        // for `self` is borrowed.
+        // SAFETY: retired, so it is ours until it is queued (rule 1); `self` is borrowed, so no
+        // other code has it.
         Ok(unsafe { self.memory.write(slot * FRAME, FRAME) })
     }
 
@@ -320,8 +320,8 @@ impl QueuePair {
         }
         let (first, pieces) = (self.receives.as_mut_ptr(), self.pieces.as_mut_ptr());
         let mut refused = null_mut();
-        // SAFETY: as in `post`; RECEIVES is a multiple of BATCH, so the slots are there,
-        // and `arrival` has gone beyond them.
+        // SAFETY: as in `post`; RECEIVES is a multiple of BATCH, so the slots exist, and `arrival`
+        // has gone beyond them.
         let status = unsafe {
             for place in 0..BATCH {
                 (*first.add(place)).sg_list = pieces.add(place);
@@ -396,9 +396,9 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: what is not null was made by us; each goes before what it was made from,
-        // and the context, a field, after all of them. Destroying fails only for what is
-        // still in use, which nothing is.
+        // SAFETY: every non-null object was made by us. Each is destroyed before the object that it
+        // was made from, and the context, a field, after all of them. Destroying fails only for an
+        // object in use, and none is.
         unsafe {
             let _ = self.pair.is_null() || sys::ibv_destroy_qp(self.pair) == 0;
             let _ = self.received.is_null() || sys::ibv_destroy_cq(self.received) == 0;
@@ -412,7 +412,7 @@ impl Drop for QueuePair {
 /// Polls a completion queue once. Returns the number of completions.
 #[inline]
 fn poll(queue: *mut sys::ibv_cq, into: &mut [sys::ibv_wc]) -> Result<usize, Error> {
-    // SAFETY: the queue exists while the queue pair does, whose methods alone call this.
+    // SAFETY: the queue exists as long as the queue pair, whose methods alone call this.
     let count = unsafe { sys::ibv_poll_cq(queue, into.len() as i32, into.as_mut_ptr()) };
     usize::try_from(count).map_err(|_| Error::subject("a completion queue cannot be polled"))
 }

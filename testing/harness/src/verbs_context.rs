@@ -135,8 +135,7 @@ impl Devices {
     }
 
     fn all(&self) -> &[*mut sys::ibv_device] {
-        // SAFETY: the library says that the list has so many entries; it lives as long
-        // as we do.
+        // SAFETY: the library says that the list has this many entries; it lives as long as we do.
         unsafe { std::slice::from_raw_parts(self.list, self.count) }
     }
 }
@@ -202,8 +201,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it is open, and whatever was made from it is gone: who makes something
-        // keeps the context longer.
+        // SAFETY: it is open, and everything made from it is gone, since each such object keeps the
+        // context longer.
         unsafe { sys::ibv_close_device(self.0) };
     }
 }

@@ -1,6 +1,6 @@
 //! A node of the simulation: a session, its ends, and the bytes on their way in and out.
 //!
-//! It does what a link does over a socket, and nothing else.
+//! The node does what a connection does over a socket, and nothing else.
 #![forbid(unsafe_code)]
 
 mod landings;

@@ -1,14 +1,14 @@
 //! An append-only log of checksummed records in segments.
 //!
-//! 1. A record never straddles two segments, and a segment is followed by another only when
-//!    the next record does not fit: equal records make equal segments.
-//! 2. *Appended* is in memory, *written* is with the kernel (it survives the process),
-//!    *durable* is what the [`Fsync`] policy promises. [`Log::commit`] takes a group of
-//!    records from the first to the last with one write and one sync.
-//! 3. What is appended on a replica was checked before: a log never holds a record whose
-//!    checksum does not follow from the one before it.
-//! 4. After a crash the tail may be torn. [`Log::open`] reads everything, and cuts the log
-//!    where the first record is not valid; a replica gets what is missing from its primary.
+//! 1. A record never straddles two segments, and a segment is followed by another only when the
+//!    next record does not fit: equal records make equal segments.
+//! 2. *Appended* records are in memory, *written* ones are with the kernel (they survive the
+//!    process), and *durable* ones are safe as the [`Fsync`] policy promises. [`Log::commit`] takes
+//!    a group of records from the first to the last with one write and one sync.
+//! 3. A replica checks records before it appends them: a log never holds a record whose checksum
+//!    does not follow from the one before it.
+//! 4. After a crash the tail may be torn. [`Log::open`] reads everything, and cuts the log at the
+//!    first record that is not valid. A replica gets the missing records from its primary.
 
 mod record;
 mod segment;

@@ -84,7 +84,7 @@ pub(crate) enum Invalid {
     Torn,
     /// The bytes are another record, or none.
     Number(u64),
-    /// The checksum does not match: these bytes, or earlier ones, are not what was written.
+    /// The checksum does not match: these bytes, or earlier ones, differ from the written ones.
     Checksum(u64),
 }
 

@@ -1,14 +1,13 @@
-//! A segment: a run of whole records, in memory and, where the log is kept in files, in a
-//! file whose name is the log offset at which it begins.
+//! A segment: a run of whole records, in memory and, if the log is kept in files, in a file whose
+//! name is the log offset at which it begins.
 //!
-//! The last segment of a log is *active*: its bytes are in memory, so that appending is a
-//! copy, and replicas that keep up are served without a read. [`write_out`] brings what was
-//! appended since the last call to the file in one write; [`sync`] makes that durable. The
-//! files of the others are opened to be read, and closed: a log may have more of them than a
-//! process may have open.
+//! The last segment of a log is *active*: its bytes are in memory, so that appending is a copy, and
+//! replicas that keep up are served without a read. [`write_out`] brings everything appended since
+//! the last call to the file in one write; [`sync`] makes that durable. The files of the other
+//! segments are opened for each read, since a log may have more of them than a process may have
+//! open.
 //!
-//! [`write_out`]: Segment::write_out
-//! [`sync`]: Segment::sync
+//! [`write_out`]: Segment::write_out [`sync`]: Segment::sync
 
 use std::{
     fs::{self, File, OpenOptions},
