@@ -9,7 +9,7 @@ use ibex::{Event, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
 
 use crate::{PATIENCE, builder};
 
-/// Two nodes that require verbs, and a channel from the second to the first.
+/// Two nodes that prefer verbs, and a channel from the second to the first.
 pub(crate) struct Met {
     pub(crate) nodes: [Node; 2],
     pub(crate) peers: [Peer; 2],
