@@ -226,7 +226,7 @@ fn requests_and_replies_that_are_too_long_are_told_as_such() {
 }
 
 #[test]
-fn what_is_refused_was_not_executed_and_may_be_called_again() {
+fn a_refused_call_was_not_executed_and_may_be_repeated() {
     let pair = Pair::over(Fabric::Shm);
     let [there, here] = &pair.peers;
     let echo = caller(there);

@@ -187,7 +187,7 @@ fn tasks_connect_side_by_side() {
 }
 
 #[test]
-fn what_nothing_was_sent_for_is_there_at_once() {
+fn waits_without_messages_end_at_once() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         // No peer opens the other end.
@@ -206,7 +206,7 @@ fn what_nothing_was_sent_for_is_there_at_once() {
 /// Room appears and releases the last message at once. After that, only the acknowledgement, for
 /// which the same task waits through a clone, can wake the task again.
 #[test]
-fn who_waits_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
+fn a_wait_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
     for fabric in FABRICS {
         let (woken, waker) = count();
         let pair = Pair::over(fabric);

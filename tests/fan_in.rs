@@ -83,7 +83,7 @@ const CLIENTS: usize = 5;
 const MESSAGES: u64 = 20_000;
 
 #[test]
-fn nobody_is_starved_and_one_that_is_lost_ends_nobody_else() {
+fn no_peer_is_starved_and_a_lost_one_ends_no_other() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
         let mut clients: Vec<_> = (0..3).map(|_| client(&node, fabric)).collect();
@@ -252,7 +252,7 @@ fn a_sender_that_was_dropped_is_opened_again_in_the_same_session() {
 }
 
 #[test]
-fn who_came_with_another_type_is_taken_in_with_the_right_one() {
+fn a_peer_that_came_with_another_type_joins_with_the_right_one() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
         let builder = Node::builder().fabric(fabric, Policy::Require);

@@ -124,7 +124,7 @@ fn long_messages_come_whole_whatever_they_are_carried_in() {
 }
 
 #[test]
-fn what_cannot_be_sent_to_one_is_sent_to_nobody() {
+fn a_message_that_cannot_be_sent_to_one_member_is_sent_to_none() {
     let cast = Cast::mixed();
     let mut group = cast
         .node
@@ -275,7 +275,7 @@ fn a_group_that_gives_up_is_not_taken_for_one_that_has_said_all() {
 }
 
 #[test]
-fn who_is_gone_has_acknowledged_what_it_acknowledged() {
+fn acknowledgements_of_a_gone_member_still_count() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let cast = Cast::new(&[fabric; 3]);
         let (mut group, mut receivers) = cast.group::<[u8], Raw>("wal");

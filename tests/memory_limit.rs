@@ -46,7 +46,7 @@ fn announcements_cost_nothing() {
 /// Over shared memory, a message is mapped when the program asks for it. As many are mapped as the
 /// limit allows, by their files' lengths; the others wait, and come when those are released.
 #[test]
-fn what_is_mapped_counts_and_the_rest_waits() {
+fn mapped_messages_count_and_others_wait() {
     let _alone = ALONE.lock().expect("no test has failed beside");
     let limit = 2 * LENGTH as u64 + LENGTH as u64 / 2;
     let builder = builder(Fabric::Shm).memory_limit(limit);

@@ -92,7 +92,7 @@ fn bytes_are_read_where_they_lie() {
 
 /// Moving a value out releases its message and acknowledges nothing, unless that was requested.
 #[test]
-fn what_is_to_acknowledge_when_it_is_dropped_does() {
+fn a_message_set_to_acknowledge_on_drop_does() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         let (mut sender, mut receiver) = pair.channel("numbers");

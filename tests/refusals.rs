@@ -464,7 +464,7 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
 }
 
 #[test]
-fn who_waits_for_another_clone_is_told_so() {
+fn a_wait_for_another_clone_says_so() {
     let (_node, (_listener, theirs), peer) = meet();
     let raw = peer.channel("log").codec::<Raw>();
     let mut sender = raw.sender::<[u8]>().expect("an end");
@@ -563,7 +563,7 @@ fn a_group_that_is_closed_names_the_members_that_never_opened() {
 
 /// The error names the awaited peer and the progress of the channel.
 #[test]
-fn who_does_not_acknowledge_in_time_is_named() {
+fn a_peer_that_does_not_acknowledge_in_time_is_named() {
     let (_node, (_listener, theirs), peer) = meet();
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let unopened = sender.wait_acked_timeout(1, MOMENT).expect_err("nobody");
@@ -601,7 +601,7 @@ fn who_does_not_acknowledge_in_time_is_named() {
 
 /// A `main` that returns an error prints it by `Debug`.
 #[test]
-fn what_main_prints_is_the_diagnosis() {
+fn main_prints_the_diagnosis_of_its_error() {
     let (_node, (_listener, theirs), peer) = meet();
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let _receiver = theirs.receiver::<u32>("log").expect("another type");

@@ -55,7 +55,7 @@ fn every_pair(fabric: &str) {
 
 /// Wrong arguments print which of the programs to start first, and how.
 #[test]
-fn who_does_not_know_the_arguments_is_told_them() {
+fn wrong_arguments_print_the_right_ones() {
     for release in [Old, New] {
         for arguments in [&[][..], &["replica"], &["replica", "udp"]] {
             let mut started = Command::new(program(release));

@@ -47,7 +47,7 @@ const ROUNDS: u32 = 1_000_000;
 const BATCH: u32 = 250;
 
 #[test]
-fn who_waits_is_woken_by_either_and_by_time() {
+fn a_wait_is_ended_by_either_channel_and_by_time() {
     let pairs = FABRICS.map(Pair::over);
     let (left, mut left_end) = pairs[0].channel("numbers");
     let (right, mut right_end) = pairs[1].channel("numbers");
@@ -197,7 +197,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
 /// If callers turn the engine, a peer whose messages need no turn must not starve peers whose
 /// messages need one: neither in a select nor in a fan-in.
 #[test]
-fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
+fn peers_in_shared_memory_starve_none_whose_bytes_an_engine_brings() {
     for is_fan_in in [true, false] {
         let builder = Node::builder().driver(Driver::Caller).listen("127.0.0.1:0");
         let node = builder.build().expect("a node");

@@ -134,7 +134,7 @@ fn errors_pass_question_marks_into_boxed_errors() {
 }
 
 #[test]
-fn what_is_reported_is_plain_data() {
+fn reports_are_plain_data() {
     is_send::<CloseReport>();
     is_sync::<CloseReport>();
     is_send::<Counts>();

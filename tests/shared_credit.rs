@@ -52,12 +52,12 @@ fn all_arrives(senders: u64, node_credit_bytes: u64) {
 }
 
 #[test]
-fn who_has_less_than_a_session_may_hold_shares() {
+fn a_node_with_less_credit_than_a_session_may_hold_shares_it() {
     all_arrives(6, 4 << 20);
 }
 
 #[test]
-fn who_has_less_than_a_frame_for_each_takes_turns() {
+fn a_node_with_less_credit_than_a_frame_for_each_lends_it_in_turns() {
     all_arrives(6, 512 << 10);
 }
 

@@ -142,7 +142,7 @@ fn messages_go_back_and_forth_on_both_kinds_of_runtime() {
 /// A publisher that awaits nothing afterwards makes no further call; its first unsent message wakes
 /// a task of the node.
 #[test]
-fn what_nobody_flushes_goes_out() {
+fn messages_without_a_flush_are_transmitted() {
     on_each_runtime(|fabric| async move {
         let pair = Pair::over(fabric).await;
         let (mut sender, mut receiver) = pair.channel("a");

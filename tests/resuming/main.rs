@@ -204,7 +204,7 @@ fn channels_are_opened_and_closed_while_there_is_no_connection() {
 
 /// The dialing end gives up first: then no end dials any more, and the other gives up as well.
 #[test]
-fn whoever_does_not_come_back_in_time_is_gone() {
+fn a_peer_that_does_not_come_back_in_time_is_gone() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (here, there) = (
             builder(fabric).session_timeout(SHORT),
@@ -246,7 +246,7 @@ fn whoever_does_not_come_back_in_time_is_gone() {
 /// The other end gives up first: an end that dials it afterwards learns that the session is gone,
 /// and need not wait.
 #[test]
-fn whoever_comes_back_too_late_is_refused() {
+fn a_peer_that_comes_back_too_late_is_refused() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (here, peer, cable, there, other) =
             join(builder(fabric), builder(fabric).session_timeout(SHORT));
@@ -444,7 +444,7 @@ fn a_connection_that_nobody_takes_leaves_no_session_behind() {
 
 /// A close behind a goodbye, and a connection that breaks behind it, is no failure of the peer.
 #[test]
-fn who_closes_in_no_time_is_heard_to_close() {
+fn a_peer_that_closes_without_waiting_is_known_to_have_closed() {
     let here = node(Driver::Caller);
     let there = node(Driver::Threads);
     let mut events = here.events();
@@ -541,7 +541,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn whoever_gives_a_session_up_says_so() {
+fn an_end_that_gives_a_session_up_says_so() {
     let (here, peer, cable, there, other) = pair();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();

@@ -191,7 +191,7 @@ fn refusal(dialer: &Node, acceptor: &Node) -> HandshakeError {
 }
 
 #[test]
-fn whoever_does_not_belong_is_told_why() {
+fn a_stranger_is_told_why_it_is_refused() {
     let folder = Folder::new();
     let authority = folder.authority();
     let a = authority.issue(&Request::new("a", &[A])).unwrap();
@@ -380,7 +380,7 @@ fn certificates_are_replaced_under_load() {
 }
 
 #[test]
-fn what_became_of_handshakes_is_counted_by_kind() {
+fn handshakes_are_counted_by_outcome() {
     let folder = Folder::new();
     let authority = folder.authority();
     let mut request = Request::new("a", &[A]);

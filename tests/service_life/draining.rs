@@ -185,7 +185,7 @@ fn calls_that_no_handler_has_are_refused_by_a_drain() {
 }
 
 #[test]
-fn what_senders_sent_is_delivered_by_a_drain() {
+fn a_drain_delivers_sent_messages() {
     in_each_cell(|there, _service, here| {
         let address = there.local_addr().expect("it listens");
         let (there_peer, here_peer) = thread::scope(|scope| {

@@ -301,7 +301,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "tests::what_is_sent_over_wires_that_break_comes_once",
+        test: "tests::messages_over_wires_that_break_come_once",
         mutants: &[
             "replay_from_released",
             "fence_skipped",
@@ -312,7 +312,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "tests::what_waits_to_be_written_is_written",
+        test: "tests::granted_messages_that_wait_are_written",
         mutants: &["write_unawaited"],
     },
     Finder {

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_what_would() {
+    fn options_that_cannot_work_are_refused_with_ones_that_do() {
         let refusal = |line| parse(line).unwrap_err();
         assert!(refusal("--fsync 0").contains("milliseconds"));
         assert!(refusal("--kill 3").contains("0@5000"));

@@ -235,7 +235,7 @@ mod tests {
     const SIZES: [usize; 12] = [0, 1, 7, 8, 9, 15, 16, 63, 64, 65, 200, 1031];
 
     #[test]
-    fn what_was_filled_verifies() {
+    fn a_filled_payload_verifies() {
         for size in SIZES {
             let mut payload = vec![0; size];
             for sequence in [0, 1, 2, 1 << 40, u64::MAX] {

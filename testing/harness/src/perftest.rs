@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_void() {
+    fn a_line_without_a_time_voids_the_run() {
         assert_eq!(times("#, usec\n1, inf\n2, 3.5\n"), None);
         assert_eq!(times("#, usec\n1, -nan\n2, 3.5\n"), None);
         assert_eq!(times("Couldn't connect to 127.0.0.1:18515\n"), None);

@@ -590,7 +590,7 @@ fn silent_senders_keep_what_they_have_until_they_are_gone() {
 
 /// Senders die at any moment, with recalls open.
 #[test]
-fn who_dies_in_the_middle_of_a_recall_leaves_everything() {
+fn a_sender_that_dies_during_a_recall_leaves_its_credit() {
     for seed in 0..14 {
         let mut crowd = Crowd::new(seed, BUFFERS, entries(96, 32));
         (0..8).for_each(|_| crowd.join(Life::Busy(300)));

@@ -87,7 +87,7 @@ fn campaign(seed: u64, steps: u64, threads: usize) -> Totals {
 
 /// Covers a stream and buffers, with and without writes, and moves from one to the other.
 #[test]
-fn what_is_sent_over_wires_that_break_comes_once() {
+fn messages_over_wires_that_break_come_once() {
     let (mut resumed, mut replayed) = (0, 0);
     for seed in 0..60 {
         let broken = SimOptions {
@@ -268,7 +268,7 @@ fn slow_receivers_stop_their_channels_and_no_other() {
 
 /// More memory is granted than may be in flight, amid many short messages.
 #[test]
-fn what_waits_to_be_written_is_written() {
+fn granted_messages_that_wait_are_written() {
     let granted = SimOptions {
         carriage: Carriage::Buffers {
             bytes: LEAST_BUFFER_BYTES,

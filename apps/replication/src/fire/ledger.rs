@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_has_to_be_there_and_the_rest_may_be() {
+    fn acknowledged_records_must_be_there_and_others_may_be() {
         let good = |numbers: &[u64]| {
             let log = payloads(numbers.iter().copied());
             findings(&log, &[0..3, 5..6]).are_good()

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_valid_and_continues() {
+    fn a_sealed_record_is_valid_and_continues_the_log() {
         let (mut log, first) = record(Tip::default(), b"one");
         let (second, last) = record(first, b"");
         log.extend(&second);
