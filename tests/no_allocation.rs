@@ -66,7 +66,7 @@ struct Entry {
 /// The pattern of messages between the processes.
 #[derive(Clone, Copy)]
 enum Traffic {
-    /// One side sends as fast as possible, and the other acknowledges each message.
+    /// A stream: one side sends as fast as possible, and the other acknowledges each message.
     Stream,
     /// Each message is answered before the next: both sides wait each time.
     Echo,

@@ -484,8 +484,9 @@ fn build_all(
 }
 
 impl Finder {
-    /// Runs the test, with a bug planted if one is named. Returns whether an assertion of the test
-    /// or of loom failed; a test that did not run, or was killed, is an error.
+    /// Runs the test, with a bug planted if one is named. Returns whether it failed by an assertion
+    /// of its own or of loom's; a test that crashes or is killed does not count. Fails if there is
+    /// not exactly one such test.
     fn fails(&self, mutant: Option<&str>, program: &str) -> Result<bool, Failure> {
         let mut run = Step::new(program).arg(self.test);
         if self.tool != Tool::Loom {

@@ -78,8 +78,8 @@ fn from_the_beginning_over_sockets() {
     loses_nothing("--transport sockets --store memory");
 }
 
-/// The same bytes give the same records, of which the last is shorter, from a file and from
-/// standard input.
+/// Replicates the same bytes from a file and from standard input: the records are the same, and the
+/// last one is shorter.
 #[test]
 fn of_a_file_and_of_standard_input() {
     let input: Vec<u8> = (0..300_007u32).flat_map(u32::to_le_bytes).collect();

@@ -43,7 +43,7 @@ pub(crate) struct Checker {
     child: Child,
     /// Resumptions reported so far.
     resumes: Arc<AtomicU64>,
-    /// Its last line of output.
+    /// The last line of its output.
     said: JoinHandle<io::Result<String>>,
 }
 
