@@ -1,14 +1,14 @@
-//! Starts the benchmark in `integrations/comparison` and hands it the arguments.
+//! Starts the benchmark in `integrations/comparison` and passes the arguments on.
 //!
-//! hyper, tonic and openraft are dependencies of the workspace `integrations/` alone, so that
-//! commands at the repository's root neither build them nor build ibex with the features that
-//! they need.
+//! hyper, tonic and openraft are dependencies of the workspace `integrations/` alone. Commands at
+//! the repository's root therefore neither build them nor enable the features of ibex that they
+//! need.
 
 use std::{env, os::unix::process::CommandExt, process::Command};
 
 fn main() {
     let arguments: Vec<_> = env::args_os().skip(1).collect();
-    // Cargo's `test --benches` comes without this word, to see that the program runs.
+    // `cargo test --benches` omits `--bench`; then a short run shows that the program works.
     let is_test = !arguments.iter().any(|argument| argument == "--bench");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo

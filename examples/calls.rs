@@ -14,13 +14,13 @@ use ibex::{
 #[ibex::message]
 struct Query {
     key: String,
-    /// So many values from this key on.
+    /// The number of consecutive values that are asked for, beginning at the key.
     count: u64,
 }
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Looks keys up for all clients until the node is closed.
+/// Answers look-ups of all clients until the node is closed.
 fn serve(node: &Node) -> Result<(), Error> {
     let store: HashMap<String, u64> = (0..1000).map(|n| (format!("key {n}"), n)).collect();
     let mut lookups = node.service::<Query, u64>("lookup")?;
@@ -53,7 +53,7 @@ fn query(number: u64, count: u64) -> Query {
     Query { key, count }
 }
 
-/// One call after the other, each with a deadline that the service knows too.
+/// Makes one call after the other. Each has a deadline, which travels with it to the service.
 fn ask_from_a_thread(lookup: &Caller<Query, u64>) -> Result<u64, Error> {
     let soon = CallOptions::new().timeout(Duration::from_secs(10));
     let lookup = lookup.with(soon);
@@ -73,7 +73,7 @@ fn ask_from_a_thread(lookup: &Caller<Query, u64>) -> Result<u64, Error> {
     Ok(found)
 }
 
-/// Many calls at a time; a task each, or one task that waits for all.
+/// Keeps many calls under way: a task for each call, or one task that waits for all of them.
 async fn ask_from_tasks(lookup: Caller<Query, u64>) -> Result<u64, Error> {
     let mut found = 0;
     for batch in 0..CALLS / UNDER_WAY {

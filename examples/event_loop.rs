@@ -1,5 +1,5 @@
-//! A program that has its own loop and wants no threads: `Driver::Caller`, and the node's
-//! descriptor among the program's own.
+//! A program with an event loop of its own and no I/O threads: it uses `Driver::Caller` and polls
+//! the node's descriptor among its own.
 //!
 //! `cargo run --release --example event_loop`
 
@@ -10,14 +10,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Takes messages until the peer is done, and looks at `other` meanwhile.
+/// Receives messages until the peer's channel ends, and watches the socket `other` as well.
 fn serve(node: &Node, other: &UnixStream) -> Result<u64, Error> {
     let mut bytes = None;
     let mut received = 0;
     loop {
-        // 1. Let the node do what it can.
+        // 1. Turn the engine until it has nothing left to do.
         while node.poll() {}
-        // 2. Take what is there, until nothing is.
+        // 2. Take what has arrived.
         if bytes.is_none()
             && let Some(peer) = node.try_accept()?
         {
@@ -33,7 +33,7 @@ fn serve(node: &Node, other: &UnixStream) -> Result<u64, Error> {
                 }
             }
         }
-        // 3. Sleep until there is more, here or elsewhere.
+        // 3. Sleep until the node or the other socket is ready.
         let mut fds = [
             PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN),
             PollFd::new(other, PollFlags::IN),
@@ -42,7 +42,7 @@ fn serve(node: &Node, other: &UnixStream) -> Result<u64, Error> {
     }
 }
 
-/// The other process, as it were: a thread with a node of its own.
+/// Stands for the other process: a thread with a node of its own.
 fn send(server: SocketAddr) -> Result<(), Error> {
     let node = Node::client()?;
     let bytes = node.connect(server)?.channel("bytes").codec::<Raw>();

@@ -1,5 +1,5 @@
-//! One collector for many workers: each result as it comes, whoever has it, and news of who
-//! joins and leaves. Workers come whenever they like.
+//! A collector for many workers: it receives each result as it arrives, from any worker, and learns
+//! who joins and leaves. Workers come whenever they like.
 //!
 //! `cargo run --release --example fan_in`
 
@@ -14,7 +14,7 @@ struct Found {
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Looks for primes in its part of the numbers, and sends what it finds.
+/// Looks for primes in its part of the numbers, and sends those that it finds.
 fn work(collector: SocketAddr, part: u64) -> Result<(), Error> {
     let node = Node::client()?;
     let mut found = node.connect(collector)?.sender::<Found>("found")?;

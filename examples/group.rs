@@ -1,5 +1,5 @@
-//! A log with three replicas: each entry is encoded once, sent to all, and counts when two have
-//! it. One replica dies on the way, and the log goes on with the others.
+//! A log with three replicas: each entry is encoded once, sent to all, and committed when two have
+//! it. One replica dies on the way, and the log continues with the others.
 //!
 //! `cargo run --release --example group`
 
@@ -15,7 +15,8 @@ struct Entry {
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Keeps entries, and says so, until the log ends or its time has come.
+/// Keeps and acknowledges entries until the log ends, or until `dies_after` of them, when this
+/// replica dies.
 fn replicate(at: &mpsc::Sender<SocketAddr>, dies_after: u64) -> Result<u64, Error> {
     let node = Node::listen("127.0.0.1:0")?;
     at.send(node.local_addr().ok_or("it listens")?)?;
@@ -39,7 +40,7 @@ fn main() -> Result<(), Error> {
     });
 
     let node = Node::client()?;
-    // A replica that takes nothing for a second is left behind.
+    // The group drops a replica that takes nothing for a second.
     let slow = WhenFull::DropAfter(Duration::from_secs(1));
     let mut log = node.group::<Entry>("log")?.when_full(slow);
     for address in addresses.iter().take(replicas.len()) {

@@ -1,5 +1,5 @@
-//! Large payloads, built in the memory that they are sent from and read where they arrived:
-//! `reserve` gives the place, and nothing is copied on the way.
+//! Large payloads without a copy: `reserve` lends the memory that is sent from, and the receiver
+//! reads the payload where it arrived.
 //!
 //! `cargo run --release --example large_payload`
 

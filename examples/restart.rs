@@ -1,9 +1,9 @@
-//! A service that is restarted while clients call it, and not one call fails.
+//! A service that is restarted while clients call it, without one failed call.
 //!
-//! Its processes share a listening socket, as they do under systemd's socket activation. The old
-//! one drains: it stops accepting, so that whoever connects gets the new one, answers the calls
-//! that it has begun and refuses later ones; then it ends. A refused call was certainly not
-//! executed, so the client connects anew and sends it again.
+//! The processes of the service share a listening socket, as under systemd's socket activation. To
+//! end, the old process drains: it stops accepting, so that new connections reach the new process.
+//! It answers the calls that it has begun, refuses later ones, and exits. A refused call was
+//! certainly not executed, so the client connects again and repeats it.
 //!
 //! `cargo run --release --example restart`
 
@@ -27,7 +27,7 @@ use ibex::{
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Serves on the socket that is this process's standard input until it is told to end.
+/// Serves on the socket passed as standard input, until a call tells the process to end.
 fn serve() -> Result<(), Error> {
     let socket = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let node = Node::builder().listen_on(socket).build()?;
@@ -38,7 +38,7 @@ fn serve() -> Result<(), Error> {
         let answering = scope.spawn(|| -> Result<(), Error> {
             while let Some(request) = doubles.next()? {
                 let number = u64::from(*request);
-                // Whoever has left needs no answer.
+                // A client that has left needs no reply.
                 let _ = request.reply(&(2 * number, std::process::id()));
             }
             Ok(())
@@ -66,10 +66,10 @@ fn start(socket: &TcpListener) -> Result<Child, Error> {
     Ok(program.arg("serve").stdin(Stdio::from(socket)).spawn()?)
 }
 
-/// Calls of numbers, whose replies are the double and the process that answered.
+/// A caller whose replies are the doubled number and the id of the process that answered.
 type Double = Caller<u64, (u64, u32)>;
 
-/// A client's connection to whichever process serves.
+/// Connects a client to the process that serves now.
 fn connect(address: SocketAddr) -> Result<(Node, Double), Error> {
     let node = Node::client()?;
     let soon = CallOptions::new().timeout(Duration::from_secs(30));
@@ -77,8 +77,8 @@ fn connect(address: SocketAddr) -> Result<(Node, Double), Error> {
     Ok((node, caller))
 }
 
-/// Calls until `is_over`; says to `served_by` which process answers whenever that changes.
-/// Returns how many calls were answered, and how many were sent a second time.
+/// Calls until `is_over`, and sends the id of the answering process to `served_by` whenever it
+/// changes. Returns the number of calls answered, and of calls sent twice.
 fn call(
     address: SocketAddr,
     is_over: &AtomicBool,
@@ -89,7 +89,7 @@ fn call(
     while !is_over.load(Ordering::Relaxed) {
         let (result, process) = match double.call(&answered) {
             Ok(reply) => (u64::from(reply.0), u32::from(reply.1)),
-            // Nobody did it, and nobody will: the next process shall.
+            // The call was not executed and never will be, so it is repeated at the next process.
             Err(error) if CallError::execution(&error) == Execution::NotExecuted => {
                 repeated += 1;
                 (node, double) = connect(address)?;
@@ -123,7 +123,7 @@ fn main() -> Result<(), Error> {
             for restart in 1..=RESTARTS {
                 let serving = processes.recv()?;
                 assert_eq!(serving, current.id());
-                // Nobody else accepts yet, so this is the process that is to go.
+                // No other process accepts yet, so this call reaches the process that is to end.
                 let operator = Node::client()?;
                 let end = operator.connect(address)?.caller::<u64, u64>("end")?;
                 let new = start(&socket)?;
@@ -136,7 +136,7 @@ fn main() -> Result<(), Error> {
             Ok(())
         })();
         is_over.store(true, Ordering::Relaxed);
-        // If both failed, the client knows why.
+        // If both failed, the client's error is the cause.
         let called = client.join().map_err(|_| "the client panicked")??;
         restarts.map(|()| called)
     })?;
@@ -150,5 +150,5 @@ fn main() -> Result<(), Error> {
 }
 
 const RESTARTS: u32 = 3;
-/// How long calls that have begun may take when the process is to end.
+/// Time that calls under way may take after the process is told to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -4,8 +4,8 @@
 //! cargo run --release --features tls-graviola --example secure
 //! ```
 //!
-//! The certificates are made here, for the example alone. `ibex::guide::security` has the commands
-//! that make real ones.
+//! The example makes its own certificates, for this run alone. `ibex::guide::security` has the
+//! commands that make real ones.
 
 use std::{env, error::Error, fs, process, time::Duration};
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     greet(storage(&a)?, storage(&b)?)?;
 
-    // Its certificate is good, and its name is not one that `a` lets in.
+    // The stranger's certificate is valid, but its name is not on the list of `a`.
     let listener = over_tcp().listen("127.0.0.1:0").security(storage(&a)?);
     let listener = listener.build()?;
     let outsider = over_tcp().security(storage(&stranger)?).build()?;
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("with a shared secret");
     let path = folder.join("cluster.key");
-    // As `openssl rand -out cluster.key 32` does.
+    // `openssl rand -out cluster.key 32` makes such a file.
     let mut random = [0; 32];
     getrandom(&mut random)?;
     fs::write(&path, random)?;
@@ -53,12 +53,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The fabric that is chosen between hosts; one host alone would use shared memory.
+/// Requires TCP, the fabric between hosts; on one host ibex would choose shared memory.
 fn over_tcp() -> NodeBuilder {
     Node::builder().fabric(Fabric::Tcp, Policy::Require)
 }
 
-/// Sends one message from a node with `ours` to a node with `theirs`.
+/// Sends one message from a node with the settings `ours` to a node with `theirs`.
 fn greet(ours: Security, theirs: Security) -> Result<(), Box<dyn Error>> {
     let acceptor = over_tcp().listen("127.0.0.1:0").security(theirs).build()?;
     let dialer = over_tcp().security(ours).build()?;

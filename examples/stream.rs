@@ -1,5 +1,5 @@
-//! A line server over byte streams, in the place of one over sockets: tasks serve, and threads
-//! ask. Nothing but the connecting lines differs from a program over `TcpStream`.
+//! A line server over byte streams instead of sockets: tasks serve, and threads ask. The program
+//! differs from one over `TcpStream` only in the lines that connect.
 //!
 //! `cargo run --release --example stream`
 
@@ -16,7 +16,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 async fn serve(stream: Stream) -> io::Result<u64> {
     use smol::io::{AsyncBufReadExt, AsyncWriteExt};
 
-    // Lines are read where they arrived: no buffer is wanted around the reading half.
+    // Lines are read where they arrived, so the reading half needs no buffer around it.
     let (mut from, mut to) = stream.into_split();
     let (mut line, mut lines) = (String::new(), 0);
     while from.read_line(&mut line).await? > 0 {
@@ -26,12 +26,12 @@ async fn serve(stream: Stream) -> io::Result<u64> {
         line.clear();
         lines += 1;
     }
-    // The end of this direction, in order.
+    // Ends this direction, in order.
     to.close().await?;
     Ok(lines)
 }
 
-/// Accepts so many clients and serves each in a task of its own.
+/// Accepts [`CLIENTS`] streams and serves each in a task of its own.
 async fn serve_all(node: &Node) -> io::Result<u64> {
     let mut listener = Listener::bind(node, "lines")?;
     let mut serving = Vec::new();
@@ -46,7 +46,7 @@ async fn serve_all(node: &Node) -> io::Result<u64> {
     Ok(lines)
 }
 
-/// A client that knows nothing of tasks: it asks for all in one thread, and reads in another.
+/// A client without tasks: one thread sends all questions, and another reads the answers.
 fn ask(server: SocketAddr) -> Result<(), Error> {
     use std::io::{BufRead, Read, Write};
 
@@ -70,7 +70,7 @@ fn ask(server: SocketAddr) -> Result<(), Error> {
         asking.join().map_err(|_| "the asking thread panicked")??;
         Ok::<_, Error>(())
     })?;
-    // Many bytes over a stream of its own, to the end.
+    // A megabyte over a stream of its own, to the end.
     let mut stream = Stream::connect(&node.connect(server)?, "lines")?;
     stream.write_all(&[b'x'; 1 << 20])?;
     stream.write_all(b"\n")?;
@@ -91,6 +91,6 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Streams of the client, one after the other.
+/// Number of the client's streams, one after the other.
 const CLIENTS: usize = 2;
 const LINES: u64 = 10_000;

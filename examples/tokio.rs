@@ -1,5 +1,5 @@
-//! Many clients served by tasks of a tokio runtime, which drives the nodes as well: each client
-//! is answered in a task of its own, and a slow one delays nobody.
+//! Many clients served by tasks of a tokio runtime, which also drives the nodes. Each client has a
+//! task of its own, so a slow client delays no other.
 //!
 //! `cargo run --release --features tokio --example tokio`
 
@@ -39,7 +39,7 @@ async fn serve(client: Peer) -> Result<(), Error> {
     }
 }
 
-/// Asks `count` times, and checks that the answers are those.
+/// Asks `count` times, and checks each answer.
 async fn ask(server: SocketAddr, pause_ms: u64, count: u64) -> Result<(), Error> {
     let node = Node::builder().driver(Driver::Tasks).build()?;
     let peer = node.connect_async(server).await?;
@@ -61,7 +61,7 @@ async fn main() -> Result<(), Error> {
         .listen("127.0.0.1:0")
         .build()?;
     let server = node.local_addr().ok_or("it listens")?;
-    // Other processes, as it were.
+    // Tasks that stand for other processes.
     let slow = tokio::spawn(ask(server, 20, 10));
     let quick = tokio::spawn(ask(server, 0, 1000));
     let mut served = Vec::new();

@@ -1,6 +1,6 @@
-//! Calls and byte streams go over channels, and their errors say so to nobody: each names the
-//! service or the stream and the peer, and what can be done by who has a caller, a service or a
-//! stream.
+//! Errors of calls and byte streams, which use channels below but never mention them. Each names
+//! the service or stream and the peer, and tells the owner of a caller, service or stream what to
+//! do.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -20,7 +20,7 @@ use ibex::{
 };
 use pair::{FABRICS, Pair};
 
-/// Words of channels that no caller, service or stream has.
+/// Words of channels that do not apply to callers, services and streams.
 const OF_CHANNELS: [&str; 9] = [
     "sender",
     "receiver",
@@ -33,7 +33,7 @@ const OF_CHANNELS: [&str; 9] = [
     "channel \"",
 ];
 
-/// The text says all of `parts`, and nothing of channels.
+/// Checks that the text contains all of `parts`, and no word of channels.
 fn check(error: &dyn Display, parts: &[&str]) {
     let text = error.to_string();
     for word in OF_CHANNELS {
@@ -44,7 +44,8 @@ fn check(error: &dyn Display, parts: &[&str]) {
     }
 }
 
-/// What is certain of a call is in the advice: who may call again, and who only perhaps.
+/// Also checks that the advice fits the certainty of the call's execution: whether it may be
+/// repeated, or only if it may be executed twice.
 fn check_call(error: &CallError, execution: Execution, parts: &[&str]) {
     check(error, parts);
     assert_eq!(error.execution(), execution, "{error}");
@@ -73,7 +74,7 @@ fn call(echo: &Echo) -> CallError {
     echo.call(&"symbol".to_owned()).expect_err("it fails")
 }
 
-/// For what is to time out.
+/// A time-out that is meant to pass.
 const MOMENT: Duration = Duration::from_millis(20);
 
 // ---- Calls -----------------------------------------------------------------------------
@@ -134,7 +135,7 @@ fn a_second_service_of_a_name_is_told_of_the_first_one() {
         "take requests from that one, or drop it first",
     ];
     check(&second, &parts);
-    // One for all peers has the name though it was not asked for a request yet.
+    // The service for all peers has the name, although no request was taken yet.
     let _of_all = pair.nodes[0]
         .service::<String, u64>("prices")
         .expect("a service");
@@ -181,14 +182,14 @@ fn a_service_that_is_not_opened_in_time_is_missed_as_a_service() {
     let soon = CallOptions::new().timeout(MOMENT);
     let late = call(&hasty("quotes").with(soon));
     check_call(&late, Execution::NotExecuted, &["\"quotes\"", &address]);
-    // One name is another at the other end.
+    // The two ends use different names.
     let _quote = pair.peers[1].service::<String, u64>("quote").expect("one");
     while peer.incoming().is_empty() {
         thread::yield_now();
     }
     let parts = ["\"quotes\"", "\"quote\"", "check the name at both nodes"];
     check_call(&call(&hasty("quotes")), Execution::NotExecuted, &parts);
-    // A service waits for its caller.
+    // The service waits for its caller.
     let served = pair.peers[1].channel("prices").open_timeout(MOMENT);
     let mut served = served.service::<String, u64>().expect("a service");
     let missed = served.next().expect_err("nobody calls");
@@ -225,7 +226,7 @@ fn requests_and_replies_that_are_too_long_are_told_as_such() {
 }
 
 #[test]
-fn what_is_refused_was_not_executed_and_may_be_called_again() {
+fn a_refused_call_was_not_executed_and_may_be_repeated() {
     let pair = Pair::over(Fabric::Shm);
     let [there, here] = &pair.peers;
     let echo = caller(there);
@@ -234,7 +235,7 @@ fn what_is_refused_was_not_executed_and_may_be_called_again() {
     let serving = thread::spawn(move || {
         let mut next = || served.next().expect("no error").expect("a request");
         next().refuse();
-        // A handler is lost.
+        // Drops a request: its handler is lost.
         drop(next());
         let mut held = Vec::new();
         loop {
@@ -250,7 +251,7 @@ fn what_is_refused_was_not_executed_and_may_be_called_again() {
     let parts = ["service \"quotes\"", &*address, "call again"];
     check_call(&call(&echo), Execution::NotExecuted, &parts);
     check_call(&call(&echo), Execution::Unknown, &parts);
-    // Its time is up while a handler has it, unless it was up before it went out.
+    // The time ends while a handler has the call, unless it ended before the call was sent.
     let soon = echo.with(CallOptions::new().timeout(MOMENT));
     let late = loop {
         let late = call(&soon);
@@ -261,7 +262,7 @@ fn what_is_refused_was_not_executed_and_may_be_called_again() {
     };
     check_call(&late, Execution::Unknown, &parts);
     echo.call(&"enough".to_owned()).expect_err("it is dropped");
-    // The service goes.
+    // The service ends.
     drop(serving.join().expect("served"));
     let parts = ["\"quotes\"", &*address, "call again"];
     let gone = call(&echo);
@@ -305,7 +306,7 @@ fn a_call_whose_service_is_lost_may_have_been_executed_and_the_next_was_not() {
         let parts = ["\"quotes\"", &*address, "call again"];
         check_call(&call(&echo), Execution::Unknown, &parts);
         let next = loop {
-            // The first ones may go out before the end is known here.
+            // The first calls may be sent before this end learns that the service has ended.
             let next = call(&echo);
             check(&next, &parts);
             if next.execution() != Execution::Unknown {
@@ -334,7 +335,7 @@ fn calls_of_a_node_that_was_closed_ask_for_another_node() {
 
 // ---- Byte streams ----------------------------------------------------------------------
 
-/// A stream's two ends: of the node that connected, and of the one that listened.
+/// Returns a stream's two ends: of the connecting node, and of the listening one.
 fn stream(pair: &Pair) -> (Stream, Stream) {
     let mut listener = Listener::bind(&pair.nodes[1], "quotes").expect("a name");
     let accepting = thread::spawn(move || listener.accept().expect("accepted").0);
@@ -446,7 +447,7 @@ fn a_listener_that_is_missing_or_does_not_accept_is_told_as_a_listener() {
         "see that the program there has a listener of this name and accepts",
     ];
     check_io(&error, ErrorKind::TimedOut, &parts);
-    // It accepts one, and no other.
+    // The listener accepts one stream, and no other.
     let mut listener = Listener::bind(&server, "quotes").expect("a name");
     let one = join(
         Stream::connect_async(&peer, "quotes"),

@@ -1,4 +1,4 @@
-//! Futures on executors that people use.
+//! Futures on executors in common use.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -81,7 +81,7 @@ fn on_smol() {
     }
 }
 
-/// More than there is room for, as what holds bytes and not as bytes.
+/// Sends more than there is room for, from owners of bytes and as plain slices.
 #[test]
 fn a_sink_takes_what_holds_its_messages() {
     for fabric in FABRICS {
@@ -150,7 +150,7 @@ fn peers_are_accepted_by_tasks() {
     let (node, there) = client.join().expect("it ends");
     assert_eq!(here.fabric(), there.fabric());
     drop(node);
-    // Closing ends it.
+    // Closing the node ends the wait.
     let mut accepting = pin!(listener.accept_async());
     assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
     let _ = listener.close(Duration::ZERO);
@@ -175,7 +175,7 @@ fn tasks_connect_side_by_side() {
     for _ in 0..20 {
         listener.accept().expect("a session");
     }
-    // One that is given up ends, and so do those that wait when the node is closed.
+    // An abandoned attempt ends, and so do those under way when the node is closed.
     let nobody = "127.0.0.1:1";
     let mut given_up = Box::pin(client.connect_async(nobody));
     assert!(poll(given_up.as_mut(), Waker::noop()).is_pending());
@@ -187,10 +187,10 @@ fn tasks_connect_side_by_side() {
 }
 
 #[test]
-fn what_nothing_was_sent_for_is_there_at_once() {
+fn waits_without_messages_end_at_once() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
-        // Nobody opens the other end.
+        // No peer opens the other end.
         let sender = pair.peers[0].channel("numbers").codec::<Pod>();
         let mut sender = sender.sender::<u64>().expect("a sender");
         smol::block_on(sender.flush_async()).expect("nothing to deliver");
@@ -203,10 +203,10 @@ fn what_nothing_was_sent_for_is_there_at_once() {
     }
 }
 
-/// Room comes and lets the last message go at once, so that only the acknowledgement, which
-/// the same task waits for by a clone, can wake it again.
+/// Room appears and releases the last message at once. After that, only the acknowledgement, for
+/// which the same task waits through a clone, can wake the task again.
 #[test]
-fn who_waits_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
+fn a_wait_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
     for fabric in FABRICS {
         let (woken, waker) = count();
         let pair = Pair::over(fabric);
@@ -224,10 +224,10 @@ fn who_waits_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
             .collect();
         let before = woken.get();
         held.remove(0).ack();
-        // Of the room it tells when it finds nothing.
+        // The receiver reports the room when it finds nothing more.
         receiver.try_recv().expect_err("nothing more");
         woken.comes_beyond(before);
-        // It is polled once, however often it was woken.
+        // The future is polled once, however often it was woken.
         thread::sleep(WHILE);
         assert!(poll(acknowledged.as_mut(), &waker).is_pending());
         let Poll::Ready(Ok(_)) = poll(sending.as_mut(), &waker) else {
@@ -242,7 +242,7 @@ fn who_waits_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
     }
 }
 
-/// What one of them waits for comes first, and the other, polled before it, waits on.
+/// The event for the second wait comes first; the other, polled before it, keeps waiting.
 #[test]
 fn each_of_several_waits_of_a_task_is_woken() {
     for fabric in FABRICS {
@@ -298,7 +298,7 @@ fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
         for _ in 1..=WINDOW {
             receiver.recv().expect("a message").ack();
         }
-        // Its counters are told when it gives up looking.
+        // The receiver reports its counters when it finds nothing more.
         receiver.try_recv().expect_err("nothing more");
         woken.comes_beyond(before);
     }
@@ -315,11 +315,11 @@ fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
     woken.comes_beyond(before);
 }
 
-/// Messages that there is room for in a narrow channel.
+/// Messages that fit a narrow channel.
 const WINDOW: u64 = 8;
 /// Long enough for a task to fall asleep.
 const WHILE: Duration = Duration::from_millis(50);
-/// Longer than anything takes that ends.
+/// Longer than any call that ends.
 const LONG: Duration = Duration::from_secs(120);
 
 fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
@@ -330,8 +330,8 @@ fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
     (sender.expect("a sender"), receiver.expect("a receiver"))
 }
 
-/// On a thread of its own, so that what is never woken is told. (A time-out in the task would
-/// poll it again.)
+/// Runs `work` on a thread of its own, and fails if it hangs. (A time-out within the task would
+/// poll it again, and so hide a missing wake-up.)
 fn or_hangs(work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let worker = thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! A network that swallows everything and says nothing: what is noticed, when, and what is not
-//! lost. Each test runs in a network namespace of its own, whose loopback goes down.
+//! A network that drops every packet: how soon nodes notice, and that no message is lost. Each test
+//! runs in a network namespace of its own, whose loopback goes down.
 
 mod namespace;
 
@@ -11,8 +11,8 @@ use std::{
 
 use ibex::{EndCause, Event, Events, Fabric, Node, Policy, RecvErrorKind, SendErrorKind};
 
-/// Tells whether this process is in a namespace of its own, whose loopback is up; another runs the
-/// test there.
+/// Returns whether this process is in a namespace of its own, whose loopback is up; otherwise runs
+/// the test in such a process.
 fn is_inside(test: &str) -> bool {
     let is_inside = namespace::is_inside(test);
     if is_inside {
@@ -117,10 +117,10 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     let error = pong.wait_acked(2).expect_err("nobody acknowledges");
     gone(error.to_string(), error.cause());
     lo("up");
-    // Whoever gave up does not come back, though the way is free.
+    // A session that was given up stays gone, although the network works again.
     assert!(peer.is_gone() && other.is_gone());
     assert!(matches!(ping.send(&3), Err(error) if error.kind() == SendErrorKind::Disconnected));
-    // Only the session is over.
+    // Only the session is over; the nodes meet again.
     let again = here.connect(there.local_addr().unwrap()).unwrap();
     let other = there.accept().unwrap();
     let mut sender = again.sender::<u64>("ping").unwrap();
@@ -129,7 +129,7 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     assert_eq!(*receiver.recv().unwrap(), 4);
 }
 
-/// Nothing is on its way, so that only an answer to nothing can fail to come.
+/// Both directions are idle, so only a missing answer to a keep-alive shows the outage.
 #[test]
 fn an_end_that_only_receives_notices_by_keepalive() {
     if !is_inside("an_end_that_only_receives_notices_by_keepalive") {
@@ -147,12 +147,12 @@ fn an_end_that_only_receives_notices_by_keepalive() {
     sender.wait_acked(1).unwrap();
     let mut events = there.events();
     assert!(matches!(next(&mut events), Event::Connected { .. }));
-    // What is silent tells so, and gives its memory back.
+    // An idle end reports that, and gives its memory back.
     thread::sleep(Duration::from_secs(4));
     lo("down");
     let told = next(&mut events);
     assert!(matches!(told, Event::Suspended { .. }), "{told}");
-    // There may have been a later answer than the last that is known here.
+    // A later answer may have arrived than the last one known here.
     let silent = answered.elapsed();
     assert!(silent >= KEEPALIVE - NOTICE, "{silent:?}");
     lo("up");
@@ -161,7 +161,7 @@ fn an_end_that_only_receives_notices_by_keepalive() {
     assert!(peer.stats().resumes == 1 && other.stats().resumes == 1);
 }
 
-/// A node that is closed waits for its peer as it does otherwise, and no longer.
+/// Closing a node waits for its peer as usual, and no longer.
 #[test]
 fn a_node_that_is_being_closed_notices_a_black_hole() {
     if !is_inside("a_node_that_is_being_closed_notices_a_black_hole") {
@@ -178,18 +178,18 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     lo("down");
     sender.send(&1).unwrap();
     let since = Instant::now();
-    // It waits for ever if it does not notice.
+    // Waits forever if it does not notice.
     let report = here.close(Duration::MAX);
     assert!(since.elapsed() >= NOTICE);
     assert_eq!(report.undelivered.len(), 1, "{report}");
     drop(receiver);
 }
 
-/// When a silent network is noticed where nothing is under way.
+/// Time until a silent network is noticed while nothing is under way.
 const KEEPALIVE: Duration = Duration::from_secs(19);
 /// A watchdog's time: nothing takes so long on any machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// When a silent network is noticed.
+/// Time until a silent network is noticed.
 const NOTICE: Duration = Duration::from_secs(1);
-/// When it is given up, from then.
+/// Time from then until the session is given up.
 const VERDICT: Duration = Duration::from_millis(700);

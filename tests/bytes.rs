@@ -1,4 +1,4 @@
-//! Messages as `bytes::Bytes` and `bytes::Buf`, where they lie.
+//! Messages as `bytes::Bytes` and `bytes::Buf`, without a copy.
 #![forbid(unsafe_code)]
 
 use std::{io::Cursor, thread};
@@ -36,10 +36,10 @@ fn the_last_of_the_bytes_releases_the_message() {
     let two = bytes.slice(8..);
     drop(bytes);
     sender.try_send(b"three").expect_err("it is held");
-    // By whatever thread.
+    // From another thread.
     let elsewhere = thread::spawn(move || assert_eq!(two, &b"two"[..]));
     elsewhere.join().expect("it ends");
-    // With the acknowledgement that was asked for.
+    // Together with the acknowledgement that was asked for.
     sender.wait_acked(1).expect("acknowledged");
     sender.send(b"three").expect("there is room");
 

@@ -1,4 +1,4 @@
-//! What the types forbid stays forbidden, and the compiler says so in words that help.
+//! Code that the types forbid does not compile, and the compiler's messages help.
 //!
 //! After an intended change of the messages: `TRYBUILD=overwrite cargo test --test compile`.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! `IBEX_*` variables, as a node reads them: from the process, and from where it is told.
+//! `IBEX_*` variables as a node reads them, from the process or from a given environment.
 
 use std::{env, process::Command};
 
@@ -39,7 +39,7 @@ fn a_value_that_cannot_be_used_is_an_error_of_the_builder() {
     assert!(said.contains(error), "{said}");
 }
 
-/// Played by a process of its own.
+/// Runs in a process of its own.
 #[test]
 #[ignore = "the other tests run it, with variables"]
 fn a_node_in_this_environment() {
@@ -88,8 +88,8 @@ fn variables_may_come_from_elsewhere() {
     }
 }
 
-/// A fabric that the site requires and the build does not have is the builder's error, and
-/// one that the program requires gives way to the site.
+/// A fabric that the site requires and the build lacks is an error of the builder. A fabric that
+/// the program requires yields to the site's.
 #[test]
 #[cfg(not(feature = "verbs"))]
 fn the_site_overrides_what_the_program_requires() {
@@ -104,7 +104,7 @@ fn the_site_overrides_what_the_program_requires() {
     required.environment(tcp).build().expect("tcp will do");
 }
 
-/// What [`a_node_in_this_environment`] says with these variables.
+/// Returns the output of [`a_node_in_this_environment`] with these variables.
 fn of_child(variables: &[(&str, &str)]) -> String {
     let mut child = Command::new(env::current_exe().expect("this program"));
     for (name, _) in env::vars().filter(|(name, _)| name.starts_with("IBEX_")) {

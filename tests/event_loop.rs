@@ -11,8 +11,8 @@ fn builder() -> NodeBuilder {
     Node::builder().driver(Driver::Caller)
 }
 
-/// A stranger connects and says nothing. The node closes the connection when the handshake has
-/// taken too long, and the loop that does so has no clock: the descriptor tells of the time.
+/// A stranger connects and stays silent. The node closes the connection when the handshake has
+/// taken too long. Its loop has no clock, so the descriptor must announce the time.
 #[test]
 fn a_time_that_runs_out_makes_the_descriptor_readable() {
     let node = builder()
@@ -27,20 +27,21 @@ fn a_time_that_runs_out_makes_the_descriptor_readable() {
     loop {
         let ready = PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN);
         while node.poll() {}
-        // The node greets, and then ends the connection.
+        // The node greets, then ends the connection.
         match stranger.read(&mut bytes) {
             Ok(0) => break,
             Ok(_) => continue,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
-        // Without a time-out: a node that did not tell would hang here, and so the test.
+        // Without a time-out: a node that failed to announce would hang here, and so would the
+        // test.
         poll(&mut [ready], None).expect("poll");
     }
 }
 
-/// Turns that other calls run take events of the device, which is asked for the next one only by
-/// `Node::poll`: the descriptor has to have the loop call that.
+/// Turns that other calls run consume events of the device, which is armed for the next one only by
+/// `Node::poll`. The descriptor must make the loop call it.
 #[cfg(feature = "fake-device")]
 #[test]
 fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
@@ -49,7 +50,7 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
     use ibex::{io, rdma::RdmaSettings};
     use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
-    // Of a network for documentation (RFC 5737).
+    // An address of a network for documentation (RFC 5737).
     let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
     let provider = FakeProvider::new(vec![device]);
     let builder = || {
@@ -79,7 +80,7 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
         stream.write_all(b"x").expect("room");
         stream.flush().expect("it goes out");
     };
-    // Every so many turns one asks for events; each call has its turn at that.
+    // Only some turns ask for events; the loop makes each call do so at some point.
     for _ in 0..1000 {
         while client.poll() | listener.poll() {}
         put(&mut theirs);

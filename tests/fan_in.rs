@@ -1,4 +1,4 @@
-//! One receiver for all peers: those that are there, those that come, and those that go.
+//! A receiver for all peers: those present, those that come, and those that leave.
 #![forbid(unsafe_code)]
 
 use std::{collections::BTreeMap, thread, time::Duration};
@@ -14,7 +14,7 @@ fn server() -> (Node, FanIn<u64, Pod>) {
     (node, numbers.expect("a fan-in"))
 }
 
-/// A client of `server`, and its sender.
+/// Connects a client to `server`. Returns its node and its sender.
 fn client(server: &Node, fabric: Fabric) -> (Node, Sender<u64, Pod>) {
     let builder = Node::builder().fabric(fabric, Policy::Require);
     let node = builder.build().expect("a node");
@@ -34,7 +34,7 @@ fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<Message<u64, Pod>> {
 fn peers_come_send_and_go() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
-        // One that is there before anybody looks, and four that come meanwhile.
+        // One client is there before the first look, and four come later.
         let first = client(&node, fabric);
         let address = node.local_addr().expect("it listens");
         let sending = move |(_node, mut sender): (Node, Sender<u64, Pod>)| {
@@ -83,7 +83,7 @@ const CLIENTS: usize = 5;
 const MESSAGES: u64 = 20_000;
 
 #[test]
-fn nobody_is_starved_and_one_that_is_lost_ends_nobody_else() {
+fn no_peer_is_starved_and_a_lost_one_ends_no_other() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
         let mut clients: Vec<_> = (0..3).map(|_| client(&node, fabric)).collect();
@@ -94,7 +94,7 @@ fn nobody_is_starved_and_one_that_is_lost_ends_nobody_else() {
         assert_eq!(numbers.peers().len(), 3);
         let mut taken = [0u64; 3];
         for _ in 0..ROUNDS / BATCH {
-            // As much of each as is taken of all, so that none is found empty.
+            // As much of each as is taken of all, so that none is ever empty.
             for (number, (_, sender)) in clients.iter_mut().enumerate() {
                 while sender.counts().sent < taken[number] + BATCH {
                     sender.send(&(number as u64)).expect("sent");
@@ -114,7 +114,7 @@ fn nobody_is_starved_and_one_that_is_lost_ends_nobody_else() {
             2 * most.expect("three") <= 3 * least.expect("three"),
             "{taken:?} over {fabric}"
         );
-        // One is gone without a word.
+        // One client goes without a goodbye.
         let (lost, sender) = clients.pop().expect("three");
         let _ = lost.close(Duration::ZERO);
         drop(sender);
@@ -138,16 +138,16 @@ fn nobody_is_starved_and_one_that_is_lost_ends_nobody_else() {
     }
 }
 
-/// Each of them gives one peer its turn, while all have something.
+/// Rounds in which each peer gets a turn, while all have something to send.
 const ROUNDS: u64 = 1_000_000;
-/// So many at a time; the window of each peer holds more.
+/// Messages at a time; the window of each peer holds more.
 const BATCH: u64 = 250;
 
 #[test]
 fn closing_the_node_ends_it() {
     let (node, mut numbers) = server();
     let (_client, mut sender) = client(&node, Fabric::Tcp);
-    // The other end is opened by who asks for what comes.
+    // Asking for events opens the other end.
     let sending = thread::spawn(move || sender.send(&1).map(|_| sender));
     assert!(matches!(next(&mut numbers), FanInEvent::Joined(_)));
     assert!(matches!(next(&mut numbers), FanInEvent::Message(..)));
@@ -171,7 +171,7 @@ fn a_name_is_received_from_in_one_way_at_a_time() {
     let peer = node.accept().expect("a session");
     let again = peer.channel("numbers").codec::<Pod>().receiver::<u64>();
     again.expect_err("the fan-in has it");
-    // And the other way round.
+    // And in reverse order.
     let taken = peer.channel("letters").codec::<Pod>().receiver::<u64>();
     let _taken = taken.expect("a receiver");
     let letters = node.channel("letters").codec::<Pod>().fan_in::<u64>();
@@ -244,7 +244,7 @@ fn a_sender_that_was_dropped_is_opened_again_in_the_same_session() {
             }
             ended(next(&mut numbers), who);
         }
-        // The others are as they were.
+        // The other members are unaffected.
         other.send(&7).expect("sent");
         let event = next(&mut numbers);
         assert!(matches!(event, FanInEvent::Message(_, _)), "{event:?}");
@@ -252,7 +252,7 @@ fn a_sender_that_was_dropped_is_opened_again_in_the_same_session() {
 }
 
 #[test]
-fn who_came_with_another_type_is_taken_in_with_the_right_one() {
+fn a_peer_that_came_with_another_type_joins_with_the_right_one() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
         let builder = Node::builder().fabric(fabric, Policy::Require);

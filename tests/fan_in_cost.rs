@@ -1,10 +1,10 @@
-//! Idle peers cost a fan-in nothing: what comes of one takes as many instructions beside 256
-//! others as it takes alone.
+//! Idle peers cost a fan-in nothing: a message takes as many instructions beside 256 idle peers as
+//! alone.
 //!
-//! What is counted is all that the receiving thread does outside the kernel, engine included:
-//! both nodes live in a process that runs once more for this, under `Driver::Caller`, and the
-//! parent counts ([`stepping`]). One thread makes all calls, so that nothing depends on when.
-//! Medians, since now and then a message brings news along.
+//! The test counts all instructions of the receiving thread outside the kernel, including the
+//! engine's. Both nodes live in a child process under `Driver::Caller`, and the parent counts
+//! ([`stepping`]). One thread makes all calls, so the count does not depend on timing. The test
+//! compares medians, since now and then a message carries news.
 
 #[cfg(target_arch = "x86_64")]
 mod extent;
@@ -41,15 +41,15 @@ mod cost {
     const IDLE: usize = 256;
     const MESSAGES: usize = 21;
     const LONG: Duration = Duration::from_secs(600);
-    /// The case that a child plays.
+    /// The variable that names the case for a child.
     const CASE: &str = "IBEX_TEST_FAN_IN_COST";
-    /// How many are idle in it.
+    /// The variable with the number of idle peers.
     const PEERS: &str = "IBEX_TEST_FAN_IN_COST_IDLE";
 
-    /// How the receiver comes by a message.
+    /// The way in which the receiver gets a message.
     #[derive(Clone, Copy, Debug)]
     enum Way {
-        /// The engine is turned, and then it is there.
+        /// The engine is turned, then the message is there.
         There,
         /// A task is polled in vain, woken and polled again.
         Task,
@@ -88,7 +88,7 @@ mod cost {
         libtest_mimic::run(&arguments, trials.collect()).exit_code()
     }
 
-    /// Instructions of a message, with so many idle peers.
+    /// Returns the median of instructions per message, with `idle` idle peers.
     fn median(case: &str, idle: usize) -> u64 {
         let mut program = Command::new(env::current_exe().expect("it runs"));
         program.env(CASE, case).env(PEERS, idle.to_string());
@@ -100,9 +100,9 @@ mod cost {
         messages[MESSAGES / 2]
     }
 
-    // ---- The program that is counted ---------------------------------------------------
+    // ---- The child whose instructions are counted ---------------------------------------
 
-    /// One that sends, and where it lives.
+    /// The sending node, and its senders.
     struct Client {
         node: Node,
         senders: Vec<Sender<u64, Pod>>,
@@ -124,9 +124,9 @@ mod cost {
             }
         }
         let client = joining.join().expect("all have joined");
-        // By then it looks at nobody any more, and what is idle has given its memory back:
-        // engines look for that once a second, which is many messages, but not while each
-        // instruction is a step.
+        // By the end of this time the fan-in looks at no idle peer, and idle channels have returned
+        // their memory. Engines do that once a second, which is many messages but few
+        // single-stepped instructions.
         let rested = Instant::now() + REST;
         while Instant::now() < rested {
             client.node.poll();
@@ -147,7 +147,7 @@ mod cost {
         builder.driver(Driver::Caller)
     }
 
-    /// Sessions take some descriptors each.
+    /// Raises the limit of descriptors, since each session takes some.
     fn open_all_files() {
         let limit = getrlimit(Resource::Nofile);
         let all = Rlimit {
@@ -168,7 +168,7 @@ mod cost {
                     .window_bytes(64 << 10);
                 let mut sender = numbers.sender().expect("a sender");
                 sender.opened(LONG).expect("the fan-in opens");
-                // It may have been open there already: then this end was not told of yet.
+                // The peer may have opened its end already, without this end knowing.
                 while node.poll() {}
                 sender
             });
@@ -178,7 +178,7 @@ mod cost {
             }
         }
 
-        /// The last to join sends, and no other.
+        /// Only the last peer to join sends.
         fn send(&mut self) {
             let sender = self.senders.last_mut().expect("one");
             sender.send(&7).expect("sent");
@@ -193,7 +193,7 @@ mod cost {
         }
     }
 
-    /// As a program's own event loop does.
+    /// Receives as a program's own event loop does.
     fn take_what_is_there(numbers: &mut FanIn<u64, Pod>, mut client: Client, server: &Node) {
         for _ in 0..MESSAGES {
             client.send();

@@ -1,8 +1,8 @@
-//! What makes two ends of a channel mean the same messages, through the whole library.
+//! The conditions under which two ends of a channel agree on the messages, tested through the whole
+//! library.
 //!
-//! A type may move to another module or crate and be renamed; a channel opens all the
-//! same. Any change of what its bytes mean is a mismatch, told at open to both ends, with
-//! both types.
+//! A type may move to another module or crate and be renamed: a channel still opens. Any change in
+//! the meaning of its bytes is a mismatch, which both ends get at open, with both types.
 
 mod processes;
 
@@ -12,7 +12,7 @@ use ibex::{Codec, RecvErrorKind, SendErrorKind, Serde};
 use ibex_transport::channel::SchemaMismatch;
 use processes::{Party, Proof, Setup};
 
-/// The type as one program has it.
+/// The type in one program.
 mod ours {
     #[ibex::message]
     pub(crate) struct Entry {
@@ -28,7 +28,7 @@ mod ours {
     }
 }
 
-/// The same, as another crate would have it: other path, other names of the types.
+/// The type as another crate would have it, with other paths and names.
 mod moved {
     pub(crate) mod wire {
         #[ibex::message]
@@ -47,7 +47,7 @@ mod moved {
     }
 }
 
-/// A type of others, and channels of it whose ends give it a name.
+/// A foreign type, and channels of it whose ends give it a name.
 mod foreign {
     use ibex::serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ mod foreign {
     #[serde(crate = "ibex::serde")]
     pub(crate) struct Named(#[ibex(schema_name = "raft-0.10")] pub(crate) Append);
 
-    /// The same on another host, which has it elsewhere.
+    /// The type on another host, which has it elsewhere.
     #[derive(Serialize, Deserialize, ibex::Schema)]
     #[serde(crate = "ibex::serde")]
     pub(crate) struct Moved(#[ibex(schema_name = "raft-0.10")] pub(crate) Append);
@@ -194,7 +194,7 @@ const CHANGES: [&str; 5] = [
     "variant_inserted",
 ];
 
-/// One side has the type as it was, for each of the channels.
+/// Opens channels of the unchanged type, for each of the changes.
 fn open_ours(party: &mut Party) {
     let mut senders = CHANGES.map(|name| party.peer.sender::<ours::Entry>(name).unwrap());
     for sender in &mut senders {
@@ -232,7 +232,7 @@ where
     }
 }
 
-/// The error shows who, and what both ends have.
+/// Checks that the error shows the peer and the types of both ends.
 fn check(mismatch: Option<&SchemaMismatch>) {
     let mismatch = mismatch.expect("the types of both ends");
     let (ours, theirs) = (&mismatch.ours.newest, &mismatch.theirs.newest);

@@ -1,8 +1,8 @@
 //! A connection is reset, ended or held up before each of its first bytes, in each direction:
 //! through the whole handshake and the first frames of both fabrics.
 //!
-//! Whoever connects gets a session or an error, and a session carries a message or ends by an
-//! error; what is only held up goes on. The listener serves everybody behind that.
+//! A connecting node gets a session or an error. A session carries a message or ends by an error;
+//! one that is only held up continues. The listener serves everyone afterwards.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -22,7 +22,7 @@ use rustix::{
     net::connect_unspec,
 };
 
-/// What is done to a connection, before which byte of which direction.
+/// A harm to a connection, before a given byte of a direction.
 #[derive(Clone, Copy, Debug)]
 struct Harm {
     kind: Kind,
@@ -77,7 +77,7 @@ fn each_of_the_first_bytes(fabric: Fabric) {
     println!("{fabric}: harmed at {done} places of {}", places.len());
     // The handshake alone has more than a hundred bytes each way.
     assert!(done > 600, "{done} places");
-    // Of sessions whose clients are gone nothing is to be delivered.
+    // Nothing is to be delivered to sessions whose clients are gone.
     assert!(server.close(PATIENCE).undelivered.is_empty());
     serving.join().expect("it ends with the node");
     let (mut came, mut gone) = (0, 0);
@@ -85,7 +85,7 @@ fn each_of_the_first_bytes(fabric: Fabric) {
         came += u32::from(matches!(event, Event::Connected { .. }));
         gone += u32::from(matches!(event, Event::Gone { .. }));
     }
-    // The oldest events are dropped, and each session that is left is there with both.
+    // The oldest events are dropped; every session that appears at all appears with its end.
     assert!(gone >= came, "{came} sessions came and {gone} ended");
 }
 
@@ -102,10 +102,12 @@ fn harms_before(before: u64) -> impl Iterator<Item = Harm> {
         .flat_map(harms)
 }
 
-/// One session, whose first connection is harmed. Whether it came that far.
+/// Runs one session, whose first connection is harmed. Returns whether the connection reached that
+/// byte.
 fn meet(fabric: Fabric, address: SocketAddr, harm: Harm) -> bool {
     let (relay, was_harmed) = relay(address, harm).expect("a relay");
-    // Who is only held up comes through; others may be left without anybody to dial.
+    // A connection that is only held up succeeds; after other harms, the listener may be lost to
+    // the client.
     let connect_timeout = match harm.kind {
         Kind::Hold => PATIENCE,
         Kind::Reset | Kind::End => HOPELESS,
@@ -139,7 +141,7 @@ fn converse(node: &Node, relay: SocketAddr) -> Result<(), String> {
     }
 }
 
-/// An address that leads there, and harms the first connection; those behind it are well.
+/// Returns an address that leads `there`, and harms the first connection; later ones are unharmed.
 fn relay(there: SocketAddr, harm: Harm) -> io::Result<(SocketAddr, Arc<AtomicBool>)> {
     let listener = TcpListener::bind((RELAYS, 0))?;
     let address = listener.local_addr()?;
@@ -147,7 +149,7 @@ fn relay(there: SocketAddr, harm: Harm) -> io::Result<(SocketAddr, Arc<AtomicBoo
     let tell = was_harmed.clone();
     thread::spawn(move || {
         for connection in 0..2 {
-            // Who comes again comes soon.
+            // A client that dials again does so soon.
             let soon = if connection == 0 { PATIENCE } else { SOON };
             let soon = Timespec::try_from(soon).expect("a short time");
             let mut knocks = [PollFd::new(&listener, PollFlags::IN)];
@@ -180,7 +182,7 @@ fn pass_on(
     if let Some(Harm { kind, before, .. }) = harm {
         let passed = io::copy(&mut (&from).take(before), &mut to)?;
         if passed == before {
-            // The next byte is there.
+            // The next byte has arrived.
             let mut next = [0];
             from.read_exact(&mut next)?;
             was_harmed.store(true, Ordering::Relaxed);
@@ -198,16 +200,16 @@ fn pass_on(
     to.shutdown(Shutdown::Write)
 }
 
-/// More than the handshake and the first frames have, in either direction.
+/// More bytes than the handshake and the first frames have, in either direction.
 const FIRST_BYTES: u64 = 500;
-/// The relays' address on loopback, where they take and leave ports by the thousand: other tests,
-/// which come back to theirs, listen at another.
+/// The relays' address on loopback, where they use thousands of ports. Other tests, which need
+/// their ports again, listen at another address.
 const RELAYS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Connections at a time: most of them wait.
+/// Connections at a time, most of which wait.
 const AT_ONCE: usize = 64;
 const SOON: Duration = Duration::from_millis(200);
 const HELD: Duration = Duration::from_millis(20);
-/// After so long nobody dials again where nobody listens.
+/// The time after which a node stops dialing an address without a listener.
 const HOPELESS: Duration = Duration::from_secs(5);
 /// A watchdog's time: nothing takes so long on any machine.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -1,8 +1,8 @@
-//! A fork of a process that has nodes: the child is told so by every call, and whatever it
-//! drops and however it ends, the parent and the parent's peer notice nothing.
+//! A fork of a process that has nodes. Every call tells the child that it is one. Whatever the
+//! child drops and however it ends, the parent and the parent's peer notice nothing.
 //!
-//! On every fabric under every driver. The process that plays here forks, in the middle of
-//! sessions, with messages that are held and futures that wait.
+//! The test runs on every fabric under every driver. The process forks in the middle of sessions,
+//! with messages held and futures waiting.
 
 mod processes;
 
@@ -31,7 +31,7 @@ use ibex::{
 };
 use processes::{Party, Proof, Setup};
 
-/// Set for the program that says which descriptors it has.
+/// The variable that makes the program print its descriptors.
 const LIST: &str = "IBEX_TEST_LIST_DESCRIPTORS";
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn let_children_drop(party: &mut Party) {
                     if drops {
                         drop((waiting, accepting, dialing, keeping, reservation));
                         drop((held, building, all));
-                        // SAFETY: this process ends before anybody uses its copies again.
+                        // SAFETY: this process ends before its copies are used again.
                         unsafe {
                             ptr::drop_in_place(&raw mut party.peer);
                             ptr::drop_in_place(&raw mut party.node);
@@ -108,7 +108,7 @@ fn let_children_drop(party: &mut Party) {
     all.sender.wait_acked(100).expect("acknowledged");
 }
 
-/// A child makes every call that there is.
+/// A child makes every possible call.
 fn let_a_child_call(party: &mut Party) {
     let mut all = All::open(party);
     all.exchange(1..=50);
@@ -306,7 +306,7 @@ fn call_kept(kept: &Kept) {
     let _ = (events.clone(), format!("{peers:?} {events:?}"));
 }
 
-/// Children come while other threads send and receive, so that locks are held and rings are
+/// Children are forked while other threads send and receive, so that locks are held and rings are
 /// half-way.
 fn fork_in_traffic(party: &mut Party) {
     let mut all = All::open(party);
@@ -334,7 +334,7 @@ fn fork_in_traffic(party: &mut Party) {
                     call_peer(party);
                     let error = all.group.send(b"1").expect_err("sent");
                     assert!(error.kind() == SendErrorKind::UsedAfterFork);
-                    // SAFETY: this process ends before anybody uses its copies again.
+                    // SAFETY: this process ends before its copies are used again.
                     unsafe {
                         ptr::drop_in_place(&raw mut all.group);
                         ptr::drop_in_place(&raw mut all.fan_in);
@@ -354,12 +354,12 @@ fn fork_in_traffic(party: &mut Party) {
     assert_eq!(all.receiver.received(), messages);
 }
 
-/// A program that a child becomes has no descriptor of ours.
+/// A program that replaces a child inherits no descriptor.
 fn exec(party: &mut Party) {
     let mut all = All::open(party);
     all.exchange(1..=50);
     let mut program = Command::new(env::current_exe().expect("this program has a path"));
-    // SAFETY: it does nothing; that there is one has the child made by `fork`.
+    // SAFETY: the closure does nothing; its presence makes the standard library use `fork`.
     unsafe { program.pre_exec(|| Ok(())) };
     let output = program.env(LIST, "1").output().expect("it runs");
     let listed = String::from_utf8(output.stdout).expect("text");
@@ -373,7 +373,7 @@ fn exec(party: &mut Party) {
     all.exchange(51..=100);
 }
 
-/// The other side: every message comes back, and goes to the fan-in if it says so.
+/// Plays the other side: sends every message back, and to the fan-in if the message says so.
 fn answer(party: &mut Party) {
     let receiver = |name: &str| {
         let channel = party.peer.channel(name).codec::<Raw>();
@@ -410,16 +410,16 @@ fn answer(party: &mut Party) {
             Err(error) => panic!("{error}"),
         }
     }
-    // What came back is acknowledged, or the other side is gone.
+    // The returned messages are acknowledged, or the other side is gone.
     let _ = back.flush();
 }
 
-// ---- What is there -------------------------------------------------------------------
+// ---- Handles -------------------------------------------------------------------------
 
 type BytesSender = Sender<[u8], Raw>;
 type BytesReceiver = Receiver<[u8], Raw>;
 
-/// Some of each.
+/// Handles of each kind.
 struct All {
     sender: BytesSender,
     receiver: BytesReceiver,
@@ -447,7 +447,7 @@ impl All {
         }
     }
 
-    /// Sends these, and takes them back on every way.
+    /// Sends these numbers, and receives them back on every path.
     fn exchange(&mut self, numbers: std::ops::RangeInclusive<u64>) {
         for number in numbers {
             self.sender.send(&payload(number)).expect("sent");
@@ -474,7 +474,7 @@ impl All {
     }
 }
 
-/// A peer that another node keeps connected, and that is in this process as well.
+/// A peer in this process that another node keeps connected.
 struct Kept {
     peers: Peers,
     node: Node,
@@ -497,7 +497,7 @@ impl Kept {
         }
     }
 
-    /// Nothing has happened to it since it was connected.
+    /// Returns whether nothing has happened to it since it was connected.
     fn is_untouched(&self) {
         let mut events = self.peers.events();
         assert!(matches!(
@@ -509,13 +509,13 @@ impl Kept {
     }
 }
 
-/// A message that comes back on both ways; now and then one that has memory of its own.
+/// Returns a message that comes back on both paths; now and then one with its own memory.
 fn payload(number: u64) -> Vec<u8> {
     let length = if number.is_multiple_of(16) { LARGE } else { 64 };
     bytes(GATHERED, length, number)
 }
 
-/// A message that comes back on one way.
+/// Returns a message that comes back on one path.
 fn streamed(number: u64) -> Vec<u8> {
     bytes(STREAMED, 64 + (number % 7) as usize * 100, number)
 }
@@ -529,10 +529,10 @@ fn bytes(kind: u8, length: usize, number: u64) -> Vec<u8> {
 
 const GATHERED: u8 = 1;
 const STREAMED: u8 = 2;
-/// Above what goes into a ring.
+/// Longer than a ring takes.
 const LARGE: usize = 3 << 19;
 
-/// A process with children that are not to change anything of it.
+/// A process whose children must not change anything of it.
 struct Untouched {
     seen: Seen,
     changes: u32,
@@ -544,9 +544,9 @@ impl Untouched {
         Self { seen, changes: 0 }
     }
 
-    /// Whether nothing has changed; if not, the same child is to be tried again. An engine
-    /// that the machine let wait for seconds looks for silence when it can, but what a child
-    /// does, the next one does too.
+    /// Returns whether nothing has changed. If something has, the same child must be tried again:
+    /// an engine that the machine delayed for seconds may act by itself in between, while a child's
+    /// action repeats.
     fn is_untouched(&mut self, party: &Party) -> bool {
         let now = Seen::now(party);
         if now == self.seen {
@@ -559,23 +559,23 @@ impl Untouched {
     }
 }
 
-/// What a child could change.
+/// The state that a child could change.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     sessions: String,
-    /// Memory files that are mapped, and what is in them.
+    /// Memory files that are mapped, and their content.
     memory: Vec<(String, u64)>,
 }
 
 impl Seen {
-    /// When it does not change by itself any more: the engines have looked for silence, and
-    /// have taken back what is not used.
+    /// Returns the state once it does not change by itself any more: the engines have looked for
+    /// idle sessions and taken unused memory back.
     fn at_rest(party: &Party) -> Self {
         let mut seen = Self::now(party);
         let mut since = Instant::now();
         while since.elapsed() < SILENCE {
             thread::sleep(Duration::from_millis(50));
-            // A socket that was busy is asked some 256 times more.
+            // A socket that was busy is polled about 256 times more.
             (0..500).for_each(|_| _ = party.node.poll());
             let now = Self::now(party);
             if now != seen {
@@ -601,7 +601,7 @@ impl Seen {
         };
         let mut sessions = party.node.stats().sessions;
         for session in &mut sessions {
-            // The engine asks a device whether there is anything, whoever else does what.
+            // An engine polls its device independently of other events.
             (session.counters.polls, session.counters.empty_polls) = (0, 0);
         }
         Self {
@@ -619,8 +619,8 @@ enum Forked {
 }
 
 fn fork() -> Forked {
-    // SAFETY: the child calls ibex, which promises to bear it, and otherwise what allocates
-    // and prints; that works after `fork` with the C libraries that we are tested with.
+    // SAFETY: the child calls ibex, which promises to allow it, and otherwise functions that
+    // allocate and print. These work after `fork` with the C libraries on which the tests run.
     match unsafe { libc::fork() } {
         0 => Forked::Child(Ending),
         -1 => panic!("no child: {}", std::io::Error::last_os_error()),
@@ -640,12 +640,12 @@ impl Child {
     }
 }
 
-/// The end of a child, which is not to go on with the other proofs when it panics.
+/// The end of a child, which must not continue with other proofs when it panics.
 struct Ending;
 
 impl Ending {
     fn by(self, end: unsafe extern "C" fn(libc::c_int) -> !) -> ! {
-        // SAFETY: there is no other thread that could be in the way.
+        // SAFETY: no other thread exists that could interfere.
         unsafe { end(0) }
     }
 }
@@ -657,10 +657,10 @@ impl Drop for Ending {
     }
 }
 
-/// What this program was started with.
+/// The descriptors with which this program was started.
 static INHERITED: OnceLock<Vec<String>> = OnceLock::new();
 
-/// The numbers and targets of the descriptors that are open, the standard ones left out.
+/// Returns the numbers and targets of the open descriptors, except the standard ones.
 fn descriptors() -> Vec<String> {
     let open = fs::read_dir("/proc/self/fd").expect("descriptors");
     let open = open.filter_map(|entry| {
@@ -683,7 +683,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut context())
 }
 
-/// What a future gives that waits for nothing.
+/// Returns the result of a future that is ready at once.
 fn ready<F: Future>(future: F) -> F::Output {
     match poll(Box::pin(future).as_mut()) {
         Poll::Ready(output) => output,
@@ -691,10 +691,11 @@ fn ready<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Twice and a half as long as between two looks for silence, the second of which takes back.
+/// Two and a half times the interval of looks for idle sessions, of which the second takes memory
+/// back.
 const SILENCE: Duration = Duration::from_millis(2500);
-/// So often is looked whether a child changes what an engine, which only time moves, may change
-/// too: such an engine comes to rest, and a child does the same each time.
+/// The number of attempts to tell a child's change from one that an engine makes with time: such an
+/// engine comes to rest, while a child does the same each time.
 const TRIES: u32 = 20;
 /// A watchdog's time: nothing takes so long on any machine.
 const LONG: Duration = Duration::from_secs(300);

@@ -1,4 +1,4 @@
-//! One sender for several peers: what is encoded, what is refused, and who is dropped.
+//! A sender for several peers: encoding, refusals, and members that are dropped.
 
 mod counted;
 
@@ -21,9 +21,9 @@ struct Cast {
 }
 
 struct Member {
-    /// As the group's node sees it.
+    /// The member as the group's node sees it.
     peer: Peer,
-    /// As it sees the group's node.
+    /// The group's node as the member sees it.
     sender: Peer,
     _node: Node,
 }
@@ -52,7 +52,7 @@ impl Cast {
         Self::new(&[Fabric::Shm, Fabric::Tcp, Fabric::Shm])
     }
 
-    /// A group of them all, and their receivers.
+    /// Creates a group of all members, and their receivers.
     fn group<T: ?Sized, C: Codec<T>>(&self, name: &str) -> (Group<T, C>, Vec<Receiver<T, C>>) {
         let group = self.node.channel(name).codec::<C>().group::<T>();
         let mut group = group.expect("a group");
@@ -66,7 +66,7 @@ impl Cast {
     }
 }
 
-/// The next message's bytes at each.
+/// Receives the next message's bytes at each member.
 fn take_each(receivers: &mut [Receiver<[u8], Raw>], sequence: u64) -> Vec<Vec<u8>> {
     let take = |receiver: &mut Receiver<[u8], Raw>| {
         let message = receiver.recv_timeout(LONG).expect("a message");
@@ -89,7 +89,7 @@ fn a_message_is_encoded_once_however_many_get_it() {
     }
     let (mut unknown, mut unknown_ends) = cast.group::<Value, Counted>("unknown");
     for number in 1..=MESSAGES {
-        // Longer and shorter than the one before.
+        // Longer and shorter than the message before.
         let value = Value::new(None, number);
         assert_eq!(unknown.send(&value).expect("sent"), number);
         assert_eq!(value.encodings(), 1);
@@ -103,7 +103,8 @@ fn a_message_is_encoded_once_however_many_get_it() {
 
 const MESSAGES: u64 = 100;
 
-/// A record in one member's ring is memory of its own for another, by fabric and length.
+/// A record in one member's ring may need its own memory for another, depending on fabric and
+/// length.
 #[test]
 fn long_messages_come_whole_whatever_they_are_carried_in() {
     for cast in [Cast::mixed(), Cast::new(&[Fabric::Tcp, Fabric::Shm])] {
@@ -123,7 +124,7 @@ fn long_messages_come_whole_whatever_they_are_carried_in() {
 }
 
 #[test]
-fn what_cannot_be_sent_to_one_is_sent_to_nobody() {
+fn a_message_that_cannot_be_sent_to_one_member_is_sent_to_none() {
     let cast = Cast::mixed();
     let mut group = cast
         .node
@@ -167,7 +168,7 @@ fn a_value_that_cannot_be_encoded_leaves_nothing_behind() {
     group.send(&Value::new(None, 1)).expect("sent");
     let error = group.send(&Value::refused()).expect_err("refused");
     assert_eq!(error.kind(), SendErrorKind::Encode, "{error}");
-    // Long enough for memory of its own, into which it panics.
+    // Long enough for its own memory, into which it panics.
     for length in [100, 3 << 20] {
         let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
             group.send(&Value::panicking(length))
@@ -205,8 +206,8 @@ fn members_that_are_of_no_use_are_dropped_with_a_reason() {
     let short: Receiver<[u8], Raw> = channel(closed).codec().receiver().expect("a receiver");
     let mut bytes: Receiver<[u8], Raw> = channel(well).codec().receiver().expect("a receiver");
     drop(short);
-    // None but the silent one shall be late, on whatever machine: what a peer did to its end
-    // comes before the next end that it opens.
+    // Only the silent member may be late, on any machine: a peer's action on its end arrives before
+    // the next end that it opens.
     for member in [well, mismatched, closed] {
         let _next: Receiver<u64, Pod> = member.sender.channel("next").codec().receiver().unwrap();
         let next = member.peer.channel("next").codec::<Pod>();
@@ -239,7 +240,7 @@ fn members_that_are_of_no_use_are_dropped_with_a_reason() {
         "{ended}"
     );
     assert_eq!(group.members()[0].peer, ids[3].1);
-    // Who opens its end too late does not take nothing for all that there is.
+    // A member that opens its end too late is told why it was dropped.
     let mut late: Receiver<[u8], Raw> = channel(silent).codec().receiver().expect("a receiver");
     let error = late.recv().expect_err("it was dropped");
     let cause = EndCause::PeerClosed(CloseReason::NoRoom);
@@ -274,7 +275,7 @@ fn a_group_that_gives_up_is_not_taken_for_one_that_has_said_all() {
 }
 
 #[test]
-fn who_is_gone_has_acknowledged_what_it_acknowledged() {
+fn acknowledgements_of_a_gone_member_still_count() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let cast = Cast::new(&[fabric; 3]);
         let (mut group, mut receivers) = cast.group::<[u8], Raw>("wal");
@@ -287,7 +288,7 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
         }
         group.wait_acked(4, 2).expect("two");
         let ids: Vec<_> = group.members().iter().map(|member| member.id).collect();
-        // One leaves, and one is closed by its application.
+        // One member leaves, and another's application closes it.
         drop(group.leave(ids[0]).expect("a member"));
         drop(receivers);
         group.wait_acked(4, 2).expect("two had it");
@@ -301,7 +302,7 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
         assert_eq!(lack.able(), [third.at()], "{lack}");
         let named = format!("may come from {} at {}", third.id(), third.address());
         assert!(lack.to_string().contains(&named), "{lack}");
-        // The third is the last that may.
+        // Only the third member can still complete the quorum.
         let waiting = thread::spawn(move || {
             group.wait_acked(4, 3).expect("all three");
             group
@@ -321,7 +322,7 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
     }
 }
 
-/// Not one after the other: whoever is first, is heard first.
+/// Each member in turn may be the first to acknowledge.
 #[test]
 fn a_quorum_wakes_up_whoever_waits_for_it() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
@@ -337,7 +338,7 @@ fn a_quorum_wakes_up_whoever_waits_for_it() {
                 // Long enough for it to fall asleep.
                 thread::sleep(MOMENT);
             }
-            // One of them says so, the others only after that.
+            // One member acknowledges first, the others only afterwards.
             let first = (round % 3) as usize;
             let take = |receiver: &mut Receiver<[u8], Raw>| {
                 receiver.recv_timeout(LONG).expect("a message").ack();

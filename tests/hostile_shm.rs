@@ -1,5 +1,5 @@
-//! A peer of the same user that speaks the protocol of shared memory, and passes what makes
-//! calls sleep: none of it holds up another session, or the end of the node.
+//! A peer of the same user that speaks the protocol of shared memory, and passes descriptors that
+//! make calls sleep. It holds up no other session, nor the end of the node.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -29,7 +29,7 @@ use rustix::{
 struct Attack {
     name: &'static str,
     act: fn(&UnixSockets) -> Aftermath,
-    /// The node ends its session; else it goes on.
+    /// Set if the node ends the session; otherwise the session continues.
     is_refused: bool,
 }
 
@@ -122,7 +122,8 @@ const ATTACKS: &[Attack] = &[
         name: "a flood of rings",
         act: |unix| {
             send(&unix.control, &HELLO, SendFlags::NOSIGNAL).unwrap();
-            // Until it has been full often: then the node hears, and has other things to do.
+            // Until the socket was full often: then the node has noticed, and has other things to
+            // do.
             let mut full = 0;
             while full < 1000 {
                 match ring(unix) {
@@ -201,17 +202,17 @@ fn run(attack: &Attack, driver: Driver) {
     drop(aftermath);
 }
 
-/// Has somebody meet `node`: what that gets, and the end of the session that `node` has.
+/// Runs `dial` against `node`. Returns its result, and the node's end of the session.
 fn meet<T: Send>(node: &Node, dial: impl FnOnce() -> T + Send) -> (T, Peer) {
     thread::scope(|scope| {
         let dialing = scope.spawn(dial);
-        // It turns the engine where callers do.
+        // Waiting turns the engine, if callers do.
         let here = node.accept().unwrap();
         (dialing.join().unwrap(), here)
     })
 }
 
-/// Opens a channel each way, and has a message over each.
+/// Opens a channel in each direction, and sends a message over each.
 fn exchange(one: &Peer, other: &Peer) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -237,8 +238,8 @@ fn hostile(node: &Node) -> Established {
     dial(&address, &local, LONG, &|| false).unwrap()
 }
 
-/// Passes a descriptor whose last close sleeps. This close is the node's where callers turn
-/// the engine, and else that of whoever is later.
+/// Passes a descriptor whose last close sleeps. The node closes last if callers turn the engine;
+/// otherwise whichever closes later does.
 fn slow(unix: &UnixSockets, pass: fn(&UnixSockets, BorrowedFd<'_>)) -> Aftermath {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -259,7 +260,7 @@ fn pass(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     }
     let flags = SendFlags::NOSIGNAL;
     match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
-        // What stands before it has ended the session, and the node was quick.
+        // An earlier attack has ended the session already.
         Ok(_) | Err(Errno::PIPE) => {}
         Err(error) => panic!("{error}"),
     }
@@ -269,12 +270,12 @@ fn ring(unix: &UnixSockets) -> rustix::io::Result<usize> {
     send(&unix.bells, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
-/// Ends the process where something sleeps that must not: a thread that does cannot be ended.
+/// Aborts the process if a call sleeps that must not, since a sleeping thread cannot be ended.
 fn watched(name: &'static str, act: impl FnOnce()) {
     let (done, waiting): (Done<()>, _) = channel();
     let watch = thread::spawn(move || {
         if waiting.recv_timeout(LONG * 2) == Err(RecvTimeoutError::Timeout) {
-            // Past the test's capture, which an abort would lose.
+            // Written past the test's output capture, which an abort would lose.
             let text = format!("everything sleeps behind this: {name}\n");
             let _ = std::io::stderr().write_all(text.as_bytes());
             process::abort();
@@ -285,12 +286,12 @@ fn watched(name: &'static str, act: impl FnOnce()) {
     watch.join().unwrap();
 }
 
-/// The first message of an end: membarrier is used.
+/// The first message of an end: it uses membarrier.
 const HELLO: [u8; 2] = [1, 1];
-/// A control segment, the first.
+/// The first control segment.
 const CONTROL: [u8; 5] = [2, 0, 0, 0, 0];
 
-/// After so long a peer that has gone without a word comes back no more.
+/// The time after which a peer that left without a goodbye counts as gone.
 const SOON: Duration = Duration::from_millis(100);
-/// Far more than anything here takes.
+/// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,11 +1,10 @@
-//! A pair that has nothing to say costs nothing: below 1 % of a core in either process,
-//! and no wake-up that only time has caused. The same of a process whose peer takes nothing
-//! of what it has to say, or has closed the end that it was for, and of one that waits for
-//! several ends at once, in one thread, which stays the only one.
+//! An idle pair costs nothing: below 1 % of a core in either process, and no wake-up that only time
+//! caused. The same holds for a process whose peer takes nothing or has closed its end, and for one
+//! that waits for several ends at once, in one thread and without further ones.
 //!
-//! Both facts are the kernel's: processor time and voluntary context switches of every
-//! thread, from /proc/PID/task, but for the one that looks there. A receiver waits in `recv` on
-//! each side, so the ways of sleeping are those of a program that waits.
+//! The kernel supplies both facts: processor time and voluntary context switches of every thread,
+//! from /proc/PID/task, except for the thread that reads them. A receiver waits in `recv` on each
+//! side, so threads sleep as in a program that waits.
 
 mod processes;
 
@@ -66,7 +65,7 @@ fn open(party: &Party) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
     (sender, receiver)
 }
 
-/// The watched process: waits for a message until the watching side ends the channel.
+/// Plays the watched process: waits for a message until the watching side ends the channel.
 fn wait(party: &mut Party, echoes: bool) {
     let (mut sender, mut receiver) = open(party);
     sender.opened(PATIENCE).unwrap();
@@ -85,7 +84,7 @@ fn watch(party: &mut Party) {
     watch_both(party, sender, receiver);
 }
 
-/// Sockets and rings that were busy must come to rest again.
+/// Busy sockets and rings must come to rest again.
 fn watch_after_traffic(party: &mut Party) {
     let (mut sender, mut receiver) = open(party);
     sender.opened(PATIENCE).unwrap();
@@ -97,8 +96,8 @@ fn watch_after_traffic(party: &mut Party) {
     watch_both(party, sender, receiver);
 }
 
-/// The watched process is this one: it sends to a peer that is stopped, until nothing more
-/// goes out and its ring is full.
+/// The watched process is this one. It sends to a stopped peer, until nothing more can be sent and
+/// its ring is full.
 fn watch_blocked(party: &mut Party) {
     let builder = party.peer.channel("much").codec::<Raw>();
     // More than a session may have in flight.
@@ -119,8 +118,8 @@ fn watch_blocked(party: &mut Party) {
     sending.join().unwrap();
 }
 
-/// The watched process is this one: its ring is full of what its peer, which has closed its
-/// end, takes no more, and its handle lives.
+/// The watched process is this one. Its ring is full of messages that its peer, whose end is
+/// closed, does not take; its handle lives.
 fn watch_unwanted(party: &mut Party) {
     let builder = party.peer.channel("much").codec::<Raw>();
     let mut sender = builder.window_bytes(4 << 20).sender::<[u8]>().unwrap();
@@ -135,7 +134,7 @@ fn watch_unwanted(party: &mut Party) {
     party.other.say("close when you go on");
     watch_rest(&[own_pid()], true);
     assert!(!sending.is_finished(), "the ring is full");
-    // It closes before it can have taken in all of that.
+    // The peer closes before it can have taken in all messages.
     kill_process(peer, Signal::CONT).expect("the peer can go on");
     party.meet();
     let sender = sending.join().unwrap();
@@ -149,7 +148,7 @@ fn close(party: &mut Party) {
     let mut receiver = builder.window_bytes(4 << 20).receiver::<[u8]>().unwrap();
     receiver.opened(PATIENCE).unwrap();
     party.meet();
-    // It is stopped before it is told, and hears it when it goes on.
+    // The process is stopped before it is told, and hears the word when it continues.
     let _: String = party.other.hear();
     drop(receiver);
     party.meet();
@@ -167,8 +166,8 @@ fn count(party: &mut Party) {
     assert!(receiver.next().unwrap().is_none());
 }
 
-/// The watched process is this one: it waits for the acknowledgements of two members, which
-/// hold what they got.
+/// The watched process is this one. It waits for the acknowledgements of two members, which hold
+/// their messages.
 fn watch_quorum(party: &mut Party) {
     let builder = Node::builder().fabric(party.setup.fabric, Policy::Require);
     let second = builder.listen("127.0.0.1:0").build().unwrap();
@@ -200,8 +199,8 @@ fn hold(party: &mut Party) {
     assert!(receiver.next().unwrap().is_none());
 }
 
-/// The watched process is this one: it waits for the first of two receivers, of different
-/// types, nodes and, but over tcp, fabrics.
+/// The watched process is this one. It waits for the first of two receivers of different types,
+/// nodes and, except over tcp, fabrics.
 fn watch_select(party: &mut Party) {
     let near = Node::builder().fabric(Fabric::Tcp, Policy::Require);
     let near = near.listen("127.0.0.1:0").build().unwrap();
@@ -228,8 +227,8 @@ fn watch_select(party: &mut Party) {
     waiting.join().unwrap();
 }
 
-/// The watched process is this one: it waits for what either of two peers says, of which one is
-/// in this process too.
+/// The watched process is this one. It waits for messages of two peers, one of which is in this
+/// process, too.
 fn watch_fan_in(party: &mut Party) {
     let client = Node::builder().fabric(party.setup.fabric, Policy::Require);
     let client = client.build().unwrap();
@@ -256,14 +255,14 @@ fn watch_fan_in(party: &mut Party) {
     waiting.join().unwrap();
 }
 
-/// The watched process is this one: it keeps a peer connected, which is in this process too, and
-/// waits for what becomes of it.
+/// The watched process is this one. It keeps a peer of this process connected, and waits for events
+/// of it.
 fn watch_kept(party: &mut Party) {
     let builder = || Node::builder().fabric(party.setup.fabric, Policy::Require);
     let replica = builder().listen("127.0.0.1:0").build().unwrap();
     let id = replica.id();
     let client = builder().build().unwrap();
-    // Looked up again by a thread that sleeps until then.
+    // A sleeping thread resolves the name again after this time.
     let name = Dns::new("127.0.0.1", replica.local_addr().unwrap().port());
     let peers = client.keep_connected(name.every(LOOKED_UP)).unwrap();
     let mut events = peers.events();
@@ -281,7 +280,7 @@ fn watch_kept(party: &mut Party) {
     party.meet();
 }
 
-/// The watched process is this one: it drains, and a handler has a call.
+/// The watched process is this one. It drains while a handler has a call.
 fn watch_drain(party: &mut Party) {
     let calls = party.peer.channel("late").codec::<Raw>();
     let mut service = calls.service::<[u8], [u8]>().unwrap();
@@ -316,8 +315,8 @@ fn speak_late(party: &mut Party) {
     sender.close().unwrap();
 }
 
-/// Watches this process while `wait` waits for what cannot have come yet, in a thread of its
-/// own: the only one more than the `threads` that there were.
+/// Watches this process while a thread of its own runs `wait`, which cannot end yet: the only
+/// thread beyond the `threads` before.
 fn watch_waiting(threads: usize, wait: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     let waiting = thread::spawn(wait);
     let after = &watch_rest(&[own_pid()], false)[0];
@@ -326,7 +325,7 @@ fn watch_waiting(threads: usize, wait: impl FnOnce() + Send + 'static) -> JoinHa
     waiting
 }
 
-/// Waits in `recv` itself, and looks at both processes meanwhile.
+/// Waits in `recv`, and watches both processes meanwhile.
 fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[u8], Raw>) {
     let waiting = thread::spawn(move || receiver.next().unwrap().is_none());
     watch_rest(&[own_pid(), party.other.pid()], false);
@@ -337,15 +336,15 @@ fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[
     );
 }
 
-/// Watches processes until they are at rest, which they have to come to, however long a busy
-/// machine lets them wait for it: all the time of one watch they do nothing, or only may wake up.
-/// Returns what they have used by then.
+/// Watches processes until they are at rest for the whole time of one watch, however long that
+/// takes on a busy machine; with `may_wake` they may wake up, but do no work. Returns their usage
+/// by then.
 fn watch_rest(pids: &[u32], may_wake: bool) -> Vec<Usage> {
     let usages = || -> Vec<_> { pids.iter().map(|&pid| Usage::of(pid)).collect() };
     let began = Instant::now();
     loop {
         let before = usages();
-        // Not by one sleep: a machine that stands still meanwhile shows nothing.
+        // Not one long sleep: a machine that is suspended during it would show nothing.
         for _ in 0..WATCHES {
             thread::sleep(WATCHED / WATCHES);
         }
@@ -361,10 +360,10 @@ fn watch_rest(pids: &[u32], may_wake: bool) -> Vec<Usage> {
     }
 }
 
-/// What a process has used so far.
+/// The usage of a process so far.
 struct Usage {
     pid: u32,
-    /// All but the one that looks: it sleeps and reads files.
+    /// All threads except the one that reads these files.
     threads: Vec<Thread>,
 }
 
@@ -372,16 +371,16 @@ struct Usage {
 struct Thread {
     id: u32,
     name: String,
-    /// Time on a processor, exactly: ticks are counted by chance, and two of 10 ms are 1 % of
-    /// what is watched.
+    /// Exact time on a processor. Ticks are sampled, and two of 10 ms are already 1 % of the
+    /// watched time.
     ran: Duration,
-    /// Those that it wanted itself.
+    /// Voluntary context switches.
     switches: u64,
 }
 
 impl Usage {
-    /// Says how much of a core the process used since `before`, [`WATCHED`] ago, if that is
-    /// worth mentioning.
+    /// Describes the share of a core that the process used since `before`, [`WATCHED`] ago, if it
+    /// is significant.
     fn busy_since(&self, before: &Self) -> Option<String> {
         let sum = |usage: &Self| {
             usage
@@ -404,7 +403,7 @@ impl Usage {
         })
     }
 
-    /// Names a thread that was woken since `before`, or started.
+    /// Names a thread that was woken or started since `before`.
     fn woken_since(&self, before: &Self) -> Option<String> {
         self.threads.iter().find_map(|thread| {
             let earlier = before.threads.iter().find(|other| other.id == thread.id);
@@ -426,15 +425,15 @@ impl Usage {
 }
 
 impl Thread {
-    /// Reads a folder of `/proc/PID/task`. Returns `None` if the thread has ended: a process lists
-    /// its threads first and reads each of them afterwards.
+    /// Reads a folder of `/proc/PID/task`. Returns `None` if the thread has ended between its
+    /// listing and this read.
     fn of(folder: &Path) -> Option<Self> {
         let read = |name| match fs::read_to_string(folder.join(name)) {
             Ok(text) => Some(text),
             Err(error) if has_ended(&error) => None,
             Err(error) => panic!("{}: {error}", folder.join(name).display()),
         };
-        // Nanoseconds on a processor and waiting for one, and time slices
+        // Nanoseconds on a processor, nanoseconds waiting for one, and time slices
         // (Documentation/scheduler/sched-stats.rst).
         let schedstat = read("schedstat")?;
         let ran = schedstat.split_ascii_whitespace().next();
@@ -453,8 +452,8 @@ impl Thread {
     }
 }
 
-/// Returns whether a file of `/proc` could not be read because its thread has ended: the open
-/// fails with `ENOENT` then, and a read of an open file with `ESRCH`.
+/// Returns whether a file of `/proc` could not be read because its thread has ended: then the open
+/// fails with `ENOENT`, or a read of an open file with `ESRCH`.
 fn has_ended(error: &io::Error) -> bool {
     let ends = [libc::ENOENT, libc::ESRCH];
     error
@@ -462,10 +461,10 @@ fn has_ended(error: &io::Error) -> bool {
         .is_some_and(|code| ends.contains(&code))
 }
 
-/// With their headers twice what fits into the window.
+/// Twice the window, with their headers.
 const MESSAGES: u64 = 8000;
 const ECHOES: u64 = 10_000;
-/// Longer than what is silent takes to give its memory back.
+/// Longer than an idle channel keeps its memory.
 const WATCHED: Duration = Duration::from_secs(3);
 const WATCHES: u32 = 300;
 /// Longer than any watch.

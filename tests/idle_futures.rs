@@ -1,4 +1,4 @@
-//! What a future that waits costs: no thread, no polls, no processor time.
+//! The cost of a waiting future: no thread, no poll, no processor time.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -18,7 +18,7 @@ use ibex::Fabric;
 use pair::{FABRICS, Pair};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Polls that are asked for, each of them.
+/// Requested polls, counted one by one.
 #[derive(Default)]
 struct Asked {
     polls: Mutex<u32>,
@@ -33,7 +33,8 @@ impl Wake for Asked {
 }
 
 impl Asked {
-    /// Waits until a poll is asked for, and takes it; false if it is `until` before that.
+    /// Waits until a poll is requested, and takes the request. Returns false if `until` comes
+    /// first.
     fn take_until(&self, until: Instant) -> bool {
         let polls = self.polls.lock().expect("nobody panics with it");
         let left = until.saturating_duration_since(Instant::now());
@@ -50,7 +51,7 @@ fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// One after the other: threads and processor time are the process's.
+/// Runs the proofs one after the other, since threads and processor time belong to the process.
 #[test]
 fn what_waiting_costs() {
     for fabric in FABRICS {
@@ -68,7 +69,7 @@ fn a_future_that_waits_is_left_alone_until_its_message_comes(fabric: Fabric) {
     let mut pending = pin!(receiver.recv_async());
     let mut polls = 0;
     let until = Instant::now() + Duration::from_secs(1);
-    // As an executor would: the first poll, and one for each wake-up.
+    // Polls like an executor: once at first, and once for each wake-up.
     while polls == 0 || asked.take_until(until) {
         polls += 1;
         assert!(poll(pending.as_mut(), &waker).is_pending());
@@ -93,7 +94,7 @@ fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
     for future in &mut pending {
         assert!(poll(future.as_mut(), &waker).is_pending());
     }
-    // What opening led to goes on for a while, and longer where others have the cores.
+    // Work from opening continues for a while, and longer while others use the cores.
     let patience = Instant::now() + PATIENCE;
     loop {
         let used = used_in(REST);
@@ -105,7 +106,7 @@ fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
             "{FUTURES} pending futures took {used:?} of {REST:?} over {fabric}"
         );
     }
-    // One that opening needed may have ended.
+    // A thread that opening needed may have ended.
     assert!(self::threads() <= threads, "{threads} threads before");
     let mut senders = senders;
     for (number, sender) in (0..).zip(&mut senders) {
@@ -126,7 +127,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").expect("procfs").count()
 }
 
-/// Processor time that goes in such a time of waiting.
+/// Returns the processor time used during a wait of `time`.
 fn used_in(time: Duration) -> Duration {
     let before = processor_time();
     thread::sleep(time);

@@ -1,10 +1,10 @@
-//! A session that rests is a small record, and so is each of its channels: what rings,
-//! arrival memory and release cells took goes back to the system.
+//! An idle session is a small record, and so is each of its channels: memory of rings, arrivals and
+//! release cells goes back to the system.
 //!
-//! Measured is what both processes together have more than with one such session: private
-//! and shared pages, what both map counted once, pools included and files not, after each
-//! channel has carried one message and then rests. (What waits in a socket's buffers is
-//! the kernel's, and is nothing here.)
+//! The test measures the memory of both processes together, beyond that with a single session:
+//! private and shared pages, with those that both map counted once, including pools and excluding
+//! files. Each channel has carried one message and is then idle. (Data in a socket's buffers
+//! belongs to the kernel and is empty here.)
 
 mod processes;
 
@@ -24,14 +24,14 @@ fn main() -> ExitCode {
     processes::run(setups.map(proof).collect())
 }
 
-/// Which end of a channel a process has.
+/// The end of a channel that a process has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Here,
     There,
 }
 
-/// The ends that a process has, kept open.
+/// The ends that a process keeps open.
 struct Ends {
     senders: Vec<Sender<[u8], Raw>>,
     receivers: Vec<Receiver<[u8], Raw>>,
@@ -50,8 +50,8 @@ fn measure(party: &mut Party) {
     );
 }
 
-/// What both processes have, in KiB: with one session, with many of one channel each, and
-/// with further channels.
+/// Returns the memory of both processes in KiB: with one session, with many sessions of one channel
+/// each, and with further channels.
 fn take_part(party: &mut Party, side: Side) -> [f64; 3] {
     let limit = getrlimit(Resource::Nofile);
     let all = Rlimit {
@@ -61,7 +61,7 @@ fn take_part(party: &mut Party, side: Side) -> [f64; 3] {
     setrlimit(Resource::Nofile, all).expect("a process may have what it may have");
 
     let mut ends = Ends::with_room_for((sessions(party.setup) + 1) * (FURTHER + 1));
-    // The first has what comes with the first: code, threads, pools.
+    // The first session includes one-time costs: code, threads, pools.
     let first = party.peer.clone();
     ends.carry_over(party, side, std::slice::from_ref(&first), 0..=FURTHER);
     let one = at_rest(party, side, |_| true);
@@ -80,7 +80,7 @@ fn take_part(party: &mut Party, side: Side) -> [f64; 3] {
     [one, many, further]
 }
 
-/// One session more between the two nodes.
+/// Creates one more session between the two nodes.
 fn meet_again(party: &mut Party, side: Side) -> Peer {
     match side {
         Side::Here => {
@@ -97,8 +97,8 @@ fn meet_again(party: &mut Party, side: Side) -> Peer {
 }
 
 impl Ends {
-    /// Room for so many channels, half of them in each direction, so that these lists never grow:
-    /// a list that doubles would count as memory of the channels.
+    /// Reserves room for `channels` channels, half in each direction, so that these lists never
+    /// grow: a list that doubles would count as memory of the channels.
     fn with_room_for(channels: usize) -> Self {
         Self {
             senders: Vec::with_capacity(channels.div_ceil(2)),
@@ -106,8 +106,8 @@ impl Ends {
         }
     }
 
-    /// Opens channels of these numbers, in either direction by turns, and has each carry a
-    /// message. A few sessions at a time: a ring in use takes its window.
+    /// Opens channels of these numbers, in alternating directions, and sends a message over each.
+    /// It takes a few sessions at a time, since a ring in use takes its window.
     fn carry_over(
         &mut self,
         party: &mut Party,
@@ -138,8 +138,8 @@ impl Ends {
     }
 }
 
-/// Waits until the memory of both processes does not become less any more and is so little,
-/// however long a busy machine keeps them from giving it back. Returns it, here.
+/// Waits until the memory of both processes stops shrinking and is little enough, however long a
+/// busy machine keeps them from returning it. Returns it, on this side.
 fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) -> f64 {
     let mut least = f64::INFINITY;
     if side == Side::Here {
@@ -157,9 +157,9 @@ fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) ->
     least
 }
 
-/// The pages of a process that hold no file, each divided by the number of processes that map it
-/// (`Pss_Anon` and `Pss_Shmem`, proc_pid_smaps(5)). Programs and libraries are left out: how many
-/// processes share them changes with what else runs here.
+/// Returns the pages of a process without a file, each divided by the number of processes that map
+/// it (`Pss_Anon` and `Pss_Shmem`, proc_pid_smaps(5)). Programs and libraries are excluded, since
+/// the number of processes that share them varies.
 fn resident_kib(pid: u32) -> u64 {
     let rollup = format!("/proc/{pid}/smaps_rollup");
     let rollup = fs::read_to_string(rollup).expect("the process lives");
@@ -172,7 +172,7 @@ fn resident_kib(pid: u32) -> u64 {
     field("Pss_Anon:") + field("Pss_Shmem:")
 }
 
-/// How many sessions rest beside the first.
+/// Returns the number of idle sessions beside the first.
 fn sessions(setup: Setup) -> usize {
     match setup.fabric {
         Fabric::Shm => 200,
@@ -188,9 +188,10 @@ const PER_CHANNEL: f64 = 4.4;
 /// Channels of a session beside its first.
 const FURTHER: usize = 3;
 const AT_A_TIME: usize = 250;
-/// Between two looks at what both have.
+/// The pause between two measurements of both processes.
 const LOOK: Duration = Duration::from_secs(1);
-/// So many looks in turn find it no less, longer than what is silent keeps its memory.
+/// The number of measurements in a row without a decrease, which together take longer than an idle
+/// channel keeps its memory.
 const SETTLED: u32 = 4;
-/// And after so many it is enough.
+/// The most measurements.
 const PATIENCE: u32 = 200;

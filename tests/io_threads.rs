@@ -1,5 +1,5 @@
-//! Nodes with several engines: where sessions are placed, and that what waits is woken by whichever
-//! engine has news.
+//! Nodes with several engines: the placement of sessions, and waits that the news of any engine
+//! ends.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "sessions are cut here and nothing else")]
@@ -26,8 +26,8 @@ fn builder(fabric: Fabric, io_threads: usize) -> NodeBuilder {
     builder.io_threads(io_threads)
 }
 
-/// A node that listens and has `io_threads` engines, and `clients` sessions with one other node:
-/// as it accepted them, and as that one has them.
+/// Creates a listening node with `io_threads` engines, and `clients` sessions between it and
+/// another node. Returns both nodes, and the sessions as accepted and as dialed.
 fn sessions(fabric: Fabric, io_threads: usize, clients: usize) -> ([Node; 2], [Vec<Peer>; 2]) {
     let server = builder(fabric, io_threads).listen("127.0.0.1:0");
     let server = server.build().expect("a node");
@@ -46,7 +46,7 @@ fn channel(from: &Peer, to: &Peer, name: &str) -> (Sender<u64, Pod>, Receiver<u6
     (sender, receiver)
 }
 
-/// The name of the channel that the peer has opened: it tells the sessions of a node apart.
+/// Returns the name of the channel that the peer has opened, which tells a node's sessions apart.
 fn incoming(peer: &Peer) -> String {
     loop {
         match &peer.incoming()[..] {
@@ -161,7 +161,7 @@ fn a_thread_that_selects_is_woken_by_either_engine() {
         let mut select = Select::new();
         let mut seen = [0; 2];
         for round in 0..ROUNDS {
-            // One is sent something, and the thread waits for both.
+            // One of the two receives a message, and the thread waits for both.
             senders[round as usize % 2].send(&round).expect("sent");
             let found = select.ready_timeout(&mut [&mut one, &mut other], LONG);
             let found = found.expect("one has something");
@@ -214,7 +214,7 @@ fn a_fan_in_spans_engines() {
     }
 }
 
-/// Both ends close in the same call, so neither can ask the other for what has arrived.
+/// Both ends close in the same call, so neither can ask the other what has arrived.
 #[test]
 fn a_node_that_is_connected_to_itself_closes_and_nothing_is_missing() {
     for (fabric, engines) in FABRICS.into_iter().flat_map(|it| [(it, 1), (it, 2)]) {
@@ -303,7 +303,7 @@ fn the_program_places_sessions_at_both_ends() {
     }
 }
 
-/// A wish that cannot be had is none.
+/// A wish that cannot be met is ignored.
 #[test]
 fn an_engine_that_no_node_has_leaves_the_choice_to_the_node() {
     for fabric in FABRICS {
@@ -319,7 +319,7 @@ fn an_engine_that_no_node_has_leaves_the_choice_to_the_node() {
     }
 }
 
-/// The last engines of a node close with their sessions, whichever end first.
+/// The last engines of a node close with their sessions, whichever end is first.
 #[test]
 fn a_node_closes_with_sessions_on_every_engine() {
     for fabric in FABRICS {

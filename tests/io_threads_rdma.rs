@@ -1,5 +1,5 @@
-//! Nodes with several engines over RDMA: each engine has queues of its own on the device port, and
-//! a session keeps its engine's, also behind an outage. The device is made of memory.
+//! Nodes with several engines over RDMA: each engine has its own queues on the device port, and a
+//! session stays on its engine's, even after an outage. The device is made of memory.
 #![cfg(feature = "fake-device")]
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ fn listener(builder: NodeBuilder) -> Node {
     builder.listen("127.0.0.1:0").build().expect("a node")
 }
 
-/// Both ends of a session.
+/// Connects a session. Returns both of its ends.
 fn meet(client: &Node, server: &Node) -> [Peer; 2] {
     met(server, |address| client.connect(address))
 }
@@ -82,7 +82,7 @@ fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
     for peer in sessions.iter().flatten() {
         assert_eq!(peer.rdma_port(), Some(("fake0".to_owned(), 1)));
     }
-    // One completion queue for each engine of both nodes, on the vectors in turn; those of
+    // One completion queue for each engine of both nodes, on alternating vectors; those of
     // self-tests are gone.
     let queues = fake.completion_queues();
     let vectors: Vec<_> = queues.iter().map(|(vector, _)| *vector).collect();
@@ -95,8 +95,8 @@ fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
         carry(&mut channel([there, here]));
         carry(&mut channel([here, there]));
     }
-    // Each session's receives are those of its engine: the queue pairs of one are not completed
-    // into another's queue, or their messages would not have come.
+    // Each session uses its engine's receives: if queue pairs of one engine completed into
+    // another's queue, their messages would not have come.
     for node in [client, server] {
         assert!(node.close(LONG).undelivered.is_empty());
     }
@@ -120,7 +120,7 @@ fn a_session_goes_on_over_a_queue_pair_of_the_engine_that_it_has() {
     channels.iter_mut().for_each(carry);
     for round in 1..=3 {
         for (ends, channel) in sessions.iter().zip(&mut channels) {
-            // The send that fails breaks its queue pair, whoever's it is.
+            // The failing send breaks its queue pair, whichever it is.
             fake.hold_sends(true);
             fake.forget_posted();
             channel.0.send(&round).expect("sent");

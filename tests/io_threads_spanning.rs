@@ -1,5 +1,5 @@
 //! Uses of a node that span its engines: groups and calls over sessions of each, waits that either
-//! ends, a peer that runs anew, and a close under load.
+//! ends, a peer that restarts, and a close under load.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "other tests need more of it")]
@@ -26,10 +26,10 @@ fn builder(fabric: Fabric) -> NodeBuilder {
     builder.io_threads(2)
 }
 
-/// A node with two engines, and a session of each with a node of one.
+/// A node with two engines, each with a session to a node that has one.
 struct Hub {
     node: Node,
-    /// The sessions as the node has them, and as the others do.
+    /// The sessions, at the hub and at the other node.
     sessions: Vec<[Peer; 2]>,
     others: Vec<Node>,
 }
@@ -89,7 +89,7 @@ fn a_group_has_members_on_each_engine_and_waits_for_all_of_them() {
         }
         for number in 1..=MESSAGES {
             let sequence = group.send(&number).expect("sent");
-            // The slowest of both engines' members ends the wait.
+            // The slowest member of both engines ends the wait.
             group.wait_acked(sequence, 4).expect("all have it");
         }
         assert!(group.close().is_empty());
@@ -131,7 +131,7 @@ fn a_service_answers_callers_of_each_engine() {
     }
 }
 
-/// The thread is seen asleep before each message, so that a wake-up has to end its wait.
+/// The thread is known to sleep before each message, so a wake-up must end its wait.
 #[test]
 fn a_thread_asleep_over_two_engines_is_woken_by_either() {
     for fabric in FABRICS {
@@ -214,8 +214,8 @@ fn a_thread_that_turns_one_engine_leaves_it_to_one_that_waits_for_both() {
     }
 }
 
-/// The engine that meets the new run tells the other, which has sessions with the old one: when
-/// their connections break, nobody is waited for.
+/// The engine that meets the peer's new incarnation tells the other, whose sessions are with the
+/// old one. When their connections break, no engine waits for the old one.
 #[test]
 fn sessions_of_a_run_that_is_over_end_on_every_engine() {
     let server = builder(Fabric::Tcp).listen("127.0.0.1:0");
@@ -244,7 +244,7 @@ fn sessions_of_a_run_that_is_over_end_on_every_engine() {
                 assert!(is_certain, "{cause}");
                 gone += 1;
             }
-            // One whose engine has not heard of the new run yet.
+            // A session whose engine has not heard of the new incarnation yet.
             Event::Suspended { .. } | Event::Connected { .. } => {}
             other => panic!("{other}"),
         }
@@ -256,8 +256,8 @@ fn sessions_of_a_run_that_is_over_end_on_every_engine() {
     drop(old_ends);
 }
 
-/// Whatever was sent before the close is received: each receiver counts, and the sender that it
-/// belongs to says how many there were.
+/// Everything sent before the close is received: each receiver counts, and its sender reports the
+/// number.
 #[test]
 fn a_node_closes_under_load_and_nothing_that_was_sent_is_missing() {
     for fabric in FABRICS {

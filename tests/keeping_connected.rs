@@ -1,4 +1,4 @@
-//! A node stays connected to those whose addresses a discovery answers.
+//! A node stays connected to the peers at the addresses that a discovery returns.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -19,10 +19,10 @@ use ibex::{
 };
 
 const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
-/// For what must come.
+/// The time-out of events that must come.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// Held by all tests, and alone by the one that counts threads.
+/// Held shared by all tests, and exclusively by the one that counts threads.
 static THREADS: RwLock<()> = RwLock::new(());
 
 fn beside_others() -> RwLockReadGuard<'static, ()> {
@@ -47,7 +47,7 @@ fn replica() -> (Node, SocketAddr) {
     (node, address)
 }
 
-/// The next event, which must come.
+/// Returns the next event, which must come.
 fn next(events: &mut PeersEvents) -> PeersEvent {
     events.next_timeout(WATCHDOG).expect("an event in time")
 }
@@ -72,7 +72,7 @@ fn expect_lost(events: &mut PeersEvents, at: SocketAddr, from: ibex::PeerId) {
     }
 }
 
-/// Answers what a test sends it.
+/// A discovery that returns the answers that a test sends it.
 struct Told {
     answers: Receiver<Result<Vec<SocketAddr>, &'static str>>,
     asked: Sender<()>,
@@ -80,7 +80,7 @@ struct Told {
 
 type Answers = Sender<Result<Vec<SocketAddr>, &'static str>>;
 
-/// A discovery, what it is to answer, and word of each time that it is asked.
+/// Returns a discovery, the sender of its answers, and a receiver that learns of each query.
 fn told() -> (Told, Answers, Receiver<()>) {
     let (tell, answers) = channel();
     let (asked, is_asked) = channel();
@@ -110,7 +110,7 @@ fn a_peer_that_starts_later_is_reached() {
             other => panic!("another event: {other}"),
         }
         let replica = listen(address);
-        // Failures between were not told.
+        // Failures in between were not reported.
         expect_connected(&mut events, address, &replica);
         assert_eq!(peers.connected().len(), 1);
     }
@@ -283,7 +283,7 @@ fn a_node_that_tasks_drive_keeps_peers() {
     });
 }
 
-/// Threads of this process that keep peers.
+/// Counts this process's threads that keep peers connected.
 fn keeping() -> usize {
     let names = fs::read_dir("/proc/self/task").expect("threads");
     let names = names.filter_map(|thread| {

@@ -1,5 +1,5 @@
-//! The log and the counts of a node, as an operator reads them. The log says whom it is about,
-//! and by which of its own addresses.
+//! The log and the counts of a node, as an operator reads them. The log names the peer, and the
+//! node's own address.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -17,7 +17,7 @@ use tracing::{
     span,
 };
 
-/// What was logged, a line for each event.
+/// The logged events, one line each.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -39,7 +39,7 @@ impl Subscriber for Log {
         self.0.lock().expect("nobody panics with it").push(line.0);
     }
 
-    // Nothing here opens spans.
+    // ibex opens no spans.
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)
     }
@@ -78,7 +78,7 @@ fn a_peer_is_named_by_its_identity_and_by_whom_it_connected_to() {
     assert!(line.contains("peer=070707070707/"), "{line}");
     drop(dialer.join());
 
-    // Somebody who is no peer has no name, and the listener has an address.
+    // A stranger is no peer and has no name, but the listener has an address.
     let mut stranger = TcpStream::connect(address).expect("a connection");
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("room");
     let own = format!("listener={address}");
@@ -91,7 +91,7 @@ fn a_peer_is_named_by_its_identity_and_by_whom_it_connected_to() {
     assert!(line.contains("did not become a session"), "{line}");
 }
 
-/// Bytes of messages are told from those of the talk beside them, on each fabric.
+/// Counts tell bytes of messages from bytes of control messages, on each fabric.
 #[test]
 fn over_shared_memory_no_bytes_of_messages_are_sent() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {

@@ -1,4 +1,4 @@
-//! Logs that are sent to a far end which ends and comes back in the middle.
+//! Logs sent to a far end that ends and comes back in mid-stream.
 #![forbid(unsafe_code)]
 
 #[path = "common/over.rs"]
@@ -22,9 +22,9 @@ use ibex::{
 };
 use over::Over;
 
-/// Messages of a log: each is the number of its place.
+/// The last message; each message is the number of its place.
 const END: u64 = 10_000;
-/// The far end ends when it has so many.
+/// The counts of messages after which the far end ends.
 const LIVES: [u64; 5] = [1, 2_500, 2_501, 7_000, END];
 /// The fabrics that need no device.
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
@@ -85,21 +85,21 @@ impl Disk {
     }
 }
 
-/// A far end whose lives end when it has so many messages.
+/// Runs a far end whose lives end at these counts of messages.
 fn far_end(over: &Over, address: SocketAddr, disk: &Disk, lives: &[u64]) {
     for (life, &until) in lives.iter().enumerate() {
         let driver = [Driver::Threads, Driver::Caller][life % 2];
         let node = over.builder(driver).build().expect("a node");
         let peer = node.connect(address).expect("the log's node listens");
         live(&peer, disk, until);
-        // The first of these says no goodbye, as a process that is killed does not.
+        // The first of these says no goodbye, like a killed process.
         let patience = [Duration::ZERO, Duration::MAX][life % 2];
         let _ = node.close(patience);
     }
 }
 
-/// Receives until there are so many messages, of which the last few are not acknowledged, unless
-/// there are all.
+/// Receives up to message `until`. The last few are not acknowledged, unless they are the end of
+/// the log.
 fn live(peer: &Peer, disk: &Disk, until: u64) {
     let positions = peer.channel("position").codec::<Pod>().sender::<u64>();
     let mut positions = positions.expect("a sender");
@@ -116,7 +116,7 @@ fn live(peer: &Peer, disk: &Disk, until: u64) {
         }
     }
     if until == END {
-        // The log's end sees that all is acknowledged, and ends the channel.
+        // The log's end sees that everything is acknowledged, and ends the channel.
         assert!(numbers.next().expect("an orderly end").is_none());
     }
 }
@@ -136,7 +136,8 @@ fn a_far_end_that_connects_again_has_each_message_once() -> Outcome {
             let mut sender = LogSender::new();
             while sender.acked() < END {
                 log.end = (log.end + 100).min(END);
-                // Half of the time it looks what is acknowledged, and then it runs ahead.
+                // The sender checks acknowledgements for half of the time, and otherwise runs
+                // ahead.
                 let position = log.end / 200 * 200;
                 match sender.wait_acked(&mut log, position.max(sender.acked())) {
                     Ok(()) => {}
@@ -194,9 +195,9 @@ fn tasks_send_a_log_to_a_far_end_that_connects_again() -> Outcome {
 
 // ---- Far ends that are kept connected ------------------------------------------------------
 
-/// A far end at `address` whose lives end when it has so many messages.
+/// Runs a far end at `address` whose lives end at growing counts of messages.
 fn listening_far_end(over: &Over, address: SocketAddr, disk: &Disk) {
-    // Few of them: those that end soon are connected to again after longer and longer pauses.
+    // Only a few lives, since the sender reconnects to short ones after longer and longer pauses.
     for (life, until) in [2_500, 7_000, END].into_iter().enumerate() {
         let driver = [Driver::Threads, Driver::Caller][life % 2];
         let node = over.builder(driver).listen(address).build();
@@ -208,7 +209,7 @@ fn listening_far_end(over: &Over, address: SocketAddr, disk: &Disk) {
     }
 }
 
-/// An address where nobody listens.
+/// Returns an address at which no process listens.
 fn free_address() -> SocketAddr {
     let socket = TcpListener::bind(LOOPBACK).expect("a port");
     socket.local_addr().expect("it is bound")
@@ -277,7 +278,7 @@ fn a_log_sender_that_waits_for_its_far_end_has_time_outs_and_ends_with_its_node(
             timed_out.to_string().contains(&address.to_string()),
             "{timed_out}"
         );
-        // A task that gives up waiting, and then the sender.
+        // A task gives up waiting, and then the sender does.
         let sent = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
         assert!(sent.is_none(), "{sent:?}");
         drop(sender);
@@ -317,8 +318,8 @@ fn a_log_sender_hears_that_its_address_is_not_kept_any_more() -> Outcome {
 
 const CHILD: &str = "IBEX_TEST_FAR_END";
 
-/// A far end as a process, if this process was started as one. It keeps what it applies in a file,
-/// and ends without a word when it has so many messages.
+/// Plays a far end in a process of its own, if this process was started as one. It keeps applied
+/// messages in a file, and exits without a goodbye at a given count.
 #[test]
 fn far_end_process() -> Outcome {
     let Ok(arguments) = env::var(CHILD) else {
@@ -395,7 +396,7 @@ fn a_far_end_that_is_killed_has_each_message_once() -> Outcome {
 
 // ---- Answers, ends and times -------------------------------------------------------------
 
-/// A log sender's node and a far end of it, in one session.
+/// A log sender's node and its far end, in one session.
 struct Pair {
     node: Node,
     far: Node,
@@ -431,7 +432,7 @@ impl Pair {
         channel.receiver().expect("a receiver")
     }
 
-    /// The next message, for which nobody else has to drive the log sender's node.
+    /// Receives the next message, and drives the log sender's node meanwhile.
     fn next(&self, receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod> {
         loop {
             self.node.poll();
@@ -444,7 +445,7 @@ impl Pair {
     }
 }
 
-/// A log whose far end is asked nothing.
+/// A log whose far end sends no position.
 struct Answered<A> {
     numbers: Numbers,
     answer: A,
@@ -470,7 +471,7 @@ fn answered<A: FnMut() -> SourceResult<u64>>(end: u64, answer: A) -> Answered<A>
     Answered { numbers, answer }
 }
 
-/// The next message, while another thread calls the log sender.
+/// Receives the next message, while another thread drives the log sender.
 fn await_next(receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod> {
     receiver.next().expect("a message").expect("no end")
 }
@@ -490,7 +491,7 @@ fn an_answer_of_zero_brings_all_again() {
                 assert_eq!(*message, number);
                 message.ack();
             }
-            // The receiver tells its end of what it has acknowledged when it looks again.
+            // The receiver reports its acknowledgements when it looks again.
             assert!(
                 receiver
                     .try_recv()
@@ -659,7 +660,7 @@ fn a_time_out_leaves_what_was_sent() {
             assert_eq!(*message, number);
             message.ack();
         }
-        // The far end may be late to say what it acknowledged.
+        // The far end may report its acknowledgements late.
         while sender.acked() < 256 {
             let unacked = sender.wait_acked_timeout(&mut log, 1000, SOON);
             let unacked = unacked.expect_err("not all is sent");

@@ -1,10 +1,10 @@
-//! The terms of the formula in the documentation of [`ibex::NodeBuilder`], compared with
-//! what the kernel counts.
+//! The terms of the formula in the documentation of [`ibex::NodeBuilder`], compared with the
+//! kernel's counts.
 //!
-//! Two nodes of one process, so that both ends of a term are counted together; private and
-//! shared memory, what is mapped twice counted once (`Pss`). Each term is a node of its own,
-//! one after the other: memory of one would hide in the pools of another. The lower bound
-//! shows that the term is what the memory went to.
+//! Both nodes are in one process, so that both ends of a term are counted together: private and
+//! shared memory, with pages that are mapped twice counted once (`Pss`). Each term has its own
+//! node, one after the other, since one term's memory would hide in the pools of another. The lower
+//! bound shows that the memory belongs to the term.
 #![forbid(unsafe_code)]
 
 use std::{fs, ops::RangeInclusive, time::Duration};
@@ -25,7 +25,7 @@ fn a_node_takes_what_the_formula_says() {
     held_between_others(Fabric::Tcp);
 }
 
-/// A sending end that is used: its window.
+/// A sending end in use takes its window.
 fn rings(fabric: Fabric) {
     let pair = Pair::meet(fabric);
     let ends: Vec<_> = (0..RINGS)
@@ -45,7 +45,7 @@ fn rings(fabric: Fabric) {
     drop(ends);
 }
 
-/// A receiving end that has come round its window: 4 bytes for each message of it.
+/// A receiving end that has gone through its whole window takes 4 bytes for each message of it.
 fn settled_cells(fabric: Fabric) {
     // Cells come from a stock of the process: of each size once.
     let messages = match fabric {
@@ -68,9 +68,9 @@ fn settled_cells(fabric: Fabric) {
     grown.check("cells", fabric, cells..=most);
 }
 
-/// Messages longer than the ring, to a receiver that does not read: twice the longest may be out,
-/// over whatever fabric, and is at the receiver; what its sender keeps of them until it knows
-/// that they came, and for the next ones, comes on top.
+/// Messages longer than the ring, to a receiver that does not read: over any fabric, twice the
+/// longest may be unreleased, and is at the receiver. In addition the sender keeps messages until
+/// it knows that they have arrived, and memory for the next ones.
 fn large_messages(fabric: Fabric) {
     let longest = 24 << 20;
     let pair = Pair::meet(fabric);
@@ -84,7 +84,7 @@ fn large_messages(fabric: Fabric) {
     drop((sender, receiver));
 }
 
-/// A receiver that does not read over tcp: its window, and what its blocks have beside it.
+/// A receiver that does not read over tcp takes its window, and the unused parts of its blocks.
 fn unread(fabric: Fabric) {
     let pair = Pair::meet(fabric);
     let (mut sender, receiver) = pair.open("unread", |b| b);
@@ -95,8 +95,8 @@ fn unread(fabric: Fabric) {
     drop(receiver);
 }
 
-/// The worst for a window: messages too long to be copied out of their blocks, held one by
-/// one while another channel fills the rest of each block.
+/// The worst case for a window: messages too long to be copied out of their blocks are held one by
+/// one, while another channel fills the rest of each block.
 fn held_between_others(fabric: Fabric) {
     let pair = Pair::meet(fabric);
     let (mut held, mut holder) = pair.open("held", |b| b);
@@ -118,12 +118,13 @@ fn held_between_others(fabric: Fabric) {
 }
 
 const RINGS: u64 = 16;
-/// What is out is there once at its receiver, and up to once and a half at its sender.
+/// Unreleased messages take memory once at the receiver, and up to one and a half times at the
+/// sender.
 const UNRELEASED_TIMES: u64 = 3;
 const WINDOW: u64 = 2 << 20;
-/// An arrival block over tcp.
+/// Bytes of an arrival block over tcp.
 const BLOCK: u64 = 1 << 20;
-/// What the program itself may take meanwhile, and a page here and there.
+/// Memory that the program itself may take meanwhile, with some odd pages.
 const SLACK: u64 = 4 << 20;
 /// Messages that one side sends before the other receives them.
 const AT_A_TIME: u64 = 1024;
@@ -152,7 +153,7 @@ impl Pair {
         }
     }
 
-    /// Both ends of a channel, open.
+    /// Opens both ends of a channel.
     fn open(
         &self,
         name: &str,
@@ -167,8 +168,8 @@ impl Pair {
     }
 }
 
-/// Sends until the receiver would have to release something; how many went. All of them have
-/// arrived then, so nothing else makes room, however long this machine takes.
+/// Sends until the receiver would have to release something. Returns the number of messages sent.
+/// All of them have arrived by then, so nothing else makes room, however slow the machine is.
 fn fill(sender: &mut Sender<[u8], Raw>, message: &[u8]) -> u64 {
     let (mut sent, mut arrived) = (0, 0);
     loop {
@@ -184,7 +185,7 @@ fn fill(sender: &mut Sender<[u8], Raw>, message: &[u8]) -> u64 {
     }
 }
 
-/// By how much the process has grown since.
+/// The growth of the process since a moment.
 struct Grown(u64);
 
 impl Grown {
@@ -197,7 +198,7 @@ impl Grown {
         let [grown_kib, least, most] =
             [grown, *range.start(), *range.end()].map(|bytes| bytes >> 10);
         eprintln!("{term} over {fabric}: {grown_kib} KiB, by the formula {least} to {most}");
-        // Something of the node before may go meanwhile.
+        // Memory of the node before may be freed meanwhile.
         let bounds = range.start() / 10 * 9..=*range.end();
         assert!(
             bounds.contains(&grown),
@@ -206,7 +207,7 @@ impl Grown {
     }
 }
 
-/// Memory that this process has, its shares of what is mapped several times added up.
+/// Returns the memory of this process, with its shares of pages that are mapped several times.
 fn resident() -> u64 {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("smaps");
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));

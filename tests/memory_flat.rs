@@ -1,15 +1,15 @@
-//! A receiver that does not read costs its window and nothing more, however long the
-//! sender goes on; and so does a message that is held, whatever flows beside it.
+//! A receiver that does not read costs its window and no more, however long the sender continues. A
+//! held message costs no more either, whatever flows beside it.
 //!
-//! Measured is what is resident in both processes together, private or shared, from the
-//! moment when the window was first full to the end: it may grow by 10 %. Over tcp it does
-//! not grow steadily but by whole arrival blocks of 1 MiB: now and then the scheduler lets
-//! the reader fall behind as never before, and one more is in use. That is 7 % of what the
-//! two small processes of a proof have; two are too many. (What waits in a socket's
-//! buffers is the kernel's, which bounds it by itself.)
+//! The test measures the resident memory of both processes together, private or shared, from the
+//! moment at which the window was first full to the end: it may grow by 10 %. Over tcp it grows not
+//! steadily but by whole arrival blocks of 1 MiB: now and then the scheduler lets the reader fall
+//! behind further than before, and one more block is in use. That is 7 % of the memory of the two
+//! small processes; two blocks are too many. (Data in a socket's buffers belongs to the kernel,
+//! which bounds it itself.)
 //!
-//! A sender finds no room a million times, or a quarter of a million messages flow, of both
-//! fewer over a device made of software; `MEMORY_FLAT_TIMES` multiplies that.
+//! A sender finds no room a million times, or a quarter of a million messages flow; both counts are
+//! lower over a software device, and `MEMORY_FLAT_TIMES` multiplies them.
 
 mod processes;
 
@@ -36,17 +36,17 @@ fn main() -> ExitCode {
     processes::run(proofs)
 }
 
-/// What else the session does.
+/// Other traffic of the session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
     /// Another channel flows.
     Flow,
-    /// Another channel flows, and the first sends but one message.
+    /// Another channel flows, and the first sends only one message.
     Held,
 }
 
-/// Sends as fast as it may on a channel that is not read, and on one that is.
+/// Sends as fast as possible on a channel that is not read, and on one that is.
 fn push(party: &mut Party, beside: Beside) {
     let mut stuck = party
         .peer
@@ -68,7 +68,7 @@ fn push(party: &mut Party, beside: Beside) {
         fill(&mut stuck);
     }
     if beside != Beside::Nothing {
-        // Until every block and buffer that flowing takes has been in use.
+        // Until every block and buffer that the flow needs has been in use.
         for _ in 0..BURSTS {
             let messages = fill(&mut flow);
             party.other.say(messages);
@@ -90,12 +90,12 @@ fn push(party: &mut Party, beside: Beside) {
         }
     }
     party.meet();
-    // The other side looks at both processes now.
+    // The other side measures both processes now.
     party.meet();
     drop(flow);
 }
 
-/// Fills the window, and waits until all of it has arrived. Returns how much that was.
+/// Fills the window, and waits until everything has arrived. Returns the number of messages.
 fn fill(sender: &mut Sender<[u8], Raw>) -> u64 {
     let mut messages = 0;
     loop {
@@ -140,7 +140,7 @@ fn receiver(party: &Party, name: &str) -> Receiver<[u8], Raw> {
 fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>, beside: Beside) {
     flow.opened(PATIENCE).unwrap();
     if beside != Beside::Nothing {
-        // Some are always held, so that each burst begins where the last one ended.
+        // Some messages are always held, so that each burst begins where the last one ended.
         let mut held = VecDeque::new();
         for _ in 0..BURSTS {
             let messages: u64 = party.other.hear();
@@ -169,8 +169,8 @@ fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>, beside: Beside) {
     );
 }
 
-/// What a process occupies: private and shared pages that it has mapped and touched
-/// (`VmRSS`, proc_pid_status(5)); shared segments are populated when they are mapped.
+/// Returns the resident memory of a process: private and shared pages that it has mapped and
+/// touched (`VmRSS`, proc_pid_status(5)). Shared segments are populated when they are mapped.
 fn resident_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -190,11 +190,11 @@ fn rounds(setup: Setup, beside: Beside) -> u64 {
 }
 
 const MESSAGE: usize = 1000;
-/// Full windows that are sent before what counts, each with other bounds in memory.
+/// Full windows that are sent before the measurement, each with other bounds in memory.
 const BURSTS: usize = 32;
 /// Less than half a window of messages.
 const HELD: usize = 400;
-/// Messages that flow before what counts.
+/// Messages that flow before the measurement.
 const WARM_UP: u64 = 50_000;
 /// Messages that flow in a round.
 const FLOWING: u64 = 500;

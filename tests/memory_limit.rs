@@ -1,8 +1,8 @@
-//! What peers can make a process hold: messages that are announced and never come cost nothing,
-//! those that are there count in one limit, and other sessions' messages come all the same.
+//! The memory that peers can make a process hold. Announced messages that never come cost nothing,
+//! arrived ones count towards one limit, and other sessions' messages still come.
 //!
-//! The attackers are nodes of another process that are turned by their program, which sends and
-//! then makes no call: what it announced is here, and nothing behind it.
+//! The attackers are nodes of another process, driven by their program, which sends and then makes
+//! no further call: the announcements have arrived, and nothing behind them.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -19,8 +19,8 @@ use ibex::{
     Receiver, RecvErrorKind, SendErrorKind,
 };
 
-/// Half a gigabyte and more is announced over tcp and does not come. The process grows by no
-/// more than the little that a stalled sender's socket held, while a session beside goes on with long messages.
+/// Half a gigabyte and more is announced over tcp and never sent. The process grows by no more than
+/// a stalled sender's socket holds, while a session beside it carries long messages.
 #[test]
 fn announcements_cost_nothing() {
     let _alone = ALONE.lock().expect("no test has failed beside");
@@ -35,7 +35,7 @@ fn announcements_cost_nothing() {
             thread::sleep(Duration::from_millis(1));
         }
     }
-    // Memory is had in order: what is there for these was asked for later.
+    // Memory is granted in order of requests, and these messages request theirs later.
     others_go_on(&node, Fabric::Tcp);
     let grown = resident().saturating_sub(before);
     eprintln!("the process has grown by {} KiB", grown >> 10);
@@ -43,11 +43,10 @@ fn announcements_cost_nothing() {
     drop(attackers);
 }
 
-/// Over shared memory, where a message is mapped when the program asks for it, so many are
-/// mapped as the limit lets in, by their files' lengths; the others wait, and come when those are
-/// released.
+/// Over shared memory, a message is mapped when the program asks for it. As many are mapped as the
+/// limit allows, by their files' lengths; the others wait, and come when those are released.
 #[test]
-fn what_is_mapped_counts_and_the_rest_waits() {
+fn mapped_messages_count_and_others_wait() {
     let _alone = ALONE.lock().expect("no test has failed beside");
     let limit = 2 * LENGTH as u64 + LENGTH as u64 / 2;
     let builder = builder(Fabric::Shm).memory_limit(limit);
@@ -57,7 +56,7 @@ fn what_is_mapped_counts_and_the_rest_waits() {
     attack.goes_on();
     for round in 0..ANNOUNCED * ATTACKERS / 2 {
         let mut held: Vec<Message<[u8], Raw>> = Vec::new();
-        // Whoever comes first, two fit.
+        // Two fit, whichever come first.
         while held.len() < 2 {
             for (_, receiver) in &mut attackers {
                 match receiver.recv_timeout(Duration::from_millis(1)) {
@@ -68,13 +67,13 @@ fn what_is_mapped_counts_and_the_rest_waits() {
             }
         }
         assert_eq!(held.len(), 2, "no third fits");
-        // A short one of another session does.
+        // A short message of another session does.
         others_go_on(&node, Fabric::Shm);
     }
 }
 
-/// A receiver whose own program holds what `memory_limit` lets in is told so when its time is up,
-/// by an event, and when it goes on; a sender that gives up does not go on.
+/// A receiver whose own program holds all that `memory_limit` allows learns so when its time-out
+/// ends, by an event, and when it continues. A sender that gives up sends nothing further.
 #[test]
 fn who_holds_all_that_there_is_hears_of_it() {
     let _alone = ALONE.lock().expect("no test has failed beside");
@@ -97,12 +96,12 @@ fn who_holds_all_that_there_is_hears_of_it() {
             sender.send(&vec![1; HELD]).expect("it may be out");
             held.push(receiver.recv().expect("a message"));
         }
-        // The memory that they were sent from is in its pool again, which counts as well.
+        // Its memory is in the pool again by then, and counts as well.
         sender.flush().expect("they have arrived");
-        // One that waits here, and none behind it.
+        // One message that waits here, and none behind it.
         sender.send(&vec![1; HELD]).expect("it may be out");
         let error = loop {
-            // Before the third has begun to come nothing is known of it.
+            // Nothing is known of the third message before it begins to arrive.
             match receiver.recv_timeout(Duration::from_millis(100)) {
                 Err(error) if error.kind() == RecvErrorKind::Timeout && error.lacks_room() => {
                     break error;
@@ -117,7 +116,7 @@ fn who_holds_all_that_there_is_hears_of_it() {
             "{text}"
         );
         let stall = loop {
-            // Over shared memory it is the call that asks for memory.
+            // Over shared memory the call itself requests the memory.
             let _ = receiver.recv_timeout(Duration::from_millis(100));
             match events.next_timeout(Duration::from_millis(100)) {
                 Some(event @ Event::Stalled { .. }) => break event,
@@ -140,7 +139,7 @@ fn who_holds_all_that_there_is_hears_of_it() {
             "{fabric}"
         );
         assert!(stall.to_string().contains("memory_limit"), "{stall}");
-        // The sender goes on until it waits, and gives up.
+        // The sender continues until it waits, and gives up.
         let full = loop {
             match sender.send_timeout(&vec![1; HELD], Duration::from_millis(300)) {
                 Ok(_) => {}
@@ -162,7 +161,7 @@ fn who_holds_all_that_there_is_hears_of_it() {
     }
 }
 
-/// The receiving end is told as well while its program takes nothing, and its sender gives up.
+/// The receiving end also learns that while its program takes nothing and its sender gives up.
 #[test]
 fn a_sender_that_gives_up_does_not_go_on() {
     let _alone = ALONE.lock().expect("no test has failed beside");
@@ -208,7 +207,7 @@ fn a_sender_that_gives_up_does_not_go_on() {
     }
 }
 
-/// Long messages of another session come.
+/// Checks that long messages of another session arrive.
 fn others_go_on(node: &Node, fabric: Fabric) {
     let other = builder(fabric).build().expect("a node");
     let address = node.local_addr().expect("it listens");
@@ -232,7 +231,7 @@ fn others_go_on(node: &Node, fabric: Fabric) {
     sending.join().expect("it has sent");
 }
 
-/// The attackers' process, which runs this test alone.
+/// Plays the attackers' process, which runs this test alone.
 #[test]
 fn attackers() {
     let Ok(target) = env::var(TARGET) else {
@@ -257,7 +256,7 @@ fn attackers() {
     wait_for_line();
     for (_, sender) in &mut ends {
         for _ in 0..ANNOUNCED {
-            // Nobody writes it: it is of zeros.
+            // Sent as zeros, without being written.
             let place = sender.reserve(LENGTH).expect("room");
             place.send().expect("announced");
         }
@@ -300,7 +299,7 @@ impl Attack {
         }
     }
 
-    /// All have opened their ends: now they send.
+    /// Lets the attackers send, after all have opened their ends.
     fn goes_on(&mut self) {
         self.hear();
         let stdin = self.process.stdin.as_mut().expect("a pipe");
@@ -340,7 +339,7 @@ fn builder(fabric: Fabric) -> NodeBuilder {
     Node::builder().fabric(fabric, Policy::Require)
 }
 
-/// Memory of the process alone.
+/// Returns the private memory of this process.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("procfs");
     let line = status
@@ -352,18 +351,18 @@ fn resident() -> u64 {
         << 10
 }
 
-/// Memory is the process's.
+/// Held by each test, since memory belongs to the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const TARGET: &str = "IBEX_TEST_ATTACK";
 const READY: &str = "the attackers are ready";
 const LONG: Duration = Duration::from_secs(120);
 const ATTACKERS: u64 = 5;
-/// Messages that each announces.
+/// Messages that each attacker announces.
 const ANNOUNCED: u64 = 2;
 const LENGTH: usize = 64 << 20;
-/// What the process may take meanwhile: what a turn of an attacker brought all the same, and
-/// the memory of the session beside, at both ends.
+/// The most that the process may grow: by the bytes that a turn of an attacker still brought, and
+/// by the memory of the session beside it, at both ends.
 const MOST: u64 = 160 << 20;
 /// Longer than half a window.
 const HELD: usize = 3 << 19;

@@ -1,10 +1,8 @@
-//! In the steady state a message costs no allocation: not in the thread that sends or
-//! receives, not in an I/O thread, in neither process.
+//! In the steady state a message costs no allocation, in any thread of either process.
 //!
-//! Every allocation of the process is counted, whoever makes it. First each side walks
-//! the ways that are new to it (a full window, an empty channel, sleeping), then come
-//! 10 000 messages of warm-up, then the messages that count. The control has a few
-//! allocations planted, by a thread of its own, and must be found out.
+//! The test counts every allocation of the process. First each side walks the paths that are new to
+//! it (a full window, an empty channel, sleeping). Then come 10 000 messages of warm-up, then those
+//! that count. In the control, a thread plants a few allocations, which must be found.
 
 mod processes;
 
@@ -24,13 +22,13 @@ use std::{
 use ibex::{Codec, Events, Raw, Receiver, Rkyv, SendErrorKind, Sender};
 use processes::{Party, Proof, Setup};
 
-/// The system's allocator, counting.
+/// The system's allocator, with a counter.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is passed on to `System`, unchanged, under the promises that our
-// caller made for it; counting allocates nothing.
+// SAFETY: every call is passed on to `System`, unchanged, under the promises that our caller made
+// for it; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -65,10 +63,10 @@ struct Entry {
     data: Vec<u8>,
 }
 
-/// How messages go between the processes.
+/// The pattern of messages between the processes.
 #[derive(Clone, Copy)]
 enum Traffic {
-    /// One side sends as fast as it may, the other acknowledges each message.
+    /// A stream: one side sends as fast as possible, and the other acknowledges each message.
     Stream,
     /// Each message is answered before the next: both sides wait each time.
     Echo,
@@ -136,7 +134,7 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
     Proof::new(name, setup, here, there)
 }
 
-/// Runs the stream with allocations planted.
+/// Runs the stream with planted allocations.
 fn control(setup: Setup) -> Proof {
     let here = |party: &mut Party| {
         let (here, there) = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64]);
@@ -174,11 +172,11 @@ fn verdict(here: u64, there: u64) -> Result<(), String> {
     }
 }
 
-/// Counts the allocations of this process during a play.
+/// Counts the allocations of this process during `play`.
 ///
-/// A call that waits for more than a second is told of as an event, which has the names of channel
-/// and peer. That says how busy the machine is, and nothing of messages: what events may have
-/// allocated is taken off.
+/// A call that waits for more than a second is reported as an event, which has the names of channel
+/// and peer. Events depend on the machine's load and not on messages, so their possible allocations
+/// are subtracted.
 fn allocations_of(events: &mut [Events], play: impl FnOnce()) -> u64 {
     let mut told = || {
         let counts = events.iter_mut().map(|events| {
@@ -194,13 +192,13 @@ fn allocations_of(events: &mut [Events], play: impl FnOnce()) -> u64 {
     allocations.saturating_sub(told() * OF_AN_EVENT)
 }
 
-/// The most that an event allocates. The counted messages are thousands.
+/// The most allocations of an event. The counted messages are thousands.
 const OF_AN_EVENT: u64 = 8;
-/// The allocations of the control: more than a few events have.
+/// The allocations of the control, more than a few events make.
 const PLANTED: u64 = 100;
 
-/// Sends, counts this process's allocations and tells them the other side; `plant` is
-/// called half way through.
+/// Sends, counts this process's allocations and reports them to the other side; `plant` is called
+/// half way through.
 fn sending_side<T: ?Sized, C: Codec<T>>(
     party: &mut Party,
     traffic: Traffic,
@@ -222,7 +220,7 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
     sender.opened(PATIENCE).unwrap();
     answers.opened(PATIENCE).unwrap();
 
-    // A full window, and waiting for nothing in both directions.
+    // Covers a full window, and waiting in both directions.
     let mut last = 0;
     loop {
         match sender.try_send(value) {
@@ -311,8 +309,8 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
     (here, party.other.hear())
 }
 
-/// Sends to a group of two, the other process and another node of this one, and waits for both
-/// now and then. Allocations of either process count.
+/// Sends to a group of two, the other process and another node of this one, and waits for both now
+/// and then. Allocations of either process count.
 fn sending_group(party: &mut Party) {
     let second = party.setup.node().listen("127.0.0.1:0").build().unwrap();
     let address = second.local_addr().unwrap();
@@ -377,7 +375,7 @@ fn acknowledging_member(party: &mut Party) {
     verdict(here, party.other.hear()).unwrap();
 }
 
-/// Sleeps before it is counted, as it may while it is.
+/// Sleeps before the count, as it may during it.
 fn fall_asleep(receiver: &mut Receiver<Entry, Rkyv>) {
     for _ in 0..3 {
         assert!(receiver.recv_timeout(MOMENT).is_err(), "nothing is sent");
@@ -397,8 +395,8 @@ fn receive_and_acknowledge<T: ?Sized, C: Codec<T>>(receiver: &mut Receiver<T, C>
     }
 }
 
-/// Has the sender hear of all acknowledgements, where callers turn the engine and this one
-/// calls no more.
+/// Lets the sender learn of all acknowledgements, if callers turn the engine and this one makes no
+/// further call.
 fn tell(receiver: &mut Receiver<Entry, Rkyv>) {
     assert!(receiver.try_recv().is_err(), "all was received");
 }
@@ -408,7 +406,7 @@ fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> u64 {
 }
 
 impl Traffic {
-    /// How many to exchange before what counts, and how many that count.
+    /// Returns the numbers of messages before the count and during it.
     fn messages(self, setup: Setup) -> (u64, u64) {
         let (messages, part) = match self {
             Traffic::Stream => (STREAMED, 10),
@@ -418,7 +416,7 @@ impl Traffic {
     }
 }
 
-/// Few enough for a group to wait for room again and again.
+/// Few enough for a group to wait for room repeatedly.
 const WINDOW: u64 = 256;
 /// Long enough for a thread to fall asleep.
 const MOMENT: Duration = Duration::from_millis(20);

@@ -1,19 +1,19 @@
 //! A message is read where it arrived.
 //!
-//! Over shared memory `deref` leads into a mapping of the sender's ring, or of the
-//! segment that a message longer than the ring was encoded into; the kernel names both in
-//! /proc/self/maps. Over tcp it leads into anonymous memory that is neither heap nor
-//! stack, and successive messages stand there as they came off the wire: one directly
-//! behind the other, or with a frame's head between them, which nobody would copy along.
+//! Over shared memory `deref` returns memory in a mapping of the sender's ring, or of the segment
+//! into which a message longer than the ring was encoded; the kernel names both in /proc/self/maps.
+//! Over tcp it returns anonymous memory that is neither heap nor stack. Successive messages lie
+//! there as they came off the wire: one directly behind the other, or with a frame's head between
+//! them, which a copy would leave out.
 //!
-//! Over verbs it leads into the slab of receive buffers, one mapping that was there before
-//! the first message and that every message lies in: messages of one frame one behind the
-//! other, each frame at a buffer's start. A message longer than a buffer comes in chunks,
-//! which are put together, so only shorter ones are played there.
+//! Over verbs it returns memory in the slab of receive buffers, one mapping that exists before the
+//! first message and contains every message: messages of one frame one behind the other, each frame
+//! at a buffer's start. A message longer than a buffer comes in chunks, which are put together, so
+//! only shorter ones are tested there.
 //!
-//! What had to be copied nevertheless (frames cut by the end of an arrival block, bytes of
-//! a long message that came together with its head) the session counts: nothing over
-//! shared memory and verbs, at most an eighth of what was received over tcp.
+//! The session counts the bytes that had to be copied nevertheless (frames cut by the end of an
+//! arrival block, bytes of a long message that came together with its head): none over shared
+//! memory and verbs, at most an eighth of the received bytes over tcp.
 
 mod processes;
 
@@ -43,8 +43,7 @@ fn main() -> ExitCode {
     processes::run(proofs)
 }
 
-/// Messages of so many bytes in all that over verbs each posted buffer is filled at least
-/// once.
+/// Returns the number of messages that fill each posted buffer at least once over verbs.
 fn messages(setup: Setup, length: usize) -> usize {
     setup.count(64 << 20, 4) as usize / length
 }
@@ -139,7 +138,7 @@ fn receive(party: &mut Party, length: usize) {
     }
 }
 
-/// The control: what `detach` copied out is seen to be somewhere else.
+/// The control: the bytes that `detach` copied must be found elsewhere.
 fn receive_detached(party: &mut Party) {
     let messages = messages(party.setup, 64);
     let mut receiver = party
@@ -165,7 +164,7 @@ fn receive_detached(party: &mut Party) {
     party.meet();
 }
 
-/// This process's mappings, read again when an address is in none that is known.
+/// The mappings of this process, read again when an address is in none of the known ones.
 #[derive(Default)]
 struct Maps(Vec<Mapping>);
 
@@ -188,7 +187,7 @@ impl Maps {
             .iter()
             .find(|map| holds(map))
             .expect("a message lies in memory");
-        // A double mapping is two, one behind the other.
+        // A double mapping is two adjacent mappings.
         let is_next = |map: &&Mapping| map.start == first.end && map.name == first.name;
         let end = self
             .0
@@ -204,7 +203,7 @@ impl Maps {
 }
 
 impl Mapping {
-    /// One line of proc_pid_maps(5).
+    /// Parses a line of proc_pid_maps(5).
     fn parse(line: &str) -> Self {
         let mut fields = line.split_ascii_whitespace();
         let range = fields.next().and_then(|range| range.split_once('-'));
@@ -218,15 +217,16 @@ impl Mapping {
         }
     }
 
-    /// Memory of no file, and neither the allocator's heap nor a stack.
+    /// Returns whether the memory belongs to no file, and neither to the allocator's heap nor to a
+    /// stack.
     fn is_anonymous(&self) -> bool {
         self.name.is_empty() && self.end - self.start >= 1 << 20
     }
 }
 
-/// What stands before each payload.
+/// Bytes of the header before each payload.
 const RECORD_HEADER: usize = 8;
-/// With its headers it fits the default buffer of 4.5 KiB.
+/// Fits the default buffer of 4.5 KiB with its headers.
 const LARGEST_IN_BUFFER: usize = 4 << 10;
 /// The buffers that are posted by default, and as many that messages may hold.
 const SLAB_BYTES: usize = 36 << 20;

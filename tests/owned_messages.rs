@@ -1,4 +1,4 @@
-//! Messages whose value is taken out: what is copied, and who hears of it.
+//! Messages whose value is moved out: copies, and acknowledgements.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -27,7 +27,7 @@ struct Decoded {
     name: String,
 }
 
-/// It may not be cloned, so what is taken out is what was decoded.
+/// The type cannot be cloned, so the value is the one that was decoded.
 #[test]
 fn a_value_is_taken_out_of_each_codec() {
     for fabric in FABRICS {
@@ -90,9 +90,9 @@ fn bytes_are_read_where_they_lie() {
     }
 }
 
-/// Taking a value out releases its message and acknowledges none, unless that was said.
+/// Moving a value out releases its message and acknowledges nothing, unless that was requested.
 #[test]
-fn what_is_to_acknowledge_when_it_is_dropped_does() {
+fn a_message_set_to_acknowledge_on_drop_does() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         let (mut sender, mut receiver) = pair.channel("numbers");
@@ -102,7 +102,7 @@ fn what_is_to_acknowledge_when_it_is_dropped_does() {
         let mut next = || receiver.recv().expect("a message");
         assert_eq!(next().ack_on_drop().into_value(), 1);
         drop(next().ack_on_drop());
-        // Detached ones have a buffer to give back besides, before or after.
+        // A detached message also returns a buffer, before or afterwards.
         drop(next().detach().ack_on_drop());
         assert_eq!(*next().ack_on_drop().detach(), 4);
         sender.wait_acked(4).expect("acknowledged");

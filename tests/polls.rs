@@ -1,5 +1,5 @@
-//! Polls and futures that are given up: nothing is lost, nothing is sent twice, and no waker
-//! stays behind.
+//! Polls and futures that are abandoned: nothing is lost, nothing is sent twice, and no waker stays
+//! behind.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -24,9 +24,9 @@ use ibex::{
 };
 use pair::{FABRICS, Pair};
 
-/// Messages that there is room for in a narrow channel.
+/// Messages that fit a narrow channel.
 const WINDOW: u64 = 8;
-/// Longer than anything takes that ends.
+/// Longer than any call that ends.
 const LONG: Duration = Duration::from_secs(120);
 
 fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
@@ -43,8 +43,8 @@ fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
 
 // ---- Futures that are dropped --------------------------------------------------------
 
-/// Polls a future once, which is its only await point, and drops it. It had something to wait
-/// for, so its waker was left somewhere, and is nowhere now.
+/// Polls a future once, up to its only await point, and drops it. The future had to wait, so it
+/// left its waker somewhere; the waker must be gone afterwards.
 #[track_caller]
 fn give_up<F: Future>(future: F) {
     let (count, waker) = count();
@@ -64,12 +64,12 @@ fn a_receive_that_is_given_up_loses_nothing() {
             give_up(receiver.recv_async());
             give_up(receiver.stream().into_future());
             sender.send(&number).expect("sent");
-            // It may have come in the poll, which then says so.
+            // The message may have arrived during the poll, which then returned it.
             let message = smol::block_on(receiver.recv_async()).expect("a message");
             assert_eq!((*message, message.sequence()), (number, number));
             message.ack();
         }
-        // The waker is the stream's, and goes with it.
+        // The waker belongs to the stream, and goes with it.
         let mut stream = receiver.into_stream();
         let (count, waker) = count();
         assert!(poll(pin!(stream.next()), &waker).is_pending());
@@ -91,7 +91,7 @@ fn a_send_that_is_given_up_sends_nothing() {
         give_up(sender.send_async(&100));
         give_up(sender.ready_async());
         give_up(async { sender.sink::<u64>().send(101).await });
-        // One that was ready, and whose permit is given up.
+        // A permit that was ready and is given up.
         for number in 1..=WINDOW {
             let message = receiver.recv().expect("a message");
             assert_eq!(*message, number);
@@ -137,7 +137,7 @@ fn a_wait_for_counters_that_is_given_up_changes_nothing() {
         let (mut sender, mut receiver) = narrow(&pair);
         let last = sender.send(&1).expect("sent");
         give_up(sender.wait_acked_async(last));
-        // Whether it has to wait is the fabric's affair.
+        // Whether it must wait depends on the fabric.
         let (count, waker) = count();
         let mut flushing = Box::pin(sender.flush_async());
         let _ = poll(flushing.as_mut(), &waker);
@@ -194,7 +194,7 @@ fn a_fan_in_an_opening_and_an_accept_that_are_given_up_lose_nothing() {
 
 // ---- Handles that are polled ---------------------------------------------------------
 
-/// The last waker is woken, and the one before is nobody's.
+/// The last waker is woken, and the one before is released.
 #[test]
 fn another_waker_takes_the_place_of_the_one_before() {
     for fabric in FABRICS {
@@ -208,7 +208,7 @@ fn another_waker_takes_the_place_of_the_one_before() {
         before.is_nobodys_but(&waker_before);
         let woken_before = before.get();
         sender.send(&1).expect("sent");
-        // It may be woken for other news too.
+        // Other news may wake it as well.
         let message = loop {
             after.is_woken();
             after.forget();
@@ -221,7 +221,7 @@ fn another_waker_takes_the_place_of_the_one_before() {
     }
 }
 
-/// By what takes it: an answer, a blocking call that waits, the drop of the handle.
+/// A waker is released by an answer, by a blocking call that waits, and by the drop of the handle.
 #[test]
 fn a_waker_that_is_left_is_taken_back() {
     for fabric in FABRICS {
@@ -229,7 +229,7 @@ fn a_waker_that_is_left_is_taken_back() {
         let (mut sender, mut receiver) = narrow(&pair);
         let (count, waker) = count();
         assert!(poll_recv(&mut receiver, &waker).is_pending());
-        // It stays while somebody only looks.
+        // It stays during calls that do not wait.
         assert!(matches!(receiver.try_recv(), Err(error) if error.kind() == RecvErrorKind::Empty));
         assert!(count.was_kept_beside(&waker));
         receiver
@@ -309,7 +309,7 @@ fn a_permit_is_room_that_no_clone_takes() {
         }
         let permit = smol::block_on(sender.ready_async()).expect("room for one");
         assert!(permit.bytes() >= size_of::<u64>());
-        // Another task of the same thread waits like one of any other.
+        // Another task of the same thread waits like any other.
         let full = clone.try_send(&100);
         assert!(
             matches!(&full, Err(error) if error.kind() == SendErrorKind::Full),
@@ -317,7 +317,7 @@ fn a_permit_is_room_that_no_clone_takes() {
         );
         give_up(clone.send_async(&100));
         let theirs = thread::spawn(move || {
-            // It is not its turn, so the last place is not its either.
+            // It is not this handle's turn, so the last place is not its own either.
             let full = clone.try_send(&100);
             assert!(
                 matches!(&full, Err(error) if error.kind() == SendErrorKind::Full),
@@ -327,7 +327,7 @@ fn a_permit_is_room_that_no_clone_takes() {
         });
         let mut clone = theirs.join().expect("it ends");
         assert_eq!(permit.send(&WINDOW).expect("without waiting"), WINDOW);
-        // Who gives one up lets others in.
+        // A permit that is given up lets others in.
         for number in 1..=WINDOW {
             assert_eq!(*receiver.recv().expect("a message"), number);
         }
@@ -339,8 +339,7 @@ fn a_permit_is_room_that_no_clone_takes() {
     }
 }
 
-/// A message that is longer than the permit says finds room or is refused, and nothing is
-/// sent then.
+/// A message longer than its permit finds room, or is refused and not sent.
 #[test]
 fn a_permit_for_less_than_the_message_is_an_attempt() {
     for fabric in FABRICS {
@@ -354,7 +353,7 @@ fn a_permit_for_less_than_the_message_is_an_attempt() {
         let permit = smol::block_on(sender.ready_async()).expect("room");
         assert!((8..1000).contains(&permit.bytes()), "{permit:?}");
         assert_eq!(permit.send(&[2; 1000]).expect("there is room"), 2);
-        // As full as it gets.
+        // Fill the ring completely.
         let mut sent = 2;
         while sender.try_send(&[3; 1000]).is_ok() {
             sent += 1;
@@ -380,7 +379,7 @@ fn a_permit_for_less_than_the_message_is_an_attempt() {
 
 // ---- Streams and sinks of their own --------------------------------------------------
 
-/// What a program keeps in a struct of its own.
+/// A stream and a sink that a program keeps in a struct of its own.
 struct Echo {
     requests: Messages<Receiver<u64, Pod>>,
     answers: SendSink<Sender<u64, Pod>, u64>,
@@ -434,8 +433,8 @@ fn streams_and_sinks_own_their_ends() {
 
 // ---- Turns ---------------------------------------------------------------------------
 
-/// Where callers turn the engine, a poll that finds nothing runs one turn, and one that finds
-/// a message runs none.
+/// If callers turn the engine, a poll that finds nothing runs one turn, and one that finds a
+/// message runs none.
 #[test]
 fn a_poll_that_finds_nothing_turns_the_engine_once() {
     for fabric in FABRICS {
@@ -475,7 +474,7 @@ fn a_poll_that_finds_nothing_turns_the_engine_once() {
                 Poll::Ready(message) => {
                     assert_eq!(*message.expect("a message"), expected);
                     assert!(turns <= 1, "{turns}");
-                    // The second lies in the ring behind the first.
+                    // The second message lies in the ring behind the first.
                     assert!(fabric == Fabric::Tcp || expected == 1 || turns == 0);
                     expected += 1;
                 }
@@ -507,7 +506,7 @@ fn poll_acked(sender: &mut Sender<u64, Pod>, waker: &Waker, sequence: u64) -> Po
     acked.map(|acked| acked.expect("acknowledged"))
 }
 
-/// Counts its wake-ups, and knows by its references whether somebody keeps its waker.
+/// Counts its wake-ups, and knows by its reference count whether its waker is kept.
 #[derive(Default)]
 struct Count(AtomicU32);
 
@@ -517,7 +516,7 @@ impl Wake for Count {
     }
 }
 
-/// A waker, and what it counts.
+/// Returns a counter and its waker.
 fn count() -> (Counted, Waker) {
     let count = Arc::<Count>::default();
     (Counted(count.clone()), count.into())
@@ -534,17 +533,17 @@ impl Counted {
         self.0.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether somebody has a clone of its waker.
+    /// Returns whether a clone of its waker exists.
     fn is_kept_beside(&self, _waker: &Waker) -> bool {
         Arc::strong_count(&self.0) > 2
     }
 
-    /// Whether somebody has, or had and has woken it.
+    /// Returns whether a clone exists, or existed and was woken.
     fn was_kept_beside(&self, waker: &Waker) -> bool {
         self.is_kept_beside(waker) || self.get() > 0
     }
 
-    /// A waker that was taken to be woken is on its way for a moment.
+    /// A waker that was taken in order to be woken still exists for a moment.
     #[track_caller]
     fn is_nobodys_but(&self, waker: &Waker) {
         let begun = Instant::now();

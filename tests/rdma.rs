@@ -1,7 +1,7 @@
-//! Nodes over this machine's RDMA device, where there is one; else what they say of that.
+//! Nodes over this machine's RDMA device, if there is one; otherwise their errors.
 //!
-//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on
-//! it, in this process.
+//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends use it, in this
+//! process.
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
@@ -10,10 +10,10 @@ use std::time::Duration;
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, rdma::RdmaSettings};
 use ibex_verbs::discovery::DeviceKind;
 
-/// Nothing here takes long; a guest under emulation may.
+/// Long enough for a guest under emulation, although nothing here takes long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A node on the device that the tests are told to use.
+/// Returns a builder of a node on the device that the tests should use.
 fn builder() -> NodeBuilder {
     let mut settings = RdmaSettings::new();
     if let Ok(device) = std::env::var("IBEX_TEST_DEVICE") {
@@ -26,8 +26,8 @@ fn builder() -> NodeBuilder {
         .handshake_timeout(PATIENCE)
 }
 
-/// A node that listens and requires verbs; none where the machine has no device and the
-/// refusal says so well.
+/// Creates a listening node that requires verbs. Returns `None` if the machine has no device and
+/// the error says so properly.
 fn listening(driver: Driver) -> Option<Node> {
     let required = builder()
         .fabric(Fabric::Verbs, Policy::Require)
@@ -56,9 +56,9 @@ fn messages_of_all_sizes_go_over_the_device_under_both_drivers() {
             return;
         };
         let address = server.local_addr().expect("it listens");
-        // A node without a thread moves in its own calls.
+        // A node without a thread makes progress in its own calls.
         let receiver = std::thread::spawn(move || receive_all(&server));
-        // The other end leaves the choice to whoever requires something.
+        // The other end leaves the choice to the end that requires something.
         let client = builder().driver(driver).build().expect("a node");
         let peer = client.connect(address).expect("a session");
         assert_over_verbs(&peer);
@@ -77,7 +77,7 @@ fn messages_of_all_sizes_go_over_the_device_under_both_drivers() {
     }
 }
 
-/// Accepts a peer, and takes all that it sends. The lengths.
+/// Accepts a peer, and receives everything that it sends. Returns the lengths.
 fn receive_all(server: &Node) -> Vec<usize> {
     let peer = server.accept_timeout(PATIENCE).expect("a peer");
     assert_over_verbs(&peer);
@@ -115,7 +115,7 @@ fn a_software_device_is_left_alone_and_the_reason_says_so() {
     assert_eq!(peer.fabric(), Fabric::Tcp);
     let reason = peer.fabric_reason();
     assert!(reason.ends_with("is software, slower than tcp"), "{reason}");
-    // Asked for, it serves; on one of its two ends is enough.
+    // A preferred software device serves; the wish of one of its two ends suffices.
     let asking = builder().fabric(Fabric::Verbs, Policy::Prefer);
     let asking = asking.build().expect("a node");
     let peer = connect(&asking, &server);

@@ -1,9 +1,8 @@
-//! Many sessions of one node over this machine's RDMA device, where there is one, and
-//! sessions that come and go; else nothing is tested.
+//! Many sessions of one node over this machine's RDMA device, and sessions that come and go.
+//! Without a device, nothing is tested.
 //!
-//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure.
-//! `IBEX_TEST_SESSIONS` says how many sessions are to come and go. The port's counters tell
-//! what went over it, so the tests take turns.
+//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. `IBEX_TEST_SESSIONS` is
+//! the number of sessions that come and go. The tests read the port's counters, so they take turns.
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
@@ -23,13 +22,13 @@ use ibex_harness::{
 
 use crowd::{Crowd, PATIENCE, SESSIONS, Standstill};
 
-/// A node with so many places, and as little else as it can do with.
+/// Returns a builder of a node with this many places, and otherwise as little as possible.
 fn builder(places: u32) -> NodeBuilder {
     crowd::builder(places, places + 56)
 }
 
-/// The device's port, and the right to be the only one who uses it; none where the machine
-/// has no device.
+/// Returns the device's port and the exclusive right to use it, or `None` if the machine has no
+/// device.
 fn port() -> Option<(VerbsPort, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     match VerbsPort::choose() {
@@ -104,7 +103,7 @@ fn a_session_without_a_place_goes_over_tcp_or_says_why_it_cannot() {
             "{said}"
         );
         println!("{policy:?}: {said}");
-        // When the first has gone, its place is free.
+        // When the first session has gone, its place is free.
         let _ = first.close(PATIENCE);
         let mut standstill = Standstill::new();
         loop {
@@ -119,8 +118,8 @@ fn a_session_without_a_place_goes_over_tcp_or_says_why_it_cannot() {
 
 // ---- Coming and going ----------------------------------------------------------------
 
-/// The node that stays has room for one session, so that one that is not given back is
-/// missed at once.
+/// The node that stays has room for one session, so that a place that is not returned is missed at
+/// once.
 #[test]
 fn nodes_that_come_and_go_leave_nothing_behind() {
     let Some(_turn) = port() else {
@@ -159,19 +158,19 @@ fn nodes_that_come_and_go_leave_nothing_behind() {
         while !theirs.is_gone() {
             standstill.looked(false, "the session's end");
         }
-        // What is kept for reuse is there after a few.
+        // Memory that is kept for reuse exists after a few rounds.
         if round == rounds / 4 {
             first = Some(held());
         }
     }
     let (before, after) = (first.expect("some rounds"), held());
     println!("descriptors and pinned KiB after {rounds} sessions: {before:?}, {after:?}");
-    // A session on its way out may have some.
+    // A session that is about to end may have some.
     assert!(after.0 <= before.0 + 8, "{before:?} {after:?}");
     assert!(after.1 <= before.1 + 1024, "{before:?} {after:?}");
 }
 
-/// Descriptors of this process, and KiB that its devices have pinned.
+/// Returns the descriptors of this process, and the KiB that its devices have pinned.
 fn held() -> (usize, u64) {
     let descriptors = fs::read_dir("/proc/self/fd").expect("/proc").count();
     let status = fs::read_to_string("/proc/self/status").expect("/proc");

@@ -1,10 +1,10 @@
-//! What a bad link does to sessions over RDMA: it delays, loses, doubles, reorders and
-//! garbles packets, and is cut.
+//! Effects of a bad link on sessions over RDMA: it delays, loses, duplicates, reorders and corrupts
+//! packets, and is cut.
 //!
-//! The link is that of `cargo xtask vm --pair`: this node is at one end, and a process at
-//! the other end of it, in a network namespace of its own, has the other node. Elsewhere
-//! the tests pass without doing anything, unless `IBEX_TEST_GUEST` says that it is there. Everything between the two goes over it, the
-//! connection of the handshake too.
+//! The link is that of `cargo xtask vm --pair`: this node is at one end, and a process at the other
+//! end, in a network namespace of its own, has the other node. Elsewhere the tests pass without
+//! doing anything, unless `IBEX_TEST_GUEST` claims that this is the guest. All traffic between the
+//! two uses the link, including the handshake's connection.
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
@@ -19,10 +19,10 @@ use ibex::{
     Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, Sender,
 };
 
-/// Nothing here takes long; a guest under emulation may.
+/// Long enough for a guest under emulation, although nothing here takes long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A node whose device waits for so long for an acknowledgement, seven times.
+/// Returns a builder of a node whose device waits this long for an acknowledgement, seven times.
 fn builder(device: &str, timeout: Duration) -> NodeBuilder {
     Node::builder()
         .rdma(
@@ -35,10 +35,10 @@ fn builder(device: &str, timeout: Duration) -> NodeBuilder {
         .handshake_timeout(PATIENCE)
 }
 
-/// The variable that tells the other end how long its device waits.
+/// The variable that tells the other end its device's time-out.
 const TIMEOUT: &str = "IBEX_TEST_ACK_TIMEOUT_MS";
 
-/// Message `number`: of every length up to 20 kB, and each 100th of 300 kB.
+/// Returns message `number`: of any length up to 20 kB, and each 100th of 300 kB.
 fn message(number: u64) -> Vec<u8> {
     let length = match number % 100 {
         0 => 300_000,
@@ -60,7 +60,7 @@ fn the_other_end() {
         .listen("192.0.2.2:0");
     let node = node.build();
     let node = node.expect("a node");
-    // For who wonders why a test failed.
+    // Printed to explain a failed test.
     let (events, begun) = (node.events(), Instant::now());
     thread::spawn(move || {
         for event in events {
@@ -68,13 +68,13 @@ fn the_other_end() {
         }
     });
     println!("address| {}", node.local_addr().expect("it listens"));
-    // Until whoever reads this is done.
+    // Until the reading process is done.
     while let Ok(peer) = node.accept_timeout(PATIENCE) {
         println!("heard| {}", hear(&peer));
     }
 }
 
-/// Checks all messages and answers each with its number. How many there were, and how it
+/// Checks all messages and answers each with its number. Returns their count and how the channel
 /// ended.
 fn hear(peer: &Peer) -> String {
     let receiver = peer.channel("said").codec::<Raw>().receiver::<[u8]>();
@@ -96,14 +96,14 @@ fn hear(peer: &Peer) -> String {
             }
             Err(error) => panic!("{error}"),
         }
-        // If it is over, the next receive says why.
+        // If the channel is over, the next receive says why.
         let _ = answers.send(&count.to_le_bytes());
     }
 }
 
 // ---- This end ------------------------------------------------------------------------
 
-/// The two nodes.
+/// The two nodes of the link.
 struct Link {
     _guest: MutexGuard<'static, ()>,
     node: Node,
@@ -113,12 +113,12 @@ struct Link {
 }
 
 impl Link {
-    /// None where there is no such link.
+    /// Starts both nodes; `None` if there is no such link.
     fn new(timeout_ms: u64) -> Option<Self> {
         Self::with(timeout_ms, Policy::Prefer, PATIENCE)
     }
 
-    /// The same, with sessions that go on over tcp after such a time, if they may.
+    /// Starts both nodes; their sessions move to tcp after `fail_over_after`, if they may.
     fn with(timeout_ms: u64, verbs: Policy, fail_over_after: Duration) -> Option<Self> {
         static GUEST: Mutex<()> = Mutex::new(());
         let settings = fs::read_to_string("/run/vm/settings").unwrap_or_default();
@@ -129,7 +129,7 @@ impl Link {
         }
         let guest = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
         for end in ENDS {
-            // Before there is traffic: to put it in place drops packets at their sender.
+            // Set before there is traffic, since installing it drops packets at their sender.
             at(
                 end,
                 &format!("tc qdisc replace dev {end} root netem limit 100000"),
@@ -145,7 +145,7 @@ impl Link {
         other.args(["-c", &command]).stdout(Stdio::piped());
         other.env(TIMEOUT, timeout_ms.to_string());
         let mut other = other.spawn().expect("a shell");
-        // Read by reference: it has to stay open for as long as the other writes.
+        // Read by reference, since the pipe must stay open while the other end writes.
         let mut said = BufReader::new(other.stdout.take().expect("a pipe")).lines();
         let address = heard(&mut said, "address");
         Some(Self {
@@ -173,7 +173,7 @@ impl Link {
         }
     }
 
-    /// Sends so many messages and takes their answers; the other end has heard all once.
+    /// Sends `count` messages and receives their answers. The other end has received each once.
     fn carry(&mut self, count: u64) {
         let Met {
             mut sender,
@@ -198,7 +198,7 @@ impl Drop for Link {
                 &format!("tc qdisc replace dev {end} root netem limit 100000"),
             );
         }
-        // For who wonders why a test failed.
+        // Printed to explain a failed test.
         let mut events = self.node.events();
         while let Some(event) = events.next_timeout(Duration::ZERO) {
             eprintln!("this end: {event}");
@@ -222,7 +222,7 @@ fn take(mut answers: Receiver<[u8], Raw>, count: u64) {
     }
 }
 
-/// What the other end says of a topic next.
+/// Returns the other end's next line about a topic.
 fn heard(said: &mut Lines<impl BufRead>, topic: &str) -> String {
     let of_topic = |line: io::Result<String>| {
         let line = line.expect("text");
@@ -234,7 +234,7 @@ fn heard(said: &mut Lines<impl BufRead>, topic: &str) -> String {
 
 const ENDS: [&str; 2] = ["v0", "v1"];
 
-/// Runs a command where that end of the link is.
+/// Runs a command at that end of the link.
 fn at(end: &str, command: &str) {
     let there = match end {
         "v1" => env::var("VM_PEER").unwrap_or_default(),
@@ -245,7 +245,7 @@ fn at(end: &str, command: &str) {
     assert!(status.expect("a shell").success(), "{command}");
 }
 
-/// Has the link do that to packets of both directions.
+/// Makes the link disturb packets of both directions with netem.
 fn disturb(how: &str) {
     for end in ENDS {
         let netem = format!("tc qdisc change dev {end} root netem limit 100000 {how}");
@@ -253,9 +253,9 @@ fn disturb(how: &str) {
     }
 }
 
-/// Both devices' counts of these, together.
+/// Returns the sum of these counters of both devices.
 fn counted(counters: &[&str]) -> u64 {
-    // They are up to 12 ms old.
+    // The kernel's values are up to 12 ms old.
     thread::sleep(Duration::from_millis(30));
     let of = |device: &str, counter: &str| {
         let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
@@ -322,7 +322,7 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
                     thread::sleep(Duration::from_millis(150));
                     disturb("");
                 });
-                // Into the cut, whatever has arrived before.
+                // Sent into the cut, whatever has arrived before.
                 sender.send(&message).expect("sent");
             });
         } else {
@@ -335,8 +335,9 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
     assert!(counted(&["completer_retry_err"]) > again);
 }
 
-/// Cuts the link in mid-stream, longer than devices bear, and mends it when a session is
-/// suspended: why it was, and what is told of its fabric by the time when it goes on.
+/// Cuts the link in mid-stream for longer than devices bear, and mends it when a session is
+/// suspended. Returns the cause of the suspension, and any change of fabric reported by the time
+/// the session continues.
 fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, String)>) {
     let mut events = link.node.events();
     let Met {
@@ -365,7 +366,7 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
     println!("after {took:?}: {cause}");
     assert!(cause.contains("retries exceeded"), "{cause}");
     assert!(counted(&["retry_exceeded_err"]) > exceeded);
-    // Seven tries, of 67 ms at least.
+    // Seven tries, of at least 67 ms each.
     assert!(took > Duration::from_millis(400), "{took:?}");
     assert!(peer.is_suspended());
     disturb("");
@@ -421,7 +422,7 @@ fn where_it_may_not_wait_for_one_it_goes_on_over_tcp_and_nothing_is_lost() {
     assert!(reason.starts_with(&cause), "{reason}");
 }
 
-/// What is told next of that kind.
+/// Returns the next event of a kind.
 fn told<T>(events: &mut Events, mut of_kind: impl FnMut(Event) -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     while let Some(event) = events.next_timeout(until.saturating_duration_since(Instant::now())) {

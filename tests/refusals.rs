@@ -1,5 +1,5 @@
-//! What a refused call says, through the facade: the cause as a value, and words that
-//! name who, why and what to do.
+//! Errors of refused calls, through the facade: the cause as a value, and a text that names the
+//! peer, the reason and the remedy.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -18,7 +18,7 @@ use ibex::{
 fn a_setting_out_of_its_range_is_told_with_its_range() {
     let refused = Node::builder().max_channels(0).session_credit_bytes(1);
     let error = refused.build().expect_err("0 channels are too few");
-    // The first counts.
+    // The first error counts.
     assert_eq!(error.kind(), ListenErrorKind::Setting);
     assert_eq!(error.setting(), Some("max_channels"));
     assert_eq!(error.to_string(), "max_channels is 0; it may be 1 to 16384");
@@ -30,7 +30,7 @@ fn a_setting_out_of_its_range_is_told_with_its_range() {
     );
 }
 
-/// Each numeric knob one step below its range and one above.
+/// Each numeric setting is one step below its range, and one above.
 #[test]
 fn every_knob_of_a_node_is_checked_against_its_range() {
     let builder = Node::builder;
@@ -148,7 +148,7 @@ fn a_knob_of_a_channel_is_checked_when_it_is_set() {
     let client = Node::client().expect("a node");
     let address = listener.local_addr().expect("it listens");
     let peer = client.connect(address).expect("a session");
-    // A good value behind it does not take the error back.
+    // A valid value afterwards does not remove the error.
     let channel = peer.channel("log").codec::<Raw>();
     let odd = channel.window_messages(0).window_messages(8);
     let error = odd.sender::<[u8]>().expect_err("0 messages are too few");
@@ -168,7 +168,7 @@ fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
     let error = required.build().expect_err("it is not there");
     assert_eq!(error.fabric(), Some(Fabric::Verbs));
     assert!(error.to_string().contains("enable the feature `verbs`"));
-    // What is only preferred gives way.
+    // A preference yields.
     let preferred = Node::builder().fabric(Fabric::Verbs, Policy::Prefer);
     preferred.build().expect("another fabric will do");
 }
@@ -386,8 +386,8 @@ fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
 #[test]
 fn a_name_that_only_one_of_both_has_is_told_with_those_of_the_peer() {
     let (_node, (_listener, theirs), peer) = meet();
-    // Neither a name that is nobody's here in the other direction nor one that is no clean text
-    // is taken for what it is not.
+    // Neither a name that exists in the other direction, nor one that is no plain text, is mistaken
+    // for the sought one.
     let _ends = ["logs", "l\nog"].map(|name| theirs.receiver::<u64>(name).expect("an end"));
     let _other = theirs.sender::<u64>("blog").expect("an end");
     while peer.incoming().len() < 3 {
@@ -464,7 +464,7 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
 }
 
 #[test]
-fn who_waits_for_another_clone_is_told_so() {
+fn a_wait_for_another_clone_says_so() {
     let (_node, (_listener, theirs), peer) = meet();
     let raw = peer.channel("log").codec::<Raw>();
     let mut sender = raw.sender::<[u8]>().expect("an end");
@@ -486,8 +486,8 @@ fn who_waits_for_another_clone_is_told_so() {
     assert_eq!(reservation.send().expect("room"), 1);
 }
 
-/// Whoever closes a sender hears why its channel never opened: nothing went over it, and that
-/// nothing is missing would not say so.
+/// Closing a sender reports why its channel never opened: no message was delivered, and "nothing is
+/// missing" would not say so.
 #[test]
 fn a_close_behind_an_open_that_failed_says_why() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
@@ -529,11 +529,11 @@ fn a_close_behind_an_open_that_failed_says_why() {
             unopened.close(),
             Err(error) if error.kind() == WaitErrorKind::NotOpened
         ));
-        // As long as that may still come, nothing is missing.
+        // As long as the peer may still open its end, nothing is missing.
         let patient = peer.sender::<u64>("patient").expect("an end");
         patient.close().expect("nothing was sent");
 
-        // The session ends before.
+        // The session ends first.
         let mut late = peer.sender::<u64>("late").expect("an end");
         let _ = listener.close(Duration::from_secs(60));
         late.send(&1).expect_err("the peer said goodbye");
@@ -545,7 +545,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
     }
 }
 
-/// The same of a group: who never opened is told of, whatever was sent.
+/// Closing a group reports members that never opened, whatever was sent.
 #[test]
 fn a_group_that_is_closed_names_the_members_that_never_opened() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
@@ -561,9 +561,9 @@ fn a_group_that_is_closed_names_the_members_that_never_opened() {
     }
 }
 
-/// Whoever is waited for is named, and how far the channel is.
+/// The error names the awaited peer and the progress of the channel.
 #[test]
-fn who_does_not_acknowledge_in_time_is_named() {
+fn a_peer_that_does_not_acknowledge_in_time_is_named() {
     let (_node, (_listener, theirs), peer) = meet();
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let unopened = sender.wait_acked_timeout(1, MOMENT).expect_err("nobody");
@@ -601,7 +601,7 @@ fn who_does_not_acknowledge_in_time_is_named() {
 
 /// A `main` that returns an error prints it by `Debug`.
 #[test]
-fn what_main_prints_is_the_diagnosis() {
+fn main_prints_the_diagnosis_of_its_error() {
     let (_node, (_listener, theirs), peer) = meet();
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let _receiver = theirs.receiver::<u32>("log").expect("another type");
@@ -624,7 +624,7 @@ fn what_main_prints_is_the_diagnosis() {
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// The answer of a future that does not wait.
+/// Returns the result of a future that does not wait.
 fn now<T>(future: impl Future<Output = T>) -> T {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(future).poll(&mut context) {
@@ -633,7 +633,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Two nodes of this process over a fabric.
+/// Creates two nodes of this process over a fabric.
 fn meet_over(fabric: Fabric) -> (Node, (Node, Peer), Peer) {
     let builder = || Node::builder().fabric(fabric, Policy::Require);
     let listener = builder().listen("127.0.0.1:0").build().expect("a node");
@@ -644,8 +644,8 @@ fn meet_over(fabric: Fabric) -> (Node, (Node, Peer), Peer) {
     (client, (listener, theirs), peer)
 }
 
-/// Two nodes of this process: the one that connected, its end of the session, and the
-/// other's.
+/// Creates two nodes of this process. Returns the one that connected, the other with its end of the
+/// session, and the first one's end.
 fn meet() -> (Node, (Node, Peer), Peer) {
     let listener = Node::listen("127.0.0.1:0").expect("a node");
     let client = Node::client().expect("a node");

@@ -1,10 +1,10 @@
 //! Two releases of one program, side by side: the example `rolling_upgrade`.
 //!
-//! They are two builds with different types, and neither has a line of the other's. Each of
-//! them sends and receives, so every pair says something in both directions.
+//! They are two builds with different types, and share no line. Each of them sends and receives, so
+//! every pair talks in both directions.
 //!
-//! Both have to be built: `cargo test` does that, and `cargo build --examples` before `cargo
-//! test --test rolling_upgrade`, with the same profile.
+//! Both must be built: `cargo test` does that, and `cargo build --examples` before `cargo test
+//! --test rolling_upgrade`, with the same profile.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -53,9 +53,9 @@ fn every_pair(fabric: &str) {
     }
 }
 
-/// Who starts one without arguments, or with others, is told which to start first and how.
+/// Wrong arguments print which of the programs to start first, and how.
 #[test]
-fn who_does_not_know_the_arguments_is_told_them() {
+fn wrong_arguments_print_the_right_ones() {
     for release in [Old, New] {
         for arguments in [&[][..], &["replica"], &["replica", "udp"]] {
             let mut started = Command::new(program(release));
@@ -69,7 +69,7 @@ fn who_does_not_know_the_arguments_is_told_them() {
     }
 }
 
-/// A release that runs; it ends with the test.
+/// A running release; it ends with the test.
 struct Running {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
@@ -94,7 +94,7 @@ impl Running {
         line.trim().to_owned()
     }
 
-    /// What else it says, once it has ended well.
+    /// Returns the rest of its output, after it has ended successfully.
     fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.said.read_to_string(&mut rest).expect("it says text");
@@ -111,8 +111,8 @@ impl Drop for Running {
     }
 }
 
-/// The path of a release. The example beside this test: `target/PROFILE/deps/rolling_upgrade-…`
-/// has its examples in `target/PROFILE/examples`.
+/// Returns the path of a release. The example belongs to this test:
+/// `target/PROFILE/deps/rolling_upgrade-…` has its examples in `target/PROFILE/examples`.
 fn program(release: Release) -> PathBuf {
     let test = env::current_exe().expect("this program has a path");
     let profile = test.ancestors().nth(2).expect("it lies in a target folder");

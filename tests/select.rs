@@ -1,4 +1,4 @@
-//! Turns are fair, whatever the channels go over, and who waits sleeps.
+//! `Select` is fair between channels over any fabrics, and a waiting thread sleeps.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -8,7 +8,7 @@ use std::{thread, time::Duration};
 use ibex::{Driver, Fabric, FanIn, FanInEvent, Message, Node, Pod, Policy, Select};
 use pair::{FABRICS, Pair};
 
-/// Each round both have something, so each has its turn: half of a million rounds.
+/// In each round both have messages, so each gets its turn: half of a million rounds.
 #[test]
 fn nobody_is_starved() {
     for fabrics in [FABRICS, [Fabric::Tcp; 2], [Fabric::Shm; 2]] {
@@ -16,14 +16,14 @@ fn nobody_is_starved() {
         let (mut left, mut left_end) = pairs[0].channel("numbers");
         let (mut right, mut right_end) = pairs[1].channel("numbers");
         let mut select = Select::new();
-        // What comes before the first message of a channel is not the select's to be fair about.
+        // Before the first message of a channel, the select cannot be fair.
         for (sender, end) in [(&mut left, &mut left_end), (&mut right, &mut right_end)] {
             sender.send(&1).expect("sent");
             end.recv().expect("a message").ack();
         }
         let mut taken = [1u32; 2];
         for _ in 0..ROUNDS / BATCH {
-            // More than is taken, so that neither is found empty.
+            // More than is taken, so that neither is ever empty.
             let sent = [u64::from(taken[0]), u64::from(taken[1])];
             for sender in [&mut left, &mut right] {
                 while sender.counts().sent < sent[0].max(sent[1]) + u64::from(BATCH) {
@@ -47,7 +47,7 @@ const ROUNDS: u32 = 1_000_000;
 const BATCH: u32 = 250;
 
 #[test]
-fn who_waits_is_woken_by_either_and_by_time() {
+fn a_wait_is_ended_by_either_channel_and_by_time() {
     let pairs = FABRICS.map(Pair::over);
     let (left, mut left_end) = pairs[0].channel("numbers");
     let (right, mut right_end) = pairs[1].channel("numbers");
@@ -66,12 +66,12 @@ fn who_waits_is_woken_by_either_and_by_time() {
         assert_eq!(ready, index);
         let message = [&mut left_end, &mut right_end][ready].try_recv();
         assert_eq!(*message.expect("it is there"), 7);
-        // The sender lives until here: its end would be something to receive.
+        // The sender lives until here, since its end would be an event.
         drop(sending.join().expect("it ends"));
         if index == 0 {
             let ended = select.ready(&mut [&mut left_end, &mut right_end]);
             assert_eq!(ended, 0, "the end comes too");
-            // It has something for ever, so another takes its place.
+            // An ended receiver is ready forever, so another takes its place.
             let (silent, end) = pairs[0].channel("silent");
             left_end = end;
             living.push(silent);
@@ -79,8 +79,8 @@ fn who_waits_is_woken_by_either_and_by_time() {
     }
 }
 
-/// A fan-in has its turn beside a receiver, and its peers have theirs; whoever sleeps for both
-/// is woken by a message, by a peer that comes, and by the node that is closed.
+/// A fan-in gets its turn beside a receiver, and so do its peers. A message, a joining peer, and
+/// the close of the node each wake a thread that waits for both.
 #[test]
 fn a_fan_in_is_waited_for_as_a_receiver_is() {
     for fabrics in [FABRICS, [Fabric::Tcp; 2], [Fabric::Shm; 2]] {
@@ -99,7 +99,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
         let moment = Duration::from_millis(20);
         assert_eq!(select.ready_timeout(&mut [requests], moment), None);
 
-        // Two that come while it is waited for them.
+        // Two clients come during the wait.
         let mut clients = Vec::new();
         for fabric in fabrics {
             clients.push(thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
         let commands = here.channel("commands").codec::<Pod>();
         let mut commands = commands.receiver::<u64>().expect("a receiver");
 
-        // Each of the three in turn wakes whoever sleeps.
+        // Each of the three in turn wakes the sleeper.
         let mut senders: Vec<_> = clients.iter_mut().map(|client| &mut client.0).collect();
         senders.push(&mut commander);
         let mut numbers = [0; 3];
@@ -138,8 +138,8 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
             });
         }
 
-        // All have something, so the fan-in has its turns beside the receiver, once it is told
-        // of who was silent.
+        // All have messages, so the fan-in gets its turns beside the receiver, once it has learned
+        // of the silent peers.
         for sender in &mut senders {
             for number in 11..=10 + EACH {
                 sender.send(&number).expect("sent");
@@ -165,7 +165,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
         }
         assert_eq!((of_all, of_one), (2 * EACH, EACH));
 
-        // What a look has found is there for whoever asks without one.
+        // A later call finds the event that a look has found.
         clients[0].0.send(&1).expect("sent");
         assert_eq!(select.ready(&mut [requests]), 0);
         assert_eq!(select.ready(&mut [requests]), 0);
@@ -194,10 +194,10 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
     }
 }
 
-/// Where callers turn the engine, one that has something all the time without a turn does not
-/// keep what comes by turns from the others: neither in a select nor in a fan-in.
+/// If callers turn the engine, a peer whose messages need no turn must not starve peers whose
+/// messages need one: neither in a select nor in a fan-in.
 #[test]
-fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
+fn peers_in_shared_memory_starve_none_whose_bytes_an_engine_brings() {
     for is_fan_in in [true, false] {
         let builder = Node::builder().driver(Driver::Caller).listen("127.0.0.1:0");
         let node = builder.build().expect("a node");
@@ -249,7 +249,7 @@ fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
             _ => number(requests.next()),
         };
         (1..10).for_each(|number| assert_eq!(next(), number));
-        // From here on the engine has something, and nobody waits for it.
+        // From here on the engine has a message, but no call waits for it.
         let before = peer_of_turns.stats().bytes_sent;
         by_turns.send(&u64::MAX).expect("sent");
         while peer_of_turns.stats().bytes_sent == before {
@@ -260,15 +260,15 @@ fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
             place.is_some_and(|place| place < 200),
             "{place:?}, fan-in: {is_fan_in}"
         );
-        // Nobody turns it for its peers' goodbyes.
+        // The node is not turned for its peers' goodbyes.
         let _ = node.close(Duration::ZERO);
     }
 }
 
-/// Of each of three.
+/// Messages of each of the three.
 const EACH: u64 = 500;
 
-/// What a fan-in has, which is a message.
+/// Returns the number in the fan-in's next message.
 fn number_of(requests: &mut FanIn<u64, Pod>) -> u64 {
     number(requests.try_next().expect("it is there"))
 }
@@ -280,7 +280,7 @@ fn number(event: Option<FanInEvent<Message<u64, Pod>>>) -> u64 {
     }
 }
 
-/// What is sent in a round of three.
+/// Returns the number that is sent in this round of three.
 fn numbers_of(round: usize) -> u64 {
     round as u64 / 3 + 1
 }
@@ -291,7 +291,7 @@ fn nothing_is_not_waited_for() {
     Select::new().ready(&mut []);
 }
 
-/// Whoever acknowledges first wakes who waits for both, and for a receiver.
+/// The first acknowledgement wakes a thread that waits for both, and for a receiver.
 #[test]
 fn acknowledgements_are_waited_for_as_messages_are() {
     let pairs = FABRICS.map(Pair::over);
@@ -325,7 +325,7 @@ fn acknowledgements_are_waited_for_as_messages_are() {
         assert_eq!(ready, 2, "nobody acknowledges what was not sent");
         assert_eq!(*command.recv().expect("sent"), round);
     }
-    // That there will be none is told as well.
+    // The end of acknowledgements is an event as well.
     drop(replicas.remove(0));
     let mut ends = [&logs[0], &logs[1]].map(|log| log.until_acked(101));
     let [one, other] = &mut ends;

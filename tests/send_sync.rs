@@ -1,7 +1,7 @@
-//! What may be moved to another thread, and what shared between threads.
+//! Types that may be moved to another thread, and types that may be shared between threads.
 //!
-//! A table that compiles is the test. The lines with `not` use a trick: a type that did
-//! implement the trait would make the call ambiguous.
+//! The test is a table that compiles. Lines with `not` use a trick: a type that implemented the
+//! trait would make the call ambiguous.
 #![forbid(unsafe_code)]
 
 use ibex::{
@@ -86,8 +86,8 @@ fn handles_move_between_threads() {
     is_not!(Cloned: Clone, Receiver<[u8], Raw>);
 }
 
-/// A handle keeps no message, so this holds for every type that can be sent at all: there
-/// is no `T: Send` here.
+/// A handle keeps no message, so this holds for every type that can be sent at all: it needs no `T:
+/// Send`.
 #[test]
 fn handles_move_whatever_the_message_is() {
     fn moves<T>()
@@ -133,7 +133,7 @@ fn errors_pass_question_marks_into_boxed_errors() {
 }
 
 #[test]
-fn what_is_reported_is_plain_data() {
+fn reports_are_plain_data() {
     is_send::<CloseReport>();
     is_sync::<CloseReport>();
     is_send::<Counts>();

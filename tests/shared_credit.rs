@@ -1,5 +1,5 @@
-//! Many peers send over TCP to one node whose arrival memory is short: all of it arrives,
-//! whether they share it or take turns, and nobody starves.
+//! Many peers send over TCP to one node with little arrival memory: everything arrives, whether
+//! they share it or take turns, and no peer starves.
 
 use std::{thread, time::Duration};
 
@@ -14,8 +14,8 @@ fn over_tcp(builder: NodeBuilder) -> NodeBuilder {
         .connect_timeout(Duration::from_secs(60))
 }
 
-/// `senders` nodes send everything at once. Each of them has its receiver in a thread of
-/// its own, so only credit decides who comes when.
+/// `senders` nodes send everything at once. Each of them has its receiver in a thread of its own,
+/// so only credit decides the order.
 fn all_arrives(senders: u64, node_credit_bytes: u64) {
     let server = over_tcp(Node::builder().listen("127.0.0.1:0"))
         .node_credit_bytes(node_credit_bytes)
@@ -52,16 +52,16 @@ fn all_arrives(senders: u64, node_credit_bytes: u64) {
 }
 
 #[test]
-fn who_has_less_than_a_session_may_hold_shares() {
+fn a_node_with_less_credit_than_a_session_may_hold_shares_it() {
     all_arrives(6, 4 << 20);
 }
 
 #[test]
-fn who_has_less_than_a_frame_for_each_takes_turns() {
+fn a_node_with_less_credit_than_a_frame_for_each_lends_it_in_turns() {
     all_arrives(6, 512 << 10);
 }
 
-/// A peer that is connected and silent holds credit; one that sends gets it.
+/// A connected, silent peer holds credit; a peer that sends gets it.
 #[test]
 fn idle_peers_keep_nothing_from_who_sends() {
     let server = over_tcp(Node::builder().listen("127.0.0.1:0"))

@@ -10,7 +10,7 @@ use ibex_base::sync::{AtomicU64, Ordering, recorded};
 
 const ENGINES: usize = 4;
 const LONG: Duration = Duration::from_secs(120);
-/// Messages each way over each session, before writes are recorded and meanwhile.
+/// Messages in each direction over each session, before writes are recorded and during it.
 const WARM_UP: u64 = 1_000;
 const MESSAGES: u64 = 10_000;
 
@@ -41,8 +41,8 @@ fn ask((sender, receiver): &mut Ends, messages: u64) {
     }
 }
 
-/// Has each engine of two nodes carry messages of its own session. Returns how many lines engines
-/// wrote, and the places in the source that write lines which several write.
+/// Lets each engine of two nodes carry messages of its own session. Returns the number of lines
+/// that engines wrote, and the places in the source that write lines of several writers.
 fn written(fabric: Fabric) -> (usize, Vec<BTreeSet<String>>) {
     let server = builder(fabric).listen("127.0.0.1:0").build();
     let server = server.expect("a node");
@@ -81,7 +81,7 @@ fn written(fabric: Fabric) -> (usize, Vec<BTreeSet<String>>) {
     })
 }
 
-/// A line that two threads write which turn engines is found, with both places.
+/// A line that two engine-turning threads write is found, with both places.
 fn recorder_finds_a_line_of_two() {
     let (engines, word) = ([0_u32; 2], AtomicU64::new(0));
     recorded::begin();

@@ -1,4 +1,4 @@
-//! Byte streams within one process: what each call of theirs promises.
+//! Byte streams within one process: the promise of each of their calls.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -25,12 +25,12 @@ use ibex::{
 use pair::{FABRICS, Pair};
 use smol::io::{AsyncRead, AsyncWrite};
 
-/// A stream's two ends: of the node that connected, and of the one that listened.
+/// Returns a stream's two ends: of the connecting node, and of the listening one.
 fn stream(pair: &Pair) -> (Stream, Stream) {
     let mut listener = Listener::bind(&pair.nodes[1], "streams").expect("a name");
     let connecting = async {
         loop {
-            // That the listener before this one is gone may be news.
+            // The end of the previous listener may still be on its way.
             match Stream::connect_async(&pair.peers[0], "streams").await {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 connected => return connected.expect("connected"),
@@ -43,12 +43,12 @@ fn stream(pair: &Pair) -> (Stream, Stream) {
     (there, here)
 }
 
-/// Bytes that are not all the same.
+/// Returns bytes that differ from their neighbours.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|number| (number * 7 / 3) as u8).collect()
 }
 
-/// More than any window has room for.
+/// More than any window holds.
 const MUCH: usize = 5 << 20;
 
 #[test]
@@ -68,7 +68,7 @@ fn threads_write_and_read_and_each_direction_ends_on_its_own() {
             let mut came = Vec::new();
             here.read_to_end(&mut came).expect("read");
             assert!(came == sent);
-            // The other direction goes on behind the end of this one.
+            // The other direction continues after the end of this one.
             assert_eq!(here.read(&mut [0]).expect("over"), 0);
             here.write_all(b"all of it").expect("written");
             drop(here);
@@ -121,7 +121,7 @@ fn slices_go_in_one_piece_and_short_writes_come_together() {
         let mut came = String::new();
         here.read_to_string(&mut came).expect("read");
         assert_eq!(came, "one two three; four");
-        // No more than goes in one piece, and all of that.
+        // A write takes as much as one piece holds, and all of that.
         let (zeros, ones) = (vec![0; 40_000], vec![1; 40_000]);
         let long = [IoSlice::new(&zeros), IoSlice::new(&ones)];
         assert_eq!(here.write_vectored(&long).expect("written"), 64 << 10);
@@ -152,7 +152,7 @@ fn lines_are_read_where_they_lie() {
     }
 }
 
-/// Fills the stream; answers how much it took.
+/// Fills the stream. Returns the number of bytes that it took.
 fn fill(stream: &mut Stream, waker: &Waker) -> usize {
     let piece = bytes(10_000);
     let mut written = 0;
@@ -174,8 +174,7 @@ fn poll_flush(stream: &mut Stream, waker: &Waker) -> Poll<io::Result<()>> {
     AsyncWrite::poll_flush(Pin::new(stream), &mut Context::from_waker(waker))
 }
 
-/// Hyper's server does so: it flushes behind a write that is pending, and sleeps if the flush is
-/// ready.
+/// hyper's server does so: it flushes after a pending write, and sleeps if the flush is ready.
 #[test]
 fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
     for fabric in FABRICS {
@@ -188,7 +187,7 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
         let mut left = &sent[..];
         let mut sleeps = 0;
         thread::scope(|scope| {
-            // Nothing is read before the writer has found no room.
+            // The reader begins only after the writer has found no room.
             let (begin, begun) = mpsc::channel();
             let here = &mut here;
             let reading = scope.spawn(move || {
@@ -203,7 +202,7 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
                 match poll_write(&mut there, left, &write_waker) {
                     Poll::Ready(bytes) => left = &left[bytes.expect("written")..],
                     Poll::Pending => {
-                        // Nor does a read that is pending, with another waker.
+                        // A pending read with another waker does not release it either.
                         let nothing = poll_read(&mut there, &mut [0], &read_waker);
                         assert!(nothing.is_pending());
                         assert!(poll_flush(&mut there, &flush_waker).is_ready());
@@ -226,9 +225,9 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
     }
 }
 
-/// hyper's HTTP/2 does so: it gives up reading behind a write that is pending, tries that again
-/// before it sleeps, and relies on its waker to come back to what it gave up. Where callers turn the
-/// engine no turn comes between, and over shared memory none is needed to get through.
+/// hyper's HTTP/2 does so: it abandons a read behind a pending write, repeats the write before it
+/// sleeps, and relies on its waker to return to the read. If callers turn the engine, no turn comes
+/// between the two, and over shared memory the write needs none.
 #[test]
 fn a_call_that_gets_through_wakes_who_had_to_wait_before_it() {
     let builder = || {
@@ -284,12 +283,12 @@ fn a_call_that_gets_through_wakes_who_had_to_wait_before_it() {
     assert!(poll_write(&mut here, b"!", nobody).is_ready());
     assert!(poll_read(&mut there, &mut came, &waker).is_ready());
     assert_eq!(woken.get() - before, 1, "of the read that was pending");
-    // Who did not wait is not woken.
+    // A call that did not wait is not woken.
     assert!(poll_write(&mut there, b"!", &waker).is_ready());
     assert_eq!(woken.get() - before, 1);
 }
 
-/// The calls of tasks, whose names are those of threads.
+/// The calls of tasks, which have the same names as those of threads.
 mod tasks {
     use smol::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -358,7 +357,7 @@ mod tasks {
 fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
-        // Who reads no more.
+        // The reader drops its end.
         let (mut there, here) = stream(&pair);
         drop(here);
         let error = until_error(|| there.write(&[0; 1000]).map(drop));
@@ -369,7 +368,7 @@ fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
             "{error}"
         );
         assert_eq!(there.read(&mut [0]).expect("it ended in order"), 0);
-        // Who gives up.
+        // The writer aborts.
         let (mut there, mut here) = stream(&pair);
         there.write_all(b"half").expect("written");
         there.abort();
@@ -393,7 +392,7 @@ fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
         panicking.join().expect_err("it panics");
         let error = here.read(&mut [0]).expect_err("broken off");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        // Time is up.
+        // A time-out ends.
         let (mut there, _here) = stream(&pair);
         there.set_read_timeout(Some(MOMENT));
         there.set_write_timeout(Some(MOMENT));
@@ -434,7 +433,7 @@ fn a_listener_that_goes_refuses_its_backlog_and_another_takes_its_place() {
         let accepting = async {
             let (mut stream, _) = listener.accept_async().await.expect("accepted");
             drop(listener);
-            // What was accepted goes on.
+            // The accepted stream continues.
             smol::io::AsyncWriteExt::write_all(&mut stream, b"hello")
                 .await
                 .expect("written");
@@ -468,7 +467,7 @@ fn a_request_that_is_taken_back_is_not_accepted() {
         let pair = Pair::over(fabric);
         let mut listener = Listener::bind(&pair.nodes[1], "streams").expect("a name");
         {
-            // The listener hears of the peer, and the peer of it.
+            // The listener learns of the peer, and the peer of it.
             let mut accepting = pin!(listener.accept_async());
             assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
             let mut taken_back = pin!(Stream::connect_async(&pair.peers[0], "streams"));
@@ -492,7 +491,7 @@ fn a_request_that_is_taken_back_is_not_accepted() {
         };
         let accepting = async {
             loop {
-                // What was taken back just now may come as a stream that is at its end.
+                // A request that was just withdrawn may appear as a stream at its end.
                 let (mut stream, _) = listener.accept_async().await.expect("accepted");
                 let mut came = String::new();
                 smol::io::AsyncReadExt::read_to_string(&mut stream, &mut came)
@@ -521,7 +520,7 @@ fn streams_of_all_peers_come_as_a_stream_until_the_node_is_closed() {
                 let peer = node.connect(address).expect("a session");
                 let mut stream = Stream::connect(&peer, "streams").expect("connected");
                 stream.write_all(&[number]).expect("written");
-                // Its node says goodbye.
+                // The client's node says goodbye.
                 assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
             })
         })
@@ -569,7 +568,7 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     let connecting = Stream::connect_async(&pair.peers[0], &longest);
     let (there, here) = smol::block_on(join(connecting, listener.accept_async()));
     there.and(here.map(drop)).expect("a stream");
-    // A second listener of the name.
+    // A second listener with the name.
     let error = Listener::bind(server, &longest).expect_err("the first has it");
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
     drop(listener);
@@ -582,7 +581,7 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
     let error = Stream::connect(&pair.peers[0], "messages").expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
-    // Nobody at all.
+    // No listener at all.
     drop((client, second));
     let impatient = ibex::Node::builder()
         .open_timeout(MOMENT)
@@ -594,7 +593,7 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
 }
 
-/// Both nodes have a listener of one name and connect to each other.
+/// Both nodes have a listener with the same name, and connect to each other.
 #[test]
 fn both_nodes_listen_by_one_name_and_connect_to_each_other() {
     for fabric in FABRICS {
@@ -636,14 +635,14 @@ fn streams_and_their_futures_can_move_to_other_threads() {
 }
 
 const MOMENT: Duration = Duration::from_millis(30);
-/// Longer than anything takes that ends.
+/// Longer than any call that ends.
 const LONG: Duration = Duration::from_secs(120);
 
 fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// Counter of a waker's calls.
+/// Counts the calls of a waker.
 #[derive(Default)]
 struct Count(AtomicU32);
 

@@ -40,7 +40,7 @@ fn builder(fabric: Fabric) -> NodeBuilder {
         .fabric(fabric, Policy::Require)
 }
 
-/// Two nodes of the runtime in which this is called.
+/// Two nodes of the calling runtime.
 struct Pair {
     nodes: [Node; 2],
     peers: [Peer; 2],
@@ -63,13 +63,13 @@ impl Pair {
         }
     }
 
-    /// A channel from the client to the listener.
+    /// Opens a channel from the client to the listener.
     fn channel(&self, name: &str) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
         let [there, here] = &self.peers;
         channel(there, here, name)
     }
 
-    /// A channel the other way.
+    /// Opens a channel in the opposite direction.
     fn channel_back(&self, name: &str) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
         let [there, here] = &self.peers;
         channel(here, there, name)
@@ -91,7 +91,7 @@ fn channel(from: &Peer, to: &Peer, name: &str) -> (Sender<u64, Pod>, Receiver<u6
     (sender.expect("a sender"), receiver.expect("a receiver"))
 }
 
-/// Sends each number that comes back.
+/// Sends each received number back.
 async fn echo(mut from: Receiver<u64, Pod>, mut to: Sender<u64, Pod>) {
     loop {
         let number = match from.recv_async().await {
@@ -139,10 +139,10 @@ fn messages_go_back_and_forth_on_both_kinds_of_runtime() {
     });
 }
 
-/// A publisher that awaits nothing afterwards is not heard of again by the node; the first
-/// unsent message wakes a task of the node's.
+/// A publisher that awaits nothing afterwards makes no further call; its first unsent message wakes
+/// a task of the node.
 #[test]
-fn what_nobody_flushes_goes_out() {
+fn messages_without_a_flush_are_transmitted() {
     on_each_runtime(|fabric| async move {
         let pair = Pair::over(fabric).await;
         let (mut sender, mut receiver) = pair.channel("a");
@@ -161,8 +161,8 @@ fn what_nobody_flushes_goes_out() {
     });
 }
 
-/// A message is published and its sender computes for as long as others need: it stops when
-/// their messages have gone back and forth.
+/// A task publishes a message and computes for as long as others need: it stops when their messages
+/// have gone back and forth.
 #[test]
 fn a_task_that_computes_delays_nobody_else() {
     for fabric in FABRICS {
@@ -226,7 +226,7 @@ fn threads_that_block_share_a_node_with_tasks() {
     }
 }
 
-/// Calls that block turn the engine themselves, so that even the runtime's only thread may.
+/// Blocking calls turn the engine themselves, so even the runtime's only thread may block.
 #[test]
 fn a_task_may_block_the_only_thread_of_its_runtime() {
     for fabric in FABRICS {
@@ -296,7 +296,7 @@ fn the_end_of_the_runtime_closes_the_node() {
         assert_eq!(error.cause(), Some(&EndCause::RuntimeEnded), "{error}");
         let error = ours.send(&2).expect_err("it is over");
         assert_eq!(error.cause(), Some(&EndCause::RuntimeEnded), "{error}");
-        // What was sent before is delivered, and then comes an orderly end.
+        // Earlier messages are delivered, then an orderly end comes.
         assert_eq!(*theirs.recv().expect("a message"), 1);
         assert!(matches!(
             theirs.recv(),
@@ -310,7 +310,7 @@ fn the_end_of_the_runtime_closes_the_node() {
     }
 }
 
-/// The node is dropped in a task, whose thread drives both nodes: what was sent is delivered.
+/// The node is dropped in a task, whose thread drives both nodes: its messages are delivered.
 #[test]
 fn dropping_a_node_waits_for_nobody_and_delivers() {
     on_each_runtime(|fabric| async move {
@@ -353,7 +353,7 @@ fn without_a_runtime_there_is_no_such_node() -> Result<(), Box<dyn Error>> {
 }
 
 /// Each message wakes its receiver, or finds it awake; one that did neither would stop its pair
-/// for ever.
+/// forever.
 #[test]
 fn a_million_wake_ups_lose_none() {
     for fabric in FABRICS {
@@ -404,11 +404,11 @@ async fn counted(future: impl Future<Output = ()>, pending: Arc<AtomicU64>) {
 }
 
 const PAIRS: u64 = 16;
-/// Waits in all, about, over each fabric.
+/// The approximate number of waits over each fabric.
 const WAKE_UPS: u64 = if cfg!(debug_assertions) {
     50_000
 } else {
     1_000_000
 };
-/// For what hangs.
+/// The time-out of the watchdog.
 const WATCHDOG: Duration = Duration::from_secs(600);

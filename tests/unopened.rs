@@ -1,5 +1,5 @@
-//! Who waits for an end under a name that the peer never opens is told so, in calls that
-//! `open_timeout` does not end too: by an event that says what the peer has opened instead.
+//! Waits for an end under a name that the peer never opens. An event reports them, with the ends
+//! that the peer has opened instead, even for calls that `open_timeout` does not end.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -33,7 +33,7 @@ fn a_select_waits_on_and_an_event_says_what_for() {
                 peers[0].address()
             )
         );
-        // Once is enough.
+        // One report suffices.
         assert_eq!(select.ready_timeout(&mut [&mut news], 5 * MOMENT), None);
         assert_eq!(events.try_next(), None, "{driver:?}");
     }
@@ -69,7 +69,7 @@ fn a_fan_in_misses_nobody() {
     assert_eq!(events.try_next(), None);
 }
 
-/// Who opened its end meanwhile is no news, however long it took before.
+/// An end that the peer opened in the meantime is not reported, however long it took before.
 #[test]
 fn an_end_that_is_opened_in_time_is_not_told_of() {
     let (node, _listener, peers) = meet(Driver::Threads);
@@ -82,7 +82,7 @@ fn an_end_that_is_opened_in_time_is_not_told_of() {
     assert_eq!(events.try_next(), None);
 }
 
-/// Two nodes; the second has opened a sender "new" and a receiver "old".
+/// Connects two nodes, of which the second has opened a sender "new" and a receiver "old".
 fn meet(driver: Driver) -> (Node, Node, [Peer; 2]) {
     let listener = Node::listen("127.0.0.1:0").expect("a node");
     let client = Node::builder().driver(driver).open_timeout(MOMENT);
@@ -119,5 +119,5 @@ fn pend(future: impl Future) {
 }
 
 const MOMENT: Duration = Duration::from_millis(20);
-/// For what comes, if all is well.
+/// The time-out of events that come unless the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,16 +1,17 @@
 //! ibex beside the raw limit of this machine, in interleaved pairs.
 //!
-//! `cargo bench --bench pingpong` takes about two minutes; a word behind `--`
-//! (`-- shm`, `-- stream`) keeps to the rows whose names hold it, and `--json` prints one
-//! object for each; `--instructions=A,B` are those of a message of a stream of 64 B over
-//! verbs, counted elsewhere. Rows of verbs need `--features verbs` and a device; `cargo xtask bench
-//! --vm` has them in a guest with one.
-//! Each row shows the median of the pairs' ratios with the lowest and the highest, those of
-//! the limit to itself where it was measured twice, what we aim at, if something is aimed
-//! at, and whether the median is there. A missed aim fails nothing; that nothing could be
-//! measured does.
-//! The distance of the two cores is measured beside each pair: figures of near and far
-//! cores, which a virtual machine may change at any time, stand in lines of their own.
+//! `cargo bench --bench pingpong` takes about two minutes. A word behind `--` (`-- shm`, `--
+//! stream`) selects the rows whose names contain it, and `--json` prints one object for each row.
+//! `--instructions=A,B` gives the instructions of a message, as counted elsewhere, in a stream of
+//! 64 B over verbs. Rows of verbs need `--features verbs` and a device; `cargo xtask bench --vm`
+//! runs them in a guest that has one.
+//!
+//! Each row shows the median of the pairs' ratios, the lowest and the highest, the same of the
+//! limit to itself if it was measured twice, and the aim, if there is one, with whether the median
+//! meets it. A missed aim fails nothing; the program fails if it could measure nothing.
+//!
+//! The distance of the two cores is measured beside each pair. A virtual machine may move cores at
+//! any time, so figures of near and of far cores stand in separate lines.
 
 #[cfg(feature = "verbs")]
 #[path = "../../tests/crowd/mod.rs"]
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     if let Some(code) = pair::run_if_peer(session::answer_here) {
         return code;
     }
-    // Cargo passes `--bench`; what else has a dash is not ours.
+    // Cargo passes `--bench`; other options are not a filter either.
     let mut words = env::args().skip(1);
     let filter = words.find(|word| !word.starts_with('-'));
     match run(&filter.unwrap_or_default(), Table::ordered(env::args())) {
@@ -147,14 +148,14 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
             Err(reason) => table.note(format_args!("{MANY_SESSIONS:36} {reason}")),
         }
     }
-    // Whoever asks for rows of verbs alone wants to know that there are none.
+    // A filter that selects rows of verbs alone fails if there is no device.
     Ok(match is_possible {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
 }
 
-/// With the names of those that there are.
+/// Names the rows that exist.
 fn no_such_row(filter: &str) -> Error {
     let rows = ROWS.iter().map(BenchRow::name);
     let streams = verbs_streams::ROWS.iter().map(|row| row.name);
@@ -167,18 +168,18 @@ fn no_such_row(filter: &str) -> Error {
     ))
 }
 
-/// What stands beside ibex in a row.
+/// The subject that ibex is compared to in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     /// The raw limit of the fabric.
     Limit,
-    /// Sockets that sleep.
+    /// Sockets that block.
     Blocking,
-    /// ibex, turned by its callers.
+    /// ibex driven by its callers.
     Caller,
 }
 
-/// What is measured in one row.
+/// The measurement of one row.
 #[derive(Clone, Copy)]
 struct BenchRow {
     fabric: FabricName,
@@ -186,8 +187,7 @@ struct BenchRow {
     size: usize,
     driver: DriverName,
     beside: Beside,
-    /// The ratio that we want: at most that in latency mode, at least that in stream
-    /// mode.
+    /// The ratio to reach: an upper bound in latency mode, a lower bound in stream mode.
     aim: Option<f64>,
 }
 
@@ -270,17 +270,17 @@ impl BenchRow {
     }
 }
 
-/// The row of 8 pairs of processes that wait for each other, on two cores. The limit is
-/// sockets that sleep.
+/// Row of 8 pairs of processes that wait for each other, on two cores. The limit is blocking
+/// sockets.
 const MANY_PAIRS: &str = "tcp 8 pairs 64 B threads (blocking)";
 
-/// The row of 200 sessions on one receive queue. The limit is one session here.
+/// Row of 200 sessions on one receive queue. The limit is one session there.
 const MANY_SESSIONS: &str = "verbs 200 sessions to 1 (limit)";
 
-/// The limits know no codec either.
+/// The codec of all rows; the limits use none either.
 const CODEC: CodecName = CodecName::Raw;
 
-/// Pairs per row, in the regime that has the most.
+/// Pairs per row, counted in the line (near or far cores) that has the most.
 const PAIRS: usize = 7;
 
 const ROWS: [BenchRow; 12] = {

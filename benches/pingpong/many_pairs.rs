@@ -1,6 +1,6 @@
-//! What eight pairs of processes get done on two cores, each of which waits for the other
-//! most of the time, beside the same over sockets that sleep: more threads that wait than
-//! cores must not keep each other from working.
+//! The throughput of eight pairs of processes on two cores, beside the same over blocking sockets.
+//! Each process waits for its partner most of the time; more waiting threads than cores must not
+//! keep each other from working.
 
 use std::{sync::Barrier, thread};
 
@@ -19,7 +19,7 @@ use ibex_harness::{
     limit::Limit,
 };
 
-/// Measures and prints the line of the row `name`.
+/// Measures the row `name` and prints its line.
 pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), Error> {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
@@ -38,7 +38,7 @@ pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), E
     Ok(())
 }
 
-/// The row of eight sessions between two nodes with two engines, beside nodes with one.
+/// A row of eight sessions between two nodes with two engines each, beside nodes with one.
 #[derive(Clone, Copy)]
 pub(crate) struct EngineRow {
     pub(crate) name: &'static str,
@@ -57,7 +57,7 @@ pub(crate) const ENGINE_ROWS: [EngineRow; 2] = [
 ];
 
 impl EngineRow {
-    /// Measures and prints the line.
+    /// Measures the row and prints its line.
     pub(crate) fn measure(self, table: Table, cores: Cores) -> Result<(), Error> {
         let mut rounds = Vec::new();
         let mut fairness = 1.0_f64;
@@ -92,8 +92,8 @@ impl EngineRow {
     }
 }
 
-/// Round trips in a second of all pairs together, of which every other one has its ends the
-/// other way round.
+/// Returns the round trips per second of all pairs together. Every other pair has its ends on
+/// swapped cores.
 fn at_once(
     cores: Cores,
     measure: impl Fn(Cores) -> Result<Figures, Error> + Sync,

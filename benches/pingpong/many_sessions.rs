@@ -1,4 +1,4 @@
-//! What 200 sessions carry that share one receive queue, beside one session alone on such a
+//! The throughput of 200 sessions on one shared receive queue, beside one session alone on such a
 //! queue.
 
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 use ibex_harness::{Error, job::Mode, verbs_port::VerbsPort};
 
-/// Measures and prints the lines of the row `name`.
+/// Measures the row `name` and prints its lines.
 pub(crate) fn throughput(name: &str, table: Table, port: &VerbsPort) -> Result<(), Error> {
     let mut alone = Crowd::gather(1);
     let mut many = Crowd::gather(SESSIONS);
@@ -32,5 +32,5 @@ pub(crate) fn throughput(name: &str, table: Table, port: &VerbsPort) -> Result<(
 }
 
 const ROUNDS: usize = 5;
-/// Of each session among many.
+/// Messages of each of the many sessions.
 const MESSAGES: u32 = 24;

@@ -1,5 +1,5 @@
-//! The lines of the result: a limit, what is compared to it, and their ratio; for people in
-//! a table, for programs as JSON objects.
+//! The lines of the result, each with a limit, the subject that is compared to it, and their ratio:
+//! a table for people, JSON objects for programs.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::verbs_cost::Cost;
 
-/// Where lines go: standard output, as a table or as one JSON object each.
+/// The printer of lines on standard output, as a table or as one JSON object each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
     is_json: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// As a command line has it.
+    /// Reads the options `--json` and `--instructions` from the command line.
     pub(crate) fn ordered(words: impl Iterator<Item = String>) -> Table {
         let (mut is_json, mut instructions) = (false, [None; 2]);
         for word in words {
@@ -35,12 +35,12 @@ impl Table {
         }
     }
 
-    /// The instructions of a message, if somebody has counted those of this kind.
+    /// Returns the counted instructions of a message of this kind, if any were given.
     pub(crate) fn instructions(self, kind: usize) -> Option<f64> {
         self.instructions[kind]
     }
 
-    /// What stands above the lines.
+    /// Prints the heading above the lines.
     pub(crate) fn print_heading(self) {
         if !self.is_json {
             println!("{HEADING}");
@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    /// A remark for people.
+    /// Prints a remark for people.
     pub(crate) fn note(self, note: impl fmt::Display) {
         match self.is_json {
             true => eprintln!("{note}"),
@@ -68,30 +68,30 @@ impl Table {
     }
 }
 
-/// One line below [`HEADING`].
+/// A line below [`HEADING`].
 pub(crate) struct Line<'a> {
     pub(crate) name: &'a str,
-    /// Near or far; or a dash.
+    /// `near` or `far` cores, or a dash.
     pub(crate) cores: &'a str,
     pub(crate) pairs: usize,
-    /// Of the pair with the median ratio: the limit and what is compared to it.
+    /// The limit, and below it the subject, of the pair with the median ratio.
     pub(crate) limit: f64,
     pub(crate) subject: f64,
     pub(crate) unit: Unit,
     /// The median of the pairs' ratios, then the lowest and the highest.
     pub(crate) ratio: f64,
     pub(crate) spread: [f64; 2],
-    /// The same of the limit to itself, if it was measured.
+    /// The lowest and the highest ratio of the limit to itself, if it was measured twice.
     pub(crate) noise: Option<[f64; 2]>,
     /// Lower ratios are better in latency mode, higher ones in stream mode.
     pub(crate) mode: Mode,
-    /// The ratio that we want.
+    /// The ratio to reach.
     pub(crate) aim: Option<f64>,
-    /// What a message of ibex's costs, where that was counted.
+    /// The cost of one of ibex's messages, if it was counted.
     pub(crate) cost: Option<Cost>,
 }
 
-/// What both are measured in.
+/// The unit of the limit and the subject.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
     Nanoseconds,
@@ -100,8 +100,7 @@ pub(crate) enum Unit {
 }
 
 impl<'a> Line<'a> {
-    /// The line of these pairs, each a limit and what is compared to it; `None` if there
-    /// are none.
+    /// Returns the line of these pairs of limit and subject; `None` if there are none.
     pub(crate) fn of(
         name: &'a str,
         (unit, mode): (Unit, Mode),
@@ -127,7 +126,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// Whether the ratio is where it should be.
+    /// Returns whether the ratio meets the aim.
     fn is_met(&self) -> Option<bool> {
         let aim = self.aim?;
         Some(match self.mode {
@@ -169,7 +168,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A line as a program reads it.
+/// A line as a JSON object.
 #[derive(Serialize)]
 struct Object<'a> {
     row: &'a str,

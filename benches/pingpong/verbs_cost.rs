@@ -1,4 +1,4 @@
-//! What a message costs at the device, of both ends together, as their sessions count it.
+//! The cost of a message at the device, for both ends together, as their sessions count it.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use crate::measurement::costs::Costs;
 /// Counts for one message.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Cost {
-    /// Calls that post, or poll and find something.
+    /// Calls that post requests, or that poll and find completions.
     verbs_calls: f64,
     requests: f64,
     doorbells: f64,
     signaled: f64,
-    /// Over the fake device and without its own, if somebody counted them.
+    /// Instructions over the fake device, without the device's own, if they were counted.
     pub(crate) instructions: Option<f64>,
 }
 
 impl Cost {
-    /// Of what so many messages cost.
+    /// Divides `costs` by the number of messages.
     pub(crate) fn of(costs: Costs, messages: u64) -> Cost {
         let each = |count: u64| count as f64 / messages as f64;
         let reposts = costs.frames / RECEIVES_PER_REPOST;
@@ -33,7 +33,7 @@ impl Cost {
     }
 }
 
-/// The line below that of the ratio.
+/// Prints the line below that of the ratio.
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -48,5 +48,5 @@ impl fmt::Display for Cost {
     }
 }
 
-/// As many are posted together, which nothing counts.
+/// Receives that are posted together; no counter has this number.
 const RECEIVES_PER_REPOST: u64 = 16;

@@ -1,5 +1,5 @@
-//! Latency over verbs, in rounds: the limit, ibex, perftest's `ib_send_lat`, UCX, libfabric,
-//! and the limit again.
+//! Latency over verbs, in rounds: the limit, ibex, perftest's `ib_send_lat`, UCX, libfabric, and
+//! the limit again.
 //!
 //! The second run of the limit, compared to the first, shows what ratios of equals look
 //! like here: a software device in an emulator is disturbed all the time. Hence a p5 beside
@@ -22,7 +22,7 @@ use crate::{
     verbs_cost::Cost,
 };
 
-/// What one round gave, in nanoseconds.
+/// The results of one round, in nanoseconds.
 struct Round {
     limit: Times,
     ibex: Times,
@@ -119,20 +119,21 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// A program that may be missing.
+/// A program that may not be installed.
 pub(crate) struct Program<'a> {
     name: &'a str,
     is_there: bool,
 }
 
 impl<'a> Program<'a> {
-    /// For the row `name`.
+    /// Creates the program of the row `name`.
     pub(crate) fn new(name: &'a str) -> Program<'a> {
         let is_there = true;
         Program { name, is_there }
     }
 
-    /// What `measure` gives, until it gives an error, which is shown.
+    /// Returns the result of `measure`. After its first error, which is printed, later calls return
+    /// `None`.
     pub(crate) fn run<T>(
         &mut self,
         table: Table,
@@ -164,5 +165,5 @@ fn times(figures: &Figures) -> Result<Times, Error> {
 }
 
 const ROUNDS: usize = 9;
-/// What is aimed at, of p5 and of p50, against the limit and against `ib_send_lat`.
+/// Ratios to reach, for p5 and for p50: against the limit, then against `ib_send_lat`.
 const AIMS: [[f64; 2]; 2] = [[1.10, 1.15], [1.20, 1.25]];

@@ -1,8 +1,8 @@
 //! Streams over verbs beside perftest's, in rounds: perftest, ibex in three ways, and perftest
 //! again.
 //!
-//! Both sides have as many bytes on their way, in requests of the same length, and neither
-//! touches a payload but for the number by which ibex's messages are told apart.
+//! Both sides keep the same number of bytes on their way, in requests of the same length. Neither
+//! touches a payload, except that ibex writes the number by which messages are told apart.
 
 use ibex_harness::{
     Error,
@@ -31,24 +31,24 @@ use crate::{
 /// A row of this file.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamRow {
-    /// What it is called.
+    /// The name of the row.
     pub(crate) name: &'static str,
     size: usize,
     ways: [Way; WAYS],
 }
 
-/// How ibex sends.
+/// A way in which ibex sends.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
     care: Care,
     trusts: bool,
-    /// Its receiver waits as a node does by default; else it polls.
+    /// Lets the receiver wait as a node does by default; otherwise it polls.
     sleeps: bool,
     messages: u64,
-    /// At least that of perftest's rate.
+    /// The least share of perftest's rate to reach.
     aim: Option<f64>,
-    /// Where its instructions stand among those that were counted.
+    /// The index of this way among the counted instructions.
     counted: Option<usize>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) const ROWS: [StreamRow; 3] = [
     written("verbs stream 1 MiB (ib_write_bw)", 1 << 20),
 ];
 
-/// Each message in a frame of its own.
+/// Sends each message in a frame of its own.
 const ONE_RECORD: Way = Way {
     name: "frames of one record",
     care: Care::MarkedAlone,
@@ -90,11 +90,11 @@ const ONE_RECORD: Way = Way {
     counted: Some(1),
 };
 
-/// What one round gave: perftest's two rates, and those of all ways.
+/// The results of one round: perftest's two rates, and those of all ways.
 type Round = ((f64, f64), [f64; WAYS]);
 
-/// A row of messages that are written where their receiver trusts us, and go in chunks
-/// where it does not.
+/// Returns a row of messages that are written directly if the receiver trusts the sender, and go in
+/// chunks otherwise.
 const fn written(name: &'static str, size: usize) -> StreamRow {
     let written = Way {
         name: "written",
@@ -186,7 +186,7 @@ impl StreamRow {
         }
     }
 
-    /// Messages per second, and what they cost.
+    /// Measures ibex: messages per second, and their costs.
     fn by_ibex(&self, way: &Way, cores: Cores) -> Result<(f64, Costs), Error> {
         let setup = Setup {
             trusts: way.trusts,
@@ -207,7 +207,7 @@ impl StreamRow {
         }
     }
 
-    /// Messages per second: of several requests each, if they are long.
+    /// Measures perftest: messages per second. A long message takes several requests.
     fn by_perftest(&self, cores: Cores, port: &VerbsPort) -> Result<f64, Error> {
         if self.size < WRITE_BYTES.min(4096) {
             let requests = Requests {
@@ -230,12 +230,13 @@ impl StreamRow {
     }
 }
 
-/// Ways of ibex in a row.
+/// The number of ibex's ways in a row.
 const WAYS: usize = 3;
 const ROUNDS: usize = 9;
-/// Of 64 bytes: less than half a second on a software device.
+/// Requests of 64 bytes; they take less than half a second on a software device.
 const REQUESTS: u64 = 20_000;
-/// Three quarters of a second there.
+/// Bytes of a stream of written messages; they take three quarters of a second on a software
+/// device.
 const WRITTEN_BYTES: usize = 64 << 20;
-/// A session's credit, by default.
+/// Frames on their way; the default credit of a session.
 const FRAMES_UNDER_WAY: u32 = 64;

@@ -2,9 +2,9 @@
 //! a bare socket, and through tokio-rustls.
 //!
 //! `cargo bench --bench sealed` takes about a minute. The subjects take turns, and each figure is
-//! the median of its turns; `ratio` is to rustls' unbuffered loop. All have the same provider, and
-//! so the same cipher. Both ends are threads of one process, on a core each but for those of
-//! tokio: compare figures of one run alone.
+//! the median of its turns; `ratio` is relative to rustls' unbuffered loop. All use the same
+//! provider, and therefore the same cipher. Both ends are threads of one process, each on its own
+//! core, except tokio's. Compare only figures of the same run.
 
 use std::{error::Error, sync::Arc, thread, time::Duration};
 
@@ -25,7 +25,7 @@ mod strangers;
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome {
-    // Cargo's `test --benches` comes without this word, to see that the program runs.
+    // `cargo test --benches` omits `--bench`; then a short run shows that the program works.
     let is_test = !std::env::args().any(|argument| argument == "--bench");
     let turns = if is_test { 1 } else { 7 };
     let configs = Configs::make()?;
@@ -82,12 +82,12 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// What is sent.
+/// The messages of a measurement.
 #[derive(Clone, Copy)]
 struct Shape {
     size: usize,
     messages: usize,
-    /// One way as fast as it goes, or there and back.
+    /// Messages go one way as fast as possible, or there and back if false.
     is_stream: bool,
 }
 
@@ -105,7 +105,7 @@ const fn shape(size: usize, messages: usize, is_stream: bool) -> Shape {
     }
 }
 
-/// What carries it. The second one is what the others are compared to.
+/// The carrier of the messages. The others are compared to the second.
 #[derive(Clone, Copy)]
 enum Subject {
     Ibex,
@@ -131,7 +131,7 @@ impl Subject {
         }
     }
 
-    /// Measures how long all messages take, until the last is known to have arrived.
+    /// Measures the time until the last message is known to have arrived.
     fn measure(self, shape: Shape, configs: &Configs) -> Outcome<Duration> {
         match self {
             Subject::Ibex => apart(|cores| over_ibex::measure(shape, true, cores)),
@@ -142,7 +142,8 @@ impl Subject {
     }
 }
 
-/// Measures in a thread that keeps to a core; the other end's is for the other one.
+/// Runs `measure` in a thread that is pinned to the first of two cores; the second is for the other
+/// end.
 fn apart<T: Send>(measure: impl FnOnce(Cores) -> Outcome<T> + Send) -> Outcome<T> {
     let cores = cores::choose(None)?;
     thread::scope(|scope| {
@@ -154,7 +155,7 @@ fn apart<T: Send>(measure: impl FnOnce(Cores) -> Outcome<T> + Send) -> Outcome<T
     })
 }
 
-/// rustls' own configurations: TLS 1.3 by certificates, with the provider that ibex takes.
+/// rustls' configurations: TLS 1.3 by certificates, with the provider that ibex uses.
 pub(crate) struct Configs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
@@ -205,7 +206,7 @@ fn payload(number: usize, shape: Shape) -> Vec<u8> {
     bytes
 }
 
-/// Every subject has to bring the messages as they were, in order.
+/// Checks that a subject delivered the messages unchanged and in order.
 fn check(message: &[u8], number: usize, shape: Shape) -> Outcome {
     let is_right = message.len() == shape.size
         && message[0] == number as u8

@@ -1,4 +1,4 @@
-//! The messages over ibex, between two nodes that poll.
+//! The messages over ibex, between two polling nodes.
 
 use std::{
     thread,

@@ -67,7 +67,7 @@ struct Unbuffered<C> {
     plain_from: usize,
 }
 
-/// The one call of both kinds of connection.
+/// The operation that client and server connections share.
 trait Process {
     type Data;
 
@@ -106,7 +106,7 @@ impl<C: Process> Unbuffered<C> {
         })
     }
 
-    /// Writes all of `bytes`, behind the handshake.
+    /// Encrypts and writes all of `bytes`, after the handshake.
     fn write(&mut self, bytes: &[u8]) -> Outcome {
         let mut pieces = bytes.chunks(16 << 10).peekable();
         loop {
@@ -120,7 +120,7 @@ impl<C: Process> Unbuffered<C> {
         }
     }
 
-    /// Reads as much as `into` takes.
+    /// Reads until `into` is full.
     fn read(&mut self, into: &mut [u8]) -> Outcome {
         let mut copied = 0;
         loop {
@@ -139,7 +139,8 @@ impl<C: Process> Unbuffered<C> {
         }
     }
 
-    /// Goes on until rustls wants more bytes; seals `piece` once it can. Returns whether it can.
+    /// Continues until rustls needs more bytes, and seals `piece` as soon as it can. Returns
+    /// whether `piece` was sealed.
     fn advance(&mut self, mut piece: Option<&[u8]>) -> Outcome<bool> {
         loop {
             let bytes = &mut self.incoming[self.start..self.filled];
@@ -202,7 +203,7 @@ impl<C: Process> Unbuffered<C> {
     }
 
     fn receive(&mut self) -> io::Result<()> {
-        // Few bytes are left: of one record in part.
+        // Few bytes remain: a part of one record.
         self.incoming.copy_within(self.start..self.filled, 0);
         (self.start, self.filled) = (0, self.filled - self.start);
         loop {
@@ -219,7 +220,7 @@ impl<C: Process> Unbuffered<C> {
     }
 }
 
-/// Appends what `encode` writes into free space, of which it says how much it lacks.
+/// Appends the output of `encode`, which reports how many bytes it lacks.
 fn append(outgoing: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
     let start = outgoing.len();
     let Err(required) = encode(&mut []) else {
@@ -230,5 +231,5 @@ fn append(outgoing: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<us
     outgoing.truncate(start + written);
 }
 
-/// Bytes of a read, at most.
+/// The most bytes of a read.
 const INCOMING: usize = 256 << 10;

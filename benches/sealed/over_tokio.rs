@@ -1,4 +1,4 @@
-//! The messages through tokio-rustls, between two tasks of a runtime of two threads.
+//! The messages through tokio-rustls, between two tasks of a runtime with two threads.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,5 @@
-//! A sealed ping-pong while strangers connect to its listener, say a part of their Hello, and stay.
+//! A sealed ping-pong while strangers connect to its listener, send a part of their Hello, and
+//! stay.
 
 use std::{
     collections::VecDeque,
@@ -14,11 +15,11 @@ use ibex_harness::cores::{self, Cores};
 
 use crate::Outcome;
 
-/// The median of a message's time one way, alone and in a flood of strangers.
+/// The median one-way time of a message, alone and in a flood of strangers.
 pub(crate) struct Figures {
     pub(crate) alone: Duration,
     pub(crate) flooded: Duration,
-    /// Strangers that connected meanwhile.
+    /// Strangers that connected during the flood.
     pub(crate) strangers: usize,
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn measure(rounds: usize, cores: Cores) -> Outcome<Figures> {
 }
 
 /// Connects once a millisecond, so that the flood itself takes little of a core, and keeps the last
-/// [`HALF_OPEN`] connections. Returns how many there were.
+/// [`HALF_OPEN`] connections. Returns the number of connections made.
 fn flood(address: SocketAddr, is_over: &AtomicBool) -> usize {
     let mut open = VecDeque::new();
     let mut strangers = 0;
@@ -98,6 +99,6 @@ fn builder() -> Outcome<NodeBuilder> {
     Ok(builder.security(Security::shared_secret(SharedSecret::from_bytes(bytes)?)))
 }
 
-/// Connections that strangers keep: more than the places that a listener has for them.
+/// Connections that strangers keep: more than the listener has places for.
 const HALF_OPEN: usize = 500;
 const LONG: Duration = Duration::from_secs(60);

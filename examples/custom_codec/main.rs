@@ -1,11 +1,11 @@
-//! A codec of one's own: messages in a layout that others have fixed.
+//! A codec of the program's own, for messages whose layout others have fixed.
 //!
-//! Feeds of market data, sensors and firmware come in structs of fixed width and byte
-//! order. Here trades travel as 20 bytes of big-endian fields, so that what a receiver gets
-//! by [`Message::bytes`](ibex::Message::bytes) is what such a feed would have carried.
+//! Feeds of market data, sensors and firmware come in structs of fixed width and byte order. Here a
+//! trade travels as 20 bytes of big-endian fields. A receiver gets exactly these bytes from
+//! [`Message::bytes`](ibex::Message::bytes).
 //!
-//! Run it: `cargo run --release --example custom_codec`. Two nodes in one process, since
-//! only the codec matters here.
+//! Run it: `cargo run --release --example custom_codec`. Both nodes live in one process, since only
+//! the codec matters here.
 
 use std::{error::Error, thread};
 
@@ -16,7 +16,7 @@ use ibex::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the program works with. The derive gives the structure that both ends compare.
+/// A trade as the program sees it. The derive macro generates the schema that both ends compare.
 #[derive(Clone, Copy, Debug, PartialEq, ibex::Schema)]
 struct Trade {
     instrument: u64,
@@ -24,7 +24,8 @@ struct Trade {
     size: u32,
 }
 
-/// The codec, a name and never a value: big-endian fields in the order of the struct.
+/// The codec: a type that names the format and has no values. Fields are big-endian, in the order
+/// of the struct.
 enum BigEndian {}
 
 /// The bytes of a trade.
@@ -33,26 +34,27 @@ const TRADE_BYTES: usize = 20;
 impl Codec<Trade> for BigEndian {
     /// A received message dereferences to this.
     type View = Trade;
-    /// It keeps this beside its bytes, since a reader wants native numbers. A codec that is
-    /// read in place keeps `()`.
+    /// The value kept beside the message's bytes, decoded once because readers want native numbers.
+    /// A codec whose messages are read in place keeps `()`.
     type Held = Trade;
 
     fn alignment() -> usize {
         MIN_ALIGNMENT
     }
 
-    /// Another name here, or another structure of the type, and the channel does not open.
+    /// Names the format and its structure. If the peer's differ in either, the channel does not
+    /// open.
     fn schema() -> SchemaInfo {
         SchemaInfo::of::<Trade>("example/big-endian", &[])
     }
 
-    /// Known before encoding, so that the right room is found at once.
+    /// Returns the size ahead of encoding, so that enough room is reserved at the first attempt.
     fn size(_: &Trade) -> Option<usize> {
         Some(TRADE_BYTES)
     }
 
-    /// Straight into the memory that is sent from. Where a write does not fit, `?` hands
-    /// the overflow on, and this is called again with more room.
+    /// Writes into the memory that is sent from. If a write does not fit, `?` returns the overflow,
+    /// and ibex calls this function again with more room.
     fn encode(trade: &Trade, slot: &mut SlotWriter<'_>) -> std::result::Result<(), EncodeError> {
         slot.write(&trade.instrument.to_be_bytes())?;
         slot.write(&trade.price.to_be_bytes())?;
@@ -60,7 +62,8 @@ impl Codec<Trade> for BigEndian {
         Ok(())
     }
 
-    /// A peer's bytes may be anything: what is no trade is an error that says why.
+    /// Decodes a peer's bytes, which may be anything, or returns an error that says why they are no
+    /// trade.
     fn open(payload: &[u8]) -> std::result::Result<Trade, Invalid> {
         let Ok(bytes) = <&[u8; TRADE_BYTES]>::try_from(payload) else {
             let length = payload.len();
@@ -75,21 +78,21 @@ impl Codec<Trade> for BigEndian {
         })
     }
 
-    /// What was opened is what is seen. (Unsafe to call and not to write: a view of another
-    /// codec may rely on what its `open` has checked.)
+    /// Returns the decoded trade. (The function is unsafe to call because another codec's view may
+    /// rely on checks that its `open` made.)
     unsafe fn view<'a>(trade: &'a Trade, _: &'a [u8]) -> &'a Trade {
         trade
     }
 }
 
-/// The `N` bytes from `at` on.
+/// Returns the `N` bytes from offset `at` on.
 fn field<const N: usize>(bytes: &[u8; TRADE_BYTES], at: usize) -> [u8; N] {
     std::array::from_fn(|place| bytes[at + place])
 }
 
 const TRADES: u64 = 1000;
 
-/// Some trade, number `number`.
+/// Returns trade `number` of the series.
 fn trade(number: u64) -> Trade {
     Trade {
         instrument: number % 7,

@@ -1,5 +1,5 @@
-//! What a program with the feature `verbs` sees of this machine's RDMA devices, and which
-//! one it would take for a connection.
+//! Lists this machine's RDMA devices as a program with the feature `verbs` sees them, and names the
+//! one that ibex would choose for a connection.
 //!
 //! ```text
 //! cargo run --features verbs --example devices                 everything
@@ -27,14 +27,15 @@ use std::process::ExitCode;
 use clap::Parser;
 use ibex::rdma::{Wish, discover, memory_report};
 
-/// Lists RDMA devices, or says which one would be taken.
+/// Lists RDMA devices, or names the one that would be chosen.
 #[derive(Debug, Parser)]
 struct Options {
-    /// A network interface; VLANs, bonds and the like are resolved to what they stand on.
+    /// Network interface whose device to choose; VLANs and bonds are resolved to the interfaces
+    /// below them.
     #[arg(conflicts_with = "peer")]
     netdev: Option<String>,
 
-    /// A host: the device is the one on the way there.
+    /// Host to reach; chooses the device on the route to it.
     #[arg(long)]
     peer: Option<String>,
 }

@@ -1,8 +1,9 @@
-//! How fast is ibex here, and how close to what the hardware can do?
+//! ibex beside the raw limits of this machine: how fast it is, and how close to what the hardware
+//! can do.
 //!
-//! `cargo run --release --example pingpong` starts its own peer process, measures
-//! every fabric of this machine beside the raw limit, and prints a table, each row as
-//! soon as it is measured. See `--help` for the rest.
+//! `cargo run --release --example pingpong` starts its own peer process, measures every fabric of
+//! this machine beside the raw limit, and prints a table, each row as soon as it is measured. See
+//! `--help` for the rest.
 
 mod measurement;
 mod options;
@@ -60,7 +61,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what was asked for; whether all of it could be measured, and came as it was sent.
+/// Runs what the options ask for. Returns whether every row was measured and every payload arrived
+/// intact.
 fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
     let allowed = cores::allowed()?;
     let cores = cores::choose(options.cores)?;
@@ -100,7 +102,7 @@ fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
                 None => match measuring.on_this_host(setup, mode, size) {
                     Ok(row) => row,
                     Err(error) => {
-                        // The other rows are worth having all the same.
+                        // A row that fails does not keep the others from being measured.
                         all_sound = false;
                         measuring.failed(setup, mode, size, &error);
                         continue;
@@ -127,11 +129,11 @@ fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
             measuring.progress.print(&note)?;
         }
     }
-    // Verbs alone, and not to be had: nothing was done of what was asked for.
+    // Only verbs was asked for and there is no device, so nothing was measured.
     Ok(all_sound && has_rows)
 }
 
-/// What all rows of a run have in common.
+/// Values that all rows of a run share.
 struct Measuring<'a> {
     options: &'a Options,
     /// Of rows of one session.
@@ -142,7 +144,7 @@ struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// A row between this process and its own peer.
+    /// Measures a row between this process and a peer process that it starts.
     fn on_this_host(&self, setup: Setup, mode: Mode, size: usize) -> Result<Row, Error> {
         let fabric = match setup.fabric {
             Some(fabric) => fabric,
@@ -154,7 +156,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// A row of one session, with its limit.
+    /// Measures a row of one session beside the raw limit.
     fn beside_limit(
         &self,
         setup: Setup,
@@ -173,7 +175,8 @@ impl Measuring<'_> {
             FabricName::Verbs => Some(VerbsPort::choose()?),
             _ => None,
         };
-        // Of the device, in all measurements of this row; none where it does not count them.
+        // Messages that the device sent, over all measurements of this row; `None` if the device
+        // does not count them.
         let mut sends = Some(0);
         let run = interleave::run(
             self.cores,
@@ -215,7 +218,7 @@ impl Measuring<'_> {
         ))
     }
 
-    /// A row of several sessions at once.
+    /// Measures a row of several sessions at once.
     fn of_pairs(
         &self,
         setup: Setup,
@@ -244,7 +247,7 @@ impl Measuring<'_> {
         ))
     }
 
-    /// Says why there is no such row.
+    /// Reports why a row is missing.
     fn failed(&self, setup: Setup, mode: Mode, size: usize, error: &Error) {
         let fabric = match setup.fabric {
             Some(fabric) => Fabric::from(fabric).to_string(),
@@ -255,15 +258,15 @@ impl Measuring<'_> {
             .note(&format!("pingpong: {fabric} {mode} {size} B: {error}"));
     }
 
-    /// As many iterations as `job` has, or fewer on a machine on which the limit would take
-    /// longer than [`USUAL_TIME`] for them: an emulated one may be fifty times slower.
+    /// Returns the iterations of `job`, or fewer if the limit would need longer than [`USUAL_TIME`]
+    /// for them. An emulated machine may be fifty times slower than a usual one.
     fn bearable_iters(&self, limit: Limit, job: Job) -> Result<u64, Error> {
         let trial = Job {
             iters: (job.iters / TRIAL).max(FEWEST_ITERS),
             flip: false,
             ..job
         };
-        // The better of two: what disturbs a trial makes it slower, never faster.
+        // The faster of two trials counts: a disturbance makes a trial slower, never faster.
         let mut rate = 0.0_f64;
         for _ in 0..2 {
             rate = rate.max(limit.measure(self.cores, trial)?.messages_per_second());
@@ -272,7 +275,7 @@ impl Measuring<'_> {
         Ok(iters.clamp(FEWEST_ITERS, job.iters))
     }
 
-    /// A row with a listener on another host.
+    /// Measures a row with a listener on another host.
     fn with_another_host(
         &self,
         address: &str,
@@ -295,7 +298,7 @@ impl Measuring<'_> {
         ))
     }
 
-    /// The fabric that ibex chooses by itself, found out by a very short session.
+    /// Returns the fabric that ibex chooses by itself, learned from a very short session.
     fn automatic(&self, setup: Setup) -> Result<FabricName, Error> {
         let job = Job {
             mode: Mode::Latency,
@@ -329,14 +332,14 @@ impl Measuring<'_> {
     }
 }
 
-/// Pairs of limit and ibex from which the median is shown.
+/// Pairs of limit and ibex per row; the pair with the median ratio is shown.
 const PAIRS: usize = 3;
-/// Which part of a measurement is tried to see how long all of it takes.
+/// Divisor of a measurement's iterations that gives those of the trial which precedes it.
 const TRIAL: u64 = 50;
-/// What the usual numbers of iterations are meant to take.
+/// Time that the usual numbers of iterations are meant to take.
 const USUAL_TIME: Duration = Duration::from_millis(500);
 
-/// Why there is no row for verbs: as the library says it, if it has something to say.
+/// Says why there is no row for verbs, in the library's words if discovery fails there.
 fn why_no_verbs(error: Error) -> String {
     #[cfg(feature = "verbs")]
     if let Err(error) = ibex::rdma::discover() {

@@ -1,4 +1,4 @@
-//! What the command line asks for, and the rows that follow from it.
+//! The command line, and the rows that follow from it.
 
 use std::path::PathBuf;
 
@@ -23,26 +23,25 @@ use crate::measurement::{
 #[derive(Debug, Parser)]
 #[command(name = "pingpong")]
 pub(crate) struct Options {
-    /// Which fabrics to measure. Default: all, or auto with --connect.
+    /// Fabric to measure. Default: all, or auto with --connect.
     #[arg(long, value_enum)]
     fabric: Option<FabricChoice>,
 
-    /// Payload of a message, at most 67108864 (64 MiB); may be repeated. Default: two
-    /// sizes per mode.
+    /// Payload of a message, at most 67108864 (64 MiB); may be repeated. Default: two sizes per
+    /// mode.
     #[arg(long = "size", value_name = "BYTES", value_parser = parse_size)]
     sizes: Vec<usize>,
 
-    /// Round trips or messages to time, at most 1000000000. Default: about half a
-    /// second's worth.
+    /// Round trips or messages to time, at most 1000000000. Default: about half a second's worth.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=Job::MAX_ITERS))]
     iters: Option<u64>,
 
-    /// Who runs the engine. Default: caller, or threads with --pairs or --io-threads.
+    /// Driver of the engines. Default: caller, or threads with --pairs or --io-threads.
     #[arg(long, value_enum)]
     driver: Option<DriverName>,
 
-    /// Ping-pongs at once between the two processes, each over a session and by threads of its
-    /// own; at most 1000. Without a limit beside them.
+    /// Concurrent ping-pongs between the two processes, each over its own session and threads; at
+    /// most 1000. They are shown without a limit.
     #[arg(long, value_name = "COUNT", default_value_t = 1,
         value_parser = clap::value_parser!(u16).range(1..=1000),
         conflicts_with_all = ["listen", "connect"])]
@@ -53,7 +52,7 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u16).range(1..=64))]
     io_threads: u16,
 
-    /// How messages become bytes.
+    /// Codec of the messages.
     #[arg(long, value_enum, default_value_t = CodecName::Raw)]
     pub(crate) codec: CodecName,
 
@@ -61,8 +60,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     mode: Option<ModeChoice>,
 
-    /// The cores of the measuring process and of the answering one. Default: the
-    /// first two allowed. With --pairs all threads may run on all allowed cores.
+    /// Cores of the measuring and the answering process. Default: the first two allowed. With --pairs all threads may run on all allowed cores.
     #[arg(long, value_name = "A,B", value_parser = parse_cores, conflicts_with = "pairs")]
     pub(crate) cores: Option<Cores>,
 
@@ -79,11 +77,12 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["secret", "listen", "connect"])]
     tls: bool,
 
-    /// The same by the shared secret in FILE: 32 random bytes, also between hosts.
+    /// Authenticate both nodes by the shared secret in FILE (32 random bytes), and encrypt tcp;
+    /// also between hosts.
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
 
-    /// One JSON object per row on standard output, and nothing else there.
+    /// Print one JSON object per row on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -107,7 +106,7 @@ enum ModeChoice {
     Stream,
 }
 
-/// What to measure, in order.
+/// The measurements of a run, in order.
 pub(crate) struct Plan {
     /// Fabrics; `None` leaves the choice to ibex.
     pub(crate) fabrics: Vec<Option<FabricName>>,
@@ -116,7 +115,7 @@ pub(crate) struct Plan {
 }
 
 impl Options {
-    /// How nodes authenticate each other.
+    /// Returns the keys by which nodes authenticate each other, if they do.
     pub(crate) fn protection(&self) -> Result<Option<RunKeys>, Error> {
         match &self.secret {
             Some(file) => RunKeys::secret(file).map(Some),
@@ -125,7 +124,7 @@ impl Options {
         }
     }
 
-    /// Who runs the engines.
+    /// Returns the driver of the engines.
     pub(crate) fn driver(&self) -> DriverName {
         let default = match (self.pairs, self.io_threads) {
             (1, 1) => DriverName::Caller,
@@ -134,7 +133,7 @@ impl Options {
         self.driver.unwrap_or(default)
     }
 
-    /// Nodes as the options ask for them, with `fabric`.
+    /// Returns the settings of nodes over `fabric`.
     pub(crate) fn setup(&self, fabric: Option<FabricName>, protection: Option<RunKeys>) -> Setup {
         Setup {
             protection,
@@ -144,7 +143,7 @@ impl Options {
         }
     }
 
-    /// The rows that the options ask for.
+    /// Returns the rows that the options ask for.
     pub(crate) fn plan(&self) -> Plan {
         let (shm, tcp) = (Some(FabricName::Shm), Some(FabricName::Tcp));
         let verbs = Some(FabricName::Verbs);
@@ -179,7 +178,7 @@ impl Options {
         }
     }
 
-    /// The fabric that a listener insists on.
+    /// Returns the fabric that a listener requires.
     pub(crate) fn required_fabric(&self) -> Option<FabricName> {
         match self.fabric {
             Some(FabricChoice::Shm) => Some(FabricName::Shm),
@@ -189,12 +188,12 @@ impl Options {
         }
     }
 
-    /// Whether nobody has said how long to measure.
+    /// Returns whether the options leave the number of iterations to the example.
     pub(crate) fn leaves_iters_to_us(&self) -> bool {
         self.iters.is_none()
     }
 
-    /// One measurement; its length suits the speed of the fabric.
+    /// Returns a job whose length suits the speed of the fabric.
     pub(crate) fn job(&self, fabric: FabricName, mode: Mode, size: usize) -> Job {
         let iters = self
             .iters
@@ -218,7 +217,7 @@ fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The address as it is, if it has a host and a port that is at least `lowest_port`.
+/// Returns the address unchanged if it has a host and a port of at least `lowest_port`.
 fn parse_address(text: &str, lowest_port: u16) -> Result<String, String> {
     let is_host = |host: &str| {
         let in_brackets = host.starts_with('[') && host.ends_with(']');

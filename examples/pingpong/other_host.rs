@@ -1,5 +1,5 @@
-//! Measurements between two hosts: a listener that serves them one after the other, and
-//! the side that measures with it.
+//! Measurements between two hosts: a listener that serves them one after the other, and the side
+//! that measures with it.
 
 use std::net::ToSocketAddrs;
 
@@ -12,14 +12,15 @@ use ibex_harness::{
 
 use crate::measurement::session::{self, Order, Setup};
 
-/// Measures between this process and whoever listens at `address`; the fabric in use.
+/// Measures between this process and the listener at `address`. Returns the fabric in use with the
+/// figures.
 pub(crate) fn measure(
     address: &str,
     cores: Cores,
     setup: Setup,
     order: Order,
 ) -> Result<(Figures, Fabric), Error> {
-    // A thread that the node starts may run on either core; the measurement pins us later.
+    // Threads that the node starts may run on either core; the measurement pins this one later.
     cores::keep_to(&cores)?;
     let node = setup.builder()?.build().map_err(Error::subject)?;
     let refused = |error| Error::subject(format!("--connect: {error}"));
@@ -28,7 +29,7 @@ pub(crate) fn measure(
     Ok((figures, peer.fabric()))
 }
 
-/// Serves orders from other hosts, one after the other, for ever.
+/// Serves orders from other hosts, one after the other, forever.
 pub(crate) fn serve(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
     let mut builder = setup.builder()?.listen(address);
     let reachable = address.to_socket_addrs().map_err(|error| {

@@ -1,6 +1,6 @@
-//! What is seen of a run: results on standard output as soon as they are there, and a bar
-//! on standard error. The bar is drawn only between measurements, because the cores that it
-//! would be drawn on are busy during them.
+//! The output of a run: results on standard output as they are measured, and a bar on standard
+//! error. The bar is drawn only between measurements, because drawing would use the cores that are
+//! measured.
 
 use std::{
     fmt::Display,
@@ -10,14 +10,14 @@ use std::{
 use ibex_harness::Error;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows which row is measured, if anybody looks.
+/// Shows which row is being measured, if standard error is a terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// A bar for so many pairs of measurements. It hides itself where standard error
-    /// is no terminal.
+    /// Creates a bar for `pairs` pairs of measurements. The bar hides itself if standard error is
+    /// no terminal.
     pub(crate) fn new(pairs: usize, visible: bool) -> Progress {
         let bar = if visible {
             ProgressBar::new(2 * pairs as u64)
@@ -29,13 +29,13 @@ impl Progress {
         Progress { bar }
     }
 
-    /// A measurement begins.
+    /// Marks the beginning of a measurement.
     pub(crate) fn step(&self, row: &str, what: &str) {
         self.bar.set_message(format!("{row}: {what}"));
         self.bar.inc(1);
     }
 
-    /// A line of the result, which whoever reads our output gets at once.
+    /// Prints a line of the result, and flushes it so that a reading program gets it at once.
     pub(crate) fn print(&self, line: &impl Display) -> Result<(), Error> {
         self.bar.suspend(|| {
             let mut output = io::stdout().lock();
@@ -45,12 +45,12 @@ impl Progress {
         })
     }
 
-    /// Something worth knowing, on standard error.
+    /// Prints a remark on standard error.
     pub(crate) fn note(&self, text: &str) {
         self.bar.suspend(|| eprintln!("{text}"));
     }
 
-    /// All is measured.
+    /// Removes the bar at the end.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the replica as a process of its own, and is the primary.
+/// Starts the replica in a process of its own, and runs the primary.
 fn both(path: &Path) -> Result<()> {
     let mut other = Command::new(env::current_exe()?)
         .args(["replica", "127.0.0.1:0"])
@@ -98,7 +98,7 @@ fn both(path: &Path) -> Result<()> {
         let bytes = fs::metadata(path)?.len();
         println!("the replica, process {}, wrote {bytes} bytes", other.id());
     }
-    // A replica that could not even make it has said so.
+    // A replica that could not even create its file has reported that itself.
     let _ = fs::remove_file(path);
     if result.is_ok() && !status.success() {
         return Err(format!("the replica failed, {status}").into());
@@ -121,7 +121,7 @@ fn run_replica(addr: &str, path: &Path) -> Result<()> {
     replica(addr, file)
 }
 
-/// Where the other process listens, once it does.
+/// Reads the address that the other process prints once it listens.
 fn announced(replica: &mut Child) -> Result<String> {
     let mut line = String::new();
     if let Some(output) = replica.stdout.take() {

@@ -1,8 +1,7 @@
-//! The next release of the program in `old.rs`: an entry has a term now, and a report says how
-//! many bytes there are.
+//! The next release of the program in `old.rs`: an entry now has a term, and a report counts bytes.
 //!
-//! It speaks to its own release in the new messages and to the last one in the old, whichever
-//! is at the other end. When no host runs the last release any more, the old types go.
+//! The program uses the new messages with peers of its own release, and the old messages with peers
+//! of the last. The old types can go when no host runs the last release any more.
 
 mod program;
 
@@ -12,7 +11,7 @@ use ibex::{Peer, Versions};
 use program::{ENTRIES, Result};
 
 // [types]
-/// As the last release has it; its name is free, its structure is not.
+/// The entry of the last release. The type may be renamed; its structure must stay.
 #[ibex::message]
 struct EntryV1 {
     offset: u64,
@@ -38,7 +37,7 @@ struct Report {
     bytes: u64,
 }
 
-/// What a replica keeps.
+/// Entries and bytes that a replica has received.
 #[derive(Default)]
 struct Store {
     entries: u64,
@@ -62,7 +61,7 @@ fn main() -> ExitCode {
     program::run(primary, replica)
 }
 
-/// Sends entries of whichever version the replica takes, and waits for its report.
+/// Sends entries in the version that the replica understands, and waits for its report.
 fn primary(peer: &Peer) -> Result {
     let log = peer.channel("wal");
     let mut log = log.versioned_sender::<Entry, EntryV1>()?;
@@ -100,7 +99,7 @@ fn primary(peer: &Peer) -> Result {
 }
 
 // [versions]
-/// Takes entries of whichever version the primary sends.
+/// Receives entries in the version that the primary sends.
 fn receive(peer: &Peer, mut append: impl FnMut(Option<u64>, &[u8])) -> Result {
     let mut log = peer.channel("wal").versioned_receiver::<Entry, EntryV1>()?;
     while let Some(entry) = log.next()? {
@@ -114,7 +113,7 @@ fn receive(peer: &Peer, mut append: impl FnMut(Option<u64>, &[u8])) -> Result {
 }
 // [versions]
 
-/// Receives what the primary sends, and reports.
+/// Receives the primary's entries, and reports.
 fn replica(peer: &Peer) -> Result {
     let mut store = Store::default();
     receive(peer, |term, data| store.append(term, data))?;

@@ -1,4 +1,4 @@
-//! The last release of a program that is being updated, host by host. `new.rs` is the next.
+//! The last release of a program that is being upgraded host by host; `new.rs` is the next.
 //!
 //! It knows the messages as they were when it was built, and nothing of versions:
 //!
@@ -7,8 +7,8 @@
 //! cargo run --release --example rolling_upgrade_new -- primary shm ADDRESS
 //! ```
 //!
-//! The first prints its address. Any two of the four programs (old and new, primary and
-//! replica) work together; `tests/rolling_upgrade.rs` builds and runs all of them.
+//! The first prints its address. Any two of the four programs (old and new, primary and replica)
+//! work together; `tests/rolling_upgrade.rs` builds and runs all of them.
 
 mod program;
 
@@ -49,7 +49,7 @@ fn primary(peer: &Peer) -> Result {
     Ok(())
 }
 
-/// Takes entries to their end, and reports.
+/// Receives entries until the channel ends, and reports.
 fn replica(peer: &Peer) -> Result {
     let mut log = peer.receiver::<Entry>("wal")?;
     let mut entries = 0;

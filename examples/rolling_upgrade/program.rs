@@ -1,4 +1,4 @@
-//! What both releases have alike: who listens, who connects, and over what.
+//! The part that both releases share: who listens, who connects, and over which fabric.
 
 use std::{env, error::Error, process::ExitCode};
 
@@ -10,7 +10,7 @@ pub(crate) const ENTRIES: u64 = 1000;
 
 type Play = fn(&Peer) -> Result;
 
-/// Plays what the command line says.
+/// Runs the role that the command line names.
 pub(crate) fn run(primary: Play, replica: Play) -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -49,7 +49,7 @@ fn connect(fabric: Fabric, address: &str, primary: Play) -> Result {
     primary(&builder.build()?.connect(address)?)
 }
 
-/// What to do, for whoever started it otherwise.
+/// Prints how to start the program.
 fn explain() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)

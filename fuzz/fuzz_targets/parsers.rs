@@ -1,7 +1,7 @@
 //! The fuzzed program: one for all targets, so that it is built once.
 //!
-//! The first byte of an input selects the target. With IBEX_FUZZ_TARGET=NAME
-//! that byte is passed over and every input goes to the target of that name.
+//! The first byte of an input selects the target. With IBEX_FUZZ_TARGET=NAME that byte is ignored,
+//! and every input goes to the target of that name.
 #![no_main]
 
 use std::env;

@@ -1,16 +1,16 @@
-//! A short search without a fuzzer: seeds that are changed at random, for the targets that TLS is
-//! in front of.
+//! A short search without a fuzzer: seeds that are changed at random, for the targets that have TLS
+//! in front.
 //!
-//! It goes as far as [`EXECUTIONS`] says, a few by default. The command runner has it find bugs
-//! that are planted, within a million.
+//! It tries as many inputs as [`EXECUTIONS`] says, a few by default. The command runner lets it
+//! find planted bugs, within a million.
 
 use std::env;
 
 use super::Target;
 
-/// Changes of one input at most.
+/// The most changes of one input.
 const MOST_CHANGES: u64 = 4;
-/// The variable for how many inputs are tried.
+/// The variable with the number of inputs to try.
 const EXECUTIONS: &str = "IBEX_FUZZ_EXECUTIONS";
 
 #[test]
@@ -41,7 +41,7 @@ fn takes_anything(name: &str) {
     }
 }
 
-/// Changes, adds or takes a byte or some.
+/// Changes, adds or removes one byte or several.
 fn change(input: &mut Vec<u8>, draw: &mut Draw) {
     let at = draw.below(input.len());
     match draw.next() % 6 {
@@ -70,7 +70,7 @@ impl Draw {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`; 0 if there is none.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     fn below(&mut self, bound: usize) -> usize {
         self.next() as usize % bound.max(1)
     }

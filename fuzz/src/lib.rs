@@ -1,11 +1,10 @@
-//! Hostile bytes for everything in ibex that reads what a peer sent.
+//! Hostile bytes for every part of ibex that reads a peer's bytes.
 //!
-//! Each [`Target`] is one parser behind a function that takes any bytes. It has
-//! to return, whatever they are, and says whether they took the parser to its
-//! accept state: all was read, and all was valid. Each target makes its own
-//! seeds, the inputs from which fuzzing starts; they are committed in
-//! `fuzz/corpus`, and a test holds that they are accepted, so that fuzzing
-//! begins behind the first check and not before it.
+//! Each [`Target`] is one parser behind a function that takes any bytes. The function must return
+//! for any input, and says whether the input took the parser to its accept state: everything was
+//! read, and everything was valid. Each target makes its own seeds, the inputs from which fuzzing
+//! starts. They are committed in `fuzz/corpus`, and a test checks that they are accepted, so that
+//! fuzzing begins behind the first check and not before it.
 
 use std::path::{Path, PathBuf};
 
@@ -31,24 +30,24 @@ use targets::{
 /// A parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name on the command line and in the corpus.
+    /// The name on the command line and in the corpus.
     pub name: &'static str,
-    /// Feeds it. Whether the bytes were accepted; never a panic.
+    /// Feeds the parser. Returns whether it accepted the bytes; never panics.
     pub accepts: fn(&[u8]) -> bool,
-    /// Inputs that are accepted.
+    /// Returns inputs that are accepted.
     pub seeds: fn() -> Vec<Seed>,
 }
 
 /// An input that a parser accepts.
 #[derive(Clone, Debug)]
 pub struct Seed {
-    /// Its file in the corpus.
+    /// The name of its file in the corpus.
     pub name: &'static str,
-    /// Bytes that the parser is fed.
+    /// The bytes for the parser.
     pub bytes: Vec<u8>,
 }
 
-/// All targets. A target's place is its selector, so new ones go to the end.
+/// All targets. A target's index is its selector, so new ones go to the end.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "bootstrap_message",
@@ -126,13 +125,13 @@ pub const TARGETS: &[Target] = &[
 mod executions;
 
 impl Target {
-    /// The target that the first byte of an input selects.
+    /// Returns the target that the first byte of an input selects.
     #[must_use]
     pub fn by_selector(selector: u8) -> Option<&'static Self> {
         TARGETS.get(usize::from(selector))
     }
 
-    /// The target of that name.
+    /// Returns the target of that name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Self> {
         TARGETS.iter().find(|target| target.name == name)
@@ -152,7 +151,7 @@ impl Target {
     }
 }
 
-/// Returns where the committed seeds are.
+/// Returns the folder of the committed seeds.
 #[must_use]
 pub fn corpus_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")

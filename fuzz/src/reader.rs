@@ -1,7 +1,7 @@
-//! Pieces off the front of an input, for targets that need more than bytes.
+//! Reads pieces off the front of an input, for targets that need more than bytes.
 #![forbid(unsafe_code)]
 
-/// What of an input has not been read.
+/// The unread rest of an input.
 pub(crate) struct Reader<'input> {
     rest: &'input [u8],
 }
@@ -11,24 +11,24 @@ impl<'input> Reader<'input> {
         Self { rest: input }
     }
 
-    /// The next byte; `None` at the end.
+    /// Returns the next byte; `None` at the end.
     pub(crate) fn byte(&mut self) -> Option<u8> {
         self.array().map(|[byte]| byte)
     }
 
-    /// The next `N` bytes; `None` if fewer are left.
+    /// Returns the next `N` bytes; `None` if fewer are left.
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(*array)
     }
 
-    /// All that is left.
+    /// Returns the unread rest.
     pub(crate) fn rest(self) -> &'input [u8] {
         self.rest
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

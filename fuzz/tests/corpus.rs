@@ -1,5 +1,5 @@
-//! The corpus is what it claims to be: every file takes its parser to the accept
-//! state, and is what the code of today makes.
+//! The corpus matches the code: every file takes its parser to the accept state, and equals the
+//! output of the present code.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ibex_fuzz::{TARGETS, Target, corpus_directory};
 
-/// The files of a directory by name.
+/// Returns the files of a directory by name.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));
     entries
@@ -53,7 +53,7 @@ fn the_files_are_the_seeds() {
     }
 }
 
-/// A parser that accepts whatever it is fed would pass the tests above.
+/// A parser that accepts anything would pass the tests above.
 #[test]
 fn a_seed_cut_short_or_garbled_is_not_accepted() {
     for target in TARGETS {

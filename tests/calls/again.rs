@@ -1,4 +1,4 @@
-//! Callers and services that are dropped and made again while their session lives.
+//! Callers and services that are dropped and created again while their session lives.
 
 use ibex::{
     Node, Peer,
@@ -23,7 +23,7 @@ fn answer_one(service: &mut Service<Question, Answer>) {
     request.reply(&reply(number)).unwrap();
 }
 
-/// Lets `service` see what has come, until a request comes to `until`.
+/// Lets `service` see what has arrived, until `until` gets a request.
 fn serve_until(
     node: &Node,
     service: &mut Service<Question, Answer>,
@@ -48,13 +48,13 @@ fn callers_of_a_session_come_one_after_the_other() {
     in_each_cell(
         |node, peer| {
             for number in 0..CALLERS {
-                // Some ask for nothing.
+                // Some callers make no call.
                 drop(caller(peer, "echo"));
                 let echo = caller(peer, "echo");
                 let answer = echo.call(&question(number)).unwrap();
                 assert_eq!(answer.number, number);
                 drop(answer);
-                // A task's call, which is the last to hold the line.
+                // A task's call, which is the last user of the line.
                 let asked = question(number);
                 let call = echo.call_async(&asked);
                 drop(echo);
@@ -108,7 +108,7 @@ fn a_caller_is_answered_while_a_handler_of_the_one_before_is_at_work() {
         },
         |node, _| {
             let mut service = node.service::<Question, Answer>("echo").unwrap();
-            // It may have passed before it was given out.
+            // The deadline may have passed before the request was handed out.
             let mut held = service.next().unwrap().unwrap();
             let mut first = None;
             if held.number == 1 {
@@ -137,7 +137,7 @@ fn a_service_that_is_made_again_is_called_in_the_same_session() {
                 let answer = loop {
                     match caller(peer, "echo").call(&question(number)) {
                         Ok(answer) => break answer,
-                        // It was made before the end of the last service had got here.
+                        // The call was made before the end of the last service was known here.
                         Err(error) => {
                             let known = [CallErrorKind::NotSent, CallErrorKind::Lost];
                             assert!(known.contains(&error.kind()), "{error}");
@@ -146,7 +146,7 @@ fn a_service_that_is_made_again_is_called_in_the_same_session() {
                 };
                 assert_eq!(answer.number, number);
                 drop(answer);
-                // The service opens an end for the next caller, which meets none.
+                // The service opens an end for its next caller, which does not come.
                 signal.call(&question(0)).unwrap();
                 signal.call(&question(0)).unwrap();
             }

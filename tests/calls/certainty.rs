@@ -1,4 +1,4 @@
-//! How much is certain of a call that failed, and what is done about it.
+//! The certainty of failed calls, and what follows from it.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -27,7 +27,7 @@ fn reply(number: u64) -> Answer {
 fn types_that_differ_are_told_before_anything_is_executed() {
     in_each_cell(
         |_, peer| {
-            // The requests are alike, and the replies are not.
+            // The requests have the same type, the replies do not.
             let echo = peer.caller::<Question, u64>("echo").unwrap();
             let error = echo.call(&question(1)).unwrap_err();
             assert_eq!(send_kind(&error), Some(SendErrorKind::Mismatch), "{error}");
@@ -63,7 +63,7 @@ fn a_service_that_ends_refuses_what_nobody_got() {
             let first = service.next().unwrap().unwrap();
             until(node, || !first.is_cancelled() && service.in_progress() == 5);
             drop(service);
-            // Who has its request may still answer.
+            // A handler may still answer its request.
             first.reply(&reply(0)).unwrap();
         },
     );
@@ -99,7 +99,7 @@ fn a_handler_that_is_lost_is_told_and_repeated_only_if_that_is_allowed() {
             while let Some(request) = service.next().unwrap() {
                 EXECUTED.fetch_add(1, Ordering::SeqCst);
                 let number: u64 = request.number.into();
-                // The third of such calls loses its handler three times.
+                // The third such call loses its handler three times.
                 if number == 1 || lost < number {
                     lost += 1;
                     let handler = AssertUnwindSafe(move || {
@@ -130,7 +130,7 @@ fn a_request_that_waits_beyond_its_deadline_is_given_to_nobody() {
             let first = question(0);
             let mut first = echo.call_async(&first);
             assert!(poll_once(&mut first).is_pending());
-            // With more and more time, until the service has taken one in.
+            // With longer and longer time-outs, until the service has received a call.
             let mut timeout = MOMENT;
             while STAGE.load(Ordering::SeqCst) == 0 {
                 MILLIS.fetch_max(timeout.as_millis() as u64, Ordering::SeqCst);
@@ -150,7 +150,7 @@ fn a_request_that_waits_beyond_its_deadline_is_given_to_nobody() {
             until(node, || !first.is_cancelled() && service.in_progress() > 1);
             STAGE.store(1, Ordering::SeqCst);
             until(node, || STAGE.load(Ordering::SeqCst) == 2);
-            // What was left of its time when it was sent is over.
+            // The time that was left when the call was sent has passed.
             thread::sleep(Duration::from_millis(MILLIS.load(Ordering::SeqCst)));
             first.reply(&reply(0)).unwrap();
             let request = service.next().unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Peers that do not speak as ibex does: what they send is dropped and counted, and harms nobody
-//! but them.
+//! Peers that do not speak as ibex does: their messages are dropped and counted, and harm only
+//! themselves.
 
 use ibex::{
     Codec, Rkyv, Schema,
@@ -66,7 +66,7 @@ fn frame(number: u32, generation: u32, kind: u8, count: u16) -> Vec<u8> {
     bytes
 }
 
-/// Every kind with ids at the edges, short frames, and bytes that look random.
+/// Returns frames of every kind with ids at the edges, short frames, and bytes that look random.
 fn nonsense() -> Vec<Vec<u8>> {
     let mut frames: Vec<_> = (0..16).map(|length| vec![1; length]).collect();
     for kind in 0..=u8::MAX {
@@ -100,7 +100,7 @@ fn a_hostile_caller_harms_nobody_else() {
         let address = there.local_addr().unwrap();
         let serving = thread::spawn(move || {
             let mut service = there.service::<Question, Answer>("echo").unwrap();
-            // Few of the hostile caller's requests happen to be valid.
+            // A few of the hostile caller's requests happen to be valid.
             let request = loop {
                 let request = service.next().unwrap().unwrap();
                 if request.number == 5 {
@@ -137,7 +137,7 @@ fn a_hostile_service_is_counted_and_its_calls_end() {
     in_each_cell(
         |_, peer| {
             let echo = peer.caller::<Question, Answer>("echo").unwrap();
-            // Whatever it makes of them, they end, and with an error.
+            // The calls may end in any way, but they end with an error.
             echo.call(&question(1)).unwrap_err();
             let mut stream = echo.stream(&question(2)).unwrap();
             while let Ok(Some(_)) = stream.next() {}
@@ -152,13 +152,13 @@ fn a_hostile_service_is_counted_and_its_calls_end() {
             let call = requests.recv().unwrap().to_vec();
             let id = |bytes: &[u8], at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             for frame in nonsense() {
-                // The call itself is ended by the last.
+                // The last frame ends the call itself.
                 if frame.len() < 8 || id(&frame, 4) != id(&call, 4) {
                     replies.send(&frame).unwrap();
                 }
             }
             let (number, generation) = (id(&call, 0), id(&call, 4));
-            // Items are no reply; a reply of nothing is not valid.
+            // An item is no reply; a reply without content is not valid.
             replies.send(&frame(number, generation, 6, 0)).unwrap();
             replies.send(&frame(number, generation, 5, 0)).unwrap();
             let stream = loop {

@@ -1,4 +1,4 @@
-//! Calls: what a service and its callers are promised, over each fabric and under each driver.
+//! The promises of a service and its callers, over each fabric and under each driver.
 
 mod again;
 #[path = "../resuming/cable.rs"]
@@ -25,7 +25,7 @@ use std::{
 
 use ibex::{Driver, Fabric, Node, Peer, Policy};
 
-/// Where a test is played: a fabric, a driver, and the engines of each node.
+/// The conditions of a test: a fabric, a driver, and the engines of each node.
 type Cell = (Fabric, Driver, usize);
 
 const CELLS: [Cell; 6] = [
@@ -37,7 +37,7 @@ const CELLS: [Cell; 6] = [
     (Fabric::Tcp, Driver::Caller, 1),
 ];
 
-/// Plays both sides in each cell, each in a thread of its own: who calls, and who serves.
+/// Runs caller and service in each cell, each side in a thread of its own.
 fn in_each_cell(calls: fn(&Node, &Peer), serves: fn(&Node, &Peer)) {
     for cell in CELLS {
         in_cell(cell, calls, serves);
@@ -70,12 +70,12 @@ fn builder((fabric, driver, engines): Cell) -> ibex::NodeBuilder {
         .session_timeout(FOR_EVER)
 }
 
-/// Longer than any test takes: for what must not time out.
+/// Longer than any test takes, for calls that must not time out.
 const FOR_EVER: Duration = Duration::from_secs(600);
-/// For what is to time out.
+/// A time-out that is meant to pass.
 const MOMENT: Duration = Duration::from_millis(30);
 
-/// Runs a task on this thread, and the node where callers do.
+/// Runs a task on this thread, and turns the node if callers drive it.
 fn run<F: Future>(node: &Node, task: F) -> F::Output {
     let mut task = pin!(task);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -84,7 +84,7 @@ fn run<F: Future>(node: &Node, task: F) -> F::Output {
         if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
             return output;
         }
-        // A node with a thread of its own has little to do here; the others all.
+        // A node with a thread of its own has little to do here; others depend on it.
         if !node.poll() {
             thread::park_timeout(Duration::from_millis(1));
         }
@@ -97,7 +97,7 @@ fn poll_once<F: Future + Unpin>(task: &mut F) -> Poll<F::Output> {
     pin!(task).poll(&mut Context::from_waker(&waker))
 }
 
-/// Turns the node until something is so.
+/// Turns the node until the condition holds.
 fn until(node: &Node, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         if !node.poll() {

@@ -1,4 +1,4 @@
-//! Services of one name: a node has one for all peers, or one for each of some.
+//! Services of one name: a node has one for all peers, or one each for some peers.
 
 use ibex::{Node, OpenErrorKind, Peer, calls::Service};
 
@@ -32,7 +32,7 @@ fn a_second_service_of_a_name_is_refused_and_the_first_one_serves() {
     in_each_cell(
         |_, peer| {
             for number in 0..2 {
-                // A caller that meets the service that was dropped meanwhile is made anew.
+                // A caller that met the meanwhile dropped service is created again.
                 let is_answered = || {
                     let caller = peer.caller::<Question, Answer>("echo").unwrap();
                     let answer = caller.call(&question(number));
@@ -42,13 +42,13 @@ fn a_second_service_of_a_name_is_refused_and_the_first_one_serves() {
             }
         },
         |node, peer| {
-            // Before anybody has called either.
+            // Before either got a call.
             let of_all = node.service("echo").unwrap();
             expect_taken(node);
             expect_open_already(peer);
             let _other = node.service::<Question, Answer>("other").unwrap();
             answer_one(of_all);
-            // Dropping the service gives the name back.
+            // Dropping the service frees the name.
             let of_peer = peer.service("echo").unwrap();
             expect_taken(node);
             expect_open_already(peer);

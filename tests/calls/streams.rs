@@ -1,4 +1,4 @@
-//! Streams of replies: their order, their end, and back-pressure of their own.
+//! Streams of replies: their order, their end, and their own back-pressure.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -18,7 +18,7 @@ fn item(number: u64) -> Answer {
     Answer { number, text }
 }
 
-/// Sends as many items as the question's number says, or until nobody wants them.
+/// Sends as many items as the question's number says, or until the caller wants no more.
 fn send_items(mut request: Request<Question, Answer>) -> Result<(), SendError> {
     let last: u64 = request.number.into();
     for number in 0..last {
@@ -116,7 +116,7 @@ fn a_stream_that_nobody_reads_stops_its_handler_and_no_other_call() {
             let bytes = calls.caller::<[u8], [u8]>().unwrap();
             let window = CallOptions::new().window(WINDOW as u16);
             let mut slow = bytes.with(window).stream(b"items").unwrap();
-            // Several times what the channel holds goes past what nobody takes.
+            // Replies worth several times the channel's room pass the stream that is not read.
             for _ in 0..400 {
                 assert_eq!(bytes.call(b"one").unwrap().len(), 5_000);
             }
@@ -157,7 +157,8 @@ fn one_thread_serves_a_stream_while_requests_wait_behind_it() {
             let mut replies = items.stream(&question(300)).unwrap();
             thread::scope(|scope| {
                 for _ in 0..40 {
-                    // Each waits until the stream is over, since one thread serves all.
+                    // Each stream waits until the one before is over, since one thread serves them
+                    // all.
                     scope.spawn(|| items.call(&question(5)).unwrap_err());
                 }
                 for number in 0..300 {

@@ -1,4 +1,4 @@
-//! A caller as a service of tower.
+//! A caller as a tower service.
 
 use std::future::poll_fn;
 
@@ -27,7 +27,7 @@ fn a_caller_is_a_service_of_tower() {
                         });
                     join_all(calls).await;
                 }
-                // Two may be under way, and one that is ready is one of them.
+                // Two calls may be under way, and a ready caller counts as one of them.
                 let [one, two, three] = &mut callers;
                 poll_fn(|context| one.poll_ready(context)).await.unwrap();
                 poll_fn(|context| two.poll_ready(context)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What calls leave behind: nothing.
+//! Calls leave no trace behind.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use ibex::calls::{CallErrorKind, CallOptions, Caller, Execution, Request};
 
 use super::*;
 
-/// Numbers that look random, the same in each run.
+/// Numbers that look random, and are the same in each run.
 struct Draw(u64);
 
 impl Draw {
@@ -21,7 +21,7 @@ impl Draw {
 
 const CALLS: u64 = 10_000;
 
-/// One call, in a way that is drawn: to its end, with too little time, or dropped on its way.
+/// Makes one call in a drawn way: to its end, with too little time, or dropped on its way.
 async fn call(echo: Caller<Question, Answer>, drawn: u64, number: u64) {
     let question = question(number);
     match drawn {
@@ -112,7 +112,7 @@ fn calls_that_end_in_every_way_leave_nothing_behind() {
                         match poll_in_task(&mut next).await {
                             Poll::Ready(next) => next.unwrap(),
                             Poll::Pending if held.is_empty() => next.await.unwrap(),
-                            // Its callers may wait for nothing else.
+                            // Its callers may wait for exactly these answers.
                             Poll::Pending => {
                                 answer(&mut draw, &mut held).await;
                                 continue;
@@ -136,7 +136,7 @@ fn calls_that_end_in_every_way_leave_nothing_behind() {
     );
 }
 
-/// Answers one of those that are held, or drops it.
+/// Answers one of the held requests, or drops it.
 async fn answer(draw: &mut Draw, held: &mut Vec<Request<Question, Answer>>) {
     let request = held.swap_remove(draw.below(held.len() as u64) as usize);
     let number: u64 = request.number.into();
@@ -146,7 +146,7 @@ async fn answer(draw: &mut Draw, held: &mut Vec<Request<Question, Answer>>) {
     }
 }
 
-/// A caller that is dropped while others have clones ends nothing.
+/// Dropping a caller that has clones ends nothing.
 #[test]
 fn a_line_lives_as_long_as_its_last_caller() {
     in_each_cell(

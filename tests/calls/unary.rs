@@ -1,4 +1,5 @@
-//! One request, one reply: any order, from threads and tasks, with deadlines and cancellation.
+//! Single requests and replies: in any order, from threads and tasks, with deadlines and
+//! cancellation.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,7 +15,7 @@ use ibex::{
 
 use super::*;
 
-/// Answers all of a service until its caller is gone.
+/// Answers all requests of a service until its caller is gone.
 fn echo(mut service: Service<Question, Answer>) {
     while let Some(request) = service.next().unwrap() {
         answer(request);
@@ -59,7 +60,7 @@ fn a_service_serves_all_peers() {
                 answer(request);
             }
             assert_eq!(peers.len(), 3);
-            // The last replies are on their way where nobody turns the engine.
+            // The last replies are still on their way if no thread turns the engine.
             let _ = there.close(FOR_EVER);
         });
         let calling: Vec<_> = (0..3)
@@ -220,7 +221,7 @@ fn plain_data_and_long_replies_are_read_where_they_lie() {
 #[test]
 fn a_deadline_travels_and_ends_the_handler() {
     static ENDED: AtomicU64 = AtomicU64::new(0);
-    /// Calls with more and more time, until a handler has had a request and lost it.
+    /// Calls with longer and longer time-outs, until a handler has had a request and lost it.
     fn until_ended(mut call: impl FnMut(CallOptions) -> CallError) {
         let ended = ENDED.load(Ordering::SeqCst);
         let mut timeout = MOMENT;
@@ -251,7 +252,7 @@ fn a_deadline_travels_and_ends_the_handler() {
                     assert!(deadline > Instant::now() - FOR_EVER);
                     ENDED.fetch_add(1, Ordering::SeqCst);
                 }
-                // If nobody waits for it, that is no fault of the handler's.
+                // The caller may have left, which is no fault of the handler's.
                 answer(request);
             }
         },
@@ -260,7 +261,7 @@ fn a_deadline_travels_and_ends_the_handler() {
 
 #[test]
 fn a_deadline_ends_the_handler_of_a_caller_that_says_nothing() {
-    // The caller's process does not run: what ends the handler is the handler's own clock.
+    // The caller's process does not run, so only the handler's own clock can end the handler.
     for cell in CELLS {
         let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
         let address = there.local_addr().unwrap();
@@ -307,7 +308,7 @@ fn a_dropped_future_cancels_its_call() {
                 // What was polled once has gone out or not; the next call goes behind it.
                 while node.poll() {}
             }
-            // One that was never polled has sent nothing.
+            // A call that was never polled has sent nothing.
             drop(echo.call_async(&question(1_000)));
             echo.call(&question(20)).unwrap();
         },
@@ -351,14 +352,14 @@ fn no_more_calls_are_under_way_than_may_be() {
                     .for_each(|call| assert!(poll_once(call).is_pending()));
                 STAGE.load(Ordering::SeqCst) == 1
             });
-            // Two that wait leave: one in front of another that stays.
+            // Two waiting calls leave, in front of one that stays.
             calls.drain(5..7);
             assert_eq!(echo.queued(), 4);
             STAGE.store(2, Ordering::SeqCst);
             for reply in run(node, join_all(calls)) {
                 reply.unwrap();
             }
-            // Threads wait for their turn too.
+            // Threads wait for their turn as well.
             thread::scope(|scope| {
                 for _ in 0..12 {
                     scope.spawn(|| {

@@ -1,9 +1,9 @@
-//! The RDMA device that the cells of verbs are played on.
+//! The RDMA device on which the cells of verbs run.
 //!
-//! The supervisor chooses it once, by `IBEX_TEST_DEVICE` or as the first with an active
-//! port, and hands it on to the players. Its port counts for itself what it carries, so one
-//! such cell is played at a time: a cell in which nothing was sent has gone another way,
-//! and one in which somebody found no receive posted has overdrawn its credit.
+//! The supervisor chooses it once, by `IBEX_TEST_DEVICE` or as the first with an active port, and
+//! passes it to the players. The port itself counts what it carries, so one such cell runs at a
+//! time. A cell in which nothing was sent took another route; a cell in which a peer found no
+//! receive posted has overdrawn its credit.
 
 use std::{
     env,
@@ -16,18 +16,18 @@ use std::{
 
 use ibex_harness::verbs_port::{DEVICE_VARIABLE, VerbsPort};
 
-/// A device with an active port, as the supervisor has it.
+/// A device with an active port, as the supervisor uses it.
 #[derive(Debug)]
 pub(crate) struct Device {
     port: VerbsPort,
-    /// Taken for as long as a cell is played on it.
+    /// Held while a cell runs on the device.
     turn: Mutex<()>,
-    /// What all cells together have sent.
+    /// The sends of all cells so far.
     sends: AtomicU64,
 }
 
 impl Device {
-    /// The device of this run, or why there is none.
+    /// Returns the device of this run, or the reason why there is none.
     pub(crate) fn of_this_run() -> Result<&'static Self, &'static str> {
         static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
         let choose = || match VerbsPort::choose() {
@@ -41,7 +41,7 @@ impl Device {
         DEVICE.get_or_init(choose).as_ref().map_err(String::as_str)
     }
 
-    /// Whether a device has to be there because somebody names one.
+    /// Returns whether a device is required because the environment names one.
     pub(crate) fn is_wanted() -> bool {
         cfg!(feature = "verbs") && env::var_os(DEVICE_VARIABLE).is_some()
     }
@@ -50,12 +50,12 @@ impl Device {
         &self.port
     }
 
-    /// What the port has sent in the cells that were played so far.
+    /// Returns the number of sends in the cells so far.
     pub(crate) fn sends(&self) -> u64 {
         self.sends.load(Ordering::Relaxed)
     }
 
-    /// Plays a cell. Its error, or that it did not go over this device as it should.
+    /// Runs a cell. Returns its error, or an error if it did not use this device properly.
     pub(crate) fn carries(&self, play: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.port.counters();
@@ -77,20 +77,20 @@ impl Device {
         Ok(())
     }
 
-    /// What a player finds in its environment: a variable and its value.
+    /// Returns the variable and value by which a player learns the port.
     pub(crate) fn for_a_player(&self) -> (&'static str, String) {
         let port = serde_json::to_string(&self.port);
         (PORT, port.expect("names and numbers can be written"))
     }
 }
 
-/// In a player of a verbs cell: the port; in others there is none.
+/// Returns the port in a player of a verbs cell; other players have none.
 pub(crate) fn port() -> Option<VerbsPort> {
     let port = env::var(PORT).ok()?;
     Some(serde_json::from_str(&port).expect("the supervisor wrote it"))
 }
 
-/// The GID of the device that this process plays a cell of verbs on.
+/// Returns the GID of the device on which this process plays a cell of verbs.
 pub(crate) fn gid() -> [u8; 16] {
     let port = port().map(|port| port.gid());
     #[cfg(feature = "fake-device")]
@@ -98,8 +98,9 @@ pub(crate) fn gid() -> [u8; 16] {
     port.expect("a cell of verbs has a device")
 }
 
-/// Where nodes on this port meet, so that their connection's route leads over it; loopback
-/// leads to every device. The kernel's table of connections is read for IPv4 only.
+/// Returns the address at which nodes on this port meet, so that their connection's route leads
+/// over it; loopback leads to every device. The test reads the kernel's table of IPv4 connections
+/// only.
 pub(crate) fn address(port: &VerbsPort) -> Option<IpAddr> {
     port.address().filter(IpAddr::is_ipv4)
 }

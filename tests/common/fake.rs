@@ -1,7 +1,8 @@
-//! What both sides of a scenario share in one process: a device made of memory, or pipes.
+//! The medium between both sides of a scenario in one process: a device made of memory, or pipes.
 //!
-//! The device lacks what its mask says (`ibex_transport`'s `provider::fake::Mask`), and its
-//! completions are polled in one way. What the kernel would count of a port it counts itself.
+//! The device lacks the features that its mask removes (`ibex_transport`'s `provider::fake::Mask`),
+//! and its completions are polled in one way. It keeps the counts that a kernel would keep for a
+//! port.
 
 use std::{
     net::Ipv4Addr,
@@ -24,7 +25,7 @@ use super::{
     supervisor::GRACE,
 };
 
-/// What is between the sides of a cell that is played in one process.
+/// The medium between the sides of a cell that runs in one process.
 #[derive(Clone, Copy)]
 pub(crate) enum Between {
     /// An RDMA device.
@@ -34,7 +35,7 @@ pub(crate) enum Between {
 }
 
 impl Between {
-    /// As cells are called.
+    /// Returns the name as it appears in the names of cells.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Device(fake) => fake.name(),
@@ -43,14 +44,14 @@ impl Between {
     }
 }
 
-/// What the device of a cell lacks, and how it is polled.
+/// The mask of a cell's device, and the way of polling it.
 #[derive(Clone, Copy)]
 pub(crate) struct FakeUse {
     mask: &'static Mask,
     polling: CompletionPolling,
 }
 
-/// The device of a cell; clones are the same one.
+/// The device of a cell; clones share it.
 #[derive(Clone)]
 pub(crate) struct Fake {
     of: FakeUse,
@@ -58,7 +59,7 @@ pub(crate) struct Fake {
 }
 
 impl FakeUse {
-    /// Each mask, polled in each way.
+    /// Returns each mask with each of its ways of polling.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Mask::ALL.iter().flat_map(|mask| {
             let pollings = mask.pollings().iter();
@@ -66,7 +67,7 @@ impl FakeUse {
         })
     }
 
-    /// As cells are called.
+    /// Returns the name as it appears in the names of cells.
     pub(crate) fn name(self) -> String {
         let polling = match self.polling {
             CompletionPolling::Plain => "plain",
@@ -76,7 +77,7 @@ impl FakeUse {
         format!("{}/{polling}", self.mask.name)
     }
 
-    /// Whether a node has places for many sessions on it.
+    /// Returns whether a node can have many sessions on the device.
     pub(crate) fn has_many_places(self) -> bool {
         let mut settings = SiteSettings::default();
         settings_of(self.mask)(&mut settings);
@@ -94,15 +95,15 @@ impl FakeUse {
 }
 
 impl Fake {
-    /// Has a node use it, as its mask and way of polling want it.
+    /// Makes a node use the device, with its mask and way of polling.
     pub(crate) fn is_used(&self, settings: RdmaSettings) -> RdmaSettings {
         let tuning = Tuning::new().completion_polling(self.of.polling);
         let settings = settings.device(DEVICE).tuning(tuning);
         settings.on_fake(&self.provider, settings_of(self.of.mask))
     }
 
-    /// Panics unless it was used as it should be: no send found its receive queue empty, and
-    /// completions came as they were to be polled.
+    /// Panics unless the device was used properly: no send found the receive queue empty, and
+    /// completions were polled in the intended way.
     fn check(&self) {
         assert_eq!(self.provider.rnr_naks(), 0, "a message found no receive");
         assert!(!self.provider.posted().is_empty(), "nothing was sent");
@@ -111,8 +112,8 @@ impl Fake {
     }
 }
 
-/// Plays both sides of a cell, each in a thread. Panics unless both are played to their ends
-/// and what is between them was used as it should be.
+/// Plays both sides of a cell, each in a thread. Panics unless both end well and the medium was
+/// used properly.
 pub(crate) fn play_both(cell: Cell, between: Between) {
     let fake = match between {
         Between::Device(used) => Some(used.device()),
@@ -132,14 +133,14 @@ pub(crate) fn play_both(cell: Cell, between: Between) {
         let thread = thread::Builder::new().name(format!("{side:?}"));
         let spawned = thread.spawn(move || {
             let played = panic::catch_unwind(AssertUnwindSafe(play));
-            // Nobody listens any more where the other side has failed long ago.
+            // The receiver is gone if the other side failed long ago.
             let _ = tell.send(played.is_ok());
         });
         spawned.expect("a thread");
     }
     let is_well = told.recv().expect("a side ends");
     if !is_well {
-        // The other may be about to find out.
+        // The other side may be about to notice.
         let _ = told.recv_timeout(GRACE);
     }
     assert!(
@@ -152,10 +153,10 @@ pub(crate) fn play_both(cell: Cell, between: Between) {
     }
 }
 
-/// As its address is written in a GID table.
+/// The device's address as an entry of a GID table.
 pub(crate) const GID: [u8; 16] = ADDRESS.to_ipv6_mapped().octets();
 const DEVICE: &str = "fake0";
 /// Sixteen dialed sessions take twice as many.
 const MANY_PLACES: u32 = 32;
-/// Of a network for documentation (RFC 5737).
+/// An address of a network for documentation (RFC 5737).
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

@@ -1,4 +1,4 @@
-//! What the kernel knows about processes, threads and connections; nobody's word for it.
+//! The kernel's view of processes, threads and connections, as evidence that depends on no library.
 
 use std::{
     collections::HashSet,
@@ -14,8 +14,8 @@ use rustix::{
     thread::gettid,
 };
 
-/// Panics unless a tcp connection of this process to `remote` ends in process `pid`, and
-/// none in a descriptor of ours.
+/// Panics unless a TCP connection of this process to `remote` ends in process `pid`, and none ends
+/// in a descriptor of this process.
 pub(crate) fn assert_connected_to(remote: SocketAddr, pid: u32) {
     let connections = connections();
     let (ours, theirs) = (sockets_of("self"), sockets_of(&pid.to_string()));
@@ -38,7 +38,7 @@ pub(crate) fn assert_connected_to(remote: SocketAddr, pid: u32) {
     );
 }
 
-/// Lets this process have as many descriptors as it may: sessions take some each.
+/// Raises this process's limit of descriptors to its maximum, since each session takes some.
 pub(crate) fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let all = Rlimit {
@@ -48,7 +48,7 @@ pub(crate) fn allow_descriptors() {
     setrlimit(Resource::Nofile, all).expect("a process may have what it may have");
 }
 
-/// The calling thread, for [`wait_until_asleep`].
+/// Returns the calling thread, for [`wait_until_asleep`].
 pub(crate) fn this_thread() -> Pid {
     gettid()
 }
@@ -61,7 +61,7 @@ pub(crate) fn wait_until_asleep(thread: Pid) {
     }
 }
 
-/// Waits until every thread of a process that got SIGSTOP has stopped, or ended.
+/// Waits until every thread of a process that got SIGSTOP has stopped or ended.
 pub(crate) fn wait_until_stopped(process: Pid) {
     let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
     let is_stopped = || {
@@ -76,8 +76,8 @@ pub(crate) fn wait_until_stopped(process: Pid) {
     }
 }
 
-/// Tells whether a thread's `stat` (proc_pid_stat(5)) shows this state; `None` if the thread has
-/// ended, as it may have since it was listed.
+/// Returns whether a thread's `stat` (proc_pid_stat(5)) shows this state; `None` if the thread has
+/// ended since it was listed.
 fn is_in_state(stat: &Path, state: char) -> Option<bool> {
     let stat = match fs::read_to_string(stat) {
         Ok(text) => text,
@@ -88,7 +88,7 @@ fn is_in_state(stat: &Path, state: char) -> Option<bool> {
             return None;
         }
     };
-    // The name stands in parentheses and may contain anything; the state is next.
+    // The name stands in parentheses and may contain anything; the state follows.
     let rest = stat.rsplit(") ").next();
     Some(rest.is_some_and(|rest| rest.starts_with(state)))
 }
@@ -99,7 +99,7 @@ struct Connection {
     inode: u64,
 }
 
-/// The IPv4 connections of this network namespace (proc_pid_net(5), `tcp`).
+/// Returns the IPv4 connections of this network namespace (proc_pid_net(5), `tcp`).
 fn connections() -> Vec<Connection> {
     let table = fs::read_to_string("/proc/self/net/tcp").expect("/proc is mounted");
     let row = |line: &str| {
@@ -113,7 +113,7 @@ fn connections() -> Vec<Connection> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-/// `0100007F:1F90`: the address as the machine stores it, the port as people read it.
+/// Parses `0100007F:1F90`: the address in the machine's byte order, the port in hexadecimal.
 fn address(field: &str) -> Option<SocketAddr> {
     let (ip, port) = field.split_once(':')?;
     let ip = u32::from_str_radix(ip, 16).ok()?.to_ne_bytes();
@@ -121,7 +121,7 @@ fn address(field: &str) -> Option<SocketAddr> {
     Some(SocketAddrV4::new(Ipv4Addr::from(ip), port).into())
 }
 
-/// The inodes of the sockets among a process's descriptors.
+/// Returns the inodes of the sockets among a process's descriptors.
 fn sockets_of(process: &str) -> HashSet<u64> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fd")).expect("the process lives");
     let inode = |descriptor: fs::DirEntry| {

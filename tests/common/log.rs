@@ -1,4 +1,4 @@
-//! What a node logs about connections that did not become sessions.
+//! The log of a node about connections that did not become sessions.
 
 use std::{
     error::Error,
@@ -14,42 +14,42 @@ use tracing::{
     span,
 };
 
-/// Keeps the failures that nodes of this process log, from its creation on.
+/// Collects the failures that nodes of this process log from now on.
 #[derive(Clone, Default)]
 pub(crate) struct Log {
     failures: Arc<Mutex<Vec<Failure>>>,
 }
 
-/// One connection that came to nothing in its handshake.
+/// A connection whose handshake failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) address: SocketAddr,
     pub(crate) error: HandshakeError,
-    /// What an operator reads.
+    /// The text that an operator reads.
     pub(crate) said: String,
 }
 
 impl Log {
-    /// Takes over this process's log; a process can do that once.
+    /// Takes over this process's log, which a process can do once.
     pub(crate) fn take_over() -> Self {
         let log = Self::default();
         tracing::subscriber::set_global_default(log.clone()).expect("nobody keeps the log yet");
         log
     }
 
-    /// All of them, oldest first.
+    /// Returns all failures, the oldest first.
     pub(crate) fn failures(&self) -> Vec<Failure> {
         let failures = self.failures.lock();
         failures.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins anew.
+    /// Forgets all failures.
     pub(crate) fn forget(&self) {
         let failures = self.failures.lock();
         failures.unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// What is known of the connection that came from `address`.
+    /// Returns the failure of the connection from `address`.
     pub(crate) fn failure_from(&self, address: SocketAddr) -> Failure {
         let failures = self.failures();
         let mut from_there = failures.iter().filter(|failure| failure.address == address);
@@ -70,7 +70,7 @@ impl Subscriber for Log {
         event.record(&mut Reading(self));
     }
 
-    // Nothing here opens spans.
+    // ibex opens no spans.
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)
     }

@@ -1,13 +1,13 @@
-//! What a device is used without, to see that everything works without it too.
+//! Device features to do without, to show that everything works without them.
 //!
-//! `IBEX_TEST_MASK` names it. How completions are polled has a variable of its own,
-//! `IBEX_RDMA_COMPLETIONS`.
+//! `IBEX_TEST_MASK` names the mask. A variable of its own, `IBEX_RDMA_COMPLETIONS`, selects the way
+//! of polling.
 
 use std::env;
 
 use ibex::rdma::{RdmaSettings, Tuning};
 
-/// Uses a device as the mask of this run says.
+/// Applies the mask of this run to the settings.
 pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
     let Ok(mask) = env::var("IBEX_TEST_MASK") else {
         return settings;

@@ -1,10 +1,9 @@
-//! What tests between real processes share.
+//! Common parts of the tests between real processes.
 //!
-//! A [`Scenario`](scenario::Scenario) is one function that two processes play, each its
-//! side of it. The [supervisor](supervisor) starts both, watches over them and judges how
-//! they ended; a [`Stage`](stage::Stage) is what a side sees: its node's settings, and a
-//! [line](line) to the other side for what has to happen in a certain order. Nothing
-//! waits for a time to pass.
+//! A [`Scenario`](scenario::Scenario) is one function that two processes play, each on its side.
+//! The [supervisor](supervisor) starts both, watches over them and judges how they end. A
+//! [`Stage`](stage::Stage) is a side's view: its node's settings, and a [line](line) to the other
+//! side for ordering events. Nothing waits for a time to pass.
 
 pub(crate) mod device;
 #[cfg(feature = "fake-device")]

@@ -13,7 +13,7 @@ pub(crate) struct Over {
 }
 
 impl Over {
-    /// Each fabric; verbs over a device made of memory.
+    /// Returns a maker for each fabric; verbs runs over a device made of memory.
     pub(crate) fn each() -> Vec<Over> {
         let fabrics = [
             Fabric::Shm,
@@ -33,13 +33,13 @@ impl Over {
     pub(crate) fn new(fabric: Fabric) -> Over {
         use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
-        // Of a network for documentation (RFC 5737).
+        // An address of a network for documentation (RFC 5737).
         let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
         let devices = FakeProvider::new(vec![device]);
         Over { fabric, devices }
     }
 
-    /// A builder that cares for no variables.
+    /// Returns a builder that ignores the environment.
     pub(crate) fn builder(&self, driver: Driver) -> NodeBuilder {
         let none: [(&str, &str); 0] = [];
         let builder = Node::builder().environment(none).driver(driver);
@@ -52,7 +52,7 @@ impl Over {
         builder
     }
 
-    /// A node that listens, and its address.
+    /// Returns a listening node and its address.
     #[allow(dead_code, reason = "not every test that has this module listens so")]
     pub(crate) fn listener(&self, driver: Driver) -> (Node, SocketAddr) {
         let node = self.builder(driver).listen("127.0.0.1:0").build();

@@ -2,7 +2,7 @@
 
 use std::{env, fmt};
 
-/// One of several parts that the seed makes of all scenarios. Each scenario is in one of them.
+/// A part of all scenarios, drawn from a seed. Each scenario is in exactly one part.
 pub(crate) struct Part {
     number: u64,
     of: u64,
@@ -10,7 +10,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part that `IBEX_TEST_PART=NUMBER/OF/SEED` names, the first by 0.
+    /// Returns the part that `IBEX_TEST_PART=NUMBER/OF/SEED` names; numbers begin at 0.
     pub(crate) fn of_this_run() -> Option<Self> {
         let value = env::var("IBEX_TEST_PART").ok()?;
         let numbers: Result<Vec<u64>, _> = value.split('/').map(str::parse).collect();
@@ -20,9 +20,9 @@ impl Part {
         }
     }
 
-    /// Returns whether a scenario is in it.
+    /// Returns whether a scenario is in this part.
     pub(crate) fn has(&self, scenario: &str) -> bool {
-        // FNV-1a, whose low bits differ little for names that do: folded.
+        // FNV-1a, folded because its low bits differ little for similar names.
         let offset_basis = 0xcbf2_9ce4_8422_2325;
         let bytes = self.seed.to_le_bytes().into_iter().chain(scenario.bytes());
         let hash = bytes.fold(offset_basis, |hash: u64, byte| {

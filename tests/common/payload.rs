@@ -1,6 +1,6 @@
-//! Payloads that can be told from each other in every byte.
+//! Payloads that differ from each other in every byte.
 
-/// The bytes of message `sequence`, if it has `length` of them.
+/// Returns the `length` bytes of message `sequence`.
 pub(crate) fn numbered(sequence: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(sequence, &mut bytes);
@@ -14,7 +14,7 @@ pub(crate) fn fill(sequence: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Panics unless `bytes` are those of message `sequence`, all of them.
+/// Panics unless `bytes` are exactly those of message `sequence`.
 pub(crate) fn check(sequence: u64, bytes: &[u8]) {
     for (index, chunk) in bytes.chunks(8).enumerate() {
         let expected = word(sequence, index).to_le_bytes();
@@ -31,8 +31,8 @@ pub(crate) fn check(sequence: u64, bytes: &[u8]) {
     }
 }
 
-/// The first word is the sequence itself, for those who look at a dump; the others are
-/// mixed from sequence and place (the finalizer of splitmix64).
+/// Returns a word of the payload. The first is the sequence itself, for readers of a dump; the
+/// others are mixed from sequence and place (the finalizer of splitmix64).
 fn word(sequence: u64, index: usize) -> u64 {
     if index == 0 {
         return sequence;

@@ -1,4 +1,4 @@
-//! A scenario, and the matrix that it is played in.
+//! A scenario, and the matrix in which it is played.
 
 use std::{env, fmt};
 
@@ -6,35 +6,35 @@ use ibex::{Driver, Fabric};
 
 use super::{secured::Secured, stage::Stage};
 
-/// One story between two processes. Both call `play`, which asks its stage for the side.
+/// A story between two processes. Both call `play`, which asks its stage for the side.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) play: fn(&mut Stage),
     pub(crate) span: Span,
-    /// The side that the story ends with a SIGKILL.
+    /// The side that dies by a SIGKILL in this story.
     pub(crate) killed: Option<Side>,
-    /// Whether it is waiting most of the time, so that others may be played meanwhile.
+    /// Set if the scenario mostly waits, so that others may be played meanwhile.
     pub(crate) waits: bool,
 }
 
-/// Which cells of the matrix a scenario is played in.
+/// The cells of the matrix in which a scenario is played.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Span {
     /// Every fabric with every driver.
     Everywhere,
-    /// Every fabric, with the default driver: for what takes long.
+    /// Every fabric with the default driver, for long scenarios.
     EachFabric,
-    /// The same but over verbs: for what takes a device minutes that the kernel emulates.
+    /// Every fabric except verbs, with the default driver, for scenarios that would take an
+    /// emulated device minutes.
     EachFabricButVerbs,
-    /// Every driver, over the first fabric: for what ends before a fabric is chosen.
+    /// Every driver over the first fabric, for scenarios that end before a fabric is chosen.
     EachDriver,
-    /// Every fabric, driven by the callers: for what only they do.
+    /// Every fabric, driven by the callers, for behavior that only they have.
     EachFabricByCallers,
 }
 
-/// Who a process is in a scenario. By convention the dialer sends and the listener
-/// receives.
+/// The side of a process in a scenario. By convention the dialer sends and the listener receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Dialer,
@@ -47,22 +47,22 @@ pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
-    /// How the two sides authenticate each other, if they do.
+    /// The way in which the two sides authenticate each other, if they do.
     pub(crate) secured: Option<Secured>,
     /// Engines of each node; several under the default driver alone.
     pub(crate) engines: usize,
-    /// Where both sides are played in one process: what is between them.
+    /// The medium between the sides, if both are played in one process.
     #[cfg(feature = "fake-device")]
     pub(crate) between: Option<super::fake::Between>,
 }
 
-/// Whether `IBEX_TEST_SHORT` asks for a short list of scenarios, with fewer messages: for
-/// what is played once more on a device that is used in another way.
+/// Returns whether `IBEX_TEST_SHORT` asks for a short list of scenarios with fewer messages, which
+/// are played once more on a device that is used differently.
 pub(crate) fn is_short_list() -> bool {
     env::var_os("IBEX_TEST_SHORT").is_some()
 }
 
-/// The fabrics of this build. That there is a device for verbs is not asked here.
+/// Returns the fabrics of this build, whether or not there is a device for verbs.
 fn fabrics() -> impl Iterator<Item = Fabric> {
     let fabrics = [
         (Fabric::Shm, cfg!(feature = "shm")),
@@ -74,7 +74,7 @@ fn fabrics() -> impl Iterator<Item = Fabric> {
         .filter_map(|(fabric, is_built)| is_built.then_some(fabric))
 }
 
-/// The columns of the matrix: drivers, and how many engines they turn.
+/// The columns of the matrix: drivers, and the engines that they turn.
 const DRIVERS: [(Driver, usize); 4] = [
     (Driver::Threads, 1),
     (Driver::Caller, 1),
@@ -82,8 +82,8 @@ const DRIVERS: [(Driver, usize); 4] = [
     (Driver::Threads, 2),
 ];
 
-/// The scenarios that are played once more between nodes of two engines: those with several
-/// sessions, with waits that engines end for each other, and one of each kind beside.
+/// Scenarios that are also played between nodes of two engines: those with several sessions, those
+/// in which engines end each other's waits, and one of each other kind.
 const BY_TWO_ENGINES: &[&str] = &[
     "fan_in",
     "fan_in_rests",
@@ -157,12 +157,12 @@ impl Scenario {
         }
     }
 
-    /// Whether it is played once more between nodes of two engines.
+    /// Returns whether the scenario is also played between nodes of two engines.
     pub(crate) fn spans_engines(self) -> bool {
         BY_TWO_ENGINES.contains(&self.name)
     }
 
-    /// The cells of the matrix that this scenario is played in.
+    /// Returns the cells of the matrix in which this scenario is played.
     pub(crate) fn cells(self) -> impl Iterator<Item = Cell> {
         let everywhere = fabrics().enumerate().flat_map(move |(number, fabric)| {
             DRIVERS.map(move |(driver, engines)| {
@@ -181,12 +181,13 @@ impl Scenario {
             })
         });
         everywhere.filter_map(move |(number, cell)| {
-            // Tasks wait by the same descriptors as callers: not on a device again.
+            // Tasks wait by the same descriptors as callers, so they are not played on a device
+            // again.
             if cell.driver == Driver::Tasks && cell.fabric == Fabric::Verbs {
                 return None;
             }
             if cell.engines > 1 {
-                // Verbs is played so over a device made of memory.
+                // Over verbs, this is played on a device made of memory.
                 let is_played = cell.fabric != Fabric::Verbs && self.spans_engines();
                 return is_played.then_some(cell);
             }
@@ -221,7 +222,7 @@ impl fmt::Display for Cell {
 }
 
 impl Cell {
-    /// What carries the messages, as cells are called.
+    /// Returns the carrier of the messages, as it appears in the names of cells.
     fn carrier(&self) -> String {
         #[cfg(feature = "fake-device")]
         if let Some(between) = self.between {
@@ -230,12 +231,12 @@ impl Cell {
         self.fabric.to_string()
     }
 
-    /// Whether it is played on an RDMA device of this machine.
+    /// Returns whether the cell needs an RDMA device of this machine.
     pub(crate) fn takes_device(&self) -> bool {
         self.fabric == Fabric::Verbs && !self.is_of_one_process()
     }
 
-    /// Whether both sides are played in one process.
+    /// Returns whether both sides are played in one process.
     pub(crate) fn is_of_one_process(&self) -> bool {
         #[cfg(feature = "fake-device")]
         return self.between.is_some();

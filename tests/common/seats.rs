@@ -1,7 +1,7 @@
-//! How many cells are played at a time: two for each processor, since each waits for half of
-//! its time (for its processes to start, or its two sides for each other), and those beside
-//! them that do hardly anything but wait. Of those that one process plays it is eight times as
-//! many: what they carry is little, and where a device lacks something they wait for it.
+//! The number of cells that run at a time. Two per processor, since each cell waits for half of its
+//! time (for its processes to start, or for the other side); scenarios that mostly wait run beside
+//! these. Cells of one process run eight times as many: they carry little, and wait for features
+//! that their device lacks.
 
 use std::{
     num::NonZero,
@@ -11,15 +11,16 @@ use std::{
 
 use libtest_mimic::Arguments;
 
-/// What is left for cells that do not wait.
+/// Free seats for cells that do not wait.
 pub(crate) struct Seats {
     free: Mutex<usize>,
     one_is_free: Condvar,
 }
 
 impl Seats {
-    /// For cells of two processes and for those of one, and threads for all of them and for so
-    /// many cells that wait; or as many as the command line has threads, for all.
+    /// Returns seats for cells of two processes and for cells of one, and sets the threads for all
+    /// of these and for `waiting` cells. If the command line sets the threads, it sets the seats,
+    /// too.
     pub(crate) fn new(arguments: &mut Arguments, waiting: usize) -> [Self; 2] {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let seats = [2 * processors, 16 * processors];
@@ -31,7 +32,7 @@ impl Seats {
         })
     }
 
-    /// Waits for one.
+    /// Waits for a free seat.
     pub(crate) fn take(&self) -> Seat<'_> {
         let free = self.free();
         let taken = self.one_is_free.wait_while(free, |free| *free == 0);
@@ -44,7 +45,7 @@ impl Seats {
     }
 }
 
-/// One of them, until this is dropped.
+/// A seat, taken until this is dropped.
 pub(crate) struct Seat<'s>(&'s Seats);
 
 impl Drop for Seat<'_> {

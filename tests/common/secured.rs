@@ -22,7 +22,7 @@ pub(crate) enum Secured {
 impl Secured {
     pub(crate) const BOTH: [Self; 2] = [Secured::Certificates, Secured::SharedSecret];
 
-    /// The last part of the name of a cell that uses it.
+    /// Returns the last part of the name of a cell that uses it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Secured::Certificates => "certificates",
@@ -30,7 +30,8 @@ impl Secured {
         }
     }
 
-    /// Returns the settings of `side`. Over verbs the listener lets the dialer write.
+    /// Returns the settings of `side`. Over verbs, the listener lets the dialer write to its
+    /// memory.
     pub(crate) fn security(self, side: Side) -> Security {
         let security = self.keys(side);
         match side {
@@ -65,11 +66,11 @@ impl Secured {
     }
 }
 
-/// The folder with the certificates of both sides. It goes when this is dropped.
+/// The folder with the certificates of both sides, removed on drop.
 pub(crate) struct Keys;
 
 impl Keys {
-    /// Issues the certificates that the players of this run are told of.
+    /// Issues the certificates that the players of this run use.
     pub(crate) fn make() -> io::Result<Self> {
         let name = format!("ibex-conformance-{}", process::id());
         let folder = MADE.get_or_init(|| env::temp_dir().join(name));
@@ -80,7 +81,7 @@ impl Keys {
         Ok(Self)
     }
 
-    /// Tells a player where the certificates are.
+    /// Tells a player the folder of the certificates.
     pub(crate) fn tell(command: &mut Command) {
         if let Some(folder) = MADE.get() {
             command.env(FOLDER, folder);
@@ -118,6 +119,6 @@ fn uri_of(side: Side) -> &'static str {
     }
 }
 
-/// Names the folder to a player.
+/// The variable that names the folder to a player.
 const FOLDER: &str = "IBEX_CONFORMANCE_KEYS";
 static MADE: OnceLock<PathBuf> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! What one side of a scenario sees.
+//! The view that one side of a scenario has.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use super::{
     scenario::{self, Cell, Side},
 };
 
-/// One side's settings, its line to the other side, and how the two meet.
+/// A side's settings, its line to the other side, and the ways to meet it.
 pub(crate) struct Stage {
     pub(crate) side: Side,
     cell: Cell,
     line: Line,
     /// The other side's process.
     other: Pid,
-    /// What the session goes over where the fabric is verbs.
+    /// The port of the session, if the fabric is verbs.
     port: Option<VerbsPort>,
-    /// The same where both sides are played in this process.
+    /// The device of the session, if both sides are played in this process.
     #[cfg(feature = "fake-device")]
     fake: Option<Fake>,
 }
@@ -56,7 +56,8 @@ impl Stage {
         }
     }
 
-    /// With the other side in another thread of this process, and a device between the two.
+    /// Enters with the other side in another thread of this process, and perhaps a device between
+    /// the two.
     #[cfg(feature = "fake-device")]
     pub(crate) fn enter_beside(cell: Cell, side: Side, line: Line, fake: Option<Fake>) -> Self {
         Self {
@@ -81,21 +82,20 @@ impl Stage {
         self.cell.driver
     }
 
-    /// The port that verbs is played on.
+    /// Returns the port on which verbs is played.
     #[cfg(feature = "verbs")]
     pub(crate) fn port(&self) -> &VerbsPort {
         self.port.as_ref().expect("the fabric is verbs")
     }
 
-    /// Whether software does a device's work, so that each byte takes long.
+    /// Returns whether software emulates the device, so that each byte takes long.
     pub(crate) fn is_emulated(&self) -> bool {
         let is_software = self.port.as_ref().is_some_and(VerbsPort::is_software);
         is_software || self.cell.is_of_one_process()
     }
 
-    /// How many of something: `full` in optimised builds, a tenth where each takes longer,
-    /// as it does where the kernel does a device's work; fewer of what is played for each of
-    /// many uses of a device.
+    /// Scales a count: `full` in optimized builds; a tenth in others and on emulated devices, where
+    /// each item takes longer; fewer for scenarios that are repeated for many uses of a device.
     pub(crate) fn count(&self, full: u64) -> u64 {
         if scenario::is_short_list() || self.cell.is_of_one_process() {
             full / 50
@@ -108,8 +108,8 @@ impl Stage {
 
     // ---- Meeting ---------------------------------------------------------------------
 
-    /// A node's builder, with the fabric and driver of this cell. It waits for the other side for
-    /// as long as a busy machine lets that wait, but where a scenario sets a time-out of its own.
+    /// Returns a node's builder with the fabric and driver of this cell. Its time-outs suit a busy
+    /// machine; a scenario may set others.
     pub(crate) fn builder(&self) -> NodeBuilder {
         let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
@@ -126,8 +126,8 @@ impl Stage {
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
-                // So large messages go both ways: one way they are written.
-                // Where the dialer has proven who it is, security() says so.
+                // So large messages are written in one direction. If the dialer authenticates
+                // itself, `security` lets it write instead.
                 let trusts = self.side == Side::Listener && self.cell.secured.is_none();
                 let settings = ibex::rdma::RdmaSettings::new().trust_peers(trusts);
                 #[cfg(feature = "fake-device")]
@@ -135,7 +135,8 @@ impl Stage {
                     return builder.rdma(fake.is_used(settings));
                 }
                 let settings = settings.device(self.port().device());
-                // To pin as many as there are by default takes a seventh of the time there.
+                // Pinning the default number of buffers takes a seventh of the time on an emulated
+                // device.
                 let settings = match self.is_emulated() {
                     true => settings.receive_buffers(1024).held_buffers(1024),
                     false => settings,
@@ -146,15 +147,15 @@ impl Stage {
         }
     }
 
-    /// How this side's nodes authenticate the other's, if they do.
+    /// Returns the settings by which this side's nodes authenticate the other's, if they do.
     pub(crate) fn security(&self) -> Option<Security> {
         let secured = self.cell.secured?;
         Some(secured.security(self.side))
     }
 
-    /// Where two nodes of this cell [`meet`](Self::meet): on the network of the RDMA device
-    /// where there is one, which strangers could reach too, else on loopback. Scenarios
-    /// that bring their own nodes together use loopback, which leads to every device.
+    /// Makes a node listen where two nodes of this cell [`meet`](Self::meet): on the RDMA device's
+    /// network, which strangers could reach, if there is a device, and on loopback otherwise.
+    /// Scenarios that connect their nodes themselves use loopback, which leads to every device.
     fn listening(&self, builder: NodeBuilder) -> NodeBuilder {
         match self.port.as_ref().and_then(device::address) {
             Some(address) => builder.listen((address, 0)).insecure_network(),
@@ -162,12 +163,12 @@ impl Stage {
         }
     }
 
-    /// One node on each side, and the session between them.
+    /// Creates a node on each side, and the session between them.
     pub(crate) fn meet(&mut self) -> (Node, Peer) {
         self.meet_as(|builder| builder)
     }
 
-    /// The same with settings.
+    /// Creates a node on each side with `settings`, and the session between them.
     pub(crate) fn meet_as(
         &mut self,
         settings: impl FnOnce(NodeBuilder) -> NodeBuilder,
@@ -193,7 +194,7 @@ impl Stage {
         (node, peer)
     }
 
-    /// A node that listens on loopback, of which the other side has heard.
+    /// Creates a node that listens on loopback, and tells the other side its address.
     pub(crate) fn listen(&mut self) -> Node {
         let builder = self.builder().listen("127.0.0.1:0");
         let node = builder.build().expect("a node that listens");
@@ -201,13 +202,13 @@ impl Stage {
         node
     }
 
-    /// Tells the other side where this node listens.
+    /// Tells the other side this node's address.
     pub(crate) fn tell_address(&mut self, node: &Node) {
         let address = node.local_addr().expect("a node that listens");
         self.tell(&address.to_string());
     }
 
-    /// Connects to where the other side says that it listens.
+    /// Connects to the address that the other side tells.
     pub(crate) fn dial(&mut self, node: &Node) -> Peer {
         let address = self.hear_any();
         let peer = node.connect(&address).expect("a session");
@@ -215,8 +216,8 @@ impl Stage {
         peer
     }
 
-    /// Panics unless the kernel says that the session joins this process to the other, if
-    /// there are two.
+    /// Panics unless the kernel says that the session joins this process to the other, if there are
+    /// two.
     pub(crate) fn check_peer(&self, peer: &Peer) {
         assert_eq!(peer.fabric(), self.cell.fabric);
         match self.cell.secured {
@@ -236,12 +237,12 @@ impl Stage {
         }
     }
 
-    /// Ends the other side as nothing else can.
+    /// Kills the other side with SIGKILL.
     pub(crate) fn kill_other(&self) {
         self.signal_other(Signal::KILL);
     }
 
-    /// Stops the other side, all its threads, until [`resume_other`](Self::resume_other).
+    /// Stops all threads of the other side, until [`resume_other`](Self::resume_other).
     pub(crate) fn stop_other(&self) {
         self.signal_other(Signal::STOP);
         kernel::wait_until_stopped(self.other);
@@ -257,30 +258,30 @@ impl Stage {
 
     // ---- The line --------------------------------------------------------------------
 
-    /// Says that something has happened here.
+    /// Tells the other side that something has happened here.
     pub(crate) fn tell(&mut self, words: &str) {
         self.line.tell(words);
     }
 
-    /// Waits until the other side says `words`. The node goes on meanwhile: by itself, or
+    /// Waits until the other side says `words`. Meanwhile the node makes progress, by itself or
     /// driven from here.
     pub(crate) fn hear(&mut self, words: &str, node: &Node) {
         self.drive_until_words(node, None);
         assert_eq!(self.hear_any(), words, "the other side said something else");
     }
 
-    /// Whatever the other side says next. The node goes on meanwhile as well, also with what
-    /// comes to its time and is in no descriptor.
+    /// Waits for the other side's next words. Meanwhile the node makes progress, including on
+    /// events of time that no descriptor announces.
     pub(crate) fn hear_meanwhile(&mut self, node: &Node) -> String {
         self.drive_until_words(node, Some(TURN));
         self.hear_any()
     }
 
-    /// Takes turns of a node that does not by itself until the other side says something: when
-    /// the node's descriptor asks for it, and after each `pause` in any case.
+    /// Turns a node that does not turn by itself until the other side says something: whenever the
+    /// node's descriptor asks for it, and after each `pause`.
     fn drive_until_words(&self, node: &Node, pause: Option<Timespec>) {
         while self.cell.driver == Driver::Caller && !self.line.has_words() {
-            // What was sent since the last turn is in no descriptor.
+            // No descriptor announces what was sent since the last turn.
             while node.poll() {}
             let mut fds = [
                 PollFd::from_borrowed_fd(self.line.fd(), PollFlags::IN),
@@ -296,12 +297,12 @@ impl Stage {
         }
     }
 
-    /// Whatever the other side says next; nothing is driven meanwhile.
+    /// Waits for the other side's next words, without driving a node.
     pub(crate) fn hear_any(&mut self) -> String {
         self.line.hear()
     }
 
-    /// Both sides come here before either goes on.
+    /// Waits until both sides have come to this point.
     pub(crate) fn rendezvous(&mut self, words: &str, node: &Node) {
         self.tell(words);
         self.hear(words, node);
@@ -313,7 +314,7 @@ pub(crate) type BytesSender = Sender<[u8], Raw>;
 /// A receiver of bytes.
 pub(crate) type BytesReceiver = Receiver<[u8], Raw>;
 
-/// The sending end of a channel of bytes, with default settings.
+/// Opens the sending end of a channel of bytes, with default settings.
 pub(crate) fn sender(peer: &Peer, name: &str) -> BytesSender {
     peer.channel(name)
         .codec::<Raw>()
@@ -321,7 +322,7 @@ pub(crate) fn sender(peer: &Peer, name: &str) -> BytesSender {
         .expect("a sender")
 }
 
-/// The receiving end of a channel of bytes, with default settings.
+/// Opens the receiving end of a channel of bytes, with default settings.
 pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
     peer.channel(name)
         .codec::<Raw>()
@@ -329,11 +330,11 @@ pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
         .expect("a receiver")
 }
 
-/// For calls that have a time-out and are going to be answered; the watchdog is shorter.
+/// The time-out of calls that will be answered; the watchdog's is shorter.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
-/// For calls that are not going to be answered.
+/// The time-out of calls that will not be answered.
 pub(crate) const MOMENT: Duration = Duration::from_millis(30);
-/// How often a node has to be given a turn, whatever its descriptor says.
+/// The interval at which a node must be turned, whatever its descriptor says.
 const TURN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,

@@ -1,11 +1,11 @@
-//! Whole streams of numbered messages, and what follows the last.
+//! Streams of numbered messages, and their ends.
 
 use super::{
     payload,
     stage::{BytesReceiver, BytesSender},
 };
 
-/// Takes messages 1 to `last` and checks every byte; `length` says how long each is.
+/// Receives messages 1 to `last` and checks every byte; `length` gives the length of each.
 pub(crate) fn receive_all(receiver: &mut BytesReceiver, last: u64, length: impl Fn(u64) -> usize) {
     for sequence in 1..=last {
         let message = receiver
@@ -18,7 +18,7 @@ pub(crate) fn receive_all(receiver: &mut BytesReceiver, last: u64, length: impl 
     }
 }
 
-/// Sends messages 1 to `last`; `length` says how long each is.
+/// Sends messages 1 to `last`; `length` gives the length of each.
 pub(crate) fn send_all(sender: &mut BytesSender, last: u64, length: impl Fn(u64) -> usize) {
     let mut bytes = Vec::new();
     for sequence in 1..=last {
@@ -31,6 +31,6 @@ pub(crate) fn send_all(sender: &mut BytesSender, last: u64, length: impl Fn(u64)
 /// Panics unless the channel has ended in order.
 pub(crate) fn assert_ended(mut receiver: BytesReceiver) {
     assert!(receiver.next().expect("an orderly end").is_none());
-    // It stays so.
+    // Later calls give the same answer.
     assert!(receiver.next().expect("an orderly end").is_none());
 }

@@ -1,10 +1,10 @@
-//! Starts the two processes of a scenario, watches over them and judges how they ended.
+//! The supervisor starts the two processes of a scenario, watches over them and judges how they
+//! ended.
 //!
-//! The supervisor plays no part itself: each side is this same program, started anew with
-//! [`PART`] in its environment. Where both sides are threads of one process, that one is so
-//! started and watched over. A side passes by returning, or by dying as the scenario
-//! says. No scenario has a time limit; the watchdog is for what hangs, and its bite shows
-//! where.
+//! It plays no side itself. Each side is this same program, started again with [`PART`] in its
+//! environment. If both sides are threads of one process, that process is started and watched in
+//! the same way. A side passes by returning, or by dying as the scenario says. Scenarios have no
+//! time limit; the watchdog is for those that hang, and shows their stacks.
 
 use std::{
     env, fmt, fs,
@@ -33,14 +33,14 @@ use super::{
     task,
 };
 
-/// Says which part of which cell a process plays: `order/shm/caller Dialer`.
+/// The variable that names the part a process plays: `order/shm/caller Dialer`.
 const PART: &str = "IBEX_CONFORMANCE_PART";
-/// Far longer than any scenario takes on any machine, whatever else it does.
+/// Far longer than any scenario takes on any busy machine.
 const WATCHDOG: Duration = Duration::from_secs(480);
-/// What a side gets to end by itself when the other has failed.
+/// Time for a side to end by itself after the other has failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 
-/// Plays a cell in processes of its own. The error says what each of them said.
+/// Plays a cell in processes of its own. The error contains the output of each.
 pub(crate) fn supervise(cell: Cell) -> Result<(), String> {
     if cell.takes_device() {
         return Device::of_this_run()?.carries(|| watch_over(cell));
@@ -69,7 +69,7 @@ fn watch_over(cell: Cell) -> Result<(), String> {
             if !is_over {
                 remarks = format!("the watchdog bit after {WATCHDOG:?}\n");
             }
-            // Both are shown before the end of either changes what the other does.
+            // Both are shown before the end of one changes what the other does.
             let running = || players.iter().filter(|player| player.ended.is_none());
             remarks.extend(running().map(Player::stacks));
             players.iter_mut().for_each(Player::kill);
@@ -90,7 +90,7 @@ fn watch_over(cell: Cell) -> Result<(), String> {
 /// Plays the part that the environment names, if it names one.
 pub(crate) fn play_part(cells: &[Cell]) -> Option<ExitCode> {
     let part = env::var(PART).ok()?;
-    // The supervisor's thread may be gone already; then nobody waits for us.
+    // The supervisor's thread may be gone already; then the result is not needed.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal of our own");
     if getppid().is_none_or(|parent| parent == Pid::INIT) {
         return Some(ExitCode::FAILURE);
@@ -104,7 +104,7 @@ pub(crate) fn play_part(cells: &[Cell]) -> Option<ExitCode> {
     })
 }
 
-/// What one process plays of a cell: a side, or both.
+/// The part of a cell that one process plays: a side, or both.
 #[derive(Clone, Copy)]
 struct Part {
     cell: Cell,
@@ -151,13 +151,13 @@ struct Player {
     part: Part,
     child: Child,
     pidfd: OwnedFd,
-    /// What it writes to standard output and error.
+    /// The file for its standard output and error.
     said: fs::File,
     ended: Option<ExitStatus>,
 }
 
 impl Player {
-    /// As many as a cell takes, with a line between them.
+    /// Starts all processes of a cell, with a line between them.
     fn start_all(cell: Cell) -> io::Result<Vec<Self>> {
         let (dialer, listener) = Line::pair()?;
         let parts = Part::of(cell).into_iter().zip([dialer, listener]);
@@ -197,7 +197,7 @@ impl Player {
         Ok(())
     }
 
-    /// Whether it ended otherwise than the scenario says.
+    /// Returns whether the process ended in another way than the scenario says.
     fn has_failed(&self) -> bool {
         self.ended.is_some_and(|status| {
             let Part { cell, side } = self.part;
@@ -211,12 +211,12 @@ impl Player {
 
     fn kill(&mut self) {
         if self.ended.is_none() {
-            // It may have ended since we looked, which is as well.
+            // It may have ended in the meantime, which does no harm.
             let _ = self.child.kill();
         }
     }
 
-    /// What all its threads are doing, if a debugger is there to ask.
+    /// Returns the stacks of all its threads, if a debugger is installed.
     fn stacks(&self) -> String {
         let Self { part, child, .. } = self;
         let pid = child.id().to_string();

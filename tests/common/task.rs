@@ -1,4 +1,4 @@
-//! An executor of a few lines: one task, on the thread that calls.
+//! A minimal executor: one task on the calling thread.
 
 use std::{
     future::Future,
@@ -32,9 +32,9 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls `task` until it is ready. Between polls it sleeps until it is woken; under
-/// `Driver::Caller`, where only calls move anything, it turns the engine meanwhile and sleeps
-/// on the node's descriptor.
+/// Polls `task` until it is ready. Between polls it sleeps until it is woken. Under
+/// `Driver::Caller`, where only calls make progress, it turns the engine meanwhile and sleeps on
+/// the node's descriptor.
 pub(crate) fn run<F: Future>(node: &Node, driver: Driver, task: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -61,7 +61,7 @@ pub(crate) fn poll_once<F: Future + Unpin>(task: &mut F) -> Poll<F::Output> {
     pin!(task).poll(&mut Context::from_waker(&waker))
 }
 
-/// Polls `task` once and, where it is pending, waits until it is woken, and polls it no more.
+/// Polls `task` once. If it is pending, waits until it is woken, and does not poll it again.
 pub(crate) fn poll_until_woken<F: Future + Unpin>(
     node: &Node,
     driver: Driver,
@@ -83,8 +83,8 @@ pub(crate) fn poll_until_woken<F: Future + Unpin>(
     polled
 }
 
-/// Polls `task`, which stays pending, and polls it again for as long as a poll has woken it.
-/// Returns how often, at most `limit` times.
+/// Polls `task`, which stays pending, again whenever a poll has woken it. Returns the number of
+/// polls, at most `limit`.
 pub(crate) fn polls_until_quiet<F: Future + Unpin>(task: &mut F, limit: usize) -> usize {
     let count = Arc::new(Count::default());
     let waker = Waker::from(count.clone());
@@ -109,7 +109,7 @@ impl Wake for Count {
     }
 }
 
-/// A waker that panics when it is called, and whether it was called.
+/// A waker that panics when it is called, and notes the call.
 #[derive(Default)]
 pub(crate) struct Panics(AtomicBool);
 
@@ -142,7 +142,7 @@ impl Wake for Woken {
 fn sleep_on(node: &Node) {
     let fd = node.as_fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    // What does not come is for the task's own deadline to notice.
+    // The task's own deadline notices a missing event.
     let moment = Timespec::try_from(Duration::from_secs(1)).expect("a second");
     match poll(&mut fds, Some(&moment)) {
         Ok(_) | Err(Errno::INTR) => {}
@@ -150,8 +150,8 @@ fn sleep_on(node: &Node) {
     }
 }
 
-/// The runtime that drives the nodes of a process whose driver is `Driver::Tasks`; the calling
-/// thread makes them in it. Its drop closes those that are dropped and not closed yet.
+/// Returns the runtime that drives the nodes of a process under `Driver::Tasks`; the calling thread
+/// creates them in it. When it is dropped, it closes nodes that were dropped without being closed.
 pub(crate) fn runtime_for(driver: Driver) -> Option<Runtime> {
     if driver != Driver::Tasks {
         return None;

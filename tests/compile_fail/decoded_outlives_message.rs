@@ -1,4 +1,4 @@
-//! What borrows from a message is gone with it.
+//! A value that borrows from a message ends with the message.
 
 use ibex::SerdeBorrowed;
 

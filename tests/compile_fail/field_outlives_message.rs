@@ -1,4 +1,4 @@
-//! What is read in place lives as long as the message.
+//! A field that is read in place lives as long as the message.
 
 #[ibex::message]
 struct Entry {

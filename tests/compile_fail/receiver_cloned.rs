@@ -1,4 +1,4 @@
-//! One receiver per channel: clones would race for each message.
+//! A channel has one receiver: clones would race for each message.
 
 use ibex::{Raw, Receiver};
 

@@ -1,4 +1,4 @@
-//! A type of another codec is told how a channel is given one.
+//! The compiler's message for a type of another codec says how to set the channel's codec.
 
 #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
 struct Entry {

@@ -1,5 +1,5 @@
-//! What a sender learns: the four counters, `flush`, and what the receiving application
-//! has acknowledged.
+//! Facts that a sender learns: the four counters, `flush`, and the receiving application's
+//! acknowledgements.
 
 use std::time::Duration;
 
@@ -29,8 +29,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("counters", counters),
 ];
 
-/// One single message and nothing else: the acknowledgement comes without other traffic to
-/// travel with.
+/// A lone message: its acknowledgement has no other traffic to travel with.
 fn lone_message(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -76,8 +75,7 @@ fn each_message(stage: &mut Stage) {
     }
 }
 
-/// The sender waits already when the messages are acknowledged, one by one and by a
-/// thread that does nothing else.
+/// The sender waits already when another thread acknowledges the messages, one by one.
 fn late(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -105,8 +103,8 @@ fn late(stage: &mut Stage) {
     }
 }
 
-/// Each waiter hears of its message, whatever others wait for, or have waited for: messages
-/// behind it, which are not acknowledged.
+/// Each waiter learns of its message, even if others wait, or have waited, for later messages that
+/// are not acknowledged.
 fn asked_behind_a_farther_question(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -158,8 +156,8 @@ fn asked_behind_a_farther_question(stage: &mut Stage) {
     }
 }
 
-/// A sender that never waits hears of each message that is acknowledged, far below half a
-/// window, where the receiver says so.
+/// A sender that never waits learns of each acknowledged message, far below half a window, if the
+/// receiver is set to report them.
 fn told_unasked(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -186,8 +184,8 @@ fn told_unasked(stage: &mut Stage) {
     }
 }
 
-/// Both sides look for a second before they sleep and ask: who waits for a message has told of
-/// the last one before, or each takes a second.
+/// Both sides spin for a second before they sleep and ask. A receiver that waits must report its
+/// last acknowledgement before it spins, or each message takes a second.
 fn told_by_who_spins(stage: &mut Stage) {
     const MESSAGES: u64 = 200;
     let spin = Duration::from_secs(1);
@@ -228,7 +226,7 @@ fn dropped(stage: &mut Stage) {
                 .wait_acked(5)
                 .expect("the first five are acknowledged");
             assert_eq!(sender.acked(), 5);
-            // The channel itself goes on.
+            // The channel itself continues.
             sender.send(b"more").expect("sent");
             stage.tell("done");
         }
@@ -248,7 +246,7 @@ fn dropped(stage: &mut Stage) {
     }
 }
 
-/// The receiver goes without acknowledging: who waits is told, with what counts.
+/// The receiver is dropped without acknowledging: a waiting sender gets an error with the counts.
 fn receiver_gone(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -278,7 +276,7 @@ fn receiver_gone(stage: &mut Stage) {
     }
 }
 
-/// After `flush` the peer's engine holds everything, whether or not anyone reads it.
+/// After `flush` the peer's engine holds all messages, whether or not they are read.
 fn flush(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -291,7 +289,7 @@ fn flush(stage: &mut Stage) {
                     .expect("sent");
                 sender.flush().expect("delivered");
                 if stage.fabric() != Fabric::Shm {
-                    // On shared memory publishing is delivery, and `received` is what the
+                    // Over shared memory, publishing is delivery, and `received` counts what the
                     // receiver has taken.
                     assert_eq!(sender.counts().received, sequence);
                 }
@@ -306,9 +304,9 @@ fn flush(stage: &mut Stage) {
             stage.hear("flushed", &node);
             for sequence in 1..=100 {
                 let message = match stage.fabric() {
-                    // Published, and yet to be found by this side.
+                    // Published, and still to be found by this side.
                     Fabric::Shm => receiver.recv().expect("a message"),
-                    // It is here already: no call has to wait.
+                    // It has arrived already, so no call has to wait.
                     _ => receiver.try_recv().expect("a message that was flushed"),
                 };
                 payload::check(sequence, &message);
@@ -319,7 +317,7 @@ fn flush(stage: &mut Stage) {
     }
 }
 
-/// published ≥ received ≥ released and acknowledged, and each says what it should.
+/// Published ≥ received ≥ released and acknowledged, and each has the right value.
 fn counters(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -369,7 +367,8 @@ fn counters(stage: &mut Stage) {
     }
 }
 
-/// What a receiver acknowledged last is heard of behind its end, whatever is opened after it.
+/// The sender learns the receiver's last acknowledgement with its end, whatever channel is opened
+/// after it.
 fn receiver_gone_acknowledged(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     for round in 0..stage.count(200) {

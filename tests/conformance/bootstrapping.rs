@@ -1,9 +1,9 @@
-//! Peers that do not get through the handshake: of another version, or silent from some
-//! step on. Each end says who, what and what to do; a listener goes on serving.
+//! Peers that do not complete the handshake: of another version, or silent from some step on. Each
+//! end's error names the peer, the problem and the remedy, and a listener continues to serve.
 //!
-//! The hand-made end drives the protocol's own state machine over a real socket and lets
-//! only the first bytes of its half out. Then it keeps the connection open and says
-//! nothing, which is what a stopped process looks like.
+//! The hand-made end drives the protocol's own state machine over a real socket and sends only the
+//! first bytes of its half. Then it keeps the connection open and stays silent, like a stopped
+//! process.
 
 use std::{
     fs,
@@ -50,8 +50,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("dialer_falls_silent", dialer_falls_silent),
 ];
 
-/// Whoever is told first that the versions do not go together, both ends know which two
-/// they are and what to update.
+/// Both ends know the two versions and the one to update, whichever end detects the mismatch first.
 fn another_version(stage: &mut Stage) {
     let newest = Version { major: 3, minor: 0 };
     let mut later = hand_made_node();
@@ -112,7 +111,7 @@ fn another_version(stage: &mut Stage) {
             drop(acceptor);
 
             let node = stage.listen();
-            // One connection was of a later version; this is the other.
+            // The other connection had a later version; this one does not.
             serve_one(stage, &node);
             let failures = log.failures();
             assert_eq!(failures.len(), 1, "{failures:?}");
@@ -122,8 +121,8 @@ fn another_version(stage: &mut Stage) {
     }
 }
 
-/// The node that dials is told at which step the other fell silent, after the shorter of
-/// the two times that it was given; then it connects to one that speaks.
+/// The dialing node reports the step at which the other fell silent, after the shorter of its two
+/// time-outs. Afterwards it connects to a peer that speaks.
 fn acceptor_falls_silent(stage: &mut Stage) {
     let silences = Silence::of_acceptors(stage.fabric());
     let bounds: [fn(NodeBuilder, Duration) -> NodeBuilder; 2] = [
@@ -139,7 +138,7 @@ fn acceptor_falls_silent(stage: &mut Stage) {
                 let build = |patience| bound(stage.builder(), patience).build().expect("a node");
                 let mut node = build(patience);
                 loop {
-                    // All at the same time, so that their patience is waited for once.
+                    // All at the same time, so that the time-out passes once.
                     to_name = unnamed(&node, &to_name);
                     if to_name.is_empty() {
                         break;
@@ -175,7 +174,7 @@ fn acceptor_falls_silent(stage: &mut Stage) {
     }
 }
 
-/// Plays acceptors that fall silent, to whoever dials, until all are named.
+/// Plays acceptors that fall silent, until the dialer has named the step of each.
 fn fall_silent(stage: &mut Stage, silences: &[Silence]) {
     let listeners: Vec<TcpListener> = silences
         .iter()
@@ -206,7 +205,8 @@ fn fall_silent(stage: &mut Stage, silences: &[Silence]) {
     });
 }
 
-/// Those of the silent whose step the node could not name, as its time was over before.
+/// Returns the silent acceptors whose step the node could not name because its time was over
+/// before.
 fn unnamed<'a>(
     node: &Node,
     silent: &[(&'a String, &'a Silence)],
@@ -225,8 +225,8 @@ fn unnamed<'a>(
     })
 }
 
-/// Dials one that falls silent. Returns whether that was before the node's time was over, and
-/// sees to it that the step is named then.
+/// Dials an acceptor that falls silent. Returns whether the node got to that step in time, and
+/// checks that it then names the step.
 fn is_named(node: &Node, address: &str, silence: &Silence) -> bool {
     let error = match node.connect(address) {
         Err(error) => error,
@@ -260,7 +260,7 @@ fn is_named(node: &Node, address: &str, silence: &Silence) -> bool {
     true
 }
 
-/// Whether the machine was too slow for the time that the node had for one that listens.
+/// Returns whether the machine was too slow for the dialing node's time-out.
 fn is_too_short(error: &ConnectError) -> bool {
     match error.dial_error() {
         Some(DialError::Nobody { .. }) => true,
@@ -272,21 +272,21 @@ fn is_too_short(error: &ConnectError) -> bool {
     }
 }
 
-/// Whether the node that listens had too little time for its own part on this machine.
+/// Returns whether the machine was too slow for the listening node's own part.
 fn is_too_short_there(error: &ConnectError) -> bool {
     error
         .to_string()
         .contains("allow more by handshake_timeout")
 }
 
-/// The patience of the next attempt, where the machine took longer than this to get there.
+/// Returns the time-out of the next attempt, after the machine was too slow for this one.
 fn longer(patience: Duration) -> Duration {
     assert!(patience < LONG, "no step takes that long");
     2 * patience
 }
 
-/// A listener serves others while some stand silent at every step, hangs up on each of
-/// these in time, says which step it was, and goes on serving.
+/// A listener serves others while some dialers fall silent, one at every step. It disconnects each
+/// of these in time, names the step, and continues to serve.
 fn dialer_falls_silent(stage: &mut Stage) {
     let silences = Silence::of_dialers(stage.fabric());
     let log = (!stage.is_dialer()).then(Log::take_over);
@@ -313,7 +313,7 @@ fn dialer_falls_silent(stage: &mut Stage) {
     }
 }
 
-/// Plays dialers that fall silent, and one that speaks, to a node that listens.
+/// Plays dialers that fall silent, and one that speaks, towards a listening node.
 fn be_silent(stage: &mut Stage, silences: &[Silence]) {
     let node = stage.builder().build().expect("a node");
     let address = stage.hear_any();
@@ -325,11 +325,12 @@ fn be_silent(stage: &mut Stage, silences: &[Silence]) {
         }
         converse_in_time(stage, &node, &address);
     });
-    // All of them were hung up on.
+    // The listener has disconnected all silent dialers.
     converse_in_time(stage, &node, &address);
 }
 
-/// A session and a message in it, unless the listener's patience is too short for this machine.
+/// Exchanges a message over a session, unless the listener's time-out is too short for this
+/// machine.
 fn converse_in_time(stage: &mut Stage, node: &Node, address: &str) {
     match node.connect(address) {
         Ok(peer) => {
@@ -343,8 +344,8 @@ fn converse_in_time(stage: &mut Stage, node: &Node, address: &str) {
     }
 }
 
-/// Serves others while dialers fall silent. Returns whether the machine was fast enough for
-/// each of these to come so far.
+/// Serves others while dialers fall silent. Returns whether the machine was fast enough for each of
+/// them to reach its step.
 fn hangs_up_on(stage: &mut Stage, silences: &[Silence], log: &Log, patience: Duration) -> bool {
     log.forget();
     let builder = stage.builder().handshake_timeout(patience);
@@ -368,8 +369,8 @@ fn hangs_up_on(stage: &mut Stage, silences: &[Silence], log: &Log, patience: Dur
     })
 }
 
-/// Whether the log names the step before which a dialer fell silent, or one that it had not got
-/// past in time.
+/// Returns whether the log names the step at which a dialer fell silent, rather than an earlier one
+/// that was too slow.
 fn is_said(log: &Log, address: SocketAddr, silence: &Silence, patience: Duration) -> bool {
     let failure = log.failure_from(address);
     let said = &failure.said;
@@ -392,7 +393,7 @@ fn is_said(log: &Log, address: SocketAddr, silence: &Silence, patience: Duration
     true
 }
 
-/// A session, and a message in it.
+/// Exchanges a message over a session.
 fn converse(stage: &Stage, peer: &Peer) {
     stage.check_peer(peer);
     let mut sender = sender(peer, "after");
@@ -409,21 +410,21 @@ fn serve_one(stage: &Stage, node: &Node) {
     message.ack();
 }
 
-/// How far a peer comes before it says nothing more.
+/// The point at which a peer falls silent.
 struct Silence {
     /// Whole messages that it still sends.
     messages: usize,
-    /// Bytes of the next one.
+    /// Bytes of the next message that it still sends.
     more_bytes: usize,
-    /// Whether it does its part at the Unix socket, should it come to that.
+    /// Set if it does its part at the Unix socket.
     joins: bool,
-    /// What the other end waits for then.
+    /// The step for which the other end then waits.
     awaited: Step,
 }
 
 impl Silence {
-    /// An acceptor says Hello, Offer, Endpoint and Ready, and over shm it answers to a
-    /// token between the last two, as it connects its queue pair over verbs.
+    /// Returns the silences of an acceptor, which sends Hello, Offer, Endpoint and Ready. Between
+    /// the last two, it answers a token over shm, and connects its queue pair over verbs.
     fn of_acceptors(fabric: ibex::Fabric) -> Vec<Self> {
         let mut silences = Self::at_messages(&[Step::Hello, Step::Offer, Step::Endpoint]);
         if fabric == ibex::Fabric::Shm {
@@ -434,8 +435,8 @@ impl Silence {
         silences
     }
 
-    /// A dialer says Hello, Offer, Choice and Ready, and over shm it presents a token
-    /// between the last two; over verbs it says Endpoint there.
+    /// Returns the silences of a dialer, which sends Hello, Offer, Choice and Ready. Between the
+    /// last two, it presents a token over shm, and sends Endpoint over verbs.
     fn of_dialers(fabric: ibex::Fabric) -> Vec<Self> {
         let steps = [Step::Hello, Step::Offer, Step::Choice, Step::Endpoint];
         if fabric == ibex::Fabric::Verbs {
@@ -453,7 +454,7 @@ impl Silence {
         silences
     }
 
-    /// Before each of these messages, and in its midst.
+    /// Returns silences before each of these messages, and within it.
     fn at_messages(steps: &[Step]) -> Vec<Self> {
         let numbered = steps.iter().enumerate();
         numbered
@@ -472,7 +473,7 @@ impl Silence {
         }
     }
 
-    /// Whether a handshake came to its end earlier, by a clock.
+    /// Returns whether a handshake timed out at an earlier step.
     fn is_before(&self, error: &HandshakeError) -> bool {
         match error {
             HandshakeError::Silent { step, .. } => (*step as u8) < (self.awaited as u8),
@@ -481,7 +482,7 @@ impl Silence {
         }
     }
 
-    /// How much of `half`, all that the machine wanted to say so far, is said.
+    /// Returns how many bytes of `half`, the machine's output so far, are sent.
     fn of(&self, half: &[u8]) -> usize {
         let mut end = MAGIC.len();
         if self.messages == 0 {
@@ -497,21 +498,21 @@ impl Silence {
     }
 }
 
-/// One end's state machine with whatever it needs of Unix sockets.
+/// The state machine of one end, with the Unix sockets that it needs.
 trait Half {
     fn hear(&mut self, bytes: &[u8]);
     fn speak(&mut self) -> Option<Vec<u8>>;
-    /// Does what the machine asks for, once what it said is on its way by `stream`. Returns
-    /// `None` if the other end has hung up, as the machine was too slow for its patience.
+    /// Does what the machine asks for, after its output was sent over `stream`. Returns `None` if
+    /// the other end has disconnected because this machine was too slow.
     fn act(&mut self, stream: &TcpStream) -> Option<()>;
 }
 
-/// Plays a half up to its silence, and keeps the connection until the other hangs up.
+/// Plays a half up to its silence, and keeps the connection until the other end disconnects.
 fn play(mut half: impl Half, mut stream: TcpStream, silence: &Silence) {
     let (mut wanted, mut said) = (Vec::new(), 0);
     let mut buffer = [0; 4096];
     loop {
-        // Acting may be followed by something to say, which may be followed by an act.
+        // An action may lead to output, which may lead to another action.
         for _ in 0..2 {
             if half.act(&stream).is_none() {
                 return;
@@ -536,7 +537,7 @@ struct HandMadeAcceptor {
     machine: AcceptorHandshake,
     joins: bool,
     listener: Option<OwnedFd>,
-    /// Kept, since closing it would say something.
+    /// Kept open, since closing them would be noticed.
     joined: Vec<OwnedFd>,
 }
 
@@ -570,11 +571,11 @@ impl Half for HandMadeAcceptor {
     }
 
     fn act(&mut self, stream: &TcpStream) -> Option<()> {
-        // Its name was said in the turn before, so a dialer comes.
+        // The socket's name was sent in the turn before, so a dialer connects.
         if let Some(listener) = self.listener.as_ref().filter(|_| self.joins)
             && self.joined.is_empty()
         {
-            // It comes twice.
+            // The dialer connects twice.
             let bells = accept_unless_over(listener, stream)?;
             let dialer = accept_unless_over(listener, stream)?;
             let mut token = [0; 64];
@@ -657,7 +658,7 @@ impl Half for HandMadeDialer {
                 }
                 DialerEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
                 DialerEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
-                // There is nobody to connect it to who would notice.
+                // No queue pair exists that could be connected, and the other end does not notice.
                 DialerEvent::ConnectPair(_) => self.machine.handle_connected(Ok(())),
                 _ => {}
             }
@@ -666,7 +667,7 @@ impl Half for HandMadeDialer {
     }
 }
 
-/// Who comes to `listener`, unless `stream` is hung up on first.
+/// Accepts a connection at `listener`, unless `stream` is closed first.
 fn accept_unless_over(listener: &OwnedFd, stream: &TcpStream) -> Option<OwnedFd> {
     let mut fds = [
         PollFd::new(listener, PollFlags::IN),
@@ -681,13 +682,13 @@ fn unix_socket() -> OwnedFd {
     socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket")
 }
 
-/// A name for a Unix socket that no other hand-made acceptor of this host has.
+/// Returns a name for a Unix socket that no other hand-made acceptor of this host uses.
 fn unique_name() -> [u8; 16] {
     let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("random(4)");
     bytes_of(&uuid)
 }
 
-/// What the node says of itself, so that the two are on one host.
+/// Returns the host that a node would report, so that the two are on one host.
 fn this_host() -> HostHint {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("random(4)");
     HostHint {
@@ -699,7 +700,7 @@ fn this_host() -> HostHint {
     }
 }
 
-/// The bytes of a UUID as the kernel writes it.
+/// Returns the bytes of a UUID in the kernel's notation.
 fn bytes_of(uuid: &str) -> [u8; 16] {
     let digits = uuid.trim().replace('-', "");
     u128::from_str_radix(&digits, 16)
@@ -707,7 +708,7 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
         .to_be_bytes()
 }
 
-/// Wants nothing special, so that the node's policy decides.
+/// Returns a node without wishes, so that the other's policy decides.
 fn hand_made_node() -> Local {
     let mut local = Local::new(NodeIdentity([7; 16]), 8);
     local.verbs_site = Some(Arc::new(HandMadeSite));
@@ -715,7 +716,7 @@ fn hand_made_node() -> Local {
     local
 }
 
-/// That there is a device; it is the hand-made end that acts on what its machine asks for.
+/// States that there is a device; the hand-made end itself acts on its machine's requests.
 #[derive(Debug)]
 struct HandMadeSite;
 
@@ -729,7 +730,7 @@ impl VerbsSite for HandMadeSite {
     }
 }
 
-/// Not worth choosing unless the other end requires it.
+/// Returns a device that is chosen only if the other end requires it.
 fn hand_made_device() -> VerbsDevice {
     VerbsDevice {
         hardware: false,
@@ -737,13 +738,14 @@ fn hand_made_device() -> VerbsDevice {
     }
 }
 
-/// A queue pair that nobody has, on this cell's device, so that a node can connect to it.
+/// Returns an endpoint without a queue pair, on this cell's device, so that a node can connect to
+/// it.
 fn hand_made_pair() -> VerbsEndpoint {
     VerbsEndpoint {
         queue_pair: 0x00ab_cdef,
         packet_sequence: 1,
         lid: 0,
-        // In a cell of verbs, which is the only one that asks.
+        // Only a cell of verbs asks for it.
         gid: device::gid(),
         gid_type: GidType::RoceV2,
         mtu_bytes: 1024,
@@ -757,14 +759,14 @@ fn hand_made_pair() -> VerbsEndpoint {
     }
 }
 
-/// What a node is told to bear with at first: longer than all steps take on a machine that
-/// does little else. One that takes longer cuts off an earlier step than the silent one.
+/// The first time-out of a node: longer than all steps take on an idle machine. On a slower one, an
+/// earlier step than the silent one times out.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What a side says when every step at which the other fell silent was named,
+/// The words for: every silent step was named.
 const EACH_IS_NAMED: &str = "each is named";
-/// when a node had too little patience for this machine,
+/// The words for: a node's time-out was too short for this machine.
 const AGAIN: &str = "again";
-/// and when it had enough.
+/// The words for: the time-out was long enough.
 const CONNECTED: &str = "connected";
-/// Less than the shortest message.
+/// Fewer bytes than the shortest message has.
 const FEW_BYTES: usize = 3;

@@ -1,4 +1,4 @@
-//! What a message may be: of every size, of every codec, of any bytes.
+//! Messages of every size, of every codec, and with any bytes.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -26,9 +26,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("encoding_fails", encoding_fails),
 ];
 
-/// Around every border: a word, a cache line, a page, a frame, a chunk, half the ring, the
-/// ring, and far beyond it. Where each byte takes long, of the many long ones those next to
-/// a word's border.
+/// Returns sizes around every boundary: a word, a cache line, a page, a frame, a chunk, half the
+/// ring, the ring, and far beyond. If each byte takes long, only a few of the long ones.
 fn sizes(stage: &Stage) -> Vec<usize> {
     const RING: usize = 1 << 20;
     let around = |size: usize, by: usize| size - by..=size + by;
@@ -50,7 +49,7 @@ fn sizes(stage: &Stage) -> Vec<usize> {
     sizes
 }
 
-/// Every size by itself: the next is sent when this one is acknowledged.
+/// Each size by itself: the next message is sent when this one is acknowledged.
 fn every_size(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let sizes = sizes(stage);
@@ -67,7 +66,7 @@ fn every_size(stage: &mut Stage) {
                     .unwrap_or_else(|error| panic!("{} bytes: {error}", bytes.len()));
             }
             if stage.security().is_some() && stage.fabric() == Fabric::Verbs {
-                // The listener lets those write who have proven who they are.
+                // The listener lets authenticated dialers write.
                 assert!(peer.stats().rendezvous_sent > 0, "{:?}", peer.stats());
             }
         }
@@ -79,12 +78,12 @@ fn every_size(stage: &mut Stage) {
     }
 }
 
-/// Every size, one close behind the other, largest and smallest mixed.
+/// All sizes in one stream, large and small mixed.
 fn every_size_in_a_stream(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let sizes = sizes(stage);
     let last = sizes.len() as u64;
-    // 7 shares no factor with the number of sizes, so every size comes up once.
+    // 7 shares no factor with the number of sizes, so every size occurs once.
     assert_ne!(last % 7, 0);
     let length = |sequence: u64| sizes[(sequence * 7 % last) as usize];
     match stage.side {
@@ -128,7 +127,7 @@ fn huge(stage: &mut Stage) {
     }
 }
 
-/// A message with everything that an archive points to.
+/// A message that uses everything an archive points to.
 #[ibex::message]
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
@@ -138,7 +137,7 @@ struct Entry {
     before: Option<Box<u64>>,
 }
 
-/// One that borrows, in either direction.
+/// A message that borrows, in either direction.
 #[derive(Debug, PartialEq, Serialize, Deserialize, ibex::Schema)]
 struct Slice<'a> {
     name: &'a str,
@@ -157,12 +156,12 @@ fn entry(offset: u64) -> Entry {
     }
 }
 
-/// One session, a channel of each codec.
+/// A channel of each codec, in one session.
 fn codecs(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let last = stage.count(2_000);
     let sample = |number: u64| [number as f64, 0.5, -1.0];
-    // Some of them longer than the ring.
+    // Some are longer than the ring.
     let length = |number: u64| match number % 1000 {
         0 => 3 << 20,
         _ => number as usize % 3000,
@@ -273,7 +272,7 @@ fn codecs(stage: &mut Stage) {
                         .contains(&slice.data.as_ptr())
                         || slice.data.is_empty()
                 );
-                // It is the same value where it is kept.
+                // A detached message has the same value.
                 let message = message.detach();
                 assert_eq!(message.decode().data.len(), length(number));
                 message.ack();
@@ -282,8 +281,8 @@ fn codecs(stage: &mut Stage) {
     }
 }
 
-/// Payloads made of the header words that will stand in their place a lap later: old bytes
-/// must never be taken for a record.
+/// Payloads made of the header words that will stand in their place a lap later: old bytes must
+/// never be taken for a record.
 fn future_header_words(stage: &mut Stage) {
     const LENGTH: usize = 1000;
     const LAP: u64 = (64 << 10) / (LENGTH as u64 + 8);
@@ -321,7 +320,7 @@ fn future_header_words(stage: &mut Stage) {
     }
 }
 
-/// A codec of bytes that fails where the first says so, after it has written half.
+/// A codec of bytes that writes half and then fails if the first byte says so.
 enum Moody {}
 
 const REFUSES: u8 = 1;
@@ -382,7 +381,7 @@ fn encoding_fails(stage: &mut Stage) {
                     panic::catch_unwind(AssertUnwindSafe(|| sender.send(&vec![PANICS; length])));
                 assert!(panicked.is_err());
                 assert_eq!(sender.send(&vec![0xff; length]).expect("sent"), sequence);
-                // From here on the handles take turns, and a panic must not keep the turn.
+                // From here on handles share the channel's lock, which a panic must not keep.
                 drop(sender.clone());
             }
             sender.wait_acked(last).expect("acknowledged");

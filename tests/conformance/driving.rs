@@ -1,5 +1,5 @@
-//! What a node's calls promise to whoever drives it: that waiting may take for ever, that
-//! closing twice says the same twice, that a program's own event loop is enough.
+//! Promises of a node's calls to the thread that drives it: an infinite wait is possible, closing
+//! twice gives the same report, and a program's own event loop suffices.
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
@@ -35,7 +35,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("sent_behind_the_last_wait", sent_behind_the_last_wait).on(Span::EachFabric),
 ];
 
-/// `Duration::MAX` is for ever, wherever a time can be given.
+/// `Duration::MAX` means forever, wherever a time is given.
 fn waiting_for_ever(stage: &mut Stage) {
     const FOR_EVER: Duration = Duration::MAX;
     let settings = |builder: ibex::NodeBuilder| {
@@ -68,7 +68,7 @@ fn waiting_for_ever(stage: &mut Stage) {
                 let message = out.recv_timeout(FOR_EVER).expect("a message");
                 assert_eq!(&message[..], b"hello");
                 message.ack();
-                // Pending for ever, until the peer's node is closed.
+                // Pending until the peer's node is closed.
                 pending.send(b"early").expect_err("nobody opens");
                 node
             }
@@ -77,14 +77,14 @@ fn waiting_for_ever(stage: &mut Stage) {
             let report = node.close(FOR_EVER);
             assert!(report.undelivered.is_empty(), "{report:?}");
         }
-        // Else `linger` says for how long.
+        // Otherwise `linger` limits the wait.
         drop(node);
         stage.tell("next");
         assert_eq!(stage.hear_any(), "next");
     }
 }
 
-/// Closing again gives the first report again, not one that says "all delivered".
+/// A second close returns the first report again, and not that all is delivered.
 fn close_reports_twice(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -99,7 +99,7 @@ fn close_reports_twice(stage: &mut Stage) {
     }
 }
 
-/// Stops the other side, and sends it ten messages, which it cannot take then.
+/// Stops the other side and sends it ten messages, which it cannot take then.
 fn send_ten_to_the_stopped(stage: &Stage, peer: &Peer) -> BytesSender {
     let mut out = sender(peer, "out");
     out.opened(LONG).expect("the peer opens");
@@ -110,7 +110,7 @@ fn send_ten_to_the_stopped(stage: &Stage, peer: &Peer) -> BytesSender {
     out
 }
 
-/// The side that is stopped: what was on its way is there when it runs again.
+/// Plays the stopped side: messages on their way arrive when it runs again.
 fn receive_ten(stage: &mut Stage, peer: &Peer) {
     let mut out = receiver(peer, "out");
     for _ in 0..10 {
@@ -119,8 +119,8 @@ fn receive_ten(stage: &mut Stage, peer: &Peer) {
     stage.tell("received");
 }
 
-/// A thread that closes for ever is held up by a peer that does not run; another that has
-/// less time ends both calls, with one report.
+/// A thread closes without limit and waits for a stopped peer. Another with less time ends both
+/// calls, with one report.
 fn close_in_two_threads(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -144,7 +144,7 @@ fn close_in_two_threads(stage: &mut Stage) {
     }
 }
 
-/// A node is its own peer as well as anybody's, with one thread.
+/// A node is its own peer, with one thread.
 fn to_oneself(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
@@ -159,7 +159,7 @@ fn to_oneself(stage: &mut Stage) {
     assert_eq!(&arriving.recv().expect("a message")[..], b"to myself");
 }
 
-/// Two nodes that connect to each other before either accepts.
+/// Two nodes connect to each other before either accepts.
 fn to_each_other(stage: &mut Stage) {
     let node = stage.listen();
     let out = stage.dial(&node);
@@ -171,8 +171,8 @@ fn to_each_other(stage: &mut Stage) {
     stage.rendezvous("met", &node);
 }
 
-/// A node that waits in `connect` for somebody who is not there keeps its sessions going:
-/// a peer opens a channel, has a message received and says so, all meanwhile.
+/// A node that waits in `connect` for an absent peer keeps its sessions going: meanwhile a peer
+/// opens a channel, has a message received, and learns of it.
 fn while_serving(stage: &mut Stage) {
     let settings = |builder: ibex::NodeBuilder| builder.connect_timeout(Duration::MAX);
     let (node, peer) = stage.meet_as(settings);
@@ -180,7 +180,7 @@ fn while_serving(stage: &mut Stage) {
         Side::Dialer => {
             let mut out = sender(&peer, "out");
             out.opened(LONG).expect("the peer opens");
-            // Nobody reads; its engine takes them in, and answers.
+            // No thread reads; the engine takes the messages and answers.
             out.send(b"to somebody busy").expect("sent");
             out.flush().expect("received while it connects");
             let mut late = sender(&peer, "late");
@@ -206,7 +206,7 @@ fn while_serving(stage: &mut Stage) {
     }
 }
 
-/// `try_accept` alone, called again and again, lets a peer in.
+/// Repeated calls of `try_accept` alone admit a peer.
 fn accepting_without_waiting(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
@@ -221,7 +221,7 @@ fn accepting_without_waiting(stage: &mut Stage) {
                 if let Some(peer) = node.try_accept().expect("it listens") {
                     break peer;
                 }
-                // A program that has other things to do.
+                // Stands for other work of the program.
                 thread::sleep(Duration::from_millis(1));
             };
             let message = receiver(&peer, "out").recv().expect("a message");
@@ -231,8 +231,8 @@ fn accepting_without_waiting(stage: &mut Stage) {
     }
 }
 
-/// A program that sleeps on `as_fd` alone, edge-triggered, lets a peer in, gets each
-/// message and the end.
+/// A program that sleeps on `as_fd` alone, edge-triggered, admits a peer and gets each message and
+/// the end.
 fn own_event_loop(stage: &mut Stage) {
     let last = stage.count(500);
     match stage.side {
@@ -242,7 +242,7 @@ fn own_event_loop(stage: &mut Stage) {
             let mut out = sender(&peer, "out");
             for sequence in 1..=last {
                 out.send(&payload::numbered(sequence, 100)).expect("sent");
-                // Now and then the other side has nothing more to do, and sleeps.
+                // Now and then the other side has nothing to do, and sleeps.
                 if sequence % 3 == 0 {
                     out.wait_acked(sequence).expect("acknowledged");
                 }
@@ -281,10 +281,10 @@ fn own_event_loop(stage: &mut Stage) {
     }
 }
 
-/// A program that sleeps on `as_fd` looks at one end and then at another, and the second look
-/// takes in what came for the first between the two.
+/// A program that sleeps on `as_fd` looks at one end and then at another. The second look takes in
+/// messages for the first end.
 fn taken_in_by_another_end(stage: &mut Stage) {
-    // Turns ask epoll now and then only, and what they do differs then.
+    // Turns ask epoll only now and then, and act differently when they do.
     let rounds = stage.count(200);
     match stage.side {
         Side::Dialer => {
@@ -332,8 +332,8 @@ fn taken_in_by_another_end(stage: &mut Stage) {
     }
 }
 
-/// A guard that another thread drops runs a turn, which takes in a message: the program that
-/// sleeps on the node's descriptor hears of it.
+/// Another thread drops a guard and so runs a turn, which takes in a message. The program that
+/// sleeps on the node's descriptor learns of it.
 fn taken_in_by_a_guard(stage: &mut Stage) {
     let rounds = stage.count(200);
     match stage.side {
@@ -389,9 +389,9 @@ fn taken_in_by_a_guard(stage: &mut Stage) {
     }
 }
 
-/// Under `Driver::Threads` whoever waits turns the engine. What a thread sends when it has waited
-/// and then makes no more calls arrives all the same, however short or long ago the wait was;
-/// also what takes the engine several turns.
+/// Under `Driver::Threads` a waiting thread turns the engine. A message that a thread sends after
+/// its last wait still arrives, however short or long ago the wait was, even if sending takes
+/// several turns.
 fn sent_behind_the_last_wait(stage: &mut Stage) {
     let rounds = stage.count(300);
     let length = |round| [8, 5_000, 100_000, 700_000][round as usize % 4];
@@ -400,14 +400,14 @@ fn sent_behind_the_last_wait(stage: &mut Stage) {
         Side::Dialer => {
             let (mut out, mut back) = (sender(&peer, "out"), receiver(&peer, "back"));
             for round in 1..=rounds {
-                // It leads, follows or only looks; some of them are answered late.
+                // The thread leads, follows or only polls; some of its waits take long.
                 back.recv().expect("the last call that waits").ack();
                 thread::sleep(Duration::from_micros(
                     [0, 0, 30, 200, 3_000][round as usize % 5],
                 ));
                 let bytes = payload::numbered(round, length(round));
                 assert_eq!(out.send(&bytes).expect("sent"), round);
-                // Without a call to the library, until it has arrived.
+                // Makes no call of the library until the message has arrived.
                 assert_eq!(stage.hear_any(), "arrived");
             }
         }
@@ -426,11 +426,11 @@ fn sent_behind_the_last_wait(stage: &mut Stage) {
     }
 }
 
-/// Who polled for so long that its sockets left the epoll set still wakes up for what
-/// comes when it sleeps: in a call, and in an event loop that begins only then.
+/// A thread whose long polling made its sockets leave the epoll set still wakes up for messages
+/// that come while it sleeps, in a call or in an event loop that begins only then.
 fn asleep_after_busy_polling(stage: &mut Stage) {
     const BUSY: u64 = 500;
-    // One for either way to wait at least.
+    // At least one round for either way to wait.
     let rounds = stage.count(20).max(2);
     let (node, peer) = stage.meet();
     match stage.side {
@@ -442,7 +442,7 @@ fn asleep_after_busy_polling(stage: &mut Stage) {
                     out.send(&message).expect("echoed");
                 }
                 drop(back.recv().expect("the last"));
-                // By now it sleeps, or it is about to.
+                // By now it sleeps, or is about to.
                 thread::sleep(Duration::from_micros(500 * (round % 4)));
                 out.send(b"wake up").expect("sent");
                 out.flush().expect("received");
@@ -458,7 +458,7 @@ fn asleep_after_busy_polling(stage: &mut Stage) {
                     payload::check(ping, &busy_recv(&mut out));
                 }
                 back.send(b"the last").expect("sent");
-                // Lets it out without sleeping, and may be told to wake up already.
+                // Takes the message without sleeping; a wake-up may be pending already.
                 if out.try_recv().is_ok() {
                     continue;
                 }
@@ -502,8 +502,8 @@ impl Edges {
         Self(epoll)
     }
 
-    /// Sleeps until the next edge and polls until there is nothing more to do. What the
-    /// descriptor announces is taken in, and `poll` says so.
+    /// Sleeps until the next edge, and polls until nothing is left to do. Whatever the descriptor
+    /// announced, `poll` reports.
     fn next(&self, node: &Node) {
         let mut events = Vec::with_capacity(1);
         let count = epoll::wait(&self.0, spare_capacity(&mut events), None);

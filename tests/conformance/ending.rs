@@ -1,4 +1,5 @@
-//! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
+//! Ends of channels and sessions: in order and in any order, by closing, by killing, and in the
+//! middle of a call.
 
 use std::{
     panic,
@@ -38,7 +39,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("receiver_killed", receiver_killed).kills(Side::Listener),
 ];
 
-/// Takes messages until the end, checks that they are 1, 2, 3 …; how many, and the end.
+/// Receives messages until the end and checks that they are numbered in order. Returns the last
+/// number and the end.
 fn receive_to_the_end(receiver: &mut BytesReceiver) -> (u64, Result<(), RecvError>) {
     let mut last = receiver.received();
     loop {
@@ -54,15 +56,15 @@ fn receive_to_the_end(receiver: &mut BytesReceiver) -> (u64, Result<(), RecvErro
     }
 }
 
-/// The same where `count` messages come, and then an orderly end.
+/// Receives `count` messages, then an orderly end.
 fn assert_all_come(receiver: &mut BytesReceiver, count: u64) {
     let (last, end) = receive_to_the_end(receiver);
     assert_eq!(last, count);
     end.expect("an orderly end");
 }
 
-/// Sends to a peer that is going; why it cannot at last. What is on its way when the peer
-/// goes is accepted and lost.
+/// Sends to a peer that leaves until an error comes. Returns its cause. Messages on their way when
+/// the peer leaves are accepted and lost.
 fn send_until_refused(sender: &mut BytesSender) -> EndCause {
     loop {
         if let Err(error) = sender.send(b"to nobody") {
@@ -82,7 +84,7 @@ fn assert_left(cause: EndCause) {
     );
 }
 
-/// Panics unless the peer is known to have ended: its kernel is ours, which knows.
+/// Panics unless the peer is known to have died; both processes have the same kernel, which knows.
 fn assert_died(cause: Option<&EndCause>) {
     assert!(
         matches!(cause, Some(EndCause::PeerGone { certain: true, .. })),
@@ -90,8 +92,8 @@ fn assert_died(cause: Option<&EndCause>) {
     );
 }
 
-/// Goes on behind message `sent` until the channel is no more; the last message that was
-/// accepted, and the error.
+/// Sends behind message `sent` until the channel ends. Returns the last accepted message, and the
+/// error.
 fn stream_until_refused(sender: &mut BytesSender, mut sent: u64) -> (u64, SendError, Counts) {
     loop {
         match sender.send(&payload::numbered(sent + 1, 1000)) {
@@ -112,7 +114,7 @@ fn cause_of_recv(error: RecvError) -> EndCause {
     error.cause().expect("a disconnection").clone()
 }
 
-/// A program that sends 1000 messages and returns from `main` at once: all arrive.
+/// A program sends 1000 messages and returns from `main` at once: all arrive.
 fn return_from_main(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     match stage.side {
@@ -152,7 +154,7 @@ fn sender_first(stage: &mut Stage) {
     }
 }
 
-/// The receiver's handle is dropped in mid-stream: the sender is told, with counters.
+/// The receiver's handle is dropped in mid-stream: the sender gets an error with counters.
 fn receiver_first(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -192,7 +194,7 @@ fn sending_node_first(stage: &mut Stage) {
             back.opened(LONG).expect("the peer opens");
             send_all(&mut out, 100, |_| 5000);
             if stage.driver() == Driver::Tasks {
-                // Dropped here, it would be closed by its tasks.
+                // A node dropped here would be closed by its tasks.
                 let _ = node.close(LONG);
             }
             drop(node);
@@ -200,7 +202,7 @@ fn sending_node_first(stage: &mut Stage) {
                 cause_of_send(out.send(b"late").expect_err("closed")),
                 EndCause::NodeClosed
             );
-            // What had arrived is handed out before.
+            // Messages that had arrived are handed out first.
             let error = back.iter().find_map(Result::err).expect("no orderly end");
             assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
             assert!(peer.is_gone());
@@ -220,7 +222,7 @@ fn sending_node_first(stage: &mut Stage) {
     }
 }
 
-/// Panics in another thread, which drops `owned`; without a word to the terminal.
+/// Drops `owned` by a panic in another thread, without output on the terminal.
 fn drop_by_a_panic(owned: impl Send + 'static) {
     let thread = thread::spawn(move || {
         let _owned = owned;
@@ -229,7 +231,7 @@ fn drop_by_a_panic(owned: impl Send + 'static) {
     thread.join().expect_err("it panics");
 }
 
-/// Closes its sender when it is dropped, as programs have it that clean up.
+/// Closes its sender when it is dropped, as programs that clean up do.
 struct ClosedOnDrop(Option<BytesSender>);
 
 impl Drop for ClosedOnDrop {
@@ -239,7 +241,7 @@ impl Drop for ClosedOnDrop {
     }
 }
 
-/// Takes `count` messages, and then an error that says that there was to be more.
+/// Receives `count` messages, then an error that says that more was to come.
 fn assert_given_up(receiver: &mut BytesReceiver, count: u64) {
     let (last, end) = receive_to_the_end(receiver);
     assert_eq!(last, count);
@@ -249,8 +251,8 @@ fn assert_given_up(receiver: &mut BytesReceiver, count: u64) {
     );
 }
 
-/// Senders that are aborted, or dropped by a panic, are not taken for ones that have said all.
-/// What they sent comes, short and large; and the channel can be opened again.
+/// Senders that are aborted or dropped by a panic do not count as complete. Their messages arrive,
+/// short and large; then the channel can be opened again.
 fn senders_give_up(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let size = |sequence| if sequence == 100 { 300_000 } else { 5000 };
@@ -264,7 +266,7 @@ fn senders_give_up(stage: &mut Stage) {
             sent("aborted").abort();
             drop_by_a_panic(sent("panicked"));
             drop_by_a_panic(ClosedOnDrop(Some(sent("closed"))));
-            // Of several the last one to go ends the channel, and one that gave up counts.
+            // The last of several handles ends the channel, and remembers a handle that gave up.
             let mut last = sender(&peer, "cloned");
             drop_by_a_panic(last.clone());
             send_all(&mut last, 100, size);
@@ -286,7 +288,7 @@ fn senders_give_up(stage: &mut Stage) {
     }
 }
 
-/// A node that a panic drops before its sender: everything arrives, and no orderly end.
+/// A panic drops a node before its sender: everything arrives, and no orderly end.
 fn sending_node_panics(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -294,7 +296,7 @@ fn sending_node_panics(stage: &mut Stage) {
             let mut out = sender(&peer, "out");
             let mut said = sender(&peer, "said");
             send_all(&mut out, 100, |_| 5000);
-            // No more than the other end may leave untaken.
+            // No more than the other end may leave unread.
             send_all(&mut said, 10, |_| 100);
             drop(said);
             drop_by_a_panic(node);
@@ -329,7 +331,7 @@ fn receiving_node_first(stage: &mut Stage) {
             }
             stage.hear("sent", &node);
             drop(node);
-            // What has arrived is handed out first.
+            // Messages that have arrived are handed out first.
             let (last, end) = loop {
                 match receiver.next() {
                     Ok(Some(message)) if message.sequence() <= 100 => {
@@ -360,7 +362,8 @@ fn unused(stage: &mut Stage) {
         stage.hear("done", &node);
     } else {
         for name in names {
-            // It was closed before it was opened here: an end of an empty channel.
+            // The channel was closed before this end was opened, which gives the end of an empty
+            // channel.
             assert!(
                 receiver(&peer, name)
                     .next()
@@ -381,7 +384,7 @@ fn unused(stage: &mut Stage) {
     }
 }
 
-/// `close` drains, and says that nothing is missing.
+/// `close` drains, and reports that nothing is missing.
 fn close_reports(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -404,8 +407,8 @@ fn close_reports(stage: &mut Stage) {
     }
 }
 
-/// A peer that lives and does not run: `close` gives up after its time-out, and says what
-/// the peer's engine is not known to hold. What is on its way arrives all the same.
+/// The peer lives and does not run: `close` gives up after its time-out, and reports the messages
+/// that the peer's engine may lack. Messages on their way still arrive.
 fn close_with_a_stopped_peer(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -416,7 +419,7 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
             send_all(&mut out, 10, |_| 100);
             let report = node.close(MOMENT);
             match (stage.fabric(), &report.undelivered[..]) {
-                // It lies in memory that the peer has mapped.
+                // The message lies in memory that the peer has mapped.
                 (Fabric::Shm, []) => {}
                 (Fabric::Tcp | Fabric::Verbs, [out]) => {
                     assert_eq!((&out.channel[..], out.sent), ("out", 10));
@@ -436,7 +439,7 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
     }
 }
 
-/// Every call that blocks returns when another thread closes the node.
+/// Every blocking call returns when another thread closes the node.
 fn close_interrupts(stage: &mut Stage) {
     const WINDOW: u64 = 16;
     let (node, peer) = stage.meet();
@@ -447,7 +450,7 @@ fn close_interrupts(stage: &mut Stage) {
             full.receiver::<[u8]>(),
             receiver(&peer, "unacknowledged"),
         );
-        // The listener says so when its node is closed; until then nobody reads or sends.
+        // The listener announces the close of its node; until then no end reads or sends.
         stage.hear("closed", &node);
         drop(ends);
         return;
@@ -510,8 +513,8 @@ fn close_interrupts(stage: &mut Stage) {
     );
 }
 
-/// A node is closed while a thread builds a message that its call then says is sent: it comes,
-/// and then the orderly end.
+/// A node is closed while a thread builds a message, and the thread's call then succeeds: the
+/// message arrives, then the orderly end.
 fn close_in_a_send(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let channel = peer.channel("out").codec::<Gated>();
@@ -530,13 +533,13 @@ fn close_in_a_send(stage: &mut Stage) {
     let mut silent = receiver(&peer, "silent");
     silent.opened(LONG).expect("the peer opens");
     out.send(b"here").expect("sent");
-    // Its receiver waits at the end of what is sent.
+    // The receiver waits behind the last message.
     out.wait_acked(1).expect("acknowledged");
     thread::scope(|scope| {
         let sending = scope.spawn(move || out.send(GATED).map(|sequence| (sequence, out)));
         GATE.wait();
         let closing = scope.spawn(|| node.close(LONG));
-        // Whoever waits is told that the node closes.
+        // A waiting thread learns that the node closes.
         let error = silent.recv().expect_err("nobody sends");
         assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
         GATE.wait();
@@ -547,7 +550,7 @@ fn close_in_a_send(stage: &mut Stage) {
     });
 }
 
-/// A codec of bytes that stops at a gate in the middle of one message.
+/// A codec of bytes that waits at a gate in the middle of one message.
 enum Gated {}
 
 const GATED: &[u8] = b"behind the gate";
@@ -586,8 +589,8 @@ impl Codec<[u8]> for Gated {
     }
 }
 
-/// `kill -9` of the sender in mid-stream: everything that arrived is handed out, in order,
-/// and then the error with its counters, which are exact.
+/// `kill -9` of the sender in mid-stream: everything that arrived is handed out in order, then
+/// comes the error with exact counters.
 fn sender_killed(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     match stage.side {
@@ -620,11 +623,11 @@ fn sender_killed(stage: &mut Stage) {
     }
 }
 
-/// `kill -9` of the sender in the middle of a message that travels in parts: the part is
-/// no message.
+/// `kill -9` of the sender in the middle of a message that travels in parts: the part is no
+/// message.
 fn sender_killed_in_large(stage: &mut Stage) {
     const LENGTH: usize = 8 << 20;
-    // What stands behind a large message may arrive before it.
+    // The message behind a large one may arrive first.
     let length = |sequence: u64| if sequence % 2 == 1 { LENGTH } else { 100 };
     let (_node, peer) = stage.meet();
     match stage.side {
@@ -655,8 +658,8 @@ fn sender_killed_in_large(stage: &mut Stage) {
     }
 }
 
-/// `kill -9` of the receiver in mid-stream: whatever the sender does, it gets the error
-/// with its counters.
+/// `kill -9` of the receiver in mid-stream: any call of the sender gets the error with its
+/// counters.
 fn receiver_killed(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     match stage.side {
@@ -670,10 +673,10 @@ fn receiver_killed(stage: &mut Stage) {
             assert_eq!(counts.sent, sent);
             assert!((100..=sent).contains(&counts.received), "{error}");
             assert!((100..=sent).contains(&counts.acknowledged), "{error}");
-            // What was not taken is not delivered, whatever carried it.
+            // A message that was not taken is not delivered, over any fabric.
             let all_received = counts.received == sent;
             assert_eq!(sender.flush().is_ok(), all_received, "{error}");
-            // Sending after the peer has gone, and waiting for what will not come.
+            // Sending after the peer has gone, and waiting in vain.
             assert!(matches!(
                 sender.send(b"late"),
                 Err(error) if error.kind() == SendErrorKind::Disconnected

@@ -1,5 +1,5 @@
-//! Messages flow: in order, exactly once, on many channels and sessions, and no channel
-//! waits for another.
+//! Messages flow in order and exactly once, on many channels and sessions, and no channel waits for
+//! another.
 
 use std::{sync::mpsc, thread};
 
@@ -48,7 +48,7 @@ fn order(stage: &mut Stage) {
     }
 }
 
-/// Many small messages: none is lost, none comes twice.
+/// Many small messages arrive: none is lost, and none comes twice.
 fn exactly_once(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let length = |sequence| 16 + (sequence % 64) as usize;
@@ -67,8 +67,8 @@ fn exactly_once(stage: &mut Stage) {
     }
 }
 
-/// A stream of messages that are longer than a frame: over tcp the other side has to answer
-/// each announcement, and hardly says anything else: a few frames on a machine that is late.
+/// A stream of messages longer than a frame. Over tcp the other side has to answer each
+/// announcement, and sends hardly anything else: a few frames more on a slow machine.
 fn large_stream(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let length = |sequence| (256 << 10) + (sequence % 3) as usize;
@@ -120,7 +120,7 @@ fn ping_pong(stage: &mut Stage) {
     }
 }
 
-/// Both sides send all they have before they receive anything but what they must.
+/// Both sides send everything before they receive more than they must.
 fn both_ways_at_once(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let (here, there) = match stage.side {
@@ -141,7 +141,7 @@ fn both_ways_at_once(stage: &mut Stage) {
     assert_ended(receiver);
 }
 
-/// 64 channels at once, received in another order than they were sent in.
+/// 64 channels at once are received in another order than they were sent.
 fn many_channels(stage: &mut Stage) {
     const CHANNELS: usize = 64;
     let (_node, peer) = stage.meet();
@@ -175,7 +175,7 @@ fn many_channels(stage: &mut Stage) {
     }
 }
 
-/// Eight threads send through clones of one sender; each one's messages keep their order.
+/// Eight threads send through clones of one sender; the messages of each keep their order.
 fn cloned_senders(stage: &mut Stage) {
     const THREADS: u64 = 8;
     let (_node, peer) = stage.meet();
@@ -224,14 +224,14 @@ fn sixteen_sessions(stage: &mut Stage) {
     many_sessions(stage, 16, last);
 }
 
-/// Two hundred sessions, open at once. Over verbs `tests/rdma_crowd.rs` has as many, where the
-/// nodes and the patience are made for a device that the kernel emulates.
+/// Two hundred sessions are open at once. Over verbs `tests/rdma_crowd.rs` has as many, with
+/// settings that suit a device emulated by the kernel.
 fn two_hundred_sessions(stage: &mut Stage) {
     kernel::allow_descriptors();
     many_sessions(stage, 200, 10);
 }
 
-/// Each carries messages 1 to `last` there and back, in turns with the others, and ends.
+/// Each session carries messages 1 to `last` there and back, in turns with the others, and ends.
 fn many_sessions(stage: &mut Stage, sessions: usize, last: u64) {
     let length = |sequence| (sequence % 200) as usize;
     match stage.side {
@@ -284,13 +284,13 @@ fn many_sessions(stage: &mut Stage, sessions: usize, last: u64) {
     }
 }
 
-/// Sixteen or so of them: the kernel is asked about every descriptor for each.
+/// Checks about sixteen of the peers, since each check asks the kernel about every descriptor.
 fn check_some(stage: &Stage, peers: &[Peer]) {
     let some = peers.iter().step_by(peers.len() / 16);
     some.for_each(|peer| stage.check_peer(peer));
 }
 
-/// A channel that nobody reads fills up and stops; the channel beside it goes on.
+/// An unread channel fills up and stops; the channel beside it continues.
 fn back_pressure(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let stalled = peer
@@ -325,7 +325,7 @@ fn back_pressure(stage: &mut Stage) {
                     .is_err()
             );
             stage.tell(&sent.to_string());
-            // Now there is room again.
+            // There is room again.
             assert_eq!(
                 stalled
                     .send(&payload::numbered(sent + 1, 500))
@@ -339,7 +339,7 @@ fn back_pressure(stage: &mut Stage) {
             let mut stalled = stalled.receiver::<[u8]>().expect("a receiver");
             let mut flowing = receiver(&peer, "flowing");
             receive_all(&mut flowing, last, length);
-            // Driven by nobody until the sender is through with its full channel.
+            // No thread drives this node until the sender has finished with its full channel.
             assert_ended(flowing);
             let sent: u64 = stage.hear_any().parse().expect("a number");
             receive_all(&mut stalled, sent + 1, length);
@@ -348,7 +348,7 @@ fn back_pressure(stage: &mut Stage) {
     }
 }
 
-/// Whoever waits sleeps in the kernel, whatever was sent and released before, and is woken.
+/// A waiting thread sleeps in the kernel, whatever was sent and released before, and is woken.
 fn waiting_is_sleeping(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let (here, there) = match stage.side {
@@ -380,7 +380,7 @@ fn waiting_is_sleeping(stage: &mut Stage) {
     }
 }
 
-/// What the forms that do not wait, or not for long, answer.
+/// The results of calls that do not wait, or wait for a limited time.
 fn forms(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {

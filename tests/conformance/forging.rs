@@ -1,8 +1,8 @@
-//! Bytes that claim to be a message and are none: each is one error that names it, and the
-//! channel goes on.
+//! Bytes that claim to be a message and are not. Each gives one error that names it, and the
+//! channel continues.
 //!
-//! The hostile end has a codec of its own with another's schema. Fingerprints compare
-//! claims, so they match; what such an end writes is checked by the receiver's codec.
+//! The hostile end has a codec of its own with another's schema. Fingerprints compare claims, so
+//! they match; the receiver's codec checks the bytes.
 
 use std::{marker::PhantomData, mem::MaybeUninit, thread};
 
@@ -31,7 +31,7 @@ struct Entry {
     data: Vec<u8>,
 }
 
-/// Writes whatever it is given and says that it is an [`Entry`] by `C`.
+/// Writes any bytes and claims that they are an [`Entry`] by `C`.
 struct Forger<C>(PhantomData<C>);
 
 impl<C: Codec<Entry>> Codec<[u8]> for Forger<C> {
@@ -63,7 +63,7 @@ impl<C: Codec<Entry>> Codec<[u8]> for Forger<C> {
     }
 }
 
-/// A valid message, number `offset`.
+/// Returns a valid message with the offset `offset`.
 fn honest<C: Codec<Entry>>(offset: u64) -> Vec<u8> {
     let entry = Entry {
         offset,
@@ -75,9 +75,9 @@ fn honest<C: Codec<Entry>>(offset: u64) -> Vec<u8> {
     slot.written().to_vec()
 }
 
-/// Bytes that are no archive of an [`Entry`]: none, too few, without sense, and archives
-/// that point and reach beyond themselves. The root lies at the end, its last word being
-/// where the vector's bytes are and how many.
+/// Returns bytes that are no archive of an [`Entry`]: none, too few, meaningless ones, and archives
+/// that point and reach beyond themselves. The root lies at the end; its last words are the
+/// position of the vector's bytes and their number.
 fn forgeries() -> Vec<Vec<u8>> {
     let honest = honest::<Rkyv>(1);
     let (root, points_to, length) = (honest.len() - 16, honest.len() - 8, honest.len() - 4);
@@ -94,7 +94,7 @@ fn forgeries() -> Vec<Vec<u8>> {
         vec![0],
         vec![0xff; 16],
         vec![0xff; 4096],
-        // Longer than the ring, so that they come by the way of large messages.
+        // Longer than the ring, so that it travels as a large message.
         vec![0xff; 5 << 20],
         honest[..honest.len() - 1].to_vec(),
         honest[..root].to_vec(),
@@ -105,7 +105,7 @@ fn forgeries() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Each forgery between two messages that are valid.
+/// Each forgery comes between two valid messages.
 fn forged_messages(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let forgeries = forgeries();
@@ -121,7 +121,7 @@ fn forged_messages(stage: &mut Stage) {
                 let sequence = sender.send(forgery).expect("sent");
                 sender.send(&honest::<Rkyv>(sequence + 1)).expect("sent");
             }
-            // What was not valid was not acknowledged; the sender learns which.
+            // The invalid message was not acknowledged, and the sender learns which one it was.
             match sender.wait_acked(3) {
                 Err(error)
                     if error.kind() == WaitErrorKind::Unacknowledged
@@ -164,13 +164,13 @@ fn forged_messages(stage: &mut Stage) {
     }
 }
 
-/// The same for values that are decoded: what is none is told of, with its type.
+/// Forged bytes of decoded values give an error that names the type.
 fn forged_values(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let whole = honest::<Serde>(1);
     let forgeries = [
         Vec::new(),
-        // A length beyond the end, one without an end, and lengths to the end.
+        // A length beyond the end, a length without an end, and lengths up to the end.
         b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec(),
         vec![0xff; 5 << 20],
         vec![0x01; 5 << 20],
@@ -203,8 +203,8 @@ fn forged_values(stage: &mut Stage) {
     }
 }
 
-/// A forgery is released when it was told of, so that many more of them than the window
-/// holds stop nothing; and each is told of once.
+/// A forgery is released once it was reported, so any number of them blocks nothing; and each is
+/// reported once.
 fn nothing_but_forgeries(stage: &mut Stage) {
     const WINDOW: u64 = 8;
     let (_node, peer) = stage.meet();
@@ -241,7 +241,7 @@ fn nothing_but_forgeries(stage: &mut Stage) {
     }
 }
 
-/// Who, which message, what is wrong and what follows.
+/// Checks that the error names the peer, the message, the problem and the consequence.
 fn check_corrupt(error: &RecvError, expected: u64, address: &str) {
     let said = error.to_string();
     assert_eq!(error.kind(), RecvErrorKind::Corrupt, "{said}");

@@ -1,4 +1,4 @@
-//! One receiver for all peers: those that are there, those that come, and those that go.
+//! A receiver for all peers: those present, those that come, and those that leave.
 
 use std::{collections::BTreeMap, fs, task::Poll};
 
@@ -33,7 +33,7 @@ fn next(requests: &mut FanIn<[u8], Raw>) -> FanInEvent<Message<[u8], Raw>> {
     event.expect("the node is open")
 }
 
-/// A node that only connects, and its session with the other side.
+/// Creates a node that only connects, and its session with the other side.
 fn client(stage: &Stage, address: &str) -> (Node, Peer) {
     let node = stage.builder().build().expect("a node");
     let peer = node.connect(address).expect("a session");
@@ -45,14 +45,14 @@ fn gather(node: &Node) -> FanIn<[u8], Raw> {
     requests.fan_in().expect("a fan-in")
 }
 
-/// Each peer's messages come in their order, between its joining and its end.
+/// Each peer's messages arrive in their order, between its joining and its end.
 fn fan_in(stage: &mut Stage) {
     let last = stage.count(2_000);
     let length = |sequence| (sequence * 37 % 3000) as usize;
     match stage.side {
         Side::Dialer => {
             let address = stage.hear_any();
-            // The second half comes when the first has sent its part.
+            // The second half of the nodes comes when the first has sent its part.
             for half in 0..2 {
                 let mut clients: Vec<_> = (0..NODES / 2)
                     .map(|_| {
@@ -99,7 +99,7 @@ fn fan_in(stage: &mut Stage) {
     }
 }
 
-/// One session after the other asks, while the others are idle, and waits for the answer.
+/// Sessions ask one after the other, while the others are idle, and wait for the answer.
 fn ask_in_turns(stage: &mut Stage, rounds: u64) {
     let node = stage.builder().build().expect("a node");
     let address = stage.hear_any();
@@ -116,7 +116,7 @@ fn ask_in_turns(stage: &mut Stage, rounds: u64) {
     }
 }
 
-/// One speaks at a time, while the others are idle and the receiver sleeps.
+/// A single peer sends at a time, while the others are idle and the receiver sleeps.
 fn fan_in_rests(stage: &mut Stage) {
     let rounds = stage.count(200);
     match stage.side {
@@ -144,8 +144,8 @@ fn fan_in_rests(stage: &mut Stage) {
     }
 }
 
-/// Requests of all and the commands of one are waited for together; one of them comes at a
-/// time, while whoever waits is asleep.
+/// A single call waits for the requests of all peers and the commands of one. One message comes at
+/// a time, while the receiver sleeps.
 fn fan_in_among_others(stage: &mut Stage) {
     let rounds = stage.count(200);
     match stage.side {
@@ -196,7 +196,7 @@ fn fan_in_among_others(stage: &mut Stage) {
             assert_eq!(select.try_ready(both), None);
             stage.tell("nothing more comes");
             stage.rendezvous("all are done", &node);
-            // What is left: five ends, and that the node was closed.
+            // The rest: five ends, and the close of the node.
             let (mut ended, mut commands_end) = (0, false);
             while ended < NODES || !commands_end {
                 let mut ends: Vec<&mut dyn Selectable> = vec![&mut requests];
@@ -222,7 +222,7 @@ fn fan_in_among_others(stage: &mut Stage) {
     }
 }
 
-/// Peers that have opened their sender have joined, though they never send.
+/// Peers that have opened their sender have joined, even if they never send.
 fn fan_in_of_the_silent(stage: &mut Stage) {
     const SILENT: usize = 40;
     match stage.side {
@@ -254,7 +254,7 @@ fn fan_in_of_the_silent(stage: &mut Stage) {
     }
 }
 
-/// Peers that come, say something and go leave no descriptor behind, though nobody accepts them.
+/// Peers that come, send and leave keep no descriptor, even if the node does not accept them.
 fn fan_in_of_passers_by(stage: &mut Stage) {
     let passers_by = stage.count(400);
     match stage.side {
@@ -284,7 +284,7 @@ fn fan_in_of_passers_by(stage: &mut Stage) {
                     warm = descriptors();
                 }
             }
-            // Those that are on their way out have some yet.
+            // Peers that are about to leave still have some.
             assert!(
                 descriptors() < warm + 16,
                 "{warm}, and then {}",
@@ -294,7 +294,7 @@ fn fan_in_of_passers_by(stage: &mut Stage) {
     }
 }
 
-/// A task takes what comes, asleep between two messages, until the node is closed.
+/// A task receives messages, asleep in between, until the node is closed.
 fn fan_in_tasks(stage: &mut Stage) {
     let rounds = stage.count(200);
     let driver = stage.driver();
@@ -322,7 +322,7 @@ fn fan_in_tasks(stage: &mut Stage) {
                 }
                 assert_eq!(round, rounds);
             });
-            // One that waits hears that the node is closed, and so does one that comes later.
+            // A waiting future learns that the node is closed, and so does a later one.
             let mut waiting = requests.next_async();
             assert!(task::poll_once(&mut waiting).is_pending());
             let _ = node.close(LONG);
@@ -332,8 +332,8 @@ fn fan_in_tasks(stage: &mut Stage) {
     }
 }
 
-/// Futures are dropped after one poll, again and again, and calls of threads come between:
-/// each message comes once, in its peer's order.
+/// Futures are repeatedly dropped after one poll, with calls of threads in between: each message
+/// comes once, in its peer's order.
 fn fan_in_tasks_dropped(stage: &mut Stage) {
     let last = stage.count(1_000);
     let driver = stage.driver();
@@ -358,7 +358,7 @@ fn fan_in_tasks_dropped(stage: &mut Stage) {
         Side::Listener => {
             let node = stage.listen();
             let mut requests = gather(&node);
-            // All sessions are of one peer, so it is counted how often each number came.
+            // All sessions belong to one peer, so the test counts the occurrences of each number.
             let mut taken = BTreeMap::<u64, u64>::new();
             let mut ended = 0;
             for call in 0u64.. {
@@ -387,7 +387,7 @@ fn fan_in_tasks_dropped(stage: &mut Stage) {
     }
 }
 
-/// Each peer is answered on a channel of its own, which is opened with it when it joins.
+/// Each peer is answered on a channel of its own, which opens when the peer joins.
 fn fan_in_answers(stage: &mut Stage) {
     const MESSAGES: u64 = 12;
     match stage.side {
@@ -445,7 +445,7 @@ fn fan_in_answers(stage: &mut Stage) {
     }
 }
 
-/// Each peer has counters of its own: what came, what is held, what was acknowledged.
+/// Each peer has its own counts of received, held and acknowledged messages.
 fn fan_in_counts(stage: &mut Stage) {
     const MESSAGES: u64 = 12;
     match stage.side {
@@ -461,7 +461,7 @@ fn fan_in_counts(stage: &mut Stage) {
                 for sequence in 1..=number * MESSAGES {
                     sender.send(&payload::numbered(sequence, 64)).expect("sent");
                 }
-                // Nobody turns this one's engine while the other is waited for.
+                // This node's engine is not turned while the test waits for the other.
                 sender.flush().expect("delivered");
             }
             for (number, (sender, _)) in (1..).zip(&mut clients) {
@@ -510,7 +510,7 @@ fn fan_in_counts(stage: &mut Stage) {
             sent.sort_unstable();
             assert_eq!(sent, [MESSAGES, 2 * MESSAGES]);
             stage.hear("told", &node);
-            // Dropped, not acknowledged: released, and no more acknowledged than before.
+            // Dropped messages are released, and no more is acknowledged than before.
             held.clear();
             for (_, counts) in requests.peers() {
                 assert_eq!(counts.released, counts.sent);

@@ -1,5 +1,5 @@
-//! One sender for several peers: the same messages for all of them, quorums, and members that
-//! are late, slow or gone.
+//! A sender for several peers: the same messages for all of them, quorums, and members that are
+//! late, slow or gone.
 
 use std::{
     task::Poll,
@@ -35,7 +35,7 @@ const MEMBERS: usize = 3;
 /// Messages that a member's window holds.
 const WINDOW: u64 = 8;
 
-/// Whoever joins later opens its end long before.
+/// Opens an end long before its member joins.
 fn patient_receiver(peer: &Peer, name: &str) -> BytesReceiver {
     let channel = peer.channel(name).codec::<Raw>().open_timeout(LONG);
     channel.receiver().expect("a receiver")
@@ -46,7 +46,7 @@ fn settings<'a>(node: &'a Node, name: &str) -> ChannelBuilder<Raw, &'a Node> {
     group.window_messages(WINDOW).open_timeout(LONG)
 }
 
-/// The members' nodes, one after the other, each with its session.
+/// Creates the members' nodes, one after the other, each with its session.
 pub(super) fn member_nodes(stage: &mut Stage) -> Vec<(Node, Peer)> {
     let mut nodes = Vec::new();
     for _ in 0..MEMBERS {
@@ -69,8 +69,8 @@ fn join_all(group: &mut BytesGroup, peers: &[Peer]) -> Vec<MemberId> {
     peers.iter().map(join).collect()
 }
 
-/// Acknowledges everything that comes on `name`, in order, from message `first` of the group
-/// on; ends with the last one's sequence, and the node.
+/// Acknowledges everything that arrives on `name`, in order, from message `first` of the group on.
+/// Returns the last one's sequence, and the node.
 fn acknowledge(
     (node, peer): (Node, Peer),
     name: &'static str,
@@ -101,8 +101,8 @@ fn ended_at(member: JoinHandle<(u64, Node)>) -> u64 {
     member.join().expect("it ends in order").0
 }
 
-/// Each gets what was sent while it was a member, once and in order; short messages and such
-/// that do not fit the window.
+/// Each member gets the messages sent while it was one, once and in order, short ones and others
+/// that exceed the window.
 fn group(stage: &mut Stage) {
     let third = stage.count(500);
     let length = |sequence| match sequence % 97 {
@@ -125,7 +125,7 @@ fn group(stage: &mut Stage) {
             let mut left = group.leave(ids[1]).expect("a member");
             assert!(group.leave(ids[1]).is_none(), "it has left");
             (2 * third + 1..=3 * third).for_each(|sequence| send(&mut group, sequence));
-            // What it is told alone.
+            // A message for this member alone.
             let alone = payload::numbered(2 * third + 1, 10);
             left.send(&alone).expect("sent");
             left.close().expect("delivered");
@@ -157,7 +157,7 @@ fn group(stage: &mut Stage) {
     }
 }
 
-/// Two of three are enough, whoever the third is and whatever it does.
+/// Two of three suffice, whichever the third is and whatever it does.
 fn group_quorum(stage: &mut Stage) {
     let rounds = stage.count(500);
     match stage.side {
@@ -165,7 +165,7 @@ fn group_quorum(stage: &mut Stage) {
             let (node, peers) = sending_node(stage);
             let group = settings(&node, "wal").window_messages(2 * rounds);
             let mut group = group.group::<[u8]>().expect("a group");
-            // The silent one stands in front.
+            // The silent member is the first.
             join_all(&mut group, &peers);
             for sequence in 1..=rounds {
                 group.send(&payload::numbered(sequence, 100)).expect("sent");
@@ -189,7 +189,8 @@ fn group_quorum(stage: &mut Stage) {
             );
             group.wait_acked(0, 3).expect("nothing to wait for");
 
-            // It wakes up when the third drops a message, though nobody acknowledged any.
+            // The call wakes up when the third member drops a message, although no member
+            // acknowledged another.
             stage.tell("drop");
             let Err(lost) = group.wait_acked(rounds, 3) else {
                 panic!("the third never will")
@@ -217,8 +218,8 @@ fn group_quorum(stage: &mut Stage) {
     }
 }
 
-/// A member that does not read is sent what its window holds, and then nobody is sent
-/// anything, until it reads.
+/// A member that does not read is sent as much as its window holds. Then no member is sent anything
+/// until it reads.
 fn group_full(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
@@ -269,7 +270,7 @@ fn group_full(stage: &mut Stage) {
             let (node, peer) = nodes.pop().expect("three");
             let others = nodes.into_iter();
             let others: Vec<_> = others.map(|member| acknowledge(member, "wal", 1)).collect();
-            // It opens its end, and reads when it is told to.
+            // It opens its end, and reads when told to.
             let slow = patient_receiver(&peer, "wal");
             stage.hear("read", &node);
             for member in others.into_iter().chain([acknowledging(slow, 1, node)]) {
@@ -279,8 +280,8 @@ fn group_full(stage: &mut Stage) {
     }
 }
 
-/// A member that is full for too long is dropped, at once or after a time, and the others get
-/// what it kept back.
+/// A member that is full for too long is dropped, at once or after a time, and the others get the
+/// messages that it held up.
 fn group_drops_the_slow(stage: &mut Stage) {
     const CHANNELS: [&str; 2] = ["at_once", "after"];
     match stage.side {
@@ -342,7 +343,7 @@ fn group_drops_the_slow(stage: &mut Stage) {
             let others: Vec<_> = others.collect();
             stage.hear("read", &node);
             for receiver in &mut slow {
-                // What it was sent, and that this is not all.
+                // It gets the messages that it was sent, and learns that more were to come.
                 for sequence in 1..=WINDOW {
                     payload::check(sequence, &receiver.recv().expect("it was sent"));
                 }
@@ -410,8 +411,9 @@ fn group_tasks(stage: &mut Stage) {
     }
 }
 
-/// One that comes late is sent what it lacks before it joins, leaves, is told something alone
-/// and comes back: it gets everything once and in order, and counts for what it got as a member.
+/// A late member is sent the messages that it lacks before it joins, leaves, gets one message
+/// alone, and comes back. It gets everything once and in order, and counts for the messages that it
+/// got as a member.
 fn group_catches_up(stage: &mut Stage) {
     let part = stage.count(300);
     let message = |sequence: u64| payload::numbered(sequence, (sequence * 37 % 3000) as usize);
@@ -426,7 +428,7 @@ fn group_catches_up(stage: &mut Stage) {
                 }
             };
             send(&mut group, part);
-            // It lacks all of them.
+            // It lacks all messages.
             let alone = peers[2].channel("wal").codec::<Raw>();
             let alone = alone.window_messages(WINDOW).open_timeout(LONG);
             let mut alone = alone.sender::<[u8]>().expect("a sender");
@@ -445,7 +447,7 @@ fn group_catches_up(stage: &mut Stage) {
             send(&mut group, 2 * part);
             group.wait_acked(2 * part, MEMBERS).expect("all three");
             assert_eq!(group.acked(MEMBERS), 2 * part);
-            // It has them all, but those of before not as a member.
+            // It has all messages, but got the earlier ones before it was a member.
             let Err(lost) = group.wait_acked(part, MEMBERS) else {
                 panic!("only two were sent it")
             };
@@ -478,7 +480,7 @@ fn group_catches_up(stage: &mut Stage) {
     }
 }
 
-/// `kill -9` of a member: whoever waits for it hears of it, and the others go on.
+/// `kill -9` of a member: a wait for it ends with an error, and the others continue.
 fn group_member_killed(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
@@ -506,7 +508,7 @@ fn group_member_killed(stage: &mut Stage) {
                 group.wait_acked(sequence, 2).expect("the others");
             }
             stage.kill_other();
-            // Its window is full, so somebody is waiting for it who is told.
+            // Its window is full, so the send waits for it and learns of its end.
             for sequence in WINDOW + 1..=4 * WINDOW {
                 let sent = group.send(&payload::numbered(sequence, 100));
                 assert_eq!(sent.expect("sent"), sequence);
@@ -524,8 +526,8 @@ fn group_member_killed(stage: &mut Stage) {
             assert_eq!(lost.gone(), [killed.at()], "{lost}");
             assert_eq!(lost.acknowledged().len(), 2, "{lost}");
             assert!(group.close().is_empty(), "it was told");
-            // All nodes of this process end beside each other: a caller answers a goodbye only
-            // while its own is closed.
+            // All nodes of this process end at the same time, since a caller answers a goodbye only
+            // while its own node closes.
             thread::scope(|scope| {
                 for other in others {
                     scope.spawn(|| assert_eq!(ended_at(other), 4 * WINDOW));
@@ -538,7 +540,7 @@ fn group_member_killed(stage: &mut Stage) {
             let peer = node.accept().expect("the sender");
             let mut receiver = receiver(&peer, "wal");
             let mut held = Vec::new();
-            // It holds what it gets, until it is killed.
+            // It holds every message until it is killed.
             while let Ok(message) = receiver.recv() {
                 held.push(message);
             }

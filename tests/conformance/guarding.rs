@@ -1,5 +1,5 @@
-//! Guards: messages may be held for long, dropped in any order, on any thread and after
-//! everything else is gone; a held one stops its own channel and no other.
+//! Guards: messages may be held for long, dropped in any order, on any thread and after everything
+//! else is gone. A held message blocks its own channel and no other.
 
 use std::{
     mem,
@@ -31,7 +31,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 type Guard = Message<[u8], Raw>;
 
-/// Guards dropped and acknowledged in no order: the counters follow the prefix.
+/// Guards are dropped and acknowledged in a mixed order: the counters follow the prefix.
 fn out_of_order(stage: &mut Stage) {
     const BATCH: u64 = 100;
     let (node, peer) = stage.meet();
@@ -60,7 +60,7 @@ fn out_of_order(stage: &mut Stage) {
                 let mut guards: Vec<Option<Guard>> = (0..BATCH)
                     .map(|_| Some(receiver.recv().expect("a message")))
                     .collect();
-                // 37 shares no factor with 100, so every guard comes up once.
+                // 37 shares no factor with 100, so every guard occurs once.
                 for turn in 0..BATCH {
                     let place = (turn * 37 + 50) % BATCH;
                     let guard = guards[place as usize].take().expect("not yet released");
@@ -80,8 +80,8 @@ fn out_of_order(stage: &mut Stage) {
     }
 }
 
-/// Waits until everything up to `last` is released, and sees to it that no more is. The
-/// engine may be summing at this moment, and is then a little ahead of what it says.
+/// Waits until everything up to `last` is released, and checks that no more is. The engine may be
+/// summing at this moment, and is then slightly ahead of its report.
 fn await_released(receiver: &BytesReceiver, last: u64) {
     while receiver.released() < last {
         thread::yield_now();
@@ -89,7 +89,7 @@ fn await_released(receiver: &BytesReceiver, last: u64) {
     assert_eq!(receiver.released(), last);
 }
 
-/// Guards travel to four threads, which read them there and finish them.
+/// Guards move to four threads, which read and finish them there.
 fn on_other_threads(stage: &mut Stage) {
     const THREADS: u64 = 4;
     let (_node, peer) = stage.meet();
@@ -128,8 +128,8 @@ fn on_other_threads(stage: &mut Stage) {
     }
 }
 
-/// One guard is held for the whole story: its channel stops after one window, another
-/// goes on; when it is dropped, its channel goes on as well.
+/// A guard is held throughout: its channel stops after one window, and another continues. When the
+/// guard is dropped, its channel continues as well.
 fn held_for_long(stage: &mut Stage) {
     const WINDOW: u64 = 16;
     let (node, peer) = stage.meet();
@@ -181,11 +181,11 @@ fn held_for_long(stage: &mut Stage) {
     }
 }
 
-/// A held message stops its channel once the ring is full; detached, it is kept and the
-/// channel goes on. It can still be acknowledged.
+/// A held message stops its channel once the ring is full. After `detach`, the message is kept and
+/// the channel continues. It can still be acknowledged.
 fn detached(stage: &mut Stage) {
     let (node, peer) = stage.meet();
-    // The ring takes about 120 messages; the receiver may have 1024 unfinished.
+    // The ring holds about 120 messages; the receiver may have 1024 unfinished.
     let channel = peer
         .channel("detached")
         .codec::<Raw>()
@@ -247,8 +247,8 @@ fn detached(stage: &mut Stage) {
     }
 }
 
-/// As many messages are detached as may be unfinished: the receiver waits, and goes on
-/// when another thread finishes them.
+/// All messages that may be unfinished are detached: the receiver waits, and continues when another
+/// thread finishes them.
 fn all_detached(stage: &mut Stage) {
     const WINDOW: u64 = 16;
     let (node, peer) = stage.meet();
@@ -269,7 +269,7 @@ fn all_detached(stage: &mut Stage) {
             thread::scope(|scope| {
                 let us = kernel::this_thread();
                 let finisher = scope.spawn(move || {
-                    // Whatever the receiver can get it has got.
+                    // The receiver has everything that it can get.
                     let mut batch = Vec::new();
                     while let Ok(guard) = from.recv() {
                         batch.push(guard);
@@ -298,7 +298,7 @@ fn all_detached(stage: &mut Stage) {
     }
 }
 
-/// Messages longer than the ring, held while more of them come.
+/// Messages longer than the ring are held while more of them come.
 fn large_held(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let length = |sequence: u64| (1 << 20) + sequence as usize * 100_001;
@@ -331,11 +331,11 @@ fn large_held(stage: &mut Stage) {
     }
 }
 
-/// Guards of messages of both kinds stay readable when receiver, peer and node are gone.
+/// Guards of both kinds of messages stay readable when receiver, peer and node are gone.
 fn outlive_the_node(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let length = |sequence| if sequence % 10 == 0 { 700_000 } else { 100 };
-    // A large message waits for the one before it to be released, so one is enough.
+    // A large message waits until the one before is released, so one suffices.
     let last = 19;
     match stage.side {
         Side::Dialer => {
@@ -400,7 +400,7 @@ fn unwinding(stage: &mut Stage) {
             let second = receiver.recv().expect("a message");
             let panicked = panic::catch_unwind(AssertUnwindSafe(move || {
                 if second.len() == 32 {
-                    // As `panic!`, without the noise of its hook.
+                    // As `panic!`, without the output of its hook.
                     panic::resume_unwind(Box::new("before the acknowledgement"));
                 }
                 second.ack();
@@ -412,8 +412,8 @@ fn unwinding(stage: &mut Stage) {
     }
 }
 
-/// `mem::forget` of guards costs their room; `mem::forget` of handles leaves the channel
-/// open until the node goes. Nothing crashes, hangs or is torn.
+/// `mem::forget` of guards costs their room; `mem::forget` of handles leaves the channel open until
+/// the node goes. Nothing crashes, hangs or tears.
 fn leaked(stage: &mut Stage) {
     const WINDOW: u64 = 16;
     let (node, peer) = stage.meet();
@@ -446,7 +446,7 @@ fn leaked(stage: &mut Stage) {
                 mem::forget(message);
             }
             stage.rendezvous("leaked", &node);
-            // The peer's handles are leaked, but its node ends what they were.
+            // The peer's handles are leaked, but its node ends their channels.
             assert!(leaking.next().is_ok_and(|message| message.is_none()));
             assert!(unused.next().is_ok_and(|message| message.is_none()));
             mem::forget(leaking);

@@ -1,5 +1,5 @@
-//! Limits of what a peer may have: whoever asks for more is told which limit and whose, at
-//! both ends, and what is there goes on.
+//! Limits of a peer: a request beyond one gets an error at both ends that names the limit and its
+//! owner, and everything else continues.
 
 use std::{sync::mpsc, thread};
 
@@ -23,7 +23,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("too_many_sessions_of_a_node", too_many_of_a_node).on(Span::EachDriver),
 ];
 
-/// Either side may have so many ends open, and is told the limit. One that was dropped counts
+/// Either side may have a limited number of ends open, and learns the limit. A dropped end counts
 /// until the peer has opened its own.
 fn too_many_channels(stage: &mut Stage) {
     let limit = if stage.is_dialer() { 8 } else { 100 };
@@ -59,8 +59,8 @@ fn too_many_channels(stage: &mut Stage) {
     stage.rendezvous("both know", &node);
 }
 
-/// A run of a peer has its places, and a node has its own; another peer and another run have
-/// others, and the end of a session makes room.
+/// An incarnation of a peer has its own places, and a node has its own. Other peers and
+/// incarnations have others, and the end of a session makes room.
 fn too_many_of_a_peer(stage: &mut Stage) {
     let of_a_peer = SessionLimit::PerPeer(2);
     let of_the_node = SessionLimit::PerNode(4);
@@ -119,7 +119,7 @@ fn too_many_of_a_peer(stage: &mut Stage) {
     }
 }
 
-/// Whoever connects is bound by its own limit too, and both hear whose it is.
+/// A connecting node is also bound by its own limit, and both ends learn whose it is.
 fn too_many_of_a_node(stage: &mut Stage) {
     let limit = SessionLimit::PerNode(1);
     match stage.side {
@@ -149,8 +149,8 @@ fn too_many_of_a_node(stage: &mut Stage) {
     }
 }
 
-/// Of messages with memory of their own so many may be unreleased and no more; dropping
-/// one, on any thread, lets the next come.
+/// A limited number of messages with their own memory may be unreleased. Dropping one, on any
+/// thread, lets the next come.
 fn large_unreleased(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let channel = peer.channel("large").codec::<Raw>();
@@ -198,24 +198,23 @@ fn large_unreleased(stage: &mut Stage) {
     }
 }
 
-/// Whatever carries them, as many messages may be sent to a receiver that takes nothing as
-/// their channel's settings say, and the error of the next says which. Of both ends' settings
-/// the smaller holds.
+/// A receiver that takes nothing can be sent as many messages as the channel's settings allow, over
+/// any fabric. The next send's error names the setting. The smaller settings of both ends hold.
 fn as_many_unreleased(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let cases = [
-        // By default twice the longest.
+        // The default is twice the longest.
         (None, 2 << 20, 2),
         (None, (1 << 20) + (1 << 19), 2),
         (None, 600 << 10, 6),
         (Some(5 << 19), 600 << 10, 2),
-        // One may always be sent.
+        // One message may always be sent.
         (Some(1 << 20), 2 << 20, 1),
     ];
     for (number, (most, length, count)) in (0..).zip(cases) {
         let channel = peer.channel(&format!("channel {number}")).codec::<Raw>();
         let channel = channel.window_bytes(1 << 20).max_message_bytes(2 << 20);
-        // Either end may be the one that asks for less.
+        // Either end may be the one with the smaller setting.
         let channel = match most.filter(|_| stage.is_dialer() == (number % 2 == 0)) {
             Some(most) => channel.max_unreleased_bytes(most),
             None => channel,
@@ -228,7 +227,7 @@ fn as_many_unreleased(stage: &mut Stage) {
             }
             assert_full(&mut sender, &message, "max_unreleased_bytes at both");
             stage.tell("it is full");
-            // One more comes in the place of each that is released.
+            // Each released message makes room for another.
             for _ in 0..count {
                 sender.send(&message).expect("sent");
             }
@@ -246,7 +245,7 @@ fn as_many_unreleased(stage: &mut Stage) {
     }
 }
 
-/// The channel has no room, and the error says which setting gives it more.
+/// Checks that the channel has no room, and that the error names the setting that gives it more.
 fn assert_full(sender: &mut Sender<[u8], Raw>, message: &[u8], setting: &str) {
     let error = sender.send_timeout(message, 10 * MOMENT);
     let full = error.expect_err("no room");
@@ -260,8 +259,8 @@ fn assert_full(sender: &mut Sender<[u8], Raw>, message: &[u8], setting: &str) {
     assert!(full.to_string().contains(&advice), "{full}");
 }
 
-/// A message for which the receiver's node can never have memory is an error of the call that
-/// sends it; one for which it can comes.
+/// A message too large for the receiving node's memory is an error of the sending call; one that
+/// fits arrives.
 fn too_long_for_the_node(stage: &mut Stage) {
     let limit = 3 << 20;
     let (node, peer) = stage.meet_as(|builder| builder.memory_limit(limit + 1));
@@ -285,8 +284,8 @@ fn too_long_for_the_node(stage: &mut Stage) {
     stage.rendezvous("both are done", &node);
 }
 
-/// Where several channels together bring more than the node may hold, all of it comes in the
-/// end, each channel in order, while its receiver takes what is there.
+/// Several channels together bring more than the node may hold: everything arrives in the end, each
+/// channel in order, while its receiver takes the messages.
 fn little_memory(stage: &mut Stage) {
     const CHANNELS: u64 = 4;
     const EACH: u64 = 6;
@@ -336,7 +335,7 @@ fn client(stage: &Stage, identity: [u8; 16]) -> Node {
     builder.build().expect("a node")
 }
 
-/// One session more cannot be had, as both a value and words say.
+/// Checks that one more session is refused, by the error's value and its text.
 fn check_refusal(node: &Node, address: &str, whose: End, which: SessionLimit) {
     let error = node.connect(address).expect_err("one too many");
     assert_eq!(error.kind(), ConnectErrorKind::Refused, "{error}");
@@ -361,6 +360,6 @@ pub(crate) fn answer(peer: &Peer, name: &str) {
     let message = receiver.recv().expect("a message");
     assert_eq!(&message[..], name.as_bytes());
     message.ack();
-    // Its word goes out before this end does.
+    // The receiver's last report is sent before its end.
     drop(receiver);
 }

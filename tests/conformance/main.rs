@@ -1,19 +1,19 @@
-//! Conformance: what every fabric promises under every driver, between real processes.
+//! Conformance: the promises of every fabric under every driver, between real processes.
 //!
-//! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
-//! two processes that the kernel says are two. The driver `two-engines` is that of threads, with
-//! two engines in each node, for scenarios that span engines. Scenarios that `secured.rs` lists are
-//! played again by nodes that authenticate each other, as `scenario/fabric/driver/certificates` and
-//! `…/secret`. Another fabric joins in one line, in
-//! `common/scenario.rs`. A filter chooses as with any test:
-//! `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is played
-//! in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of verbs are there
-//! with the feature of that name and an RDMA device (`common/device.rs`).
+//! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by two
+//! processes that are two to the kernel. The driver `two-engines` is that of threads with two
+//! engines in each node, for scenarios that span engines. Nodes that authenticate each other play
+//! the scenarios listed in `secured.rs` again, as `scenario/fabric/driver/certificates` and
+//! `…/secret`. Another fabric needs one line in `common/scenario.rs`. A filter selects as with any
+//! test: `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is
+//! played in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of
+//! verbs need the feature of that name and an RDMA device (`common/device.rs`).
 //!
-//! The device is used as `IBEX_RDMA_COMPLETIONS` and `IBEX_TEST_MASK` (`common/mask.rs`)
-//! say; `IBEX_TEST_SHORT=1` leaves a short list, which is played once for each of these, and
-//! `IBEX_TEST_PART` a drawn part (`common/part.rs`). Without them all is played: `IBEX_RDMA_COMPLETIONS=extended IBEX_TEST_DEVICE=rxe0 cargo
-//! xtask vm -- target/release/deps/conformance-… /verbs/`.
+//! The device is used as `IBEX_RDMA_COMPLETIONS` and `IBEX_TEST_MASK` (`common/mask.rs`) say.
+//! `IBEX_TEST_SHORT=1` selects a short list, which is played once for each of these, and
+//! `IBEX_TEST_PART` a drawn part (`common/part.rs`). Without them everything is played:
+//! `IBEX_RDMA_COMPLETIONS=extended IBEX_TEST_DEVICE=rxe0 cargo xtask vm --
+//! target/release/deps/conformance-… /verbs/`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -59,7 +59,8 @@ use common::{
 };
 use libtest_mimic::{Arguments, Trial};
 
-/// What says most of a fabric in little time: every size, also beyond the ring, is in it.
+/// Scenarios that cover most of a fabric in little time, including every size and those beyond the
+/// ring.
 const SHORT_LIST: [&str; 5] = [
     "order",
     "exactly_once",
@@ -126,7 +127,8 @@ fn main() -> ExitCode {
     };
     let cells = cells.into_iter().filter(|cell| {
         let has_device = has_device || !cell.takes_device();
-        // A device is used in another way for what is the same with and without security.
+        // Other uses of a device behave alike with and without security, so they are played
+        // without.
         let is_asked_for = cell.secured.is_none() || !is_short_list();
         has_device && is_asked_for && is_played(cell.scenario.name)
     });
@@ -136,7 +138,7 @@ fn main() -> ExitCode {
         None => cell.scenario.name.to_owned(),
     };
     let cells = extent::drawn(cells.collect(), &arguments, kind);
-    // What waits comes first, and the others beside it.
+    // Waiting cells come first, and the others beside them.
     let waits = |cell: &Cell| cell.scenario.waits && !cell.is_of_one_process();
     let (waiting, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(waits);
     let seats = Arc::new(Seats::new(&mut arguments, waiting.len()));
@@ -163,7 +165,8 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Whether the cells of verbs can be played, as told in one line of standard error.
+/// Returns whether the cells of verbs can be played. If not, prints the reason in one line on
+/// standard error.
 fn is_device_there() -> bool {
     if !cfg!(feature = "verbs") {
         return false;
@@ -172,7 +175,7 @@ fn is_device_there() -> bool {
     match &device {
         Ok(device) => eprintln!("verbs: {}", device.port()),
         Err(why) => {
-            // Who names one wants it used.
+            // A device that was named must be used.
             assert!(!Device::is_wanted(), "{why}");
             eprintln!("verbs: its cells are left out: {why}");
         }

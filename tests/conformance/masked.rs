@@ -1,5 +1,5 @@
-//! The same scenarios with both sides in one process: over a device made of memory that lacks
-//! something, and over pipes in place of tcp.
+//! Scenarios with both sides in one process: over a device made of memory that lacks some feature,
+//! and over pipes in place of tcp.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::common::{
     scenario::{Cell, Scenario, Span},
 };
 
-/// For each mask and way of polling, every scenario that can be played so.
+/// Returns every playable scenario, for each mask and way of polling.
 pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     FakeUse::all().flat_map(move |fake| {
         let is_played = move |scenario: &&Scenario| why_left_out(scenario, fake).is_none();
@@ -31,7 +31,7 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     })
 }
 
-/// The scenarios that span engines, over a device that lacks nothing.
+/// Returns the scenarios that span engines, over a device with all features.
 pub(crate) fn cells_of_two_engines(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     FakeUse::all().take(1).flat_map(move |fake| {
         let is_played = move |scenario: &&Scenario| {
@@ -49,7 +49,7 @@ pub(crate) fn cells_of_two_engines(scenarios: &[Scenario]) -> impl Iterator<Item
     })
 }
 
-/// Every scenario that can be played over pipes, by callers and by threads.
+/// Returns every scenario that can be played over pipes, by callers and by threads.
 pub(crate) fn cells_over_pipes(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     let is_played = |scenario: &&Scenario| why_not_over_pipes(scenario).is_none();
     let played = scenarios.iter().filter(is_played);
@@ -71,7 +71,7 @@ pub(crate) fn cells_over_pipes(scenarios: &[Scenario]) -> impl Iterator<Item = C
     })
 }
 
-/// Says what is played over pipes, and what is left out, and why.
+/// Prints which scenarios are played over pipes, and which are left out and why.
 pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
     let over_pipes = |one: &&Scenario| why_not_over_pipes(one).is_none();
     let all = scenarios.len();
@@ -89,7 +89,7 @@ pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
     }
 }
 
-/// Why a scenario is not played over pipes, if it is not.
+/// Returns the reason why a scenario cannot be played over pipes, if there is one.
 fn why_not_over_pipes(scenario: &Scenario) -> Option<&'static str> {
     why_not_in_one_process(scenario).or_else(|| {
         let is_ended_before = scenario.span == Span::EachDriver;
@@ -97,7 +97,7 @@ fn why_not_over_pipes(scenario: &Scenario) -> Option<&'static str> {
     })
 }
 
-/// Why a scenario is not played in one process, if it is not.
+/// Returns the reason why a scenario cannot be played in one process, if there is one.
 fn why_not_in_one_process(scenario: &Scenario) -> Option<&'static str> {
     let is_in = |names: &[&str]| names.contains(&scenario.name);
     if scenario.killed.is_some() {
@@ -111,7 +111,7 @@ fn why_not_in_one_process(scenario: &Scenario) -> Option<&'static str> {
     }
 }
 
-/// Why a scenario is not played over a device, if it is not.
+/// Returns the reason why a scenario cannot be played over a device, if there is one.
 fn why_left_out(scenario: &Scenario, fake: FakeUse) -> Option<&'static str> {
     if let Some(reason) = why_not_in_one_process(scenario) {
         return Some(reason);
@@ -148,7 +148,7 @@ const LIMITED: &[&str] = &[
     "too_long_for_the_node",
 ];
 
-/// At a time, in one node.
+/// Scenarios with several sessions of one node at a time.
 const OF_SEVERAL_SESSIONS: &[&str] = &[
     "acceptor_falls_silent",
     "connecting_to_each_other",

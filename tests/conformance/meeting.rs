@@ -1,4 +1,4 @@
-//! Nodes meet, or say precisely why they do not.
+//! Nodes meet, or report precisely why they do not.
 
 use std::{
     fs,
@@ -30,8 +30,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("closed_before_it_accepts", closed_before_it_accepts),
 ];
 
-/// Two nodes that want nothing special choose by the place of the peer, and say why; what
-/// one of them rules out is not chosen; what cannot be had is an error with the reason.
+/// Two nodes with default settings choose a fabric by the peer's place, and give the reason. A
+/// fabric that one of them excludes is not chosen. An unavailable fabric is an error with the
+/// reason.
 fn fabric_chosen(stage: &mut Stage) {
     type Settings = fn(NodeBuilder) -> NodeBuilder;
     let cases: [(Settings, Settings, Option<Fabric>); 5] = [
@@ -91,8 +92,7 @@ fn fabric_chosen(stage: &mut Stage) {
     }
 }
 
-/// Polling without end, spinning before sleeping and sleeping at once: all of them get
-/// every message.
+/// Polling, spinning before sleeping, and sleeping at once all receive every message.
 fn ways_to_wait(stage: &mut Stage) {
     let spin = Duration::from_micros(5);
     for wait in [Wait::Event, Wait::Adaptive { spin }, Wait::BusyPoll] {
@@ -148,14 +148,15 @@ fn listener_starts_later(stage: &mut Stage) {
     }
 }
 
-/// An address where nobody listens, as the kernel just said.
+/// Returns an address at which no process listens, which the kernel has just confirmed.
 fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").to_string()
 }
 
-/// Why a node did not connect, which is this. It has as much time as the machine needs for one
-/// attempt: without one it could say nothing of the address.
+/// Returns the text of the error with which a node fails to connect, which must contain `why`. The
+/// time-out grows until the machine manages one attempt, without which the error could not describe
+/// the address.
 fn said_in_vain(stage: &Stage, address: &str, why: &str) -> String {
     let mut timeout = 3 * MOMENT;
     loop {
@@ -171,7 +172,8 @@ fn said_in_vain(stage: &Stage, address: &str, why: &str) -> String {
     }
 }
 
-/// Nobody listens: after `connect_timeout` the error says so, of whom, how long and how often.
+/// No process listens: after `connect_timeout` the error says so, with the address, the time and
+/// the number of attempts.
 fn to_nobody(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
@@ -187,7 +189,7 @@ fn to_nobody(stage: &mut Stage) {
     assert!(said.contains("not an address"), "{said}");
 }
 
-/// Something else listens there: an error at once, which shows what it said.
+/// Another program listens: the error comes at once, and shows what that program said.
 fn to_a_web_server(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
@@ -205,13 +207,13 @@ fn to_a_web_server(stage: &mut Stage) {
             stream
                 .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 .expect("written");
-            // Until the dialer hangs up.
+            // Until the dialer disconnects.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     }
 }
 
-/// Somebody listens and says nothing: the error says what was waited for.
+/// A silent process listens: the error names the step that was waited for.
 fn to_silence(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
@@ -221,7 +223,7 @@ fn to_silence(stage: &mut Stage) {
             stage.tell("done");
         }
         Side::Listener => {
-            // The kernel takes the connections, as many as there are attempts.
+            // The kernel accepts the connections, one per attempt.
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             stage.tell(&listener.local_addr().expect("its address").to_string());
             assert_eq!(stage.hear_any(), "done");
@@ -229,8 +231,8 @@ fn to_silence(stage: &mut Stage) {
     }
 }
 
-/// A listener besieged by half-open connections, by web browsers and by others who hang up
-/// still lets a peer in.
+/// A listener besieged by half-open connections, web browsers and clients that disconnect still
+/// admits a peer.
 fn strangers(stage: &mut Stage) {
     const HALF_OPEN: usize = 400;
     match stage.side {
@@ -240,7 +242,7 @@ fn strangers(stage: &mut Stage) {
             let knock = || TcpStream::connect(&address).expect("the listener's queue");
             for _ in 0..20 {
                 drop(knock());
-                // It may have hung up on us before we are through.
+                // The listener may have disconnected already.
                 let _ = knock().write_all(b"GET / HTTP/1.1\r\n\r\n");
             }
             let crowd: Vec<TcpStream> = (0..HALF_OPEN).map(|_| knock()).collect();
@@ -266,7 +268,7 @@ fn strangers(stage: &mut Stage) {
     }
 }
 
-/// Without security a node listens on loopback only, unless told that the network is safe.
+/// Without security a node listens on loopback only, unless it is told that the network is safe.
 fn open_to_other_hosts(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
@@ -298,7 +300,7 @@ fn open_to_other_hosts(stage: &mut Stage) {
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
 }
 
-/// Nobody comes, or nobody can.
+/// No peer comes, or none can.
 fn accepting_nobody(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
@@ -321,7 +323,7 @@ fn accepting_nobody(stage: &mut Stage) {
     assert!(client.local_addr().is_none());
 }
 
-/// Closing the node ends a `connect` that still waits.
+/// Closing the node ends a waiting `connect`.
 fn interrupted(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
@@ -344,7 +346,7 @@ fn interrupted(stage: &mut Stage) {
     });
 }
 
-/// A node that goes with sessions that nobody has accepted leaves nothing of them.
+/// A node dropped with unaccepted sessions leaves nothing of them behind.
 fn closed_before_it_accepts(stage: &mut Stage) {
     const NODES: usize = 4;
     let descriptors = || fs::read_dir("/proc/self/fd").expect("procfs").count();
@@ -368,7 +370,7 @@ fn closed_before_it_accepts(stage: &mut Stage) {
         stage.tell("it is closed");
         let first = *first.get_or_insert_with(descriptors);
         let began = Instant::now();
-        // A socket in which something lies is closed by a thread of its own.
+        // A thread of its own closes a socket with unread bytes.
         while descriptors() > first {
             assert!(began.elapsed() < LONG, "descriptors are left behind");
             thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! What a node tells of itself: its counts and its events, at both ends.
+//! A node's reports: its counts and its events, at both ends.
 
 use std::{
     thread,
@@ -27,8 +27,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("sender_that_goes_on", sender_that_goes_on).on(Span::EachFabric),
 ];
 
-/// One guard is held until its sender has no room: both ends count the same, say which
-/// message it is, and that it is over afterwards.
+/// A guard is held until its sender has no room. Both ends report the same counts and name the
+/// message, and later report that the stall is over.
 fn stats(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let channel = peer.channel("full").codec::<Raw>();
@@ -72,7 +72,7 @@ fn stats(stage: &mut Stage) {
             assert_eq!((after.released, after.acknowledged), (sent + 1, sent + 1));
             assert_eq!((after.held, after.held_oldest), (0, None));
             assert!(after.released_bytes > stats.released_bytes, "{after:?}");
-            // Nobody waits any more.
+            // No call waits any more.
             let later = channel_of(&node, "full");
             assert_eq!((later.stalls, later.stalled), (after.stalls, after.stalled));
             check_words(&node.stats(), "full");
@@ -115,7 +115,7 @@ fn channel_of(node: &Node, name: &str) -> ChannelStats {
     found.unwrap_or_else(|| panic!("{name}: {stats}")).clone()
 }
 
-/// The table and what is serialized say the same.
+/// Checks that the table and the serialized form agree.
 fn check_words(stats: &NodeStats, name: &str) {
     let session = &stats.sessions[0];
     let table = stats.to_string();
@@ -143,7 +143,7 @@ fn check_words(stats: &NodeStats, name: &str) {
     }
 }
 
-/// A session comes and goes in order, and both ends tell of the same one.
+/// A session begins and ends in order, and both ends report the same one.
 fn events_of_a_session(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -154,7 +154,7 @@ fn events_of_a_session(stage: &mut Stage) {
         Side::Dialer => {
             let undelivered = node.close(LONG).undelivered;
             assert!(undelivered.is_empty(), "{undelivered:?}");
-            // It is over for whoever closes it, too.
+            // The end is also reported at the closing node.
             assert!(matches!(events.next(), Some(Event::Gone { .. })));
             assert_eq!(events.next(), None, "the node was closed");
         }
@@ -175,7 +175,8 @@ fn events_of_a_session(stage: &mut Stage) {
     }
 }
 
-/// A process that is killed says nothing; its kernel does. The end is told once, and last.
+/// A killed process reports nothing, but its kernel does. The end is reported once, as the last
+/// event.
 fn events_of_a_killed_peer(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -188,7 +189,7 @@ fn events_of_a_killed_peer(stage: &mut Stage) {
         Side::Listener => {
             stage.kill_other();
             let mut told = events.next_timeout(LONG);
-            // Its connection broke before its kernel told of its end, by more than a moment.
+            // Its connection broke noticeably before its kernel reported its end.
             if let Some(Event::Suspended { peer: who, .. }) = told {
                 assert_eq!(who, peer.id());
                 told = events.next_timeout(LONG);
@@ -226,8 +227,8 @@ fn check_connected(event: Option<Event>, to: &Peer) {
     }
 }
 
-/// A sender that waits while the receiving application holds a message: both ends name the
-/// channel, the message and since when, once; and both say when it is over.
+/// A sender waits while the receiving application holds a message. Both ends report the channel,
+/// the message and the time once, and later the end of the stall.
 fn stall_by_a_guard(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -238,7 +239,7 @@ fn stall_by_a_guard(stage: &mut Stage) {
             for _ in 0..3 {
                 sender.send(b"a few bytes").expect("sent");
             }
-            // So nothing but the held message makes anybody wait for room.
+            // So that only the held message makes a call wait for room.
             stage.hear("held", &node);
             sender.wait_acked(2).expect("acknowledged");
             for _ in 3..WINDOW + 2 {
@@ -281,7 +282,7 @@ fn stall_by_a_guard(stage: &mut Stage) {
     }
 }
 
-/// The same for a task, which nobody wakes meanwhile.
+/// A task stalls in the same way, and is not woken meanwhile.
 fn stall_of_a_task(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -303,7 +304,8 @@ fn stall_of_a_task(stage: &mut Stage) {
                         acked.expect("acknowledged");
                     });
                 });
-                // This takes turns as well, and is over when the other end makes room.
+                // Waiting for the event turns the engine as well; the stall ends when the other end
+                // makes room.
                 let stall = stalled(events.next_timeout(LONG), "task", Role::Sender);
                 assert_eq!(stall, (1, None));
                 stage.tell("stalled");
@@ -329,7 +331,7 @@ fn stall_of_a_task(stage: &mut Stage) {
     }
 }
 
-/// The same for a sender that never waits in a call, and a receiver that does not read.
+/// A sender that only tries stalls in the same way, with a receiver that does not read.
 fn stall_of_who_tries(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -379,7 +381,7 @@ fn stall_of_who_tries(stage: &mut Stage) {
     }
 }
 
-/// Whoever waits to hear that its messages were processed waits for no room.
+/// Waiting for an acknowledgement is not waiting for room.
 fn waiting_for_an_ack(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -402,8 +404,8 @@ fn waiting_for_an_ack(stage: &mut Stage) {
     stage.rendezvous("over", &node);
 }
 
-/// A sender that finds no room again and again, for longer than a stall, is none. Each end
-/// measures its own waits: one that the machine has made as long as a stall is one.
+/// A sender that repeatedly finds no room, over a time longer than a stall, is not stalled. Each
+/// end measures its own waits; a single wait that a slow machine makes that long is a stall.
 fn sender_that_goes_on(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
@@ -434,14 +436,14 @@ fn sender_that_goes_on(stage: &mut Stage) {
             drop(receiver);
         }
     }
-    // With what an end takes to tell of room, which the next wait is behind.
+    // Includes the time that the other end takes to report room, behind which the next wait begins.
     if longest < NOTICE / 2 {
         assert_eq!(events.try_next(), None);
     }
     stage.rendezvous("over", &node);
 }
 
-/// A wait for so long is a stall.
+/// A wait of this length is a stall.
 const NOTICE: Duration = Duration::from_secs(1);
 
 fn small_sender(peer: &Peer, name: &str) -> BytesSender {
@@ -454,7 +456,7 @@ fn small_receiver(peer: &Peer, name: &str) -> BytesReceiver {
     channel.receiver().expect("an end")
 }
 
-/// The oldest message that is not released, and how many are held here.
+/// Returns the oldest message that is not released, and the number held here.
 fn stalled(event: Option<Event>, name: &str, side: Role) -> (u64, Option<u64>) {
     match event {
         Some(

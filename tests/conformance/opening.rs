@@ -1,5 +1,4 @@
-//! Channels open: from either side, in any order, once, and only if both ends mean the
-//! same.
+//! Channels open from either side, in any order, once, and only if both ends agree on the type.
 
 use ibex::{Raw, RecvErrorKind, Role, SendErrorKind};
 
@@ -23,7 +22,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("settings_of_two_ends", settings_of_two_ends),
 ];
 
-/// Both open their sender first and then their receiver, and neither waits for the other.
+/// Both sides open their sender first and then their receiver, and neither waits for the other.
 fn senders_first(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let (here, there) = match stage.side {
@@ -41,7 +40,7 @@ fn senders_first(stage: &mut Stage) {
     assert!(receiver.next().expect("an orderly end").is_none());
 }
 
-/// The same the other way round.
+/// Both sides open their receiver first.
 fn receivers_first(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let (here, there) = match stage.side {
@@ -57,7 +56,7 @@ fn receivers_first(stage: &mut Stage) {
     assert!(receiver.next().expect("an orderly end").is_none());
 }
 
-/// What the peer announced is listed until this node opens its own end.
+/// Channels that the peer announced are listed until this node opens its own end.
 fn announced_early(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -90,7 +89,7 @@ fn announced_early(stage: &mut Stage) {
     }
 }
 
-/// A peer is a handle like any other: without it the channels go on.
+/// A peer handle can be dropped: its channels continue.
 fn peer_handle_dropped(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     match stage.side {
@@ -113,7 +112,7 @@ fn peer_handle_dropped(stage: &mut Stage) {
     }
 }
 
-/// A name that the other side never opens: the first blocking call says so.
+/// The other side never opens the name: the first blocking call reports that.
 fn never_opened(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.is_dialer() {
@@ -145,7 +144,7 @@ fn never_opened(stage: &mut Stage) {
     stage.rendezvous("done", &node);
 }
 
-/// The same end cannot be opened twice; the first handle goes on.
+/// An end cannot be opened twice; the first handle continues.
 fn opened_twice(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -158,7 +157,7 @@ fn opened_twice(stage: &mut Stage) {
                 "{said}"
             );
             first.send(b"still here").expect("sent");
-            // The other direction of the same name is another channel.
+            // The other direction of the name is another channel.
             let _other = receiver(&peer, "twice");
             stage.hear("done", &node);
         }
@@ -213,7 +212,7 @@ fn opened_again(stage: &mut Stage) {
     stage.rendezvous("done", &node);
 }
 
-/// The dialer's idea of an entry.
+/// The dialer's definition of an entry.
 mod here {
     #[ibex::message]
     pub(super) struct Entry {
@@ -222,7 +221,7 @@ mod here {
     }
 }
 
-/// The listener's: one field was renamed.
+/// The listener's definition, with one field renamed.
 mod there {
     #[ibex::message]
     pub(super) struct Entry {
@@ -231,7 +230,7 @@ mod there {
     }
 }
 
-/// Types that differ are an error at both ends, which shows both.
+/// Different types give an error at both ends, which shows both.
 fn different_types(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let said = match stage.side {
@@ -258,7 +257,7 @@ fn different_types(stage: &mut Stage) {
         said.contains("offset") && said.contains("position"),
         "{said}"
     );
-    // The session goes on, and so does the name with one type.
+    // The session continues, and so does the name with one type.
     stage.rendezvous("refused", &node);
     match stage.side {
         Side::Dialer => {
@@ -279,15 +278,15 @@ fn different_types(stage: &mut Stage) {
             assert!(receiver.next().expect("an orderly end").is_none());
         }
     }
-    // The other idea is never sent.
+    // This type is never sent.
     let _ = there::Entry {
         position: 0,
         data: vec![],
     };
 }
 
-/// A message above the limit is refused with both numbers, and the channel goes on. The
-/// lower limit of both ends holds.
+/// A message above the limit is refused with both numbers, and the channel continues. The lower
+/// limit of both ends holds.
 fn too_long(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let channel = peer.channel("limited").codec::<Raw>();
@@ -306,7 +305,7 @@ fn too_long(stage: &mut Stage) {
             }
             assert_eq!(sender.send(&[2; 1000]).expect("the channel goes on"), 2);
             sender.wait_acked(2).expect("acknowledged");
-            // Where the length is not known beforehand, encoding finds out.
+            // If the length is unknown in advance, encoding detects the excess.
             let limited = peer.channel("limited entries").max_message_bytes(1000);
             let mut entries = limited.sender::<here::Entry>().expect("a sender");
             let error = entries.send(&here::Entry {

@@ -1,5 +1,5 @@
-//! What the kernel refuses a process, descriptors and memory, is told as an error of the call
-//! that needed it; nothing is lost or taken, and the call succeeds once there is some.
+//! Descriptors and memory that the kernel refuses to a process: the call that needed them gets an
+//! error. Nothing is lost or consumed, and the call succeeds once they are available.
 
 use std::{
     fs, thread,
@@ -44,8 +44,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("no_memory_to_gather_with", no_memory_to_gather_with),
 ];
 
-/// A node that has no descriptors for a session is told so by `connect`, whatever it lacks;
-/// and a peer that has the session already hears that it has not.
+/// `connect` fails if the node lacks any of the descriptors for a session. A peer that already has
+/// the session learns of its end.
 fn no_descriptor_for_a_session(stage: &mut Stage) {
     if stage.side == Side::Listener {
         let builder = stage.builder().listen("127.0.0.1:0");
@@ -54,7 +54,7 @@ fn no_descriptor_for_a_session(stage: &mut Stage) {
         stage.tell_address(&node);
         stage.hear("one came about", &node);
         let mut peers = Vec::new();
-        // A watchdog ends it if one of the others never hears of it.
+        // A watchdog ends the wait if a peer never learns of it.
         while peers.iter().filter(|peer: &&Peer| !peer.is_gone()).count() != 1
             || peers.iter().all(|peer| peer.incoming().is_empty())
         {
@@ -66,7 +66,7 @@ fn no_descriptor_for_a_session(stage: &mut Stage) {
     }
     let address = stage.hear_any();
     let node = stage.builder().build().expect("a node that dials");
-    // From none to enough, so that each that it takes is the one that it lacks.
+    // From none to enough, so that each needed descriptor is the missing one once.
     let mut attempts = (0..).map(|most| {
         let connected = limited(Resource::Nofile, most, || node.connect(&address));
         connected.inspect_err(|error| assert!(error.to_string().contains("open files"), "{error}"))
@@ -78,15 +78,16 @@ fn no_descriptor_for_a_session(stage: &mut Stage) {
     sender.wait_acked(last).expect("acknowledged");
 }
 
-/// An end for which the kernel refuses memory is not opened, and a message for which it does is
-/// not sent; both can be once it does not.
+/// An end is not opened, and a message is not sent, while the kernel refuses memory for it; both
+/// succeed afterwards.
 fn no_descriptor_for_an_end(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let names = || (0..40).map(|number| number.to_string());
     if stage.side == Side::Listener {
         answer(&peer, "first");
         converse(&peer, "second");
-        // What came with it has come too: nobody passes us descriptors that we cannot take.
+        // Everything sent before has arrived, too: no peer passes descriptors that this process
+        // cannot take.
         answer(&peer, "they are open");
         let mut senders: Vec<_> = names().map(|name| sender(&peer, &name)).collect();
         let sent = limited(Resource::Nofile, 3, || {
@@ -117,7 +118,7 @@ fn no_descriptor_for_an_end(stage: &mut Stage) {
         (opened, refused)
     });
     let next = opened.len();
-    // Where ends share what there is, none needs a descriptor of its own.
+    // Ends that share memory need no descriptor of their own.
     if let Some((refused, name)) = refused {
         let error = refused.expect_err("it was refused before");
         assert!(error.kind() == OpenErrorKind::Memory, "{error}");
@@ -132,8 +133,8 @@ fn no_descriptor_for_an_end(stage: &mut Stage) {
     }
 }
 
-/// A message for whose ring the kernel refuses memory is not sent, and can be once it does
-/// not, be the ring a channel's first or the one behind a rest.
+/// A message is not sent while the kernel refuses memory for its ring, whether it is the channel's
+/// first ring or one after a rest; it can be sent afterwards.
 fn no_descriptor_for_a_ring(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.side == Side::Listener {
@@ -150,7 +151,7 @@ fn no_descriptor_for_a_ring(stage: &mut Stage) {
     let mut sender = sender(&peer, "wal");
     sender.opened(LONG).expect("opened");
     for sequence in 1..=2 {
-        // Before the second, long enough for what is silent to be given back.
+        // Before the second, long enough for an idle ring to be returned.
         thread::sleep(REST * (sequence as u32 - 1));
         let refused = limited(Resource::Nofile, 3, || sender.send(b"here"));
         match refused {
@@ -158,7 +159,7 @@ fn no_descriptor_for_a_ring(stage: &mut Stage) {
                 assert!(error.to_string().contains("ulimit -n"), "{error}");
                 assert_eq!(sender.send(b"here").expect("sent"), sequence);
             }
-            // Where the engine carries rings, none needs a descriptor.
+            // If the engine carries rings, none needs a descriptor.
             sent => assert_eq!(sent.expect("sent"), sequence),
         }
         sender.wait_acked(sequence).expect("acknowledged");
@@ -167,8 +168,8 @@ fn no_descriptor_for_a_ring(stage: &mut Stage) {
     sender.close().expect("closed");
 }
 
-/// A ring and a large message that come to a process which may open no more descriptors are not
-/// lost: they are there once it may, and the session goes on.
+/// A ring and a large message that reach a process without free descriptors are not lost: they are
+/// available later, and the session continues.
 fn no_descriptor_to_receive_with(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.side == Side::Listener {
@@ -180,7 +181,7 @@ fn no_descriptor_to_receive_with(stage: &mut Stage) {
             stage.tell("it is sent");
             sender.wait_acked(last).expect("acknowledged");
         }
-        // The last one is on its way while all is closed behind it.
+        // The last message is on its way while everything behind it is closed.
         stage.hear("it has none", &node);
         sender.send(&vec![7; 2 * LARGE]).expect("sent");
         stage.tell("it is sent");
@@ -195,7 +196,7 @@ fn no_descriptor_to_receive_with(stage: &mut Stage) {
         limited(Resource::Nofile, 3, || {
             stage.tell("it has none");
             stage.hear("it is sent", &node);
-            // Where the engine takes messages in, none comes with a descriptor.
+            // If the engine takes messages in, none comes with a descriptor.
             if stage.fabric() == Fabric::Shm {
                 let early = receiver.recv_timeout(MOMENT);
                 assert!(
@@ -205,7 +206,7 @@ fn no_descriptor_to_receive_with(stage: &mut Stage) {
             }
         });
         if length == 2 * LARGE && stage.driver() == Driver::Threads {
-            // The goodbye came with it, and is answered though nobody takes the message.
+            // The goodbye came with it, and is answered although the message is not taken.
             stage.hear("it is closed", &node);
         }
         let message = receiver.recv().expect("a message");
@@ -218,8 +219,8 @@ fn no_descriptor_to_receive_with(stage: &mut Stage) {
     }
 }
 
-/// The same where their sender gives up behind them: what it sent is handed out, and then the
-/// error.
+/// Without descriptors, the messages of a sender that gives up are handed out later as well, and
+/// then the error.
 fn no_descriptor_for_what_is_aborted(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let cases = [("first", 10), ("large", LARGE)];
@@ -228,7 +229,7 @@ fn no_descriptor_for_what_is_aborted(stage: &mut Stage) {
             let mut sender = sender(&peer, name);
             sender.opened(LONG).expect("opened");
             if name == "large" {
-                // It has a ring already.
+                // The channel has a ring already.
                 let last = sender.send(b"here").expect("sent");
                 sender.wait_acked(last).expect("acknowledged");
             }
@@ -258,8 +259,8 @@ fn no_descriptor_for_what_is_aborted(stage: &mut Stage) {
     }
 }
 
-/// A ring that can be taken only when its channel is over at both ends goes with it: nothing of it
-/// stays with the receiving process.
+/// A ring that can be taken only after its channel has ended at both ends goes with it: nothing of
+/// it stays in the receiving process.
 fn no_descriptor_for_what_is_forgotten(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.side == Side::Listener {
@@ -291,15 +292,15 @@ fn no_descriptor_for_what_is_forgotten(stage: &mut Stage) {
             node.poll();
             stage.tell("it is dropped");
             stage.hear("it is over", &node);
-            // For the sender's close to come in, which it may do behind that as well.
+            // Time for the sender's close to arrive, which may also come behind that.
             let until = Instant::now() + MOMENT;
             while Instant::now() < until {
                 node.poll();
                 thread::sleep(Duration::from_millis(1));
             }
         });
-        // The ring is passed once more to who may take it, and then there are the session's own,
-        // of which the first channel brought some, and none for each of the others.
+        // The ring is passed once more to a process that may take it. Then only the session's
+        // descriptors remain; the first channel brought some of them, the others none.
         let least = least.get_or_insert_with(|| {
             let count = (0..5 * MOMENT.as_millis()).map(|_| {
                 node.poll();
@@ -318,8 +319,8 @@ fn no_descriptor_for_what_is_forgotten(stage: &mut Stage) {
     stage.tell("done");
 }
 
-/// Where the peer has taken nothing for so long that its socket is full, what is passed waits,
-/// and no end overtakes it.
+/// If the peer's socket is full because the peer has taken nothing for long, passed descriptors
+/// wait, and no end overtakes them.
 fn abort_behind_a_full_socket(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.side == Side::Listener {
@@ -343,7 +344,7 @@ fn abort_behind_a_full_socket(stage: &mut Stage) {
     ends[0].wait_acked(last).expect("acknowledged");
 }
 
-/// A message of `length` bytes comes, and then the error of a sender that gave up.
+/// A message of `length` bytes comes, then the error of a sender that gave up.
 fn assert_given_up(receiver: &mut BytesReceiver, length: usize) {
     assert_eq!(receiver.recv().expect("a message").len(), length);
     let error = receiver.next().expect_err("no orderly end");
@@ -351,8 +352,8 @@ fn assert_given_up(receiver: &mut BytesReceiver, length: usize) {
     assert_eq!(error.cause(), Some(&cause), "{error}");
 }
 
-/// A receiving end for which the kernel refuses memory is not opened, and can be once it does
-/// not; neither a ring nor a large message that cannot be mapped is lost.
+/// A receiving end is not opened while the kernel refuses memory for it, and can be afterwards;
+/// neither a ring nor a large message that cannot be mapped is lost.
 fn no_memory_to_receive_with(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.side == Side::Listener {
@@ -375,11 +376,11 @@ fn no_memory_to_receive_with(stage: &mut Stage) {
     let mut receiver = open(1 << 20).expect("opened");
     for length in [10, LARGE] {
         stage.rendezvous("it is sent", &node);
-        // Where the engine takes messages in, it needs memory at other times.
+        // If the engine takes messages in, it needs memory at other times.
         if stage.fabric() == Fabric::Shm {
             let (error, later, tried) = without_memory(|| {
                 let error = receiver.recv().expect_err("nothing to map it with");
-                // Said once: from then on it is waited for.
+                // Reported once; later calls wait for memory.
                 let later = [MOMENT, MOMENT].map(|time| receiver.recv_timeout(time).err());
                 (error, later, receiver.try_recv().err())
             });
@@ -403,7 +404,8 @@ fn no_memory_to_receive_with(stage: &mut Stage) {
     assert!(receiver.next().expect("the end").is_none());
 }
 
-/// A peer of a fan-in whose large message cannot be mapped stays one, and the message comes later.
+/// A peer of a fan-in whose large message cannot be mapped stays a member, and the message comes
+/// later.
 fn no_memory_to_gather_with(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     if stage.side == Side::Listener {
@@ -422,7 +424,7 @@ fn no_memory_to_gather_with(stage: &mut Stage) {
     };
     message.ack();
     stage.rendezvous("it is sent", &node);
-    // Where the engine takes messages in, it needs memory at other times.
+    // If the engine takes messages in, it needs memory at other times.
     if stage.fabric() == Fabric::Shm {
         let event = without_memory(&mut next);
         let FanInEvent::Lost(_, error) = event else {
@@ -437,7 +439,7 @@ fn no_memory_to_gather_with(stage: &mut Stage) {
     message.ack();
 }
 
-/// What comes of `act` while this process may have no more of `resource` than `most`.
+/// Returns the result of `act`, run while this process may have at most `most` of `resource`.
 fn limited<T>(resource: Resource, most: u64, act: impl FnOnce() -> T) -> T {
     let limit = getrlimit(resource);
     let less = Rlimit {
@@ -450,7 +452,7 @@ fn limited<T>(resource: Resource, most: u64, act: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// What comes of `act` while this process may map little more than it has.
+/// Returns the result of `act`, run while this process may map little more than it has.
 fn without_memory<T>(act: impl FnOnce() -> T) -> T {
     let statm = fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = statm.split(' ').next().expect("the size of the process");
@@ -458,11 +460,11 @@ fn without_memory<T>(act: impl FnOnce() -> T) -> T {
     limited(Resource::As, mapped + (1 << 20), act)
 }
 
-/// Ends of whose words more is passed than the socket takes.
+/// Ends whose messages exceed the socket's room.
 const MANY: usize = 600;
-/// A message that is longer than its ring.
+/// Bytes of a message that is longer than its ring.
 const LARGE: usize = 3 << 20;
 /// A watchdog's time, shorter than the supervisor's.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Longer than what is silent keeps its memory.
+/// Longer than an idle channel keeps its memory.
 const REST: Duration = Duration::from_millis(3300);

@@ -1,4 +1,4 @@
-//! Reservations: payloads that are built where they will be sent from.
+//! Reservations: payloads built in the memory from which they are sent.
 
 use std::mem;
 
@@ -18,7 +18,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("reservation_leaked_by_a_clone", leaked_by_a_clone),
 ];
 
-/// Reservations of every size, each second one dropped unsent: those leave no trace.
+/// Reservations of every size, of which every second is dropped unsent and leaves no trace.
 fn sent_and_dropped(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let lengths = [
@@ -65,7 +65,7 @@ fn sent_and_dropped(stage: &mut Stage) {
     }
 }
 
-/// There is nothing to reserve in a channel that is full or not open.
+/// A channel that is full or not open has no room to reserve.
 fn full(stage: &mut Stage) {
     const WINDOW: u64 = 16;
     let (node, peer) = stage.meet();
@@ -106,7 +106,7 @@ fn full(stage: &mut Stage) {
     }
 }
 
-/// A leaked reservation ends the channel at both ends; what was sent before it arrives.
+/// A leaked reservation ends the channel at both ends; earlier messages arrive.
 fn leaked(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -132,7 +132,7 @@ fn leaked(stage: &mut Stage) {
     }
 }
 
-/// The same by one of several handles, which is dropped: the others do not wait for it.
+/// A handle with clones leaks its reservation and is dropped: the others do not wait for it.
 fn leaked_by_a_clone(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {

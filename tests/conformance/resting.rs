@@ -1,4 +1,4 @@
-//! Silent channels give their rings back, and the next message finds everything as it was.
+//! Idle channels return their rings, and the next message finds everything unchanged.
 
 use std::{
     fs, thread,
@@ -20,8 +20,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("now_and_then", now_and_then),
 ];
 
-/// After each rest messages arrive in order, short ones and such with memory of their own,
-/// and the counters go on.
+/// After each rest messages arrive in order, short ones and ones with their own memory, and the
+/// counters continue.
 fn first_after_rest(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let rounds = if stage.is_emulated() { 2 } else { 3 };
@@ -56,8 +56,7 @@ fn first_after_rest(stage: &mut Stage) {
     }
 }
 
-/// A send behind a rest makes another ring, which goes back although nobody makes any call
-/// after it.
+/// A send after a rest creates another ring, which is returned although no further call is made.
 fn rests_by_itself(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let is_turned = stage.driver() == Driver::Caller;
@@ -75,7 +74,7 @@ fn rests_by_itself(stage: &mut Stage) {
                     leave_alone(Duration::from_millis(100));
                     assert!(start.elapsed() < LONG, "the ring stays");
                 }
-                // Whoever sleeps has nothing to wake up for.
+                // A sleeping thread has no reason to wake up.
                 leave_alone(SILENCE / 2);
             }
             sender.close().expect("delivered");
@@ -91,8 +90,8 @@ fn rests_by_itself(stage: &mut Stage) {
     }
 }
 
-/// A message that is held keeps its bytes, however long nothing is said; when it is dropped,
-/// the ring goes back although no end is called.
+/// A held message keeps its bytes, however long the channel is idle. When it is dropped, the ring
+/// is returned although no end is called.
 fn held_over_silence(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -125,8 +124,8 @@ fn held_over_silence(stage: &mut Stage) {
     }
 }
 
-/// Channels of which each is silent for about as long as it takes for its ring to go back,
-/// some of them with a second handle: whenever a message comes, it arrives.
+/// Channels, some with a second handle, are each idle for about as long as it takes to return a
+/// ring: a message arrives whenever it comes.
 fn now_and_then(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let names = (0..CHANNELS).map(|channel| channel.to_string());
@@ -164,7 +163,7 @@ fn now_and_then(stage: &mut Stage) {
     stage.rendezvous("all arrived", &node);
 }
 
-/// Takes what is there. Returns whether there may be more.
+/// Takes the arrived messages. Returns whether there may be more.
 fn take_all(receiver: &mut Receiver<[u8], Raw>, received: &mut u64) -> bool {
     loop {
         match receiver.try_recv() {
@@ -179,7 +178,7 @@ fn take_all(receiver: &mut Receiver<[u8], Raw>, received: &mut u64) -> bool {
     }
 }
 
-/// Waits until this process has no ring any more, at either end.
+/// Waits until this process has no ring left, at either end.
 fn rest(node: &Node) {
     let start = Instant::now();
     while rings() > 0 {
@@ -192,7 +191,7 @@ fn rest(node: &Node) {
     }
 }
 
-/// The windows of rings that this process maps.
+/// Counts the windows of rings that this process maps.
 fn rings() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").expect("this process lives");
     maps.lines()
@@ -200,7 +199,7 @@ fn rings() -> usize {
         .count()
 }
 
-/// Where callers drive the engine, they do so all the time.
+/// Drives the engine all the time, if callers drive it.
 fn drive_for(node: &Node, time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -209,14 +208,14 @@ fn drive_for(node: &Node, time: Duration) {
     }
 }
 
-/// A linear congruential generator's next number (Knuth's MMIX), its upper half.
+/// Returns the next number of a linear congruential generator (Knuth's MMIX), its upper half.
 fn next_random(random: u64) -> u64 {
     let next = random.wrapping_mul(6_364_136_223_846_793_005);
     next.wrapping_add(1_442_695_040_888_963_407) >> 8
 }
 
-/// In the ring, and above what it takes.
+/// Within the ring, and above its limit.
 const LENGTHS: [usize; 3] = [64, 100_000, 3 << 20];
 const CHANNELS: usize = 24;
-/// Longer than it takes for a ring to go back.
+/// Longer than the time after which a ring is returned.
 const SILENCE: Duration = Duration::from_secs(4);

@@ -1,9 +1,9 @@
-//! Scenarios that are played once more between nodes that authenticate each other, by
-//! certificates and by a shared secret.
+//! Scenarios that are also played between nodes that authenticate each other, by certificates and
+//! by a shared secret.
 //!
-//! Security changes how nodes meet and what carries their frames, and nothing above. So the list
-//! has every way to meet and to part, every size and way to send, and one scenario of each kind
-//! that is built on these.
+//! Security changes how nodes meet and what carries their frames, and nothing above. The list
+//! therefore has every way to meet and to part, every size and way to send, and one scenario of
+//! each kind that builds on these.
 
 use std::time::Duration;
 
@@ -16,12 +16,11 @@ use crate::common::{
     stage::{Stage, receiver, sender},
 };
 
-/// Scenarios that are played by such nodes alone.
+/// Scenarios that only such nodes play.
 pub(crate) const SCENARIOS: &[Scenario] =
     &[Scenario::new("authenticated_again", authenticated_again)];
 
-/// Sessions are as old as they may be, and go on when both ends have authenticated each other
-/// again.
+/// Sessions reach their age limit, and continue when both ends have authenticated each other again.
 fn authenticated_again(stage: &mut Stage) {
     let security = stage.security().expect("a cell with security");
     let aged = security.max_session_age(AGE);
@@ -50,7 +49,7 @@ fn authenticated_again(stage: &mut Stage) {
     }
 }
 
-/// Every cell of the listed scenarios, in both ways to authenticate.
+/// Returns every cell of the listed scenarios, in both ways to authenticate.
 pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     let listed = |scenario: &&Scenario| {
         let name = scenario.name;
@@ -63,7 +62,7 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     cells.filter(is_played).flat_map(of_both)
 }
 
-/// The cells of the short list over a fake device that lacks nothing.
+/// Returns the cells of the short list over a fake device with all features.
 #[cfg(feature = "fake-device")]
 pub(crate) fn cells_over_fake_device(cells: impl Iterator<Item = Cell>) -> Vec<Cell> {
     let mut first = None;
@@ -75,7 +74,7 @@ pub(crate) fn cells_over_fake_device(cells: impl Iterator<Item = Cell>) -> Vec<C
     cells.filter(is_of_first_use).flat_map(of_both).collect()
 }
 
-/// Panics where a listed scenario is none.
+/// Panics if a listed scenario does not exist.
 pub(crate) fn check_names(scenarios: &[Scenario]) {
     for name in OVER_STREAMS.iter().chain(OVER_EVERYTHING) {
         let mut scenarios = scenarios.iter().chain(SCENARIOS);
@@ -91,7 +90,7 @@ fn of_both(cell: Cell) -> impl Iterator<Item = Cell> {
     })
 }
 
-/// Played on a device as well, where each scenario takes long.
+/// Scenarios that are also played on a device, where each takes long.
 const OVER_EVERYTHING: &[&str] = &[
     "authenticated_again",
     "order",
@@ -102,7 +101,7 @@ const OVER_EVERYTHING: &[&str] = &[
     "close_reports",
 ];
 
-/// Played over fabrics that need no device.
+/// Scenarios that are played over fabrics without a device.
 const OVER_STREAMS: &[&str] = &[
     "abort_behind_a_full_socket",
     "both_ways_at_once",
@@ -138,5 +137,5 @@ const OVER_STREAMS: &[&str] = &[
     "waiting_is_sleeping",
 ];
 
-/// Some moments: a session is authenticated a few times in a scenario.
+/// Short, so that a session is authenticated a few times in a scenario.
 const AGE: Duration = Duration::from_millis(300);

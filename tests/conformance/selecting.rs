@@ -1,5 +1,5 @@
-//! One call waits for several receivers: none is starved, nothing is missed, and who sleeps is
-//! woken by whichever comes.
+//! A single call waits for several receivers: none is starved, nothing is missed, and the arrival
+//! at any of them wakes a sleeper.
 
 use std::time::Duration;
 
@@ -71,14 +71,14 @@ fn select_types(stage: &mut Stage) {
                     break;
                 }
             }
-            // One has ended, and the other has no more than was still on its way.
+            // One channel has ended, and the other has no more than was still on its way.
             let rest = numbers.iter().count() + bytes.iter().count();
             assert_eq!(taken[0] + taken[1] + rest as u64, 2 * last);
         }
     }
 }
 
-/// Messages that come one at a time, to either, with pauses that are slept through.
+/// Messages come one at a time, on either channel, with pauses in which the receiver sleeps.
 fn select_sleeps(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let last = stage.count(200);
@@ -117,7 +117,7 @@ fn select_sleeps(stage: &mut Stage) {
                 assert_eq!(select.try_ready(&mut [zero, one, two]), None);
                 answers.send(&[ready as u8]).expect("sent");
             }
-            // Then all of them end.
+            // All channels end.
             let mut ended = [false; 3];
             while ended != [true; 3] {
                 let mut live: Vec<(usize, &mut Receiver<[u8], Raw>)> = channels
@@ -138,7 +138,7 @@ fn select_sleeps(stage: &mut Stage) {
     }
 }
 
-/// A large message is there when all of it is.
+/// A large message is ready when all of it has arrived.
 fn select_large(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     const LENGTH: usize = 3 << 20;
@@ -170,7 +170,7 @@ fn select_large(stage: &mut Stage) {
                         taken[ready] += 1;
                         payload::check(taken[ready], &message);
                     }
-                    // The other one has more to come.
+                    // The other channel has more to come.
                     Err(error) if error.kind() == RecvErrorKind::Ended => {
                         assert_eq!(taken[ready], 4);
                         std::thread::sleep(Duration::from_millis(1));
@@ -182,8 +182,8 @@ fn select_large(stage: &mut Stage) {
     }
 }
 
-/// A program that looks for acknowledgements and never waits for them hears of them, and asks
-/// once however often it looks.
+/// A program that polls for acknowledgements and never waits for them learns of them, and asks the
+/// peer only once however often it looks.
 fn acknowledged_without_waiting(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -210,7 +210,7 @@ fn acknowledged_without_waiting(stage: &mut Stage) {
             while select.try_ready(&mut [&mut third]).is_none() {
                 std::thread::yield_now();
             }
-            // Questions for each of two messages, and little beside them.
+            // A question for each of two messages, and little beside them.
             let sent = peer.stats().frames_sent - sent_before;
             assert!(sent <= 20, "{sent} frames");
             stage.tell("three");

@@ -1,5 +1,5 @@
-//! Handles of one sender that wait for each other: none waits longer than it said, and the
-//! end of the node ends every wait.
+//! Handles of one sender that wait for each other: none waits longer than its time-out, and the end
+//! of the node ends every wait.
 
 use std::{mem, sync::mpsc, thread, time::Duration};
 
@@ -23,8 +23,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 type Bytes = Sender<[u8], Raw>;
 
-/// One handle waits for room; meanwhile the others are told at once, or in time, that there
-/// is none.
+/// A handle waits for room. Meanwhile the others learn, at once or in time, that there is none.
 fn give_up_in_time(stage: &mut Stage) {
     const WINDOW: u64 = 2;
     let (node, peer) = stage.meet();
@@ -70,7 +69,7 @@ fn give_up_in_time(stage: &mut Stage) {
     }
 }
 
-/// Whether the channel is full; who asks again and again meets the one that waits inside.
+/// Returns true when the channel is full. Repeated attempts meet the handle that waits inside.
 fn is_inside(sender: &mut Bytes) -> bool {
     match sender.try_send(b"") {
         Err(error) if error.kind() == SendErrorKind::Full => true,
@@ -78,8 +77,8 @@ fn is_inside(sender: &mut Bytes) -> bool {
     }
 }
 
-/// `Node::close` ends the wait for another handle's turn, and a reservation that is sent
-/// afterwards is refused.
+/// `Node::close` ends the wait for another handle's turn, and a reservation that is sent afterwards
+/// is refused.
 fn interrupted(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -105,7 +104,7 @@ fn interrupted(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "held");
-            // In order or not, as the race of closing and reading has it; but nothing came.
+            // In order or not, depending on the race of closing and reading; but no message came.
             assert!(!matches!(receiver.next(), Ok(Some(_))));
         }
     }
@@ -115,8 +114,8 @@ fn is_closed(error: &SendError) -> bool {
     error.cause() == Some(&EndCause::NodeClosed)
 }
 
-/// A handle that is leaked with its reservation keeps its turn for ever: others do not get
-/// it, and can be ended.
+/// A handle that is leaked with its reservation keeps its turn forever: others do not get it, and
+/// their waits can be ended.
 fn both_leaked(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -147,8 +146,8 @@ fn both_leaked(stage: &mut Stage) {
     }
 }
 
-/// A leak is noticed at the leaking handle's next use, and does not let go of a turn that
-/// another handle has since.
+/// A leak is noticed at the leaking handle's next use, and does not release a turn that another
+/// handle has taken since.
 fn leaked_before_cloning(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {

@@ -1,4 +1,4 @@
-//! Peers that live and do nothing for long: they are waited for, and never gone.
+//! Peers that live and do nothing for long: nodes wait for them and never consider them gone.
 
 use std::{
     thread,
@@ -21,8 +21,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("stopped_under_load", stopped_under_load).waits(),
 ];
 
-/// As time-outs are by default: a peer that is stopped, and then computes for a minute and
-/// calls nothing meanwhile, which is longer than one that is out of reach is waited for.
+/// With default time-outs, a peer is stopped, and then computes for a minute without a call, which
+/// is longer than an unreachable peer is waited for.
 fn computes_for_a_minute(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let minute = at_length(stage, 60);
@@ -33,8 +33,8 @@ fn computes_for_a_minute(stage: &mut Stage) {
     }
 }
 
-/// A peer that is stopped, and one that computes for long, where one that is out of reach
-/// would be waited for a tenth of that.
+/// A peer is stopped, and then computes for long, where an unreachable peer would be waited for a
+/// tenth of that.
 fn stopped_under_load(stage: &mut Stage) {
     const PATIENCE: Duration = Duration::from_secs(1);
     let settings =
@@ -47,13 +47,13 @@ fn stopped_under_load(stage: &mut Stage) {
     }
 }
 
-/// Sends to a peer that is stopped meanwhile, and goes on until that has computed: what is sent
-/// by then is more than the window takes.
+/// Sends to a peer that is stopped meanwhile, and continues until it has computed. By then more was
+/// sent than the window holds.
 fn press(stage: &Stage, peer: &Peer) {
     let mut out = sender(peer, "out");
     out.opened(LONG).expect("the peer opens");
     send_all(&mut out, 100, |_| LENGTH);
-    // The peer's time-out for opening its own end is as long as it is going to be stopped.
+    // The peer's time-out for opening its own end equals the time for which it is stopped.
     out.wait_acked(1).expect("the peer is there");
     stage.stop_other();
     let until = Instant::now() + at_length(stage, 10);
@@ -78,7 +78,7 @@ fn next(out: &BytesSender) -> Vec<u8> {
     payload::numbered(out.counts().sent + 1, LENGTH)
 }
 
-/// Takes all that comes, and computes for that long before it takes the most of it.
+/// Receives everything, and computes for `computes_for` before it takes the larger part.
 fn take(peer: &Peer, computes_for: Duration) {
     let mut out = receiver(peer, "out");
     let mut last = 0;
@@ -88,7 +88,7 @@ fn take(peer: &Peer, computes_for: Duration) {
         payload::check(last, &message);
         message.ack();
         if last == COMPUTES_AT {
-            // Nothing is called, which is all that the library sees of it.
+            // No call is made, and the library sees nothing else of a computation.
             thread::sleep(computes_for);
         }
     }
@@ -96,7 +96,8 @@ fn take(peer: &Peer, computes_for: Duration) {
     assert_eq!(peer.stats().suspensions, 0);
 }
 
-/// So many seconds where nothing is slow: a guest with a device made of software pays for each.
+/// Returns this many seconds, or fewer where time is slow: a guest with a software device pays for
+/// each.
 fn at_length(stage: &Stage, seconds: u64) -> Duration {
     Duration::from_secs(match stage.fabric() {
         Fabric::Shm | Fabric::Tcp => seconds,
@@ -105,6 +106,6 @@ fn at_length(stage: &Stage, seconds: u64) -> Duration {
 }
 
 const LENGTH: usize = 1000;
-/// More than what was sent while it was stopped, and the window behind that, hold.
+/// More messages than the stop and the window behind it hold.
 const MORE: u64 = 10_000;
 const COMPUTES_AT: u64 = 4000;

@@ -1,4 +1,4 @@
-//! Byte streams: bytes in order and once, by threads and by tasks, to the end or to a kill.
+//! Byte streams deliver bytes in order and once, by threads and by tasks, to the end or to a kill.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -25,7 +25,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("stream_reader_killed", reader_killed).kills(Side::Listener),
 ];
 
-/// Byte `index` of every stream.
+/// Returns byte `index` of every stream.
 fn byte(index: usize) -> u8 {
     (index * 7 / 3) as u8
 }
@@ -42,10 +42,10 @@ fn check(index: usize, bytes: &[u8]) {
     assert_eq!(wrong, None, "behind byte {index}");
 }
 
-/// Lengths of writes, and of reads: short ones, and some beyond a piece.
+/// Lengths of writes and of reads: short ones, and some longer than a piece.
 const LENGTHS: [usize; 7] = [1, 100, 4096, 65_536, 200_000, 3, 65_537];
 
-/// Writes so many bytes in writes of every length, and ends the direction.
+/// Writes `total` bytes in writes of every length, and ends the direction.
 fn write(mut to: impl Write, total: usize) {
     let mut buffer = vec![0; 200_000];
     let mut written = 0;
@@ -60,7 +60,7 @@ fn write(mut to: impl Write, total: usize) {
     }
 }
 
-/// Reads to the end, in reads of every length.
+/// Reads to the end, in reads of every length. Returns the number of bytes.
 fn read(mut from: impl Read) -> usize {
     let mut buffer = vec![0; 200_000];
     let mut came = 0;
@@ -76,7 +76,7 @@ fn read(mut from: impl Read) -> usize {
     came
 }
 
-/// A stream of each direction at a time, by two threads at each end.
+/// A stream in each direction at a time, by two threads at each end.
 fn by_threads(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let total = stage.count(20_000_000) as usize;
@@ -98,7 +98,7 @@ fn accept(node: &Node) -> Stream {
     listener.accept().expect("a stream").0
 }
 
-/// A stream of each direction at a time, by a task at each end.
+/// A stream in each direction at a time, by a task at each end.
 fn by_tasks(stage: &mut Stage) {
     use smol::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -153,8 +153,8 @@ fn by_tasks(stage: &mut Stage) {
     stage.rendezvous("done", &node);
 }
 
-/// Streams are connected, asked once and ended, again and again: no end of one is left, so as
-/// many as there may be are never reached.
+/// Streams are repeatedly connected, asked once and ended: none leaves an end behind, so the limit
+/// on ends is never reached.
 fn one_after_the_other(stage: &mut Stage) {
     let (node, peer) = stage.meet_as(|builder| builder.max_channels(64));
     let rounds = stage.count(3_000).max(100);
@@ -184,7 +184,7 @@ fn one_after_the_other(stage: &mut Stage) {
     }
 }
 
-/// `kill -9` of the writer: everything that arrived is read, and then an error, which stays.
+/// `kill -9` of the writer: everything that arrived is read, then an error, which is permanent.
 fn writer_killed(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -235,8 +235,8 @@ fn reader_killed(stage: &mut Stage) {
             let mut killing = Some(stage);
             let (buffer, mut written) = (vec![0; 65_536], 0);
             let error = loop {
-                // Far from full, so that it is killed before a write waits for ever. A write may be cut
-                // to less than was asked for.
+                // Far from full, so that the kill comes before a write blocks forever. A write may
+                // be shorter than requested.
                 if written >= 1 << 20
                     && let Some(stage) = killing.take()
                 {
@@ -254,7 +254,7 @@ fn reader_killed(stage: &mut Stage) {
         Side::Listener => {
             let mut stream = accept(&node);
             stream.write_all(&[1]).expect("written");
-            // This process calls nothing more that would let it out.
+            // This process makes no further call that could send the bytes.
             stream.flush().expect("flushed");
             loop {
                 thread::park();

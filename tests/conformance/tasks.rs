@@ -1,4 +1,4 @@
-//! Tasks do what threads do: futures, streams and sinks on an executor of a few lines, and
+//! Tasks do everything that threads do: futures, streams and sinks on a minimal executor, and
 //! futures that are dropped in every state.
 
 use std::{
@@ -66,7 +66,7 @@ fn tasks_ping_pong(stage: &mut Stage) {
     }
 }
 
-/// More than the window holds, to a receiver that begins late.
+/// More messages than the window holds, to a receiver that begins late.
 fn tasks_wait_for_room(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let length = |sequence| (sequence * 37 % 5000) as usize;
@@ -100,8 +100,8 @@ fn tasks_wait_for_room(stage: &mut Stage) {
     }
 }
 
-/// A task that waits for room behind a cloned sender is polled when something has changed, and
-/// does not wake itself.
+/// A task that waits for room behind a cloned sender is polled when something has changed, and does
+/// not wake itself.
 fn tasks_wait_quietly(stage: &mut Stage) {
     const LIMIT: usize = 1_000;
     let (node, peer) = stage.meet();
@@ -150,8 +150,7 @@ fn tasks_wait_quietly(stage: &mut Stage) {
     }
 }
 
-/// A waker that panics harms nobody but its own task: the node goes on, and so does the
-/// channel.
+/// A panicking waker harms only its own task: the node continues, and so does the channel.
 fn tasks_waker_panics(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -189,7 +188,7 @@ fn tasks_waker_panics(stage: &mut Stage) {
     }
 }
 
-/// Futures are dropped in every state, again and again: nothing is lost, nothing doubled.
+/// Futures are repeatedly dropped in every state: nothing is lost or doubled.
 fn tasks_dropped(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let last = stage.count(5_000);
@@ -205,7 +204,7 @@ fn tasks_dropped(stage: &mut Stage) {
                 let polled = poll_and_drop(&node, driver, future, sequence);
                 let sent = match polled {
                     Poll::Ready(sent) => sent.expect("sent"),
-                    // That future sent nothing, and this one does.
+                    // The dropped future sent nothing, and this one does.
                     Poll::Pending => {
                         task::run(&node, driver, sender.send_async(&message)).expect("sent")
                     }
@@ -236,7 +235,8 @@ fn tasks_dropped(stage: &mut Stage) {
     }
 }
 
-/// What a future gives that is dropped in one of three states, as `turn` says.
+/// Polls a future up to one of three states, chosen by `turn`, and drops it. Returns the last
+/// poll's result.
 fn poll_and_drop<F: Future + Unpin>(
     node: &Node,
     driver: Driver,
@@ -246,14 +246,14 @@ fn poll_and_drop<F: Future + Unpin>(
     match turn % 3 {
         // Never polled.
         0 => Poll::Pending,
-        // Its waker is where it left it.
+        // Polled once, so that its waker is registered.
         1 => task::poll_once(&mut future),
-        // What it waits for is there.
+        // Polled until the event has come.
         _ => task::poll_until_woken(node, driver, &mut future),
     }
 }
 
-/// One message acknowledged after the other, each waited for.
+/// Messages are acknowledged one after the other, and each acknowledgement is waited for.
 fn tasks_acknowledged(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let last = stage.count(1_000);
@@ -285,7 +285,7 @@ fn tasks_acknowledged(stage: &mut Stage) {
     }
 }
 
-/// A sink with more than it has room for, and a stream to the end.
+/// A sink gets more than it has room for, and a stream is read to the end.
 fn tasks_stream_and_sink(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let last = stage.count(20_000);
@@ -313,7 +313,7 @@ fn tasks_stream_and_sink(stage: &mut Stage) {
                     assert_eq!(*message.expect("a message"), expected);
                     expected += 1;
                 }
-                // Over is over.
+                // The end is permanent.
                 assert!(messages.next().await.is_none());
                 expected
             });
@@ -322,7 +322,7 @@ fn tasks_stream_and_sink(stage: &mut Stage) {
     }
 }
 
-/// A pending future hears of the end of its channel, and of its node's.
+/// A pending future learns of the end of its channel, and of its node's.
 fn tasks_end(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let driver = stage.driver();

@@ -1,8 +1,8 @@
 //! Programs of several releases, whose message type has changed in between.
 //!
-//! What a release knows is what it opens its end with: one version, or the newer of two
-//! and the older. The two processes run one build here, and what differs are the types that
-//! they open with; `tests/rolling_upgrade.rs` has two builds.
+//! A release opens its end with the versions that it knows: one, or the newer of two and the older.
+//! The two processes run one build here, and differ in the types that they open with;
+//! `tests/rolling_upgrade.rs` has two builds.
 
 use futures_util::StreamExt;
 use ibex::{
@@ -81,20 +81,20 @@ impl EntryV2 {
 
 // ---- Releases ------------------------------------------------------------------------
 
-/// What a program knows.
+/// The versions that a program knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
-    /// The first version, and nothing of any other.
+    /// The first version alone.
     Old,
-    /// The second, and the first for those who know no other.
+    /// The second, and the first for peers that know no other.
     New,
-    /// The second alone: nobody runs the old program any more.
+    /// The second alone: no host runs the old program any more.
     Later,
 }
 
 const RELEASES: [Release; 3] = [Release::Old, Release::New, Release::Later];
 
-/// The version that a sender and a receiver of these releases have.
+/// Returns the version that a sender and a receiver of these releases agree on.
 fn settled(sender: Release, receiver: Release) -> Option<u8> {
     match (sender, receiver) {
         (Release::Old, Release::Later) | (Release::Later, Release::Old) => None,
@@ -270,7 +270,7 @@ impl AnyReceiver {
 
 // ---- Alignments ----------------------------------------------------------------------
 
-/// A sample as it was: aligned to 8.
+/// The old sample, aligned to 8.
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, Zeroable, Schema)]
 #[bytemuck(crate = "ibex::bytemuck")]
 #[repr(C)]
@@ -278,7 +278,7 @@ struct Narrow {
     number: u64,
 }
 
-/// A sample as it is now: a cache line to itself.
+/// The new sample, which has a cache line of its own.
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, Zeroable, Schema)]
 #[bytemuck(crate = "ibex::bytemuck")]
 #[repr(C, align(64))]
@@ -308,9 +308,8 @@ impl Sample for Wide {
 
 type Samples<T> = Sender<[T], Pod>;
 
-/// The smallest ring is filled many times over, and now and then there is a message that is
-/// longer than it. Where a record lies depends on the alignment that was settled, and a
-/// receiver of two knows it only then.
+/// The smallest ring is filled many times, and some messages are longer than the ring. The place of
+/// a record depends on the agreed alignment, which a receiver of two versions learns only then.
 fn versions_of_two_alignments(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let last = stage.count(3000);
@@ -372,7 +371,7 @@ fn versions_of_two_alignments(stage: &mut Stage) {
             other => panic!("{other:?} with a receiver of both"),
         }
     } else {
-        // They disagree about which is the newer: the sender's word counts.
+        // The ends disagree about which version is the newer: the sender's order counts.
         let both = channel(name);
         let mut receiver = both
             .versioned_receiver::<[Narrow], [Wide]>()
@@ -386,7 +385,7 @@ fn versions_of_two_alignments(stage: &mut Stage) {
     stage.rendezvous("done", &node);
 }
 
-/// Some of them fill the ring, one is longer than it, most are short.
+/// Returns the number of samples: some messages fill the ring, one is longer, most are short.
 fn samples_in(sequence: u64) -> usize {
     match sequence {
         100 => 20_000,
@@ -420,9 +419,9 @@ where
     assert!(receiver.next().expect("an orderly end").is_none());
 }
 
-// ---- What does not work, and what does not work yet ------------------------------------
+// ---- Incompatible and pending channels -------------------------------------------------
 
-/// Ends that are two releases apart: both are told, with all that either of them knows.
+/// Ends that are two releases apart: both get an error that shows everything either knows.
 fn no_version_in_common(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let said = match stage.side {
@@ -454,7 +453,7 @@ fn no_version_in_common(stage: &mut Stage) {
     }
     let newer_first = said.find(v3) < said.find(v2);
     assert!(newer_first, "{said}");
-    // The session goes on.
+    // The session continues.
     stage.rendezvous("refused", &node);
     if stage.is_dialer() {
         AnySender::open(&peer, "near", Release::New).send_some(Some(2));
@@ -463,7 +462,7 @@ fn no_version_in_common(stage: &mut Stage) {
     }
 }
 
-/// Until the peer opens its end there is no version, and nothing is lost by asking.
+/// There is no version until the peer opens its end, and asking for it loses nothing.
 fn settled_when_the_peer_opens(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -500,7 +499,7 @@ fn settled_when_the_peer_opens(stage: &mut Stage) {
             );
             let mut receiver = receiver.into_receiver().expect_err("nobody opened it");
             stage.rendezvous("not open either", &node);
-            // The first decides it, the rest come by the plain receiver.
+            // The first entry decides the version; the rest comes by the plain receiver.
             let first = receiver.recv_timeout(LONG).expect("an entry");
             let Versions::Older(entry) = &first else {
                 panic!("{first:?} of a sender that knows the older")
@@ -528,7 +527,7 @@ fn settled_when_the_peer_opens(stage: &mut Stage) {
     stage.rendezvous("done", &node);
 }
 
-/// Nothing would tell their messages apart.
+/// Two versions of one structure are refused, since their messages could not be told apart.
 fn versions_that_are_one(stage: &mut Stage) {
     #[ibex::message]
     #[derive(Debug)]
@@ -561,8 +560,8 @@ fn versions_that_are_one(stage: &mut Stage) {
     stage.rendezvous("done", &node);
 }
 
-/// Tasks at both ends, which meet either version: one settles while it is waited for, futures
-/// are dropped in between, and a stream goes to the end.
+/// Tasks at both ends, which meet either version: a version is agreed while a task waits, futures
+/// are dropped in between, and a stream is read to the end.
 fn versions_of_tasks(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let driver = stage.driver();
@@ -605,7 +604,7 @@ fn versions_of_tasks(stage: &mut Stage) {
         }
         stage.rendezvous("sent", &node);
     }
-    // And the other way round: it receives what either release sends.
+    // In reverse: it receives the messages of either release.
     for (name, release, version) in [("old", Release::Old, 1), ("new", Release::New, 2)] {
         match stage.side {
             Side::Dialer => {
@@ -648,7 +647,7 @@ fn check_entry(entry: &Versions<Message<EntryV2>, Message<EntryV1>>, offset: u64
     }
 }
 
-/// One call waits for receivers of two versions and of one, asleep between the messages.
+/// A single call waits for receivers of two versions and of one, and sleeps between the messages.
 fn versions_selected(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -676,7 +675,7 @@ fn versions_selected(stage: &mut Stage) {
             let mut plain = peer.receiver::<EntryV1>("plain").expect("a receiver");
             let mut select = Select::new();
             for offset in 1..=ENTRIES {
-                // Each is sent when the one before was acknowledged.
+                // Each message is sent when the one before was acknowledged.
                 for expected in 0..3 {
                     let ready = select.ready_timeout(&mut [&mut old, &mut new, &mut plain], LONG);
                     assert_eq!(ready, Some(expected));

@@ -1,4 +1,4 @@
-//! A codec that counts how often it is asked to encode a value.
+//! A codec that counts the encodings of each value.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use ibex::codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, SchemaInfo, SlotWr
 /// A value that is received as its number.
 pub(crate) struct Value {
     number: u64,
-    /// As it tells the channel before.
+    /// The size that it states before it is encoded.
     size: Option<usize>,
     length: usize,
     fate: Fate,
@@ -22,7 +22,7 @@ enum Fate {
 }
 
 impl Value {
-    /// Of the length that is given, or one that only encoding tells.
+    /// Creates a value with the given size, or with one that only encoding reveals.
     pub(crate) fn new(size: Option<usize>, number: u64) -> Self {
         Self {
             number,

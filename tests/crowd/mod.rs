@@ -1,10 +1,10 @@
-//! A crowd: many sessions between two nodes over an RDMA device, all of which have
-//! something to send all the time.
+//! A crowd: many sessions between two nodes over an RDMA device, all of which have something to
+//! send all the time.
 //!
-//! The node that receives has 256 receive buffers for all of them and places for 200, so
-//! that a session alone has 40 buffers to send to, and 200 take turns. Both nodes are in
-//! this process. `tests/rdma_crowd.rs` looks at how they share, `benches/pingpong` at how
-//! much they carry.
+//! The receiving node has 256 receive buffers for all sessions and places for 200. A session alone
+//! thus has 40 buffers to send to, and 200 sessions take turns. Both nodes are in this process.
+//! `tests/rdma_crowd.rs` checks how the sessions share, `benches/pingpong` measures how much they
+//! carry.
 
 use std::{
     env, thread,
@@ -18,7 +18,7 @@ use ibex::{
 
 /// Two nodes, and a channel over each session between them.
 pub(crate) struct Crowd {
-    // In the order in which they go.
+    // In sending order.
     senders: Vec<Sender<[u8], Raw>>,
     receivers: Vec<Receiver<[u8], Raw>>,
     peers: Vec<Peer>,
@@ -27,47 +27,46 @@ pub(crate) struct Crowd {
     carried: u32,
 }
 
-/// What came of it when everybody sent.
+/// Results of a run in which all sessions sent.
 #[derive(Debug)]
 pub(crate) struct Carried {
-    /// Messages of each session that were there when all of one were.
+    /// Messages of each session that had arrived when all of one session's had.
     shares: Vec<u32>,
-    /// How long all of them took.
+    /// Time that all of them took.
     took: Duration,
-    /// Payload of all of them.
+    /// Payload bytes of all of them.
     bytes: u64,
 }
 
-/// Since when something that is looked at again and again has not moved.
+/// The time since which a repeatedly polled state has not moved.
 pub(crate) struct Standstill(Instant);
 
-/// Nothing here takes long; a guest under emulation may.
+/// Long enough for a guest under emulation, although nothing here takes long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The most sessions that a crowd has.
 pub(crate) const SESSIONS: usize = 200;
 /// Receive buffers for all of them.
 const RECEIVE_BUFFERS: u32 = 256;
-/// One message finds room in a receive buffer, two do not: so a turn is four messages, and
-/// what a turn or two make of the shares is little beside all turns.
+/// Fits a receive buffer once and not twice, so that a turn is four messages, and one turn more or
+/// less hardly affects the shares.
 const MESSAGE_BYTES: usize = 2400;
-/// What each may have under way.
+/// The most that each session may have under way.
 const WINDOW_MESSAGES: u64 = 64;
 const WINDOW_BYTES: u64 = 256 << 10;
-/// So many are sent over one session before it is the next one's turn, so that all have
-/// something to send all the time.
+/// Messages sent over one session before the next one's turn, so that all have something to send
+/// all the time.
 const AT_A_TIME: u32 = 4;
-/// Between two looks where nothing moved.
+/// The pause between two polls in which nothing moved.
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Carried {
-    /// What all carried together.
+    /// Returns the bytes per second of all sessions together.
     pub(crate) fn bytes_per_second(&self) -> f64 {
         self.bytes as f64 / self.took.as_secs_f64()
     }
 
-    /// How many times as much of the richest session was there as of the poorest, when the
-    /// first was done. Until then all have something to send, so only the division of credit
-    /// makes a difference.
+    /// Returns the ratio of the largest to the smallest share when the first session was done.
+    /// Until then all have something to send, so only the division of credit makes a difference.
     pub(crate) fn spread(&self) -> f64 {
         let (most, least) = (self.shares.iter().max(), self.shares.iter().min());
         f64::from(*most.expect("many")) / f64::from(*least.expect("many")).max(1.0)
@@ -75,12 +74,12 @@ impl Carried {
 }
 
 impl Standstill {
-    /// It begins now.
+    /// Starts now.
     pub(crate) fn new() -> Self {
         Self(Instant::now())
     }
 
-    /// After each look: a pause if nothing has moved.
+    /// Notes the result of a poll, and pauses if nothing has moved.
     ///
     /// # Panics
     /// If nothing has moved for [`PATIENCE`].
@@ -95,14 +94,14 @@ impl Standstill {
 }
 
 impl Crowd {
-    /// Nodes with `sessions` sessions between them, at most [`SESSIONS`].
+    /// Connects nodes with `sessions` sessions between them, at most [`SESSIONS`].
     pub(crate) fn gather(sessions: usize) -> Self {
         let server = builder(SESSIONS as u32, RECEIVE_BUFFERS)
             .listen("127.0.0.1:0")
             .fabric(Fabric::Verbs, Policy::Require)
             .build()
             .expect("a node");
-        // A session takes two of the places of the node that dials.
+        // A session takes two places of the dialing node.
         let places = 2 * sessions as u32;
         let client = builder(places, places + RECEIVE_BUFFERS)
             .build()
@@ -135,7 +134,7 @@ impl Crowd {
         }
     }
 
-    /// Every session carries so many messages, all at the same time.
+    /// Lets every session carry `messages` messages, all at the same time.
     pub(crate) fn carry(&mut self, messages: u32) -> Carried {
         let (senders, receivers) = (&mut self.senders, &mut self.receivers);
         let from = self.carried;
@@ -156,7 +155,7 @@ impl Crowd {
     }
 }
 
-/// A node that does with as little as it can.
+/// Returns a builder of a node with as few resources as possible.
 pub(crate) fn builder(places: u32, receive_buffers: u32) -> NodeBuilder {
     let mut settings = RdmaSettings::new()
         .max_sessions(places)
@@ -188,7 +187,7 @@ fn send_all(senders: &mut [Sender<[u8], Raw>], from: u32, until: u32) {
     }
 }
 
-/// Sends a few messages, as far as they find room.
+/// Sends a few messages, as far as there is room.
 fn send_some(sender: &mut Sender<[u8], Raw>, next: &mut u32, until: u32) {
     let mut message = [7; MESSAGE_BYTES];
     let until = until.min(*next + AT_A_TIME);
@@ -202,7 +201,7 @@ fn send_some(sender: &mut Sender<[u8], Raw>, next: &mut u32, until: u32) {
     }
 }
 
-/// Takes the messages with the numbers `from..until` of each session. How many each had
+/// Receives the messages with the numbers `from..until` of each session. Returns how many each had
 /// when one had all.
 fn take_all(receivers: &mut [Receiver<[u8], Raw>], from: u32, until: u32) -> Vec<u32> {
     let mut next = vec![from; receivers.len()];

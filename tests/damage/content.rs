@@ -1,9 +1,9 @@
-//! What messages hold: it follows from their stream and number, so that each byte can be
-//! compared.
+//! The content of messages, which follows from their stream and number, so that each byte can be
+//! checked.
 
 use ibex_harness::draw::Draw;
 
-/// The message `number` of a stream: up to `longest` bytes, mostly far fewer.
+/// Returns message `number` of a stream: up to `longest` bytes, mostly far fewer.
 pub(crate) fn of_message(stream: u64, number: u64, lengths: Lengths) -> Vec<u8> {
     let mut draw = Draw::new(stream << 40 | number);
     let length = match lengths {
@@ -22,8 +22,8 @@ pub(crate) fn of_message(stream: u64, number: u64, lengths: Lengths) -> Vec<u8> 
 /// Classes of message lengths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lengths {
-    /// Several share a frame, and some have one of their own.
+    /// Messages that share a frame, and some that fill their own.
     Mixed,
-    /// Messages that go in chunks.
+    /// Messages that are sent in chunks.
     Large,
 }

@@ -1,4 +1,4 @@
-//! Both ends of a stream of numbered messages, in one codec or another.
+//! Both ends of a stream of numbered messages, in any of the codecs.
 
 use std::sync::{
     Arc,
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 pub(crate) struct Stream {
     pub(crate) number: u64,
     pub(crate) lengths: Lengths,
-    /// Messages that the receiver acknowledges, or has.
+    /// Messages that the receiver has acknowledged, or has received.
     pub(crate) acked: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) is_over: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl Stream {
         content::of_message(self.number, number, self.lengths)
     }
 
-    /// A message was handed out.
+    /// Checks a message that was handed out.
     fn check(&self, expected: u64, number: u64, data: &[u8]) {
         assert_eq!(number, expected, "stream {}", self.number);
         let stream = self.number;
@@ -75,7 +75,7 @@ enum AnySender {
     Serde(Sender<Entry, Serde>),
 }
 
-/// Sends until it is over, and then until all has arrived.
+/// Sends until `is_over`, then waits until all has arrived.
 pub(crate) fn send(peer: &Peer, codec: Codec, stream: &Stream) {
     let name = stream.name();
     let channel = peer.channel(&name).window_bytes(WINDOW_BYTES);
@@ -119,7 +119,7 @@ enum AnyReceiver {
     Serde(Receiver<Entry, Serde>),
 }
 
-/// Takes messages until the sender ends.
+/// Receives messages until the sender ends.
 pub(crate) fn receive(peer: &Peer, codec: Codec, stream: &Stream) {
     let name = stream.name();
     let channel = peer.channel(&name).window_bytes(WINDOW_BYTES);
@@ -154,7 +154,7 @@ pub(crate) fn receive(peer: &Peer, codec: Codec, stream: &Stream) {
     }
 }
 
-/// Opens channel after channel, each for one message, until it is over. Returns how many.
+/// Opens channel after channel, each for one message, until `is_over`. Returns the number.
 pub(crate) fn open(from: &Peer, to: &Peer, is_over: &AtomicBool) -> u64 {
     let mut opened = 0;
     while !is_over.load(Ordering::Relaxed) {
@@ -171,6 +171,6 @@ pub(crate) fn open(from: &Peer, to: &Peer, is_over: &AtomicBool) -> u64 {
     opened
 }
 
-/// Small, so that who sends waits for who receives.
+/// Small, so that the sender waits for the receiver.
 const WINDOW_BYTES: u64 = 256 << 10;
 const ACKED_EVERY: u64 = 64;

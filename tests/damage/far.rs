@@ -1,5 +1,5 @@
-//! Two network namespaces, which pass for two hosts: the far one has a process that sends back
-//! what it gets.
+//! Two network namespaces that stand for two hosts: a process in the far one sends back everything
+//! that it receives.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use ibex_harness::{draw::Draw, network::Medium, network::Network};
 
 use crate::{content, content::Lengths, session};
 
-/// The number of the stream there, and of its echo.
+/// The number of the stream to the far process, and of its echo.
 pub(crate) const STREAM: u64 = 1;
 pub(crate) const LENGTHS: Lengths = Lengths::Mixed;
 
@@ -35,12 +35,12 @@ impl Far {
         Self { network, process }
     }
 
-    /// Tells whether the process is there yet.
+    /// Returns whether the process still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.process.try_wait().expect("a child").is_none()
     }
 
-    /// Waits for the process, which ends when its peer has.
+    /// Waits for the process, which ends after its peer.
     pub(crate) fn end(mut self) {
         assert!(self.process.wait().expect("it runs").success());
     }
@@ -48,12 +48,12 @@ impl Far {
 
 impl Drop for Far {
     fn drop(&mut self) {
-        // It has ended, or the test has failed.
+        // The process has ended, or the test has failed.
         let _ = self.process.kill();
     }
 }
 
-/// Sends back what it gets, if this is the process that does.
+/// Echoes messages if this process is the far one. Returns whether it was.
 pub(crate) fn echoes() -> bool {
     let Ok(address) = env::var(FAR) else {
         return false;

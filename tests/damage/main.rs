@@ -1,6 +1,6 @@
-//! Bytes that are flipped, lost, doubled or swapped on their way over tcp: no message is handed
-//! out that was not sent, none is lost or comes twice, nothing is acknowledged that was not, and
-//! nothing hangs. `DAMAGE_SEED` repeats a run, as far as threads let it.
+//! Bytes that are flipped, lost, doubled or swapped on their way over tcp. Every message that is
+//! handed out was sent, none is lost or comes twice, no acknowledgement is false, and nothing
+//! hangs. `DAMAGE_SEED` repeats a run, as far as threads allow.
 
 mod content;
 mod ends;
@@ -35,7 +35,7 @@ fn main_seed() -> u64 {
     seed
 }
 
-/// Runs as many sessions at once, each under its part of the damage; sums up.
+/// Runs `sessions` sessions at once, each under its part of the damage. Returns the sums.
 fn under_damage(test: &'static str, traffic: Traffic, sessions: u64, faults: u64) -> Counted {
     let mut draw = Draw::new(main_seed());
     let (done, is_done) = mpsc::channel();
@@ -51,7 +51,7 @@ fn under_damage(test: &'static str, traffic: Traffic, sessions: u64, faults: u64
         })
         .collect();
     drop(done);
-    // What failed ends without a word, and says so itself.
+    // A failed session disconnects without a result, and reports its failure itself.
     let mut progress = session::progress();
     loop {
         match is_done.recv_timeout(HUNG) {
@@ -75,7 +75,7 @@ fn under_damage(test: &'static str, traffic: Traffic, sessions: u64, faults: u64
     all
 }
 
-/// Faults in all: 10 000 where programs are optimised, as `cargo xtask test` runs this.
+/// The number of faults: 10 000 in optimized builds, which `cargo xtask test` uses.
 const FAULTS: u64 = if cfg!(debug_assertions) {
     1_000
 } else {
@@ -92,7 +92,7 @@ fn messages_of_all_codecs_under_fire() {
             .iter()
             .all(|damage| counted.damaged[*damage as usize] > faults / 9)
     );
-    // Some hit nothing but zeros that fill, others a connection that was about to end.
+    // Some faults hit only padding, others a connection that was about to end.
     assert!(counted.noticed > counted.faults() / 2, "{counted}");
     assert!(counted.opened > faults / 90, "{counted}");
 }
@@ -103,14 +103,14 @@ fn large_messages_under_fire() {
     assert!(counted.noticed > FAULTS * 4 / 100, "{counted}");
 }
 
-/// Both ends wait for answers before they say anything more, so nothing runs into a cut frame.
+/// Both ends wait for answers before they send more, so no later byte completes a cut frame.
 #[test]
 fn who_waits_for_an_answer_gets_it_under_fire() {
     let counted = under_damage("quiet", Traffic::Quiet, 25, FAULTS.div_ceil(100).max(50));
     assert!(counted.damaged[Damage::Drop as usize] > 3, "{counted}");
 }
 
-/// The end that notices says what it was, and counts it; the other has lost its connection.
+/// The end that notices the flip reports and counts it; the other loses its connection.
 #[test]
 fn a_flip_is_told_and_counted() {
     let mut draw = Draw::new(main_seed());
@@ -133,7 +133,7 @@ fn a_flip_is_told_and_counted() {
         .receiver::<[u8]>()
         .unwrap();
     sender.opened(Duration::MAX).unwrap();
-    // In the middle of a message, so of what is covered.
+    // In the middle of a message, which the checksum covers.
     proxy.damage(proxy.newest(), Damage::Flip, false, 2_000, &mut draw);
     let message = [7; 4_000];
     while proxy.damaged(Damage::Flip) == 0 {
@@ -157,14 +157,14 @@ fn a_flip_is_told_and_counted() {
     sender.close().unwrap();
 }
 
-/// The handshakes of connections that sessions go on over.
+/// Damages handshakes of connections over which sessions resume.
 #[test]
 fn sessions_get_through_damaged_handshakes() {
     let counted = under_damage("handshakes", Traffic::Handshakes, 10, FAULTS * 3 / 100);
     assert!(counted.resumes > FAULTS / 100, "{counted}");
 }
 
-/// Payloads are covered between hosts without anybody's asking for it.
+/// Payloads are checked between hosts by default.
 #[test]
 fn flips_between_two_hosts_are_noticed() {
     const TEST: &str = "flips_between_two_hosts_are_noticed";
@@ -176,7 +176,7 @@ fn flips_between_two_hosts_are_noticed() {
     let proxy = Proxy::start(far.network.address).unwrap();
     let here = session::builder().build().unwrap();
     let peer = loop {
-        // It may not listen yet.
+        // The far process may not listen yet.
         if let Ok(peer) = here.connect(proxy.address()) {
             break peer;
         }
@@ -200,7 +200,7 @@ fn flips_between_two_hosts_are_noticed() {
             sent += 1;
             sender.send(&content(sent)[..]).unwrap();
         }
-        // One at a time: a second on the same connection would come behind its end.
+        // One flip at a time: a second one on the same connection would come behind its end.
         let (connection, flipped) = (proxy.newest(), proxy.damaged(Damage::Flip));
         if !peer.is_suspended() && last != (connection, flipped) {
             let (is_back, after) = (draw.once_in(2), draw.of(0..20_000));
@@ -227,5 +227,5 @@ fn flips_between_two_hosts_are_noticed() {
 }
 
 const FLIPS: u64 = 200;
-/// No progress for so long is none.
+/// The time without progress after which a run counts as hung.
 const HUNG: Duration = Duration::from_secs(120);

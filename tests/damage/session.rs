@@ -1,4 +1,4 @@
-//! A session between two nodes with a proxy in the middle, which damages bytes.
+//! A session between two nodes, with a proxy in between that damages bytes.
 
 use std::{
     fmt,
@@ -30,15 +30,16 @@ pub(crate) enum Traffic {
     Large,
     /// Channels with one message each, one channel after the other.
     Quiet,
-    /// Such channels, while each connection breaks and the handshake of the next is damaged.
+    /// Channels with one message each, while each connection breaks and the handshake of the next
+    /// is damaged.
     Handshakes,
 }
 
-/// Counts of what was done to sessions, and of what came of it.
+/// Counts of the damage done, and of its effects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) damaged: [u64; DAMAGES.len()],
-    /// Damage that the ends' counters tell of.
+    /// Damage that the ends' counters report.
     pub(crate) noticed: u64,
     pub(crate) resumes: u64,
     pub(crate) replayed: u64,
@@ -88,9 +89,9 @@ pub(crate) fn builder() -> NodeBuilder {
     Node::builder().fabric(Fabric::Tcp, Policy::Require)
 }
 
-/// Both ends of the session, and what is between them.
+/// Both ends of the session, and the proxy between them.
 pub(crate) struct Damaged {
-    // Nodes outlive what they made.
+    // Dropped before their nodes.
     peers: [Peer; 2],
     _nodes: [Node; 2],
     proxy: Arc<Proxy>,
@@ -130,7 +131,8 @@ impl Damaged {
         }
     }
 
-    /// Has so many faults happen while messages go both ways, and then the rest of them arrive.
+    /// Causes `faults` faults while messages go both ways, then lets the rest of the messages
+    /// arrive.
     pub(crate) fn run(&mut self, faults: u64, draw: &mut Draw) -> Counted {
         let watched = Watched {
             peers: self.peers.clone(),
@@ -175,7 +177,7 @@ impl Damaged {
             .sum()
     }
 
-    /// Orders one fault after the other, each on a connection that is past its handshake.
+    /// Orders one fault after the other, each on a connection that has completed its handshake.
     fn damage(&self, faults: u64, draw: &mut Draw) {
         let furthest = match self.traffic {
             Traffic::Codecs => 14,
@@ -201,14 +203,14 @@ impl Damaged {
             if in_handshake > 0 {
                 self.proxy.harm_one(Harm::Cut, Duration::ZERO);
             }
-            // Until it has happened, or cannot any more.
+            // Until the fault has happened, or cannot happen any more.
             while self.faults() == before && self.proxy.newest() <= connection {
                 let is_over = self.peers.iter().any(Peer::is_suspended);
                 if is_over && in_handshake == 0 {
                     break;
                 }
-                // A connection that was ending anyway may have taken the cut, and the session
-                // goes on over the one that was to be cut.
+                // A connection that was ending anyway may have taken the cut; the session then
+                // continues over the one that was to be cut.
                 let is_cut = self.proxy.harmed(Harm::Cut) > cuts;
                 if in_handshake > 0 && is_cut && !is_over && self.proxy.newest() < connection {
                     cuts = self.proxy.harmed(Harm::Cut);
@@ -220,7 +222,7 @@ impl Damaged {
     }
 }
 
-/// The parts of a session that a report of a hung run needs.
+/// The parts of a session that the report of a hung run shows.
 struct Watched {
     peers: [Peer; 2],
     proxy: Arc<Proxy>,
@@ -229,7 +231,7 @@ struct Watched {
 
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
-/// What grows while sessions go on.
+/// Returns a number that grows while sessions make progress.
 pub(crate) fn progress() -> u64 {
     let of_one = |watched: &Watched| {
         let acked = watched
@@ -245,7 +247,7 @@ pub(crate) fn progress() -> u64 {
     WATCHED.lock().unwrap().iter().map(of_one).sum()
 }
 
-/// For a run that hangs.
+/// Prints the state of all sessions of a hung run.
 pub(crate) fn tell_all() {
     for watched in WATCHED.lock().unwrap().iter() {
         for peer in &watched.peers {
@@ -265,7 +267,7 @@ pub(crate) fn tell_all() {
     }
 }
 
-/// A handshake has fewer bytes than this power of two, either way.
+/// A handshake has fewer bytes than this power of two, in either direction.
 const HANDSHAKE_BITS: u64 = 10;
-/// Between two looks at what is waited for.
+/// The pause between two polls of a condition.
 const A_MOMENT: Duration = Duration::from_micros(200);

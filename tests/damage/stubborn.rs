@@ -1,4 +1,4 @@
-//! Bytes that are damaged over every connection, so that a message never gets through.
+//! Bytes that are damaged on every connection, so that a message never arrives.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ibex_harness::proxy::{Damage, Proxy};
 
 use crate::session;
 
-/// Sends a message that cannot get through, from the end that dials or from the other.
+/// Sends a message that cannot arrive, from the dialing end or from the other.
 fn given_up(sender_dials: bool) {
     let builder = || {
         session::builder()
@@ -49,7 +49,7 @@ fn given_up(sender_dials: bool) {
         assert!(error.contains("bytes were damaged"), "{error}");
         assert!(error.contains("check the network path"), "{error}");
     }
-    // The shortest pauses, of which each but the longest is twice the one before, fill the time.
+    // The shortest possible pauses, each twice the one before up to the longest, fill the time.
     assert!((3..=MOST).contains(&connections), "{connections}");
     assert!(peers[0].stats().checksum_errors_at_peer > 0);
     assert_eq!(peers[0].stats().checksum_errors, 0);
@@ -79,6 +79,6 @@ fn what_is_damaged_every_time_is_given_up_at_the_end_that_listens() {
 }
 
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Pauses of at least 2.5, 5, 10, 20, 40, 80, 160 and 320 ms, then of 500 ms: connections begin
-/// at their ends, and the first two without one.
+/// Pauses of at least 2.5, 5, 10, 20, 40, 80, 160 and 320 ms, then of 500 ms. A connection begins
+/// at the end of each pause, and the first two need none.
 const MOST: u64 = 2 + 8 + 5;

@@ -1,14 +1,15 @@
-//! The part of its cells that a program of tests plays.
+//! The part of its cells that a test program plays.
 //!
-//! `cargo xtask test` sets [`WHOLE`], and everything is played. Plain `cargo test`, which is to
-//! take minutes on any machine, plays each scenario, or proof, on one fabric under one driver,
-//! which is another for the next one. It says so. A filter or `--list` gets what it names.
+//! `cargo xtask test` sets [`WHOLE`], and everything is played. Plain `cargo test`, which should
+//! take minutes on any machine, plays each scenario or proof on one fabric under one driver; the
+//! next one gets another pair. It prints that. With a filter or `--list`, all named cells are
+//! played.
 
 use std::env;
 
 use libtest_mimic::Arguments;
 
-/// Set where everything is to be played.
+/// The variable that asks for all cells.
 const WHOLE: &str = "IBEX_TEST_WHOLE";
 
 /// Draws the cells to play from `all`: one of each `kind`, or all of them.

@@ -1,4 +1,4 @@
-//! What a process has of the kernel, counted.
+//! The kernel objects of a process, counted.
 
 use std::{
     fs,
@@ -12,21 +12,20 @@ use ibex::Fabric;
 
 use crate::processes::{Party, own_pid};
 
-/// What this process has of the kernel that a session could leave behind.
+/// Kernel objects of this process that a session could leave behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Belongings {
     descriptors: Vec<String>,
     threads: Vec<String>,
     segments: Vec<String>,
-    /// Over verbs, as rdma(8) tells where that is installed: queue pairs, memory regions
-    /// and so on, and whose they are.
+    /// Objects on RDMA devices and their owners, from rdma(8) if it is installed: queue pairs,
+    /// memory regions and so on.
     pub(crate) on_devices: Vec<String>,
 }
 
 impl Belongings {
-    /// What is left: as soon as nothing of it is beyond what `settled` had, or else once it
-    /// has not changed for a while. The end of a session comes from the kernel through the
-    /// node's engine.
+    /// Returns the objects that remain: as soon as none exceeds `settled`, or once they have not
+    /// changed for a while. The kernel reports the end of a session through the node's engine.
     pub(crate) fn settle(party: &Party, settled: Option<&Self>) -> Self {
         let patience = if settled.is_some() { SILENCE } else { SETTLED };
         let is_expected = |left: &Self| settled.is_some_and(|settled| left.is_within(settled));
@@ -43,8 +42,8 @@ impl Belongings {
         seen
     }
 
-    /// Whether nothing is here that is not there too. It may be less: a ring that lay in its
-    /// pool when the other was counted goes back after a silence.
+    /// Returns whether every object here is in `other` as well. There may be fewer: a ring that was
+    /// in its pool when the other was counted is returned after an idle time.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         let lists = |of: &Self| {
             let Self {
@@ -67,7 +66,7 @@ impl Belongings {
     fn now(party: &Party) -> Self {
         let mut descriptors = entries("/proc/self/fd", |path| {
             let target = fs::read_link(path).ok()?.to_string_lossy().into_owned();
-            // Numbers of sockets change with each session, only their count must not.
+            // Socket numbers change with each session, but their count must not.
             Some(
                 target
                     .split_once(":[")
@@ -100,8 +99,8 @@ impl Belongings {
     }
 }
 
-/// Memory of this process that no file stands behind and that is resident, in KiB (`RssAnon`,
-/// proc_pid_status(5)): the heap, stacks, and all else that is mapped for nobody but us.
+/// Returns the resident anonymous memory of this process in KiB (`RssAnon`, proc_pid_status(5)):
+/// the heap, stacks, and other private mappings.
 pub(crate) fn anonymous_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let line = status
@@ -113,7 +112,7 @@ pub(crate) fn anonymous_kib() -> u64 {
         .expect("the kernel knows it")
 }
 
-/// What this process has of RDMA devices, and what the one that was killed has.
+/// Returns the objects of this process on RDMA devices, and those of the killed one.
 fn on_devices(killed: u32) -> Vec<String> {
     let program = Command::new("rdma")
         .args(["-f", "-b", "-"])
@@ -131,7 +130,7 @@ fn on_devices(killed: u32) -> Vec<String> {
     drop(questions);
     let listed = program.wait_with_output().expect("it ends");
     let listed = String::from_utf8_lossy(&listed.stdout);
-    // `dev rxe0 mrn 5 ... pid 189 ...`; the number is another in each round.
+    // `dev rxe0 mrn 5 ... pid 189 ...`; the number differs in each round.
     let mut found: Vec<_> = listed
         .lines()
         .filter_map(|line| {
@@ -171,7 +170,7 @@ pub(crate) fn files_are_left() -> bool {
         .any(|entry| entry.file_name().to_string_lossy().contains("ibex"))
 }
 
-/// How long to see the same. An engine that is awake needs one turn.
+/// The time without a change that suffices. An awake engine needs one turn.
 const SETTLED: Duration = Duration::from_millis(500);
-/// The same where a ring may lie in its pool yet: longer than what is silent stays there.
+/// The time that suffices if a ring may still be in its pool: longer than an idle one stays there.
 const SILENCE: Duration = Duration::from_secs(200);

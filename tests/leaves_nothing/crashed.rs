@@ -1,8 +1,8 @@
-//! A listener and a thousand clients that crash: before their first word, after each byte of
-//! the handshake, with a session and nothing more, with channels, and in mid-stream.
+//! A listener and a thousand clients that crash: before their first byte, after each byte of the
+//! handshake, with an unused session, with channels, and in mid-stream.
 //!
-//! The clients of a round are one process, which is killed when all of them are where they
-//! are to be. So each round is also a process that loses twenty sessions at once.
+//! The clients of a round are one process, which is killed when all of them have reached their
+//! place. So in each round a process also loses twenty sessions at once.
 
 use std::{
     io::{self, Read, Write},
@@ -23,7 +23,7 @@ pub(crate) fn go_on_serving(party: &mut Party) {
     let mut anonymous_before = 0;
     for round in 0..rounds(party.setup) {
         if round > 0 {
-            // The listener goes on: a client that is well is served as before.
+            // The listener continues: it serves a healthy client as before.
             party.meet_the_next();
         }
         party.other.say(round);
@@ -54,7 +54,7 @@ pub(crate) fn go_on_serving(party: &mut Party) {
     );
 }
 
-/// A short conversation with the client that is well.
+/// Converses briefly with the healthy client.
 fn serve(party: &Party) {
     let (mut receiver, mut sender) = (receiver(&party.peer, "there"), sender(&party.peer, "back"));
     for _ in 0..MESSAGES {
@@ -65,7 +65,7 @@ fn serve(party: &Party) {
     sender.close().expect("delivered");
 }
 
-/// Takes what a client sent before it crashed. It may have been gone before this began.
+/// Receives the messages that a client sent before it crashed. The client may be gone already.
 fn hear_to_the_end(peer: &Peer) {
     let there = peer.channel("there").codec::<Raw>().receiver::<[u8]>();
     let Ok(mut receiver) = there else {
@@ -84,14 +84,14 @@ fn hear_to_the_end(peer: &Peer) {
     }
 }
 
-// ---- The process that crashes ------------------------------------------------------------
+// ---- The crashing process ----------------------------------------------------------------
 
 pub(crate) fn be_in_every_phase(party: &mut Party) {
     let round: u64 = party.other.hear();
     converse(party);
     let address = party.peer.address();
     let node = party.setup.node().build().expect("a node");
-    // Threads and whatever they hold end with the process.
+    // Threads and everything that they hold end with the process.
     let node: &Node = Box::leak(Box::new(node));
     let is_odd = u64::from(party.setup.driver == Driver::Threads);
     let up_to = round * HALF_WAY;
@@ -112,7 +112,7 @@ pub(crate) fn be_in_every_phase(party: &mut Party) {
     thread::park();
 }
 
-/// The client that is well, up to then.
+/// Plays the healthy client, until the kill.
 fn converse(party: &Party) {
     let (mut sender, mut receiver) = (sender(&party.peer, "there"), receiver(&party.peer, "back"));
     for number in 0..MESSAGES {
@@ -125,7 +125,7 @@ fn converse(party: &Party) {
     assert!(receiver.next().expect("an orderly end").is_none());
 }
 
-/// Channels that are open, and perhaps have something under way.
+/// Keeps channels open, perhaps with messages on their way.
 fn in_use(mut sender: Sender<[u8], Raw>, receiver: Receiver<[u8], Raw>, sends: bool) {
     // The receiver stays open.
     let _receiver = receiver;
@@ -133,7 +133,7 @@ fn in_use(mut sender: Sender<[u8], Raw>, receiver: Receiver<[u8], Raw>, sends: b
     thread::park();
 }
 
-/// An address that leads to `address` for so many bytes: then nothing more goes there.
+/// Returns an address that leads to `address` for this many bytes, and forwards nothing after them.
 fn relay_the_first(bytes: u64, address: SocketAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let relay = listener.local_addr()?;
@@ -162,24 +162,24 @@ fn receiver(peer: &Peer, name: &str) -> Receiver<[u8], Raw> {
         .expect("an end")
 }
 
-/// A thousand clients where nothing is slow.
+/// Returns the number of rounds: enough for a thousand clients if nothing is slow.
 fn rounds(setup: Setup) -> u64 {
     setup.count(50, 10)
 }
 
-/// Clients of a round beside the one that is well at first.
+/// Clients of a round beside the healthy one.
 const CLIENTS: u64 = 20;
-/// Those of them that do not get through the handshake, each two bytes further than the one
-/// before: those between are for the second half of the rounds, and for the other driver at
-/// first. In the last rounds of a half some do get through: there is no more to say.
+/// Clients that do not complete the handshake, each two bytes further than the one before. The
+/// second half of the rounds, and the other driver, cover the bytes in between. In the last rounds
+/// of a half some do complete it, since the handshake has no more bytes.
 const HALF_WAY: u64 = 10;
-/// Where they stop, in half of the rounds.
+/// The places at which they stop, in half of the rounds.
 const PLACES: u64 = 250;
 const MESSAGES: u64 = 20;
-/// Rounds after which a node has all that it keeps.
+/// Rounds after which a node has everything that it keeps.
 const WARM_UP: u64 = 3;
-/// How long until nobody else comes.
+/// The time after which no further client is expected.
 const MOMENT: Duration = Duration::from_millis(30);
-/// What the heap may have more of it in the end than behind the warm-up, as pieces of it stay
-/// apart: some 300 KiB over tcp. One page of each client would be 3700 KiB.
+/// The most that the heap may grow after the warm-up, as free pieces of it stay apart: about 300
+/// KiB over tcp. One leaked page per client would be 3700 KiB.
 const SLACK_KIB: u64 = 1024;

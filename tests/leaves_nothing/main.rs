@@ -1,13 +1,13 @@
-//! After `kill -9` of the peer in mid-stream nothing of the session is left in this
-//! process once its handles are dropped: no descriptor, no thread, no mapping, no file, and
-//! over verbs no queue pair, no memory region and nothing else of the device. Of what the
-//! killed process had there the kernel has nothing left either.
+//! After `kill -9` of the peer in mid-stream, nothing of the session is left in this process once
+//! its handles are dropped: no descriptor, thread, mapping or file, and over verbs no queue pair,
+//! memory region or other object of the device. The kernel also has nothing left of the killed
+//! process's objects there.
 //!
-//! One node lives through all rounds, as a server does; in each round a process connects,
-//! or is connected to, streams both ways and is killed. What a node keeps for itself it has
-//! after the first rounds, so from then on the counts must stand still.
+//! One node lives through all rounds, as a server does. In each round a process connects, or is
+//! connected to, streams both ways and is killed. A node keeps some objects for itself after the
+//! first rounds; from then on the counts must not change.
 //!
-//! `crashed.rs` has a thousand clients die, in every phase of a session's life.
+//! `crashed.rs` lets a thousand clients die, in every phase of a session's life.
 
 mod belongings;
 mod crashed;
@@ -40,8 +40,8 @@ fn survive(party: &mut Party) {
             _ if round.is_multiple_of(2) => party.meet_the_next(),
             _ => party.call_on_the_next(),
         }
-        // A message that outlives its handles keeps its memory until it is dropped and,
-        // after that, a node is made or closed.
+        // A message that outlives its handles keeps its memory until it is dropped and, after that,
+        // a node is created or closed.
         drop(one_session(party));
         drop(Node::client().expect("another node starts"));
         drop(Node::listen(taken).expect_err("somebody else listens there"));
@@ -60,7 +60,7 @@ fn survive(party: &mut Party) {
     assert!(!files_are_left(), "a file is left in /dev/shm");
 }
 
-/// Streams both ways, kills the peer, and lets go of everything but the last message.
+/// Streams both ways, kills the peer, and drops everything except the last message.
 fn one_session(party: &mut Party) -> Message<[u8], Raw> {
     let mut sender = party
         .peer
@@ -115,6 +115,6 @@ fn stream_until_killed(party: &mut Party) {
 }
 
 const ROUNDS: u64 = 50;
-/// Rounds after which a node has all that it keeps.
+/// Rounds after which a node has everything that it keeps.
 const WARM_UP: u64 = 4;
 const MESSAGES: usize = 1000;

@@ -2,10 +2,11 @@
 
 use std::{env, process::Command};
 
-/// Set in the process that has the namespace, as the harness does (`network.rs`).
+/// The variable that the harness sets in the process with the namespace (`network.rs`).
 const INSIDE: &str = "HARNESS_NAMESPACE";
 
-/// Tells whether this process is in a namespace of its own; another runs the test there.
+/// Returns whether this process is in a namespace of its own; otherwise runs the test in such a
+/// process.
 pub(crate) fn is_inside(test: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;

@@ -1,4 +1,4 @@
-//! Two nodes of one process, for what is not about processes.
+//! Two nodes of one process, for tests that do not depend on processes.
 
 use ibex::{Fabric, Node, Peer, Pod, Policy, Receiver, Sender};
 
@@ -35,5 +35,5 @@ impl Pair {
 }
 
 pub(crate) const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
-/// Small, for there may be a thousand channels.
+/// Small, since there may be a thousand channels.
 const WINDOW: u64 = 64 << 10;

@@ -1,16 +1,16 @@
-//! Proofs that need two real processes: this one, and the same program run once more.
+//! Proofs that need two real processes: this one, and a second run of the same program.
 //!
 //! Rules:
 //!
-//! 1. A proof has two sides with a session between them. The runner's process plays
-//!    *here* and listens; a child, started for this one proof, plays *there* and connects,
-//!    unless it is told to listen.
-//! 2. Beside the session they talk over a socket pair, the child's standard input. It is
-//!    for agreeing on when, not for what is proven.
-//! 3. Proofs run one after the other and the runner has no threads of its own but a
-//!    sleeping watchdog, so what a proof counts (allocations, processor time, memory,
-//!    descriptors) is the library's and its own.
-//! 4. A side that panics ends the proof; a proof that hangs is ended by the watchdog.
+//! 1. A proof has two sides with a session between them. The runner's process plays *here* and
+//!    listens. A child, started for this one proof, plays *there* and connects, unless it is told
+//!    to listen.
+//! 2. Beside the session they talk over a socket pair, the child's standard input. It is for
+//!    agreeing on times, not for the facts that are proven.
+//! 3. Proofs run one after the other, and the runner has no threads of its own except a sleeping
+//!    watchdog. Everything that a proof counts (allocations, processor time, memory, descriptors)
+//!    therefore belongs to the library and to the proof.
+//! 4. A side that panics ends the proof; the watchdog ends a proof that hangs.
 #![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
 #[path = "../extent/mod.rs"]
@@ -45,14 +45,14 @@ pub(crate) struct Proof {
 
 type Play = Box<dyn Fn(&mut Party) + Send + Sync>;
 
-/// What the two nodes are set to.
+/// Settings of the two nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
 }
 
-/// One of the two processes of a proof.
+/// A process of a proof.
 pub(crate) struct Party {
     pub(crate) node: Node,
     pub(crate) peer: Peer,
@@ -61,11 +61,11 @@ pub(crate) struct Party {
     proof: String,
 }
 
-/// The other process, beside the session.
+/// The other process, reached beside the session.
 pub(crate) struct Other {
     wire: UnixStream,
     pid: u32,
-    /// Here: the process that plays there.
+    /// The process that plays there, in the one that plays here.
     child: Option<Child>,
 }
 
@@ -100,7 +100,7 @@ impl Proof {
     }
 
     fn play_there(&self) {
-        // Whatever ends the runner ends this process too.
+        // The end of the runner also ends this process.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _watchdog = Watchdog::start(&self.name);
         let mut other = Other::of_child();
@@ -120,7 +120,7 @@ impl Proof {
     }
 }
 
-/// Runs the proofs that the command line asks for; in a child, its side of its proof.
+/// Runs the proofs that the command line selects; in a child, runs its side of its proof.
 pub(crate) fn run(proofs: Vec<Proof>) -> ExitCode {
     if let Ok(name) = env::var(PROOF) {
         let proof = proofs.iter().find(|proof| proof.name == name);
@@ -175,8 +175,8 @@ impl Setup {
         },
     ];
 
-    /// Every fabric under every driver. Verbs is there with the feature of that name and an
-    /// RDMA device: the one that `IBEX_TEST_DEVICE` names, else any.
+    /// Returns every fabric under every driver. Verbs needs the feature of that name and an RDMA
+    /// device: the one that `IBEX_TEST_DEVICE` names, otherwise any.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let verbs = match device() {
             Some(_) => &Self::VERBS[..],
@@ -186,13 +186,13 @@ impl Setup {
         others.chain(verbs.iter().copied())
     }
 
-    /// Every fabric under the driver that needs no help.
+    /// Returns every fabric under the driver that needs no help.
     pub(crate) fn with_threads() -> impl Iterator<Item = Self> {
         Self::all().filter(|setup| setup.driver == Driver::Threads)
     }
 
-    /// How many of something: `full`, or one in `part` of it where the kernel does a
-    /// device's work, which takes a hundred times as long as the others do.
+    /// Scales a count: `full`, or one in `part` of it if the kernel emulates the device, which
+    /// takes a hundred times as long.
     pub(crate) fn count(self, full: u64, part: u64) -> u64 {
         if self.fabric == Fabric::Verbs && device().is_some_and(VerbsPort::is_software) {
             full / part
@@ -201,7 +201,7 @@ impl Setup {
         }
     }
 
-    /// A node so set.
+    /// Returns a builder of a node with these settings.
     pub(crate) fn node(self) -> ibex::NodeBuilder {
         let builder = Node::builder()
             .driver(self.driver)
@@ -239,13 +239,13 @@ impl Party {
         party
     }
 
-    /// Here: the other process has ended; starts the next, which connects to our node.
+    /// Starts, here, the next process after the other has ended; it connects to this node.
     pub(crate) fn meet_the_next(&mut self) {
         (self.peer, self.other) = start_there(&self.node, &self.proof);
         self.check();
     }
 
-    /// The same, but the next process listens, and our node connects to it.
+    /// Starts the next process, which listens, and connects to it.
     pub(crate) fn call_on_the_next(&mut self) {
         let mut other = Other::start(&self.proof);
         other.say(LISTEN);
@@ -263,8 +263,8 @@ impl Party {
         }
     }
 
-    /// Waits until the other process is here too, and allocates nothing. Where callers
-    /// drive the engine it is driven meanwhile, so that the other side gets its answers.
+    /// Waits until the other process has come to this point, without allocating. If callers drive
+    /// the engine, it is driven meanwhile, so that the other side gets its answers.
     pub(crate) fn meet(&mut self) {
         let wire = &mut self.other.wire;
         wire.write_all(&[BEAT]).expect("the other process is there");
@@ -322,17 +322,17 @@ impl Other {
         }
     }
 
-    /// Its process.
+    /// Returns the other process's id.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Says one line.
+    /// Sends a line.
     pub(crate) fn say(&mut self, what: impl fmt::Display) {
         writeln!(self.wire, "{what}").expect("the other process is there");
     }
 
-    /// Waits for one line.
+    /// Waits for a line.
     pub(crate) fn hear<T: FromStr<Err: fmt::Debug>>(&mut self) -> T {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -345,7 +345,7 @@ impl Other {
         })
     }
 
-    /// Ends it as `kill -9` does, and waits until it is gone.
+    /// Kills the process as `kill -9` does, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         let child = self.child.as_mut().expect("only the runner kills");
         child.kill().expect("a child can be killed");
@@ -372,17 +372,17 @@ impl Drop for Other {
     }
 }
 
-/// This process, as the kernel knows it.
+/// Returns this process's id, as the kernel knows it.
 pub(crate) fn own_pid() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// The device that verbs is proven on, if there is one.
+/// Returns the device on which verbs is proven, if there is one.
 fn device() -> Option<&'static VerbsPort> {
     static DEVICE: OnceLock<Option<VerbsPort>> = OnceLock::new();
     let choose = || {
         let port = VerbsPort::choose();
-        // Who names one wants it used.
+        // A device that was named must be used.
         let is_wanted = cfg!(feature = "verbs") && env::var_os(DEVICE_VARIABLE).is_some();
         assert!(port.is_ok() || !is_wanted, "{port:?}");
         port.ok()
@@ -390,8 +390,8 @@ fn device() -> Option<&'static VerbsPort> {
     DEVICE.get_or_init(choose).as_ref()
 }
 
-/// Ends the process when a proof hangs. Not a time limit: it is far beyond what any
-/// proof needs.
+/// Ends the process when a proof hangs. It is no time limit, since it is far longer than any proof
+/// needs.
 struct Watchdog {
     _done: mpsc::Sender<()>,
 }
@@ -410,10 +410,10 @@ impl Watchdog {
     }
 }
 
-/// Names the proof whose other side a child plays.
+/// The variable that names the proof whose other side a child plays.
 const PROOF: &str = "TWO_PROCESS_PROOF";
-/// Said to a child instead of an address.
+/// The word that a child gets instead of an address.
 const LISTEN: &str = "listen";
-/// What [`Party::meet`] exchanges.
+/// The byte that [`Party::meet`] exchanges.
 const BEAT: u8 = b'.';
 const PATIENCE: Duration = Duration::from_secs(600);

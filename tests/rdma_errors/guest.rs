@@ -1,13 +1,13 @@
-//! The guest, which tests change for all of its processes.
+//! The guest, whose settings some tests change for all of its processes.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{env, fs};
 
-/// The guest, as long as this is kept: some tests change it for all processes. None
-/// elsewhere, unless `IBEX_TEST_GUEST` says that it is: no test takes anything from
-/// somebody's machine.
+/// Returns the guest, reserved for as long as this is kept, since some tests change it for all
+/// processes. Returns `None` elsewhere, unless `IBEX_TEST_GUEST` claims that this is the guest:
+/// tests must not take anything from a real machine.
 pub(crate) fn guest() -> Option<MutexGuard<'static, ()>> {
     static GUEST: Mutex<()> = Mutex::new(());
     if !Path::new("/run/vm/settings").exists() {
@@ -18,7 +18,7 @@ pub(crate) fn guest() -> Option<MutexGuard<'static, ()>> {
     Some(GUEST.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Changes the whole guest, until it is dropped.
+/// A change of the whole guest, undone when this is dropped.
 pub(crate) struct Changed {
     undo: &'static str,
 }
@@ -42,11 +42,11 @@ pub(crate) fn shell(commands: &str) {
     assert!(status.expect("a shell").success(), "{commands}");
 }
 
-/// Where the guest's address stands in the table of its device's port.
+/// Returns the index of the guest's address in the table of its device's port.
 pub(crate) fn place_of_the_address() -> Option<usize> {
     let table = "/sys/class/infiniband/rxe0/ports/1/gids";
     let gid = |place: &usize| fs::read_to_string(format!("{table}/{place}")).ok();
-    // 192.0.2.1, as IPv6 writes it.
+    // 192.0.2.1 in the notation of IPv6.
     let is_its =
         |place: &usize| gid(place).is_some_and(|gid| gid.trim().ends_with(":ffff:c000:0201"));
     (0..16).find(is_its)

@@ -1,33 +1,26 @@
-//! What nodes say that are denied RDMA: to who requires it, to who prefers it, and to who
-//! leaves the choice to them.
+//! Errors of nodes that are denied RDMA: those that require it, those that prefer it, and those
+//! that leave the choice open.
 //!
-//! Most of it can be taken away only in the guest, by root, and the tests of that pass
-//! elsewhere without doing anything. Each starts this program again with something
-//! missing (rules in [`told`]), and that process makes the nodes.
+//! Most resources can be taken away only in the guest, by root; elsewhere those tests pass without
+//! doing anything. Each starts this program again without some resource (rules in [`told`]), and
+//! that process creates the nodes.
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
 mod guest;
+mod met;
+mod moving;
+mod removal;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use guest::{Changed, guest, place_of_the_address, shell};
+use guest::{Changed, guest};
 use ibex::rdma::{RdmaSettings, discover};
-use ibex::{
-    Driver, Event, Events, Fabric, ListenErrorKind, Message, Node, NodeBuilder, Peer, Policy, Raw,
-    Receiver, Sender,
-};
-use ibex_harness::proxy::{Harm, Proxy};
+use ibex::{Driver, Fabric, ListenErrorKind, Node, NodeBuilder, Policy};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A watchdog's time: nothing here takes so long in any guest.
@@ -35,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 fn builder(verbs: Policy) -> NodeBuilder {
     let settings = match std::env::var_os("IBEX_TEST_LITTLE_MEMORY") {
-        // As the documentation of `ibex::rdma` proposes.
+        // The settings that the documentation of `ibex::rdma` proposes.
         Some(_) => RdmaSettings::new()
             .receive_buffers(1024)
             .held_buffers(512)
@@ -50,7 +43,7 @@ fn builder(verbs: Policy) -> NodeBuilder {
         .handshake_timeout(PATIENCE)
 }
 
-/// Why a session between two such nodes is over the fabric that it is.
+/// Returns the reason for the fabric of a session between two such nodes.
 fn reason(listens: NodeBuilder, dials: NodeBuilder) -> String {
     let server = listens.listen("127.0.0.1:0").build().expect("a node");
     let client = dials.build().expect("a node");
@@ -71,7 +64,7 @@ fn a_peer_whose_policy_forbids_verbs_is_named_whatever_the_machine_has() {
         reason(builder(Policy::Forbid), builder(Policy::Prefer)),
         without_verbs("the listening node's policy forbids verbs")
     );
-    // Who insists on verbs and has a device: tests/rdma.rs.
+    // For nodes that require verbs and have a device, see tests/rdma.rs.
 }
 
 #[test]
@@ -87,7 +80,7 @@ fn a_machine_without_rdma_says_so_to_who_did_not_insist() {
             without_verbs(&why)
         );
     }
-    // Also where the two have another fabric without asking for it.
+    // Holds also if the two have another fabric without asking for it.
     let at_ease = || builder(Policy::Prefer).fabric(Fabric::Shm, Policy::Auto);
     assert_eq!(
         reason(at_ease(), at_ease()),
@@ -102,22 +95,21 @@ fn a_machine_without_rdma_says_so_to_who_did_not_insist() {
 
 // ---- In the guest --------------------------------------------------------------------
 
-/// What the process says that something was taken from.
+/// The output of the process that lacks something.
 #[derive(Debug)]
 struct Told {
-    /// A node that requires verbs.
+    /// The error of a node that requires verbs.
     required: String,
-    /// A session between two that prefer it.
+    /// The fabric of a session between two nodes that prefer verbs.
     preferred: String,
-    /// A session between two that leave the choice open.
+    /// The fabric of a session between two nodes that leave the choice open.
     automatic: String,
-    /// A node here, from which nothing was taken, that requires verbs and connects to one
-    /// there.
+    /// The outcome here, in a node that lacks nothing, requires verbs and connects to a node there.
     dialed: String,
 }
 
-/// Runs [`a_node_where_something_is_missing`] behind `takes`, shell commands in a mount
-/// namespace of its own that may put other commands before `"$@"`.
+/// Runs [`a_node_where_something_is_missing`] behind `takes`: shell commands in a mount namespace
+/// of their own, which may put further commands before `"$@"`.
 fn told(takes: &str) -> Told {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new("unshare")
@@ -132,7 +124,7 @@ fn told(takes: &str) -> Told {
         .spawn()
         .expect("unshare runs");
     let mut said = BTreeMap::new();
-    // Read by reference: it has to stay open for as long as the child writes.
+    // Read by reference, since the pipe must stay open while the child writes.
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     for line in &mut lines {
         let line = line.expect("text");
@@ -183,12 +175,12 @@ fn a_node_where_something_is_missing() {
     let server = builder(Policy::Auto).listen("127.0.0.1:0").build();
     let server = server.expect("a node");
     println!("address| {}", server.local_addr().expect("it listens"));
-    // Until whoever reads this is done.
+    // Until the reading process is done.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Has a node look for devices with no descriptor to spare, then with one, and so on until
-/// there are enough; what libibverbs does only once goes wrong in between.
+/// Lets a node look for devices with no descriptor to spare, then with one, and so on until there
+/// are enough. Along the way, one-time steps of libibverbs fail as well.
 fn look_without_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").expect("a list").count() as u64;
@@ -209,8 +201,7 @@ fn look_without_descriptors() {
     }
 }
 
-/// Has a node look for devices while something is mounted over `directory`, and takes that
-/// away.
+/// Lets a node look for devices while something is mounted over `directory`, and unmounts it.
 fn look_before_it_is_shown(directory: &OsStr) {
     let refused = builder(Policy::Require).driver(Driver::Caller).build();
     let refusal = refused.expect_err("something is missing").to_string();
@@ -220,7 +211,7 @@ fn look_before_it_is_shown(directory: &OsStr) {
 }
 
 impl Told {
-    /// The device is known and the process without one: all say the same of it.
+    /// Checks that all three report a known device that the process cannot use.
     fn assert_absence(&self, why: &str) {
         assert_eq!(self.required, refused(why));
         for told in [&self.preferred, &self.automatic] {
@@ -233,7 +224,7 @@ impl Told {
         }
     }
 
-    /// Whoever is elsewhere hears that the node there has none.
+    /// Checks that the dialing node learns that the listening one has no device.
     fn assert_dialer_heard(&self, why: &str) {
         let (_, said) = self.dialed.split_once(": ").expect("an address");
         assert_eq!(
@@ -245,7 +236,7 @@ impl Told {
         );
     }
 
-    /// Nothing is missing after all.
+    /// Checks that nothing is missing after all.
     fn assert_verbs(&self) {
         assert_eq!(self.required, "nothing is missing");
         assert_eq!(self.preferred, "verbs: preferred by the connecting node");
@@ -264,15 +255,15 @@ fn without_verbs(why: &str) -> String {
 
 const SOFTWARE: &str = "the connecting node's device rxe0 is software, slower than tcp";
 const NO_DEVICE: &str = "RDMA cannot be used: this machine has no RDMA device";
-/// The library, in `$lib`.
+/// Sets `$lib` to the path of the library.
 const LIBRARY: &str = "lib=$(find /usr/lib -name libibverbs.so.1 | head -n 1)";
-/// Puts the command behind this under the limits of a user.
+/// Runs the command behind this under a user's limits.
 const NOBODY: &str = "set -- setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
 
 #[test]
 fn a_user_whose_limit_on_locked_memory_is_too_small() {
     let Some(_guest) = guest() else { return };
-    // What systemd gives to whoever asks for nothing else.
+    // The default limit of systemd.
     let told = told(&format!("ulimit -l 8192\n{NOBODY}"));
     let why = "cannot register 37748736 bytes with RDMA device rxe0: 0 bytes are pinned already \
                and the limit on locked memory is 8388608 bytes, so at least 37748736 are needed \
@@ -292,7 +283,7 @@ fn a_user_whose_limit_on_locked_memory_is_enough_for_one_node() {
     let told = told(&format!("ulimit -l 40000\n{NOBODY}"));
     assert_eq!(told.required, "nothing is missing");
     assert_eq!(told.dialed, "verbs: required by the connecting node");
-    // Not for two in one process; the first has its session's memory pinned as well.
+    // Not for two in one process: the first has its session's memory pinned as well.
     assert_eq!(
         told.preferred,
         without_verbs(
@@ -376,7 +367,7 @@ fn device_files_of_another_user() {
         "mount -t tmpfs none /dev/infiniband\nmknod -m 600 /dev/infiniband/uverbs0 c 231 192\n\
          {NOBODY}"
     ));
-    // The library does not say that it may not be opened.
+    // The library does not report that the file may not be opened.
     told.assert_absence(
         "RDMA device rxe0 cannot be opened: No such file or directory (os error 2); its file in \
          /dev/infiniband is missing, or not this user's to read and write: give the container \
@@ -398,391 +389,6 @@ fn a_port_that_is_down() {
         "RDMA device rxe0 port 1 is DOWN, not ACTIVE; check the cable and `ip link set <netdev> \
          up`; `rdma link` shows the state",
     );
-}
-
-/// Two nodes that insist on verbs, and a channel from the second to the first.
-struct Met {
-    nodes: [Node; 2],
-    peers: [Peer; 2],
-    sender: Sender<[u8], Raw>,
-    receiver: Receiver<[u8], Raw>,
-}
-
-impl Met {
-    fn new() -> Self {
-        let server = builder(Policy::Prefer).listen("127.0.0.1:0").build();
-        let client = builder(Policy::Prefer).build();
-        Self::of([server.expect("a node"), client.expect("a node")])
-    }
-
-    fn of(nodes: [Node; 2]) -> Self {
-        let address = nodes[0].local_addr().expect("it listens");
-        let dialed = nodes[1].connect(address).expect("a session");
-        let accepted = nodes[0].accept().expect("a peer");
-        let sender = dialed.channel("said").codec::<Raw>().sender();
-        let receiver = accepted.channel("said").codec::<Raw>().receiver();
-        let mut met = Self {
-            nodes,
-            peers: [accepted, dialed],
-            sender: sender.expect("an end"),
-            receiver: receiver.expect("an end"),
-        };
-        met.carry();
-        met
-    }
-
-    fn carry(&mut self) {
-        self.sender.send(&[7; 64]).expect("sent");
-        assert_eq!(self.receiver.recv().expect("a message")[..], [7; 64]);
-    }
-
-    /// Sends until the session goes over tcp; why it does. Nothing is lost.
-    fn why_moved(&mut self) -> String {
-        let mut events = self.nodes[1].events();
-        let start = Instant::now();
-        let mut sent = 0;
-        while start.elapsed() < PATIENCE {
-            self.sender.send(&[7; 64]).expect("sent");
-            sent += 1;
-            while let Some(event) = events.try_next() {
-                if let Event::FabricChanged { to, reason, .. } = event {
-                    assert_eq!(to, Fabric::Tcp);
-                    for _ in 0..sent {
-                        assert_eq!(self.receiver.recv().expect("a message")[..], [7; 64]);
-                    }
-                    return reason;
-                }
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the session goes on as before");
-    }
-
-    /// The same nodes, once more.
-    fn meet_again(self) -> Self {
-        let Self { nodes, .. } = self;
-        Self::of(nodes)
-    }
-}
-
-#[test]
-fn a_port_that_goes_down_under_a_session_is_why_it_goes_over_tcp_and_the_next_one_works() {
-    let Some(_guest) = guest() else { return };
-    let mut met = Met::new();
-    let changed = Changed::by("ip link set v0 down", "ip link set v0 up");
-    let cause = met.why_moved();
-    assert!(cause.contains("rxe0"), "{cause}");
-    // That of the port itself, or what the next attempt to use it met.
-    assert!(
-        cause.contains("port 1: Error") || cause.contains(" is DOWN"),
-        "{cause}"
-    );
-    drop(changed);
-    met.carry();
-    assert!(met.peers.iter().all(|peer| peer.fabric() == Fabric::Tcp));
-    met.meet_again().carry();
-}
-
-#[test]
-fn an_idle_session_outlives_a_port_that_was_down() {
-    let Some(_guest) = guest() else { return };
-    let mut met = Met::new();
-    drop(Changed::by("ip link set v0 down", "ip link set v0 up"));
-    // Its port becomes active a moment later.
-    let state = "/sys/class/infiniband/rxe0/ports/1/state";
-    let start = Instant::now();
-    while !fs::read_to_string(state).is_ok_and(|state| state.contains("ACTIVE")) {
-        assert!(start.elapsed() < PATIENCE, "the port stays down");
-        thread::sleep(Duration::from_millis(10));
-    }
-    met.carry();
-}
-
-#[test]
-fn an_address_that_goes_and_comes_back_at_another_index() {
-    let Some(_guest) = guest() else { return };
-    let mut met = Met::new();
-    let before = place_of_the_address().expect("the device has it");
-    // The other takes its place in the table.
-    let _changed = Changed::by(
-        "ip address del 192.0.2.1/24 dev v0; ip address add 198.51.100.9/24 dev v0; \
-         ip address add 192.0.2.1/24 dev v0",
-        "ip address del 198.51.100.9/24 dev v0",
-    );
-    let start = Instant::now();
-    let after = loop {
-        // The table follows a moment later.
-        match place_of_the_address() {
-            Some(place) if place != before => break place,
-            place => assert!(start.elapsed() < PATIENCE, "{place:?} as {before}"),
-        }
-        thread::sleep(Duration::from_millis(10));
-    };
-    for _ in 0..10 {
-        met.carry();
-        thread::sleep(Duration::from_millis(100));
-    }
-    for peer in &met.peers {
-        let stats = peer.stats();
-        let (broke, went_on) = (stats.suspensions, stats.resumes);
-        assert_eq!(broke, went_on, "from place {before} to {after}");
-        assert!(!peer.is_gone());
-    }
-    met.meet_again().carry();
-}
-
-#[test]
-fn another_mtu_under_a_session() {
-    let Some(_guest) = guest() else { return };
-    let mut met = Met::new();
-    let _changed = Changed::by("ip link set v0 mtu 4200", "ip link set v0 mtu 1500");
-    met.carry();
-    met.meet_again().carry();
-}
-
-// ---- A device that goes -------------------------------------------------------------
-
-/// A command that removes a device, and waits until everybody has closed it.
-struct Removal {
-    command: &'static str,
-    child: Child,
-    begun: Instant,
-}
-
-impl Removal {
-    fn begin(command: &'static str) -> Self {
-        let child = Command::new("sh").args(["-e", "-c", command]).spawn();
-        Self {
-            command,
-            child: child.expect("a shell"),
-            begun: Instant::now(),
-        }
-    }
-
-    /// How long it took. One that waits for ever cannot be ended, and nor can who waits for it.
-    fn took(mut self) -> Duration {
-        loop {
-            let status = self.child.try_wait().expect("its status");
-            if let Some(status) = status {
-                assert!(status.success(), "{}", self.command);
-                return self.begun.elapsed();
-            }
-            let waits = self.begun.elapsed() < PATIENCE;
-            assert!(waits, "`{}` waits for us", self.command);
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-type Held = VecDeque<Message<[u8], Raw>>;
-
-/// Takes messages until the channel is over, and keeps the last ones. How many came.
-fn take_all(mut receiver: Receiver<[u8], Raw>) -> (Held, u64) {
-    let (mut held, mut count) = (Held::new(), 0);
-    while let Some(message) = receiver.next().expect("nothing fails") {
-        count += 1;
-        // One came before, when they met.
-        assert_eq!(message.sequence(), count + 1);
-        held.push_back(message);
-        if held.len() > 100 {
-            held.pop_front();
-        }
-    }
-    (held, count)
-}
-
-/// Removes the device under two nodes in the middle of a stream, with every kind of handle
-/// kept: it is closed at once, the session goes on over tcp, the next one too, and one over
-/// the device when it is back.
-fn removed_in_use(removes: &'static str, brings_back: &'static str) {
-    let idle = builder(Policy::Require).listen("127.0.0.1:0").build();
-    let idle = idle.expect("a node without sessions");
-    let server = builder(Policy::Prefer).listen("127.0.0.1:0").build();
-    let client = builder(Policy::Prefer).build();
-    let met = Met::of([server.expect("a node"), client.expect("a node")]);
-    let (mut sender, receiver) = (met.sender, met.receiver);
-    assert!(met.peers.iter().all(|peer| peer.fabric() == Fabric::Verbs));
-
-    let taken = thread::spawn(|| take_all(receiver));
-    let is_enough = Arc::new(AtomicBool::new(false));
-    let has_enough = is_enough.clone();
-    let sends = thread::spawn(move || {
-        let mut sent = 0_u64;
-        while !has_enough.load(Ordering::Relaxed) {
-            sender.send(&[7; 64]).expect("sent");
-            sent += 1;
-        }
-        sender.close().expect("delivered");
-        sent
-    });
-    thread::sleep(Duration::from_millis(200));
-    let took = Removal::begin(removes).took();
-    // With everything that is kept still there. How long it may take is tested by a clock that
-    // stands still where the machine does, over a device made of memory.
-    println!("`{removes}` took {took:?}");
-    let start = Instant::now();
-    while met.peers.iter().any(|peer| peer.fabric() != Fabric::Tcp) {
-        assert!(start.elapsed() < PATIENCE, "the session goes on as before");
-        thread::sleep(Duration::from_millis(10));
-    }
-    thread::sleep(Duration::from_millis(200));
-    is_enough.store(true, Ordering::Relaxed);
-    let sent = sends.join().expect("all are sent");
-    let (held, received) = taken.join().expect("all are there");
-    assert_eq!(sent, received);
-    assert!(held.iter().all(|message| message[..] == [7; 64]));
-
-    let address = met.nodes[0].local_addr().expect("it listens");
-    let without = met.nodes[1].connect(address).expect("a session");
-    assert_eq!(without.fabric(), Fabric::Tcp);
-    let reason = without.fabric_reason();
-    assert!(
-        reason.contains("this machine has no RDMA device"),
-        "{reason}"
-    );
-    let idle = idle.local_addr().expect("it listens");
-    let refused = met.nodes[1].connect(idle).expect_err("it insists");
-    assert!(refused.to_string().contains("no RDMA device"), "{refused}");
-
-    shell(brings_back);
-    let _accepted = met.nodes[0].accept().expect("the session without");
-    let again = Met::of(met.nodes);
-    let is_back = |peer: &Peer| peer.fabric() == Fabric::Verbs;
-    assert!(again.peers.iter().all(is_back));
-    drop(held);
-}
-
-#[test]
-fn a_device_that_is_removed_in_use_is_closed_at_once() {
-    let Some(_guest) = guest() else { return };
-    removed_in_use(
-        "rdma link delete rxe0",
-        "rdma link add rxe0 type rxe netdev v0",
-    );
-}
-
-#[test]
-fn a_network_interface_that_is_removed_in_use_takes_the_device_with_it() {
-    let Some(_guest) = guest() else { return };
-    removed_in_use(
-        "ip link delete v0",
-        "ip link add v0 type veth peer name v1; ip address add 192.0.2.1/24 dev v0; \
-         ip link set v0 up; ip link set v1 up; rdma link add rxe0 type rxe netdev v0",
-    );
-}
-
-/// Message `number`, of a length that fits one receive buffer, or several, or none.
-fn numbered(number: u64) -> Vec<u8> {
-    let length = 8 + match number % 50 {
-        0 => 200_000,
-        1..10 => 20_000,
-        _ => number as usize * 31 % 3000,
-    };
-    let mut bytes = vec![number as u8; length];
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    bytes
-}
-
-/// What an end of a session is told of its fabrics, until there is one of that kind.
-fn changes_until(events: &mut Events, last: Fabric) -> Vec<(Fabric, Fabric)> {
-    let mut changes = Vec::new();
-    let until = Instant::now() + PATIENCE;
-    while let Some(event) = events.next_timeout(until.saturating_duration_since(Instant::now())) {
-        println!("{event}");
-        if let Event::FabricChanged { from, to, .. } = event {
-            changes.push((from, to));
-            if to == last {
-                return changes;
-            }
-        }
-    }
-    panic!("the session does not go over {last}: {changes:?}");
-}
-
-#[test]
-fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() {
-    let Some(_guest) = guest() else { return };
-    let goes_back = || {
-        // Soon registered.
-        let settings = RdmaSettings::new().receive_buffers(512).held_buffers(512);
-        let builder = builder(Policy::Prefer).rdma(settings.max_sessions(64));
-        builder.fail_over_after(Duration::ZERO).fail_back(true)
-    };
-    let server = goes_back().listen("127.0.0.1:0").build();
-    let server = server.expect("a node");
-    let client = goes_back().build().expect("a node");
-    let mut events = [&server, &client].map(Node::events);
-    let proxy = Proxy::start(server.local_addr().expect("it listens")).expect("a proxy");
-    let dialed = client.connect(proxy.address()).expect("a session");
-    let accepted = server.accept().expect("a peer");
-    let peers = [&accepted, &dialed];
-    assert!(peers.iter().all(|peer| peer.fabric() == Fabric::Verbs));
-    let sender = dialed.channel("said").codec::<Raw>().sender();
-    let receiver = accepted.channel("said").codec::<Raw>().receiver();
-    let mut sender: Sender<[u8], Raw> = sender.expect("an end");
-    let mut receiver: Receiver<[u8], Raw> = receiver.expect("an end");
-
-    let takes = thread::spawn(move || {
-        let mut count = 0;
-        while let Some(message) = receiver.next().expect("nothing fails") {
-            count += 1;
-            assert!(message[..] == numbered(count)[..], "message {count}");
-        }
-        count
-    });
-    let is_enough = Arc::new(AtomicBool::new(false));
-    let has_enough = is_enough.clone();
-    let sends = thread::spawn(move || {
-        let mut sent = 0;
-        while !has_enough.load(Ordering::Relaxed) {
-            sender.send(&numbered(sent + 1)).expect("sent");
-            sent += 1;
-            // The guest's other tasks have to come to something too.
-            thread::sleep(Duration::from_millis(1));
-        }
-        sender.close().expect("delivered");
-        sent
-    });
-    let a_while = || thread::sleep(Duration::from_millis(200));
-
-    a_while();
-    let changed = Changed::by(
-        "rdma link delete rxe0",
-        "rdma link show rxe0/1 > /dev/null 2>&1 || rdma link add rxe0 type rxe netdev v0",
-    );
-    for events in &mut events {
-        let changes = changes_until(events, Fabric::Tcp);
-        assert_eq!(changes, [(Fabric::Verbs, Fabric::Tcp)]);
-    }
-    drop(changed);
-    // The device is back, as a new session finds, and the old one runs on as it is.
-    let address = server.local_addr().expect("it listens");
-    let other = client.connect(address).expect("another session");
-    let _accepted = server.accept().expect("the same");
-    assert_eq!(other.fabric(), Fabric::Verbs);
-    a_while();
-    assert!(peers.iter().all(|peer| peer.fabric() == Fabric::Tcp));
-    let begun = Instant::now();
-    let are_back = || peers.iter().all(|peer| peer.fabric() == Fabric::Verbs);
-    while !are_back() {
-        assert!(begun.elapsed() < PATIENCE, "it stays over tcp");
-        assert!(proxy.harm_one(Harm::Cut, Duration::ZERO));
-        // It asks once for each break, and a busy guest may take longer than it waits.
-        let tried = Instant::now();
-        while !are_back() && tried.elapsed() < Duration::from_secs(10) {
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-    for events in &mut events {
-        let changes = changes_until(events, Fabric::Verbs);
-        assert_eq!(changes, [(Fabric::Tcp, Fabric::Verbs)]);
-    }
-    a_while();
-    is_enough.store(true, Ordering::Relaxed);
-    let sent: u64 = sends.join().expect("all are sent");
-    assert_eq!(takes.join().expect("all are there"), sent);
-    assert!(are_back());
-    println!("{sent} messages");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Peers that speak another version of the protocol: a later minor version than this node, and
 //! another major version.
 //!
-//! What such a peer sends is written down byte by byte in `*.txt`, with a word on each part,
-//! from the description of the protocol and not by this code. It is not made anew when the
-//! code changes, since nodes that are out there do not change either. It is played over a
-//! real connection to a real node. The peer of the later minor version sends three samples,
-//! takes three answers, acknowledges them and leaves; those of the other major version are
-//! refused, whoever dialed.
+//! The bytes of such a peer are written down in `*.txt`, with a word on each part. They come from
+//! the description of the protocol and not from this code, and stay unchanged when the code
+//! changes, since deployed nodes do not change either. They are played over a real connection to a
+//! real node. The peer of the later minor version sends three samples, takes three answers,
+//! acknowledges them and leaves. Those of the other major version are refused, whichever end
+//! dialed.
 #![forbid(unsafe_code)]
 
 mod recording;
@@ -42,7 +42,7 @@ struct SampleV2 {
     term: u64,
 }
 
-/// The node's ends: what it takes from the peer, and what it sends to it.
+/// The node's ends: those for receiving from the peer, and for sending to it.
 struct Ends {
     samples: VersionedReceiver<SampleV2, SampleV1, Pod>,
     answers: VersionedSender<SampleV2, SampleV1, Pod>,
@@ -58,8 +58,8 @@ impl Ends {
     }
 }
 
-/// A later minor version, feature bits and fields that nobody here has heard of, and a list
-/// of versions of a message type of which the node knows the second.
+/// A later minor version, with unknown feature bits and fields, and a list of versions of a message
+/// type of which the node knows the second.
 #[test]
 fn a_peer_of_a_later_minor_version() {
     let said = meet(include_str!("minor_2_1.txt"), |peer| {
@@ -103,7 +103,7 @@ fn a_peer_of_a_later_minor_version() {
     }
 }
 
-/// Peers of the major version before, the first and the last of it.
+/// Peers of the previous major version, the first and the last of it.
 const OLDER: [(&str, VersionRange); 2] = [
     (include_str!("minor_1_0.txt"), older(0)),
     (include_str!("minor_1_7.txt"), older(7)),
@@ -119,7 +119,7 @@ const fn older(newest: u16) -> VersionRange {
     }
 }
 
-/// What a node finds out about such a peer, with both versions and what to do.
+/// Returns whether the node's error names both versions and the remedy.
 fn is_diagnosis(error: &HandshakeError, theirs: VersionRange) -> bool {
     let ours = VersionRange::SUPPORTED;
     let said = error.to_string();
@@ -140,13 +140,13 @@ fn a_peer_of_an_older_major_version_that_dials_is_refused_in_its_own_way() {
         let played = thread::spawn(move || {
             let mut peer = Recording::open(recording, address);
             peer.say("hello");
-            // It goes by this Hello.
+            // It decides by this Hello.
             peer.hear_magic();
             let Message::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
                 panic!("no Hello")
             };
             assert_eq!(hello.versions, VersionRange::SUPPORTED);
-            // And could read this, as its versions skip what stands behind the words.
+            // It could read this, since its versions skip the bytes behind the words.
             match peer.hear_message(MessageKind::Refusal) {
                 Message::Refusal(refusal) => refusal.reason.to_string(),
                 other => panic!("{other:?}"),
@@ -177,7 +177,7 @@ fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
             let mut peer = Recording::over(recording, wire);
             peer.hear_magic();
             peer.hear_message(MessageKind::Hello);
-            // It says its own, finds that the two do not go together, and hangs up.
+            // It sends its Hello, finds that the versions do not match, and disconnects.
             peer.say("hello");
         });
         let node = Node::builder().build().expect("a node");
@@ -193,7 +193,7 @@ fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
     }
 }
 
-/// Plays a recorded peer to a node, and what the node's application does with it.
+/// Plays a recorded peer to a node, and runs the node's application.
 fn meet(recording: &'static str, application: impl FnOnce(&Peer)) -> Said {
     let node = Node::builder()
         .fabric(Fabric::Tcp, Policy::Require)
@@ -240,5 +240,5 @@ fn play(text: &str, address: SocketAddr) -> Said {
     peer.said
 }
 
-/// For what the peer does at once.
+/// The time-out for the peer's immediate actions.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);

@@ -1,5 +1,4 @@
-//! A recorded peer: its parts, the connection that they are played over, and what the node
-//! answers.
+//! A recorded peer: its parts, the connection over which they are played, and the node's answers.
 
 use std::{
     io::{Read, Write},
@@ -24,38 +23,38 @@ use ibex_protocol::format::{
 pub(crate) struct Recording {
     parts: Vec<(String, Vec<u8>)>,
     wire: TcpStream,
-    /// The Hellos of both, as far as they were said: the peer's and the node's.
+    /// The Hellos of both, as far as they were sent: the peer's and the node's.
     hellos: [Vec<u8>; 2],
-    /// Whether the peer has said a message that covers both.
+    /// Set once the peer has sent a message that covers both.
     has_vouched: bool,
     /// Frames that the node has sent.
     frames: u64,
-    /// What the node has said in the session so far.
+    /// The node's statements in the session so far.
     pub(crate) said: Said,
 }
 
-/// What a node says in a session.
+/// The statements of a node in a session.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    /// What the peer may have in flight.
+    /// The credit that the peer may use.
     pub(crate) credit: u64,
     /// The ends that were opened, in order.
     pub(crate) opened: Vec<(Arc<str>, Arc<ChannelSpec>)>,
     /// The payloads of all records.
     pub(crate) payloads: Vec<Vec<u8>>,
-    /// The latest news of what the peer sends.
+    /// The latest counters of the peer's messages.
     pub(crate) counters: Counters,
-    /// It says goodbye.
+    /// Set when the node has said goodbye.
     pub(crate) goodbye: bool,
 }
 
 impl Recording {
-    /// Connects to a node and says nothing yet.
+    /// Connects to a node, and sends nothing yet.
     pub(crate) fn open(text: &str, address: SocketAddr) -> Self {
         Self::over(text, TcpStream::connect(address).expect("the node listens"))
     }
 
-    /// Over a connection of its own. `text` has the parts, each a name in brackets and lines of
+    /// Plays over a given connection. `text` has the parts, each a name in brackets and lines of
     /// hexadecimal, with comments.
     pub(crate) fn over(text: &str, wire: TcpStream) -> Self {
         let mut parts: Vec<(String, Vec<u8>)> = Vec::new();
@@ -73,7 +72,7 @@ impl Recording {
             }
         }
         parts.reverse();
-        // Not a limit: a node that says nothing for so long never will.
+        // Not a time limit: a node that is silent for so long stays silent.
         wire.set_read_timeout(Some(Duration::from_secs(60)))
             .expect("a time-out");
         Self {
@@ -86,7 +85,7 @@ impl Recording {
         }
     }
 
-    /// Sends the next part, which is called so.
+    /// Sends the next part, which must have this name.
     pub(crate) fn say(&mut self, part: &str) {
         let bytes = self.next(part);
         if self.hellos[0].is_empty() {
@@ -95,7 +94,7 @@ impl Recording {
         self.wire.write_all(&bytes).expect("the node listens");
     }
 
-    /// Likewise, a message of a handshake that the peer dialed for, with its checksum.
+    /// Sends the next part with its checksum: a message of a handshake for which the peer dialed.
     pub(crate) fn say_checked(&mut self, part: &str) {
         let mut bytes = self.next(part);
         let before = match std::mem::replace(&mut self.has_vouched, true) {
@@ -113,19 +112,19 @@ impl Recording {
         bytes
     }
 
-    /// Whether everything was sent.
+    /// Returns whether everything was sent.
     pub(crate) fn is_over(&self) -> bool {
         self.parts.is_empty()
     }
 
-    // ---- What the node answers -------------------------------------------------------
+    // ---- The node's answers ----------------------------------------------------------
 
     pub(crate) fn hear_magic(&mut self) {
         self.hellos[1] = self.hear(MAGIC.len());
         assert_eq!(self.hellos[1], MAGIC);
     }
 
-    /// The next message of the handshake.
+    /// Receives the next message of the handshake.
     pub(crate) fn hear_message(&mut self, kind: MessageKind) -> Message {
         let length = self.hear(2);
         let mut bytes = self.hear(usize::from(u16::from_le_bytes([length[0], length[1]])));
@@ -139,7 +138,7 @@ impl Recording {
         message
     }
 
-    /// Takes in frames until the node has said enough.
+    /// Receives frames until the node has said enough.
     pub(crate) fn hear_until(&mut self, is_enough: impl Fn(&Said) -> bool) {
         while !is_enough(&self.said) {
             let head = self.hear(CHECKED_HEADER_BYTES);

@@ -1,4 +1,4 @@
-//! A way to a listener that can be cut.
+//! A path to a listener that can be cut.
 
 use std::{
     io::{Read, Write},
@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-/// A way to a listener that can be cut.
+/// A path to a listener that can be cut.
 pub(crate) struct Cable {
     pub(crate) address: SocketAddr,
     inner: Arc<Inner>,
@@ -18,12 +18,13 @@ pub(crate) struct Cable {
 
 #[derive(Default)]
 struct Inner {
-    /// Both sides of each connection, and of those that lead nowhere the near one.
+    /// Both sides of each connection, and the near side of those that lead nowhere.
     ends: Mutex<Vec<TcpStream>>,
     is_cut: AtomicBool,
-    /// Whoever dials while it is cut is connected, to nobody, and not sent away.
+    /// Accepts connections while the cable is cut, and leads them nowhere, instead of refusing
+    /// them.
     is_silent: AtomicBool,
-    /// Connections are made, and nothing goes over them.
+    /// Accepts connections over which nothing passes.
     is_held: Mutex<bool>,
     is_let_go: Condvar,
 }
@@ -33,7 +34,7 @@ impl Cable {
         Self::with(target, Inner::default())
     }
 
-    /// Makes connections, over which nothing goes until they are let go.
+    /// Creates a cable that accepts connections, over which nothing passes until they are released.
     pub(crate) fn held(target: SocketAddr) -> Self {
         let inner = Inner {
             is_held: Mutex::new(true),
@@ -70,7 +71,7 @@ impl Cable {
         Self { address, inner }
     }
 
-    /// Whether somebody is connected through it.
+    /// Returns whether there is a connection through the cable.
     pub(crate) fn is_connected(&self) -> bool {
         !self.inner.ends.lock().unwrap().is_empty()
     }
@@ -80,20 +81,20 @@ impl Cable {
         self.inner.is_let_go.notify_all();
     }
 
-    /// Breaks the connections that there are.
+    /// Breaks the existing connections.
     pub(crate) fn cut(&self) {
         for end in self.inner.ends.lock().unwrap().drain(..) {
             let _ = end.shutdown(Shutdown::Both);
         }
     }
 
-    /// And lets none through until it is mended.
+    /// Breaks the connections, and refuses others until the cable is mended.
     pub(crate) fn cut_for_good(&self) {
         self.inner.is_cut.store(true, Ordering::Release);
         self.cut();
     }
 
-    /// The same, but whoever dials meanwhile waits for an answer.
+    /// Breaks the connections, and keeps later ones waiting for an answer.
     pub(crate) fn cut_and_be_silent(&self) {
         self.inner.is_silent.store(true, Ordering::Release);
         self.cut_for_good();
@@ -102,7 +103,7 @@ impl Cable {
     pub(crate) fn mend(&self) {
         self.inner.is_cut.store(false, Ordering::Release);
         if self.inner.is_silent.swap(false, Ordering::AcqRel) {
-            // What waits in vain. Whoever has come since comes once more.
+            // Ends the waiting connections; their nodes dial once more.
             self.cut();
         }
     }

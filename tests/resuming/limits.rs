@@ -1,5 +1,5 @@
-//! Calls with a limit keep to it while their session has no connection, and what they do not
-//! do then is neither lost nor done twice.
+//! Calls with a time limit keep to it while their session has no connection. Work that they do not
+//! do is neither lost nor done twice.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -33,7 +33,7 @@ fn limits_hold_over_shm_under_callers() {
     limits_hold(Fabric::Shm, Driver::Caller);
 }
 
-/// Where whoever dials is sent away, and where it waits for an answer.
+/// Once with dialing refused, and once with dialing unanswered.
 fn limits_hold(fabric: Fabric, driver: Driver) {
     for cut in [Cable::cut_for_good, Cable::cut_and_be_silent] {
         let (here, there) = (node_over(fabric, driver), node_over(fabric, driver));
@@ -66,7 +66,7 @@ fn limits_hold(fabric: Fabric, driver: Driver) {
     }
 }
 
-/// One end of a session, with a channel each way that is used and one that is silent.
+/// An end of a session, with a channel in each direction that is used and one that is silent.
 struct End<'n> {
     node: &'n Node,
     peer: &'n Peer,
@@ -75,7 +75,7 @@ struct End<'n> {
     receiver: Receiver<u64>,
     silent_sender: Sender<u64>,
     silent_receiver: Receiver<u64>,
-    /// The last number that was sent.
+    /// The last number sent.
     sent: u64,
 }
 
@@ -95,7 +95,7 @@ impl<'n> End<'n> {
         }
     }
 
-    /// The first message of each channel.
+    /// Exchanges the first message of each channel.
     fn begin(&mut self) {
         self.sent = self.sender.send(&1).unwrap();
         self.silent_sender.send(&1).unwrap();
@@ -111,7 +111,7 @@ impl<'n> End<'n> {
     }
 
     fn keeps_to_limits(&mut self) {
-        // What fits the window is accepted, and nobody waits for that.
+        // Messages that fit the window are accepted without waiting.
         let last = loop {
             let began = Instant::now();
             match self.sender.send_timeout(&(self.sent + 1), LIMIT) {
@@ -141,7 +141,7 @@ impl<'n> End<'n> {
 
         let began = Instant::now();
         match (self.fabric, self.sender.flush_timeout(LIMIT)) {
-            // It lies in memory that the peer has mapped.
+            // The message lies in memory that the peer has mapped.
             (Fabric::Shm, Ok(())) => {}
             (_, Err(error)) if error.kind() == WaitErrorKind::Timeout => {
                 is_in_time("flush_timeout", began);
@@ -154,7 +154,7 @@ impl<'n> End<'n> {
         );
     }
 
-    /// Behind what was accepted come the others, and no number comes twice.
+    /// Receives the other messages behind the accepted ones; no number comes twice.
     fn goes_on(&mut self) {
         for number in 2..=LAST {
             let message = self.receiver.recv().unwrap();
@@ -169,17 +169,17 @@ impl<'n> End<'n> {
         assert_eq!(*self.silent_receiver.recv().unwrap(), 2);
         let silent = self.silent_receiver.try_recv();
         assert!(silent.is_err(), "nothing comes twice");
-        // Over shm it is not the connection that messages come by.
+        // Over shm, messages do not travel by the connection.
         wait_until(self.node, || self.peer.stats().resumes > 0);
     }
 }
 
-/// Where both ends come before either goes on. Their engines run meanwhile.
+/// A place where both ends meet before either continues. Their engines run meanwhile.
 #[derive(Default)]
 struct Place(AtomicUsize);
 
 impl Place {
-    /// Waits until so many have come here, of all times together.
+    /// Waits until there have been `count` arrivals in all.
     fn meet(&self, node: &Node, count: usize) {
         self.0.fetch_add(1, Ordering::AcqRel);
         wait_until(node, || self.0.load(Ordering::Acquire) >= count);
@@ -195,8 +195,8 @@ fn wait_until(node: &Node, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Panics if a call that began then has given up before its limit. It has come back while there
-/// is no connection, as is looked at behind all of them: what would end it otherwise comes later.
+/// Panics if a call that began at `began` has given up before its limit. The caller checks
+/// afterwards that there was no connection, so nothing else can have ended the call.
 fn is_in_time(call: &str, began: Instant) {
     let took = began.elapsed();
     assert!(took >= LIMIT, "{call} gave up after {took:?}");

@@ -1,4 +1,4 @@
-//! Sessions whose connections break: they go on, with everything once and in order.
+//! Sessions whose connections break: they resume, and every message arrives once and in order.
 
 mod cable;
 mod limits;
@@ -31,8 +31,8 @@ fn node_over(fabric: Fabric, driver: Driver) -> Node {
     builder(fabric).driver(driver).build().unwrap()
 }
 
-/// No session is given up, and nobody stops dialing, before a test has failed otherwise, but
-/// where the test is about that.
+/// Returns a builder whose sessions are never given up and never stop dialing, except in tests of
+/// that.
 fn builder(fabric: Fabric) -> NodeBuilder {
     Node::builder()
         .listen("127.0.0.1:0")
@@ -41,7 +41,7 @@ fn builder(fabric: Fabric) -> NodeBuilder {
         .connect_timeout(FOR_EVER)
 }
 
-/// Two nodes, the first of which dialed the second over a cable.
+/// Creates two nodes, the first of which dialed the second over a cable.
 fn pair() -> (Node, Peer, Cable, Node, Peer) {
     pair_over(Fabric::Tcp)
 }
@@ -60,8 +60,8 @@ fn join(here: NodeBuilder, there: NodeBuilder) -> (Node, Peer, Cable, Node, Peer
 
 const MESSAGES: u64 = 20_000;
 
-/// Sends at least so many messages, and goes on until both ends have resumed: on a fast
-/// machine all of them would be through before the first cut.
+/// Sends at least `messages` messages, and continues until both ends have resumed; on a fast
+/// machine all would have arrived before the first cut.
 fn carries_over_cuts(sends_here: bool, bytes: usize, messages: u64) {
     let (here, peer, cable, there, other) = pair();
     let (from, to) = if sends_here {
@@ -97,7 +97,7 @@ fn carries_over_cuts(sends_here: bool, bytes: usize, messages: u64) {
         thread::spawn(move || {
             let mut pause = 3;
             while !done.load(Ordering::Acquire) {
-                // Somewhere in a message, or in what is said before it.
+                // At a random place in a message, or in the exchange before it.
                 thread::sleep(Duration::from_millis(pause));
                 if !peer.is_suspended() && !other.is_suspended() {
                     cable.cut();
@@ -200,9 +200,9 @@ fn channels_are_opened_and_closed_while_there_is_no_connection() {
     }
 }
 
-/// The end that dialed gives up first: nobody dials any more, and the other gives up too.
+/// The dialing end gives up first: then no end dials any more, and the other gives up as well.
 #[test]
-fn whoever_does_not_come_back_in_time_is_gone() {
+fn a_peer_that_does_not_come_back_in_time_is_gone() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (here, there) = (
             builder(fabric).session_timeout(SHORT),
@@ -219,14 +219,14 @@ fn whoever_does_not_come_back_in_time_is_gone() {
         let end = disconnection(sender.wait_acked(1));
         is_out_of_reach(end.cause(), "within 200ms");
         assert!(peer.is_gone());
-        // The other waits for its own time. It is asked first, and the clock then.
+        // The other end waits for its own time. It is asked before the clock.
         assert!(!other.is_gone() || broke.elapsed() >= LONGER);
         cable.mend();
         let next = |events: &mut ibex::Events| events.next_timeout(LONG).unwrap();
         assert!(matches!(next(&mut events), Event::Connected { .. }));
         let suspended = next(&mut events);
         assert!(matches!(suspended, Event::Suspended { .. }), "{suspended}");
-        // What arrived is handed out before anything else.
+        // Arrived messages are handed out first.
         assert_eq!(*receiver.recv().unwrap(), 1);
         let Err(end) = receiver.recv() else {
             panic!("nothing else was sent");
@@ -241,10 +241,10 @@ fn whoever_does_not_come_back_in_time_is_gone() {
     }
 }
 
-/// The other end gives up first: whoever dials it then is told that there is no such session,
-/// and has no need to wait.
+/// The other end gives up first: an end that dials it afterwards learns that the session is gone,
+/// and need not wait.
 #[test]
-fn whoever_comes_back_too_late_is_refused() {
+fn a_peer_that_comes_back_too_late_is_refused() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let (here, peer, cable, there, other) =
             join(builder(fabric), builder(fabric).session_timeout(SHORT));
@@ -278,11 +278,12 @@ fn whoever_comes_back_too_late_is_refused() {
     }
 }
 
-/// Whoever accepted cannot dial, and learns it from whoever comes with that identity.
+/// The accepting end cannot dial. It learns of the restart when a node with the same identity
+/// connects.
 #[test]
 fn a_peer_that_runs_anew_is_gone_for_certain() {
     let known = || builder(Fabric::Tcp).identity([7; 16]);
-    // And finds a place, which is not that of the run before.
+    // The new incarnation finds a place of its own.
     let there = builder(Fabric::Tcp).max_peer_sessions(1);
     let (here, peer, cable, there, other) = join(known(), there);
     let mut sender = peer.sender::<u64>("numbers").unwrap();
@@ -305,7 +306,7 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
     };
     assert!(why.contains("anew"), "{end}");
     assert!(other.is_gone());
-    // The new one has a session of its own.
+    // The new incarnation has a session of its own.
     let now = there.accept().unwrap();
     let mut sender = after.sender::<u64>("numbers").unwrap();
     let mut receiver = now.receiver::<u64>("numbers").unwrap();
@@ -314,7 +315,7 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
     drop(here);
 }
 
-/// It is known to have ended before the end that it has left behind notices that.
+/// The peer is known to have ended before its abandoned connection is noticed.
 #[test]
 fn a_peer_that_ran_anew_before_its_connection_broke_is_gone_for_certain() {
     let known = || builder(Fabric::Tcp).identity([7; 16]);
@@ -340,8 +341,8 @@ fn a_peer_that_ran_anew_before_its_connection_broke_is_gone_for_certain() {
     drop(here);
 }
 
-/// Handshakes that run beside each other end in any order: of two runs, the one whose began
-/// first is the older.
+/// Concurrent handshakes end in any order. Of two incarnations, the one whose handshake began first
+/// is the older.
 #[test]
 fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
     for ends_first in [0, 1] {
@@ -374,7 +375,8 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
         let [Some(older), Some(newer)] = sessions else {
             unreachable!("both met");
         };
-        // That of the newer goes on when its connection breaks, and that of the older is over.
+        // The newer incarnation's session resumes when its connection breaks, and the older one's
+        // is over.
         let (_, other, mut sender, mut receiver) = newer;
         runs[1].1.cut();
         sender.send(&2).unwrap();
@@ -392,7 +394,7 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
     }
 }
 
-/// Both of its ends have one name and are found all the same.
+/// Both of its ends have one name and are still found.
 #[test]
 fn a_session_of_a_node_with_itself_goes_on() {
     for driver in [Driver::Threads, Driver::Caller] {
@@ -417,9 +419,9 @@ fn a_session_of_a_node_with_itself_goes_on() {
     }
 }
 
-/// What is behind a goodbye, and a connection that breaks behind it, is no failure of the peer's.
+/// A close behind a goodbye, and a connection that breaks behind it, is no failure of the peer.
 #[test]
-fn who_closes_in_no_time_is_heard_to_close() {
+fn a_peer_that_closes_without_waiting_is_known_to_have_closed() {
     let here = node(Driver::Caller);
     let there = node(Driver::Threads);
     let mut events = here.events();
@@ -445,7 +447,7 @@ fn who_closes_in_no_time_is_heard_to_close() {
     while receiver.try_recv().is_ok() {}
 }
 
-/// The kernel tells of a process on the same host, whether there is a connection or none.
+/// The kernel reports the end of a process on the same host, with or without a connection.
 #[test]
 fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
     const DIALS: &str = "DIALS_AND_WAITS_TO_BE_KILLED";
@@ -458,7 +460,7 @@ fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
         let peer = here.connect(address).unwrap();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         sender.send(&1).unwrap();
-        // Until it is killed, or whoever was to is gone.
+        // Until it is killed, or its parent is gone.
         let _ = io::stdin().read(&mut [0]);
         return;
     }
@@ -496,7 +498,7 @@ fn disconnection(waited: Result<(), WaitError>) -> WaitError {
     }
 }
 
-/// Panics unless the peer was given up, and may live.
+/// Panics unless the peer was given up, and may be alive.
 fn is_out_of_reach(cause: Option<&EndCause>, within: &str) {
     assert!(
         matches!(
@@ -516,19 +518,19 @@ fn wait_until(is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn whoever_gives_a_session_up_says_so() {
+fn an_end_that_gives_a_session_up_says_so() {
     let (here, peer, cable, there, other) = pair();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();
     receiver.recv().unwrap().ack();
-    // Nothing is missing, so it has no time to wait for the other end's goodbye.
+    // Nothing is missing, so it does not wait for the other end's goodbye.
     let _ = there.close(Duration::ZERO);
     disconnection(sender.wait_acked_timeout(2, LONG));
     drop((here, cable));
 }
 
-/// What it sent is delivered, and nobody waits for a time-out.
+/// A closing node delivers its messages, and no end waits for a time-out.
 #[test]
 fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
     for dialer_closes in [true, false] {
@@ -548,7 +550,7 @@ fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
         drop(sender);
         let mut tells = closes.1.receiver::<u64>("tells").unwrap();
         let closing = thread::spawn(move || closes.0.close(FOR_EVER));
-        // Of a node that is being closed every end is over.
+        // Every end of a closing node is over.
         assert!(
             tells
                 .recv_timeout(LONG)
@@ -565,7 +567,7 @@ fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
     }
 }
 
-/// Whoever comes meanwhile finds nobody, and finds whoever listens there next.
+/// A node that connects meanwhile finds no listener, and later finds the next one at that address.
 #[test]
 fn a_node_that_is_being_closed_begins_no_session() {
     let (here, peer, cable, there, other) = pair();
@@ -581,7 +583,7 @@ fn a_node_that_is_being_closed_begins_no_session() {
         drop(sender);
         there.close(FOR_EVER)
     });
-    // Of a node that is being closed every end is over.
+    // Every end of a closing node is over.
     assert!(
         tells
             .recv_timeout(LONG)
@@ -590,7 +592,7 @@ fn a_node_that_is_being_closed_begins_no_session() {
     let late = Node::builder().connect_timeout(FOR_EVER);
     let late = late.build().unwrap();
     let connecting = thread::spawn(move || late.connect(address).map(|peer| (late, peer)));
-    // Time in which it could be let in by mistake; it must not be, however long it is.
+    // Time in which it could be admitted by mistake, which must never happen.
     thread::sleep(Duration::from_millis(300));
     assert!(!connecting.is_finished());
     cable.mend();
@@ -681,8 +683,8 @@ fn shared_memory_carries_on_and_channels_are_opened_when_there_is_a_connection_a
     drop((here, there));
 }
 
-/// What both ends have mapped stays where it is. In a process of its own: other tests of this
-/// one come and go with their segments.
+/// Segments that both ends have mapped stay. The test runs in a process of its own, since other
+/// tests of this one create and remove segments.
 #[test]
 fn shared_memory_goes_on_in_the_same_segments() {
     const ALONE: &str = "IN_A_PROCESS_OF_ITS_OWN";
@@ -715,7 +717,7 @@ fn shared_memory_goes_on_in_the_same_segments() {
     assert_eq!(segments(), before);
 }
 
-/// Names and inodes of the memory files that this process has mapped (proc_pid_maps(5)).
+/// Returns names and inodes of the memory files that this process has mapped (proc_pid_maps(5)).
 fn segments() -> BTreeSet<(String, u64)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let segment = |line: &str| {
@@ -727,11 +729,11 @@ fn segments() -> BTreeSet<(String, u64)> {
     maps.lines().filter_map(segment).collect()
 }
 
-/// A session is given up after this time,
+/// The time after which a session is given up.
 const SHORT: Duration = Duration::from_millis(200);
-/// or after this,
+/// A longer time after which a session is given up.
 const LONGER: Duration = Duration::from_millis(1500);
-/// or, where the test is about something else, never.
+/// A time after which a session is practically never given up.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// A watchdog's time: nothing takes so long on any machine.
 const LONG: Duration = Duration::from_secs(300);

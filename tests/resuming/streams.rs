@@ -1,4 +1,4 @@
-//! Byte streams over connections that break: they wait, and go on where they were.
+//! Byte streams over connections that break: they wait, and continue at the same byte.
 
 use std::{
     io::{Read, Write},
@@ -14,12 +14,13 @@ use ibex::{
 
 use super::pair_over;
 
-/// Not all the same: a byte that is lost or doubled shows.
+/// Returns a byte that differs from its neighbours, so that a lost or repeated one shows.
 fn byte(index: usize) -> u8 {
     (index * 7 / 3) as u8
 }
 
-/// Writes at least so many bytes, and goes on until both ends have resumed; answers how many.
+/// Writes until `is_enough`, which requires that both ends have resumed. Returns the number of
+/// bytes.
 fn write(mut to: impl Write, is_enough: impl Fn(usize) -> bool) -> usize {
     let mut written = 0;
     let mut buffer = vec![0; 50_000];
@@ -86,7 +87,7 @@ fn a_stream_goes_on_over_another_connection_with_every_byte_once() {
     }
 }
 
-/// A connect that is out when the connection breaks is accepted over the next one.
+/// A connect that is on its way when the connection breaks is accepted over the next one.
 #[test]
 fn a_stream_is_connected_over_another_connection() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {

@@ -1,10 +1,10 @@
-//! Sessions that are as old as they may be: they are authenticated again, or end.
+//! Sessions that reach their age limit: they are authenticated again, or end.
 
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Sessions are authenticated again and again, by both ends, and go on.
+/// Both ends repeatedly authenticate sessions again, which continue.
 #[test]
 fn sessions_of_an_age_are_authenticated_again_under_load() {
     let folder = Folder::new();
@@ -13,7 +13,7 @@ fn sessions_of_an_age_are_authenticated_again_under_load() {
     let b = certificate(&authority.issue(&Request::new("b", &[B])).unwrap());
     let aged = |security: Security| security.max_session_age(Duration::from_millis(300));
     for fabric in [Fabric::Tcp, Fabric::Shm] {
-        // Either end may be the one that insists.
+        // Either end may be the one with the limit.
         for (ours, theirs) in [
             (aged(a.clone()), b.clone()),
             (a.clone(), aged(b.clone())),
@@ -53,7 +53,7 @@ fn sessions_of_an_age_are_authenticated_again_under_load() {
     }
 }
 
-/// A session outlives the revocation of its peer's certificate by no more than its age.
+/// A session outlives the revocation of its peer's certificate by at most its age limit.
 #[test]
 fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
     let folder = Folder::new();
@@ -77,7 +77,7 @@ fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
     let there = dialer.connect(address(&acceptor)).unwrap();
     let here = acceptor.accept().unwrap();
     talk(&there, &here, "before");
-    // It goes on while its certificate is good.
+    // It continues while its certificate is valid.
     let (_sender, mut receiver) = log(&there, &here);
     let (_answers, mut answered) = {
         let channel = |peer: &Peer| peer.channel("answers").codec::<Raw>();
@@ -96,7 +96,7 @@ fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
         .expect_err("this end is refused")
         .to_string();
     assert!(error.contains("revoked"), "{error}");
-    // And it does not come back as another session.
+    // The peer does not come back with another session, either.
     let refused = refusal(&dialer, &acceptor);
     let HandshakeError::Authentication(why) = &refused else {
         panic!("{refused}");

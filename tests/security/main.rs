@@ -1,5 +1,5 @@
-//! Nodes that authenticate each other: both ways, over every fabric and driver that needs no
-//! device, what is refused and what both ends say, and what is on the wire.
+//! Nodes that authenticate each other: in both ways, over every fabric and driver that needs no
+//! device; refusals with the errors of both ends; and the bytes on the wire.
 #![cfg(feature = "tls-graviola")]
 
 mod aging;
@@ -31,7 +31,7 @@ use ibex_harness::{
 const A: &str = "spiffe://test/storage/a";
 const B: &str = "spiffe://test/storage/b";
 
-/// A folder that goes with its test.
+/// A folder that is removed with its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -82,7 +82,7 @@ fn address(node: &Node) -> SocketAddr {
     node.local_addr().unwrap()
 }
 
-/// Passes messages of every kind of size both ways.
+/// Passes messages of every kind of size in both directions.
 fn talk(one: &Peer, other: &Peer, name: &str) {
     for (from, to, way) in [(one, other, "there"), (other, one, "back")] {
         let name = format!("{name}-{way}");
@@ -175,7 +175,7 @@ fn tasks_and_the_callers_thread_drive_it_too() {
     });
 }
 
-/// A channel of bytes, from one node to the other.
+/// Opens a channel of bytes from one node to the other.
 fn log(there: &Peer, here: &Peer) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
     let sender = there.channel("log").codec::<Raw>().sender().unwrap();
     let receiver = here.channel("log").codec::<Raw>().receiver().unwrap();
@@ -191,7 +191,7 @@ fn refusal(dialer: &Node, acceptor: &Node) -> HandshakeError {
 }
 
 #[test]
-fn whoever_does_not_belong_is_told_why() {
+fn a_stranger_is_told_why_it_is_refused() {
     let folder = Folder::new();
     let authority = folder.authority();
     let a = authority.issue(&Request::new("a", &[A])).unwrap();
@@ -217,7 +217,8 @@ fn whoever_does_not_belong_is_told_why() {
             "{mismatch}"
         );
     }
-    // The certificate of a node that the acceptor does not want: the acceptor's word arrives.
+    // The certificate of a node that the acceptor does not authorize: the acceptor's refusal
+    // arrives.
     let choosy = certificate(&a).authorize(|peer| peer.uri() != Some(A));
     let refused = refusal(
         &dialing(Fabric::Tcp, certificate(&a)),
@@ -241,7 +242,7 @@ fn security_opens_a_listener_to_other_hosts() {
     open().security(secret(1)).build().unwrap();
 }
 
-/// Passes a connection on, and keeps what went over it.
+/// Forwards a connection, and records the bytes of both directions.
 fn tapped(target: SocketAddr) -> (SocketAddr, [Arc<Mutex<Vec<u8>>>; 2]) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -306,7 +307,7 @@ fn nothing_but_records_is_on_the_wire() {
                 while let [kind, 3, 3 | 1, high, low, behind @ ..] = rest {
                     assert!((20..=23).contains(kind), "a record of kind {kind}");
                     let length = usize::from(u16::from_be_bytes([*high, *low]));
-                    // The last one may be cut by the end of the connection.
+                    // The end of the connection may have cut the last record.
                     rest = behind.get(length..).unwrap_or_default();
                     records += 1;
                 }
@@ -379,7 +380,7 @@ fn certificates_are_replaced_under_load() {
 }
 
 #[test]
-fn what_became_of_handshakes_is_counted_by_kind() {
+fn handshakes_are_counted_by_outcome() {
     let folder = Folder::new();
     let authority = folder.authority();
     let mut request = Request::new("a", &[A]);
@@ -408,7 +409,7 @@ fn what_became_of_handshakes_is_counted_by_kind() {
     assert_eq!(security(&of_secret).other_mode, 1);
     assert_eq!(security(&of_secret).certificate_expires, None);
     let counted = security(&acceptor);
-    // The dialer with another authority's certificate may be the one that refuses.
+    // The dialer with another authority's certificate may be the end that refuses.
     assert!(
         counted.handshakes >= 1 && counted.not_authorized == 1,
         "{counted}"

@@ -16,8 +16,8 @@ use ibex::{
 
 use super::{LOOPBACK, over::Over};
 
-/// Plays a test over each fabric, and under each driver of the node that drains: that node, its one
-/// service, and a node that calls it.
+/// Plays a test over each fabric, and under each driver of the draining node, which gets that node,
+/// its one service, and a node that calls it.
 fn in_each_cell(play: Play) {
     for driver in DRIVERS {
         over_each_fabric(driver, Driver::Threads, play);
@@ -28,7 +28,7 @@ type Play = fn(&Node, Service<u64, u64>, &Node);
 
 const DRIVERS: [Driver; 3] = [Driver::Threads, Driver::Caller, Driver::Tasks];
 
-/// Plays a test where these drive the node that drains and the node that calls it.
+/// Plays a test with these drivers of the draining node and of the calling node.
 fn over_each_fabric(drains: Driver, calls: Driver, play: Play) {
     let runtime = crate::runtime();
     let _entered = runtime.enter();
@@ -47,7 +47,7 @@ fn over_each_fabric(drains: Driver, calls: Driver, play: Play) {
     }
 }
 
-/// Connects while the other node runs its turns, whoever drives it.
+/// Connects while the other node runs its turns, under any driver.
 fn meet(here: &Node, there: &Node) -> Peer {
     let address = there.local_addr().expect("it listens");
     thread::scope(|scope| {
@@ -58,7 +58,7 @@ fn meet(here: &Node, there: &Node) -> Peer {
     })
 }
 
-/// Waits until the other node is told to drain.
+/// Waits until the other node reports that it is told to drain.
 fn hear_of_drain(events: &mut Events, there: &Node) {
     loop {
         match events.next().expect("the node is open") {
@@ -97,12 +97,12 @@ fn a_node_that_drains_answers_what_it_has_begun_and_refuses_the_rest() {
                 goes_on.recv().expect("somebody says so");
                 let doubled = 2 * u64::from(*request);
                 request.reply(&doubled).expect("it goes out");
-                // Every other request is refused, though this asks for it.
+                // Every other request is refused, although this call asks for it.
                 assert!(service.next().expect("an orderly end").is_none());
             });
             has_begun.recv().expect("a handler has it");
             let draining = scope.spawn(|| there.drain(Duration::MAX));
-            // Told while the handler has yet to answer.
+            // Reported while the handler has yet to answer.
             hear_of_drain(&mut events, there);
             let refused = caller.call(&1).expect_err("it drains");
             assert_is_refused(&refused, &peer);
@@ -146,7 +146,7 @@ fn a_drain_whose_time_is_up_says_what_still_runs() {
     });
 }
 
-/// Requests that nobody has taken when the drain begins, and nobody asks for behind it.
+/// Requests that were not taken when the drain begins, and are not asked for afterwards.
 #[test]
 fn calls_that_no_handler_has_are_refused_by_a_drain() {
     in_each_cell(|there, mut service, here| {
@@ -181,7 +181,7 @@ fn calls_that_no_handler_has_are_refused_by_a_drain() {
 }
 
 #[test]
-fn what_senders_sent_is_delivered_by_a_drain() {
+fn a_drain_delivers_sent_messages() {
     in_each_cell(|there, _service, here| {
         let address = there.local_addr().expect("it listens");
         let (there_peer, here_peer) = thread::scope(|scope| {
@@ -206,7 +206,7 @@ fn what_senders_sent_is_delivered_by_a_drain() {
     });
 }
 
-/// Dropping the future goes on refusing; awaiting another one reports.
+/// After dropping the future, the node continues to refuse; another future reports.
 #[test]
 fn an_async_drain_that_is_dropped_leaves_the_node_draining() {
     in_each_cell(|there, mut service, here| {
@@ -247,7 +247,7 @@ fn an_async_drain_reports_as_the_blocking_one_does() {
     });
 }
 
-/// They end before those whose answers they wait for.
+/// Waiting calls end before those whose answers they wait for.
 #[test]
 fn calls_that_wait_for_their_turn_end_when_their_node_hears_of_a_drain() {
     for driver in DRIVERS {
@@ -276,7 +276,7 @@ fn calls_that_wait_for_their_turn_end_when_their_node_hears_of_a_drain() {
     }
 }
 
-/// Its handler came too late to answer, and it has executed the call all the same.
+/// The handler was too late to answer, but has executed the call.
 #[test]
 fn a_call_whose_deadline_passed_in_a_handler_is_not_known_as_not_executed() {
     in_each_cell(|there, mut service, here| {
@@ -288,7 +288,7 @@ fn a_call_whose_deadline_passed_in_a_handler_is_not_known_as_not_executed() {
             let request = service.next().expect("it serves").expect("a request");
             request.reply(&42).expect("it goes out");
             while !first.is_finished() {
-                // Where callers turn the engine, this one does.
+                // This call turns the engine, if callers do.
                 there.poll();
                 thread::yield_now();
             }
@@ -302,7 +302,7 @@ fn a_call_whose_deadline_passed_in_a_handler_is_not_known_as_not_executed() {
             let until = Instant::now() + timeout;
             match next_until(there, &mut service, until) {
                 Some(request) => break (call, request),
-                // The machine is slow: the service has not seen it in time.
+                // The machine is slow: the service has not seen the call in time.
                 None => timeout *= 2,
             }
         };
@@ -316,7 +316,7 @@ fn a_call_whose_deadline_passed_in_a_handler_is_not_known_as_not_executed() {
     });
 }
 
-/// The next request, if one comes until then.
+/// Returns the next request, if one comes before `until`.
 fn next_until(
     there: &Node,
     service: &mut Service<u64, u64>,
@@ -332,7 +332,7 @@ fn next_until(
     None
 }
 
-/// The second attempt was certainly not executed, and the first one may have been.
+/// The second attempt was certainly not executed, but the first one may have been.
 #[test]
 fn a_call_that_is_refused_when_it_is_tried_again_may_have_been_executed() {
     in_each_cell(|there, mut service, here| {

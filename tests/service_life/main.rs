@@ -1,5 +1,5 @@
-//! How a service begins and ends while its clients go on: listening sockets that processes hand to
-//! each other, and nodes that drain.
+//! The beginning and the end of a service while its clients continue: listening sockets that
+//! processes pass to each other, and nodes that drain.
 #![forbid(unsafe_code)]
 
 mod draining;
@@ -25,14 +25,14 @@ const LOOPBACK: &str = "127.0.0.1:0";
 /// The driver of the child's node.
 const DRIVER: &str = "IBEX_TEST_DRIVER";
 
-/// A node of this process that cares for no variables.
+/// Returns a builder of a node of this process that ignores the environment.
 fn builder() -> NodeBuilder {
     let none: [(&str, &str); 0] = [];
     Node::builder().environment(none)
 }
 
-/// Starts [`socket_activated_child`] as systemd starts a service that it activates by a socket: the
-/// socket is descriptor 3, and the variables name the process itself.
+/// Starts [`socket_activated_child`] as systemd starts a socket-activated service: the socket is
+/// descriptor 3, and the variables name the process itself.
 fn activate(socket: TcpListener, driver: &str) -> Child {
     let handed_over = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
     Command::new("sh")
@@ -89,7 +89,7 @@ fn a_child_serves_on_the_socket_that_its_parent_bound() {
     }
 }
 
-/// Connects, and says to whom.
+/// Connects, and returns the peer's identity.
 fn found_at(address: SocketAddr) -> ibex::PeerId {
     let client = builder().build().expect("a node");
     client.connect(address).expect("somebody listens").id()
@@ -104,7 +104,7 @@ fn a_closed_node_leaves_a_given_socket_to_those_who_share_it() {
     let old = builder().listen_on(share()).build().expect("a node");
     assert_eq!(found_at(address), old.id());
     assert!(old.close(Duration::MAX).undelivered.is_empty());
-    // Nobody serves the socket, and who connects waits in its queue.
+    // No process serves the socket, and clients wait in its queue.
     let client = thread::spawn(move || found_at(address));
     let new = builder().listen_on(share()).build().expect("a node");
     assert_eq!(client.join().expect("it connected"), new.id());
@@ -149,7 +149,7 @@ fn a_node_that_stops_accepting_goes_on_with_its_sessions() {
             let there = connected.join().expect("it connected");
             assert_eq!(there.id(), old.id());
 
-            // Nobody else comes, and whoever waits is told.
+            // No other peer comes, and a waiting thread learns that.
             let waiting = scope.spawn(|| old.accept());
             old.stop_accepting();
             let refused = waiting.join().expect("it returned");
@@ -164,7 +164,7 @@ fn a_node_that_stops_accepting_goes_on_with_its_sessions() {
             let new = builder().listen_on(share()).build().expect("a node");
             assert_eq!(found_at(address), new.id());
 
-            // The session of before takes new channels.
+            // The old session accepts new channels.
             let mut sender = here.sender::<u64>("news").expect("a sender");
             let mut receiver = there.receiver::<u64>("news").expect("a receiver");
             let sent = scope.spawn(move || {
@@ -185,13 +185,13 @@ fn a_node_that_stops_accepting_goes_on_with_its_sessions() {
     }
 }
 
-/// A node that has an address of its own keeps it, and refuses in its own words.
+/// A node with its own address keeps it, and refuses with its own error.
 #[test]
 fn a_node_that_stops_accepting_refuses_who_connects_to_its_own_address() {
     let node = builder().listen(LOOPBACK).build().expect("a node");
     let address = node.local_addr().expect("it listens");
     node.stop_accepting();
-    // The last attempt within the time-out says why, if there was time for one.
+    // The last attempt within the time-out gives the reason, if there was time for one.
     let mut timeout = Duration::from_millis(50);
     loop {
         let client = builder().connect_timeout(timeout).build().expect("a node");
@@ -238,7 +238,7 @@ fn a_name_is_in_stats_and_errors_and_an_identity_outlives_a_run() {
     );
 }
 
-/// The runtime that `Driver::Tasks` needs, beside the thread that plays.
+/// Returns the runtime that `Driver::Tasks` needs, beside the test's thread.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

@@ -11,7 +11,7 @@ use ibex::{
 
 use super::{LOOPBACK, over::Over};
 
-/// For what must come.
+/// The time-out of events that must come.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 #[track_caller]
@@ -91,7 +91,7 @@ fn replace_twice(over: &Over, driver: Driver) {
         assert_lead_to(&second, &peers, &both);
         request.reply(&42).expect("it goes out");
         assert_eq!(call.join().expect("no panic").expect("an answer"), 42);
-        // Where calls alone turn the node, it says in turns what has come to it.
+        // If calls alone turn the node, it answers its new connections in turns.
         while !draining.is_finished() {
             node.poll();
             thread::yield_now();
@@ -109,7 +109,7 @@ fn replace_twice(over: &Over, driver: Driver) {
         assert_eq!(call.join().expect("no panic").expect("an answer"), 8);
     });
 
-    // The end of the session that was left is the node's event, and none of the kept peers.
+    // The end of the abandoned session is an event of the node, and not of the kept peers.
     let old = first.id();
     let _ = first.close(Duration::ZERO);
     loop {
@@ -119,7 +119,7 @@ fn replace_twice(over: &Over, driver: Driver) {
         }
     }
     let third = serve();
-    // One that closes at once is left in the same way.
+    // A service that closes at once is left in the same way.
     let old = second.id();
     second.drain(Duration::ZERO);
     drop(second);

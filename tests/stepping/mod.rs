@@ -1,11 +1,11 @@
 //! Counts the instructions that a thread of another process executes between marks.
 //!
-//! The kernel steps it (ptrace(2)), so what is counted is every instruction outside the kernel,
-//! whatever the machine has for counters and whoever else uses it. A step takes some
-//! microseconds, and its clock stands still meanwhile.
+//! The kernel single-steps the thread (ptrace(2)). The count therefore includes every instruction
+//! outside the kernel, and depends neither on the machine's counters nor on its other users. A step
+//! takes some microseconds, during which the thread's clock stands still.
 //!
-//! For x86-64 only: on others a loop of load-linked and store-conditional never ends when it
-//! is stepped.
+//! For x86-64 only: on other processors a loop of load-linked and store-conditional never ends when
+//! it is stepped.
 
 use std::{
     ops::ControlFlow,
@@ -19,16 +19,17 @@ use rustix::{
     time::{self, ClockId},
 };
 
-/// Lets the parent count this thread's instructions; it must be the process's main one.
+/// Lets the parent count this thread's instructions; it must be the process's main thread.
 pub(crate) fn be_counted() {
     set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
     let nothing = ptr::null_mut::<libc::c_void>();
-    // SAFETY: it takes no arguments, and changes who is told of this thread's signals.
+    // SAFETY: the request takes no arguments, and changes only who is told of this thread's
+    // signals.
     let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, nothing, nothing) };
     assert_eq!(traced, 0, "nobody counts this process yet");
 }
 
-/// Begins a section that is counted, or ends it.
+/// Begins a counted section, or ends it.
 pub(crate) fn mark() {
     let ends = STOPPED_AT.load(Ordering::Relaxed) != RUNS;
     if !ends {
@@ -43,9 +44,9 @@ pub(crate) fn mark() {
     }
 }
 
-// ---- The clock of the process that is counted --------------------------------------------
+// ---- The clock of the counted process ----------------------------------------------------
 
-/// When the section that is open began, in nanoseconds of the monotonic clock.
+/// The beginning of the open section, in nanoseconds of the monotonic clock.
 static STOPPED_AT: AtomicI64 = AtomicI64::new(RUNS);
 const RUNS: i64 = -1;
 /// Nanoseconds that sections took.
@@ -56,9 +57,9 @@ fn monotonic() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// The clocks as the standard library asks for them. Monotonic time stands still in a section:
-/// a step takes microseconds, and what falls due once a second would come with every few
-/// messages or with all of them, by the machine.
+/// Replaces clock_gettime, which the standard library calls. Monotonic time stands still in a
+/// section: a step takes microseconds, and a task that is due once a second would otherwise come
+/// with every few messages or with all of them, depending on the machine.
 ///
 /// # Safety
 /// As clock_gettime(2), whose place in the C library it takes in this program.
@@ -84,8 +85,8 @@ unsafe extern "C" fn clock_gettime(
     0
 }
 
-/// Runs `program`, whose main thread lets itself [be counted](be_counted); returns the
-/// instructions in each section of it.
+/// Runs `program`, whose main thread lets itself [be counted](be_counted). Returns the instructions
+/// in each of its sections.
 ///
 /// # Panics
 /// If it does not succeed.
@@ -104,8 +105,8 @@ pub(crate) fn count(program: &mut Command) -> Vec<u64> {
             None => libc::PTRACE_CONT,
         };
         let nothing = ptr::null_mut::<libc::c_void>();
-        // SAFETY: the thread is our child's, stopped for us, who started it; neither request
-        // uses an address, and the data is a signal's number.
+        // SAFETY: the thread is our child's, stopped for us, its tracer; neither request uses an
+        // address, and the data is a signal's number.
         let continued =
             unsafe { libc::ptrace(request, thread, nothing, libc::c_long::from(signal)) };
         assert_eq!(continued, 0, "it was stopped");
@@ -117,12 +118,12 @@ pub(crate) fn count(program: &mut Command) -> Vec<u64> {
 #[derive(Default)]
 struct Sections {
     closed: Vec<u64>,
-    /// Instructions so far of the one that has begun.
+    /// Instructions counted so far in the open section.
     open: Option<u64>,
 }
 
 impl Sections {
-    /// The thread has stopped by a signal; which one it gets.
+    /// Handles a stop of the thread by a signal. Returns the signal to deliver.
     fn take(&mut self, signal: libc::c_int) -> libc::c_int {
         match (signal, &mut self.open) {
             (libc::SIGTRAP, Some(instructions)) => *instructions += 1,
@@ -134,7 +135,7 @@ impl Sections {
     }
 }
 
-/// By which signal the thread stops next; breaks when its process has ended.
+/// Returns the signal at which the thread stops next; breaks when its process has ended.
 fn next_stop(thread: libc::pid_t) -> ControlFlow<(), libc::c_int> {
     let mut status = 0;
     // SAFETY: `status` is ours to be written.
@@ -149,5 +150,5 @@ fn next_stop(thread: libc::pid_t) -> ControlFlow<(), libc::c_int> {
     ControlFlow::Break(())
 }
 
-/// Nobody else uses it.
+/// The signal of a mark, which nothing else here uses.
 const MARK: libc::c_int = libc::SIGUSR1;

@@ -1,4 +1,4 @@
-//! Why something did not pass. It is only ever printed, so it is its diagnosis.
+//! The failure of a command or stage. It is only printed, so it consists of its diagnosis.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) struct Failure(String);
 
 impl Failure {
-    /// A failure with this diagnosis.
+    /// Creates a failure with this diagnosis.
     pub(crate) fn new(diagnosis: impl Into<String>) -> Self {
         Self(diagnosis.into())
     }

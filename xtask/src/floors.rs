@@ -1,8 +1,8 @@
 //! The direction of dependencies: each crate, and each folder of the transport, knows those below
 //! it and none above.
 //!
-//! Cargo refuses circles of crates, but not a new arrow that the floors do not have; between the
-//! folders of one crate nobody refuses anything. So both are tests here.
+//! Cargo refuses circles of crates, but not a new arrow that points up, and nothing checks the
+//! folders of one crate. So both are tests here.
 
 mod tests {
     use std::collections::BTreeSet;
@@ -119,8 +119,8 @@ mod tests {
         );
     }
 
-    /// The crate of this workspace that a line of a manifest names as a dependency of what it
-    /// builds, and not of its tests alone.
+    /// Returns the crate of this workspace that a line of a manifest names as a dependency, other
+    /// than of tests alone.
     fn dependency<'a>(section: &str, line: &'a str) -> Option<&'a str> {
         let is_other = section.contains("dev-") || section.starts_with("[workspace");
         if !section.contains("dependencies") || is_other {
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(named(text), expected);
     }
 
-    /// Modules of its crate's root that a file names by `crate::`, each with the line.
+    /// Returns the modules of its crate's root that a file names by `crate::`, each with the line.
     fn named(text: &str) -> Vec<(usize, String)> {
         let code = text
             .lines()
@@ -220,7 +220,7 @@ mod tests {
         named
     }
 
-    /// The sources in this folder with their paths, without those of tests.
+    /// Returns the sources in this folder with their paths, without those of tests.
     fn sources(path: &Path) -> Vec<(PathBuf, String)> {
         if path.is_dir() {
             let entries = fs::read_dir(path).expect("the folder can be read");

@@ -1,7 +1,7 @@
-//! Fuzzing: what a peer can send, against everything that reads it.
+//! Fuzzing: hostile bytes for everything that reads a peer's bytes.
 //!
-//! The programs, the corpus and the list of targets are in `fuzz/`, a workspace
-//! of its own; a directory of `fuzz/corpus` is a target.
+//! The programs, the corpus and the list of targets are in `fuzz/`, a workspace of its own; a
+//! directory of `fuzz/corpus` is a target.
 
 use std::fs;
 use std::process::ExitCode;
@@ -14,19 +14,19 @@ use crate::tool::{self, CARGO_FUZZ, CLIPPY, CXX, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// The corpus first, which needs no fuzzer, then some seconds for each target.
+/// Tests the corpus, which needs no fuzzer, then fuzzes each target for some seconds.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let corpus = [
         "cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings",
         "cargo test --manifest-path fuzz/Cargo.toml --no-default-features",
     ]
     .map(Step::of_line);
-    // The fuzzer's crates are compiled one by one, and each by one core.
+    // The fuzzer's crates are compiled one by one, each on one core.
     side_by_side(&[&corpus, &[cargo_fuzz("build")]], watchdog)?;
     each_for(STAGE_TIME, watchdog)
 }
 
-/// The stage `fuzz` of `cargo xtask torture`.
+/// Runs the stage `fuzz` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
     each_for(TORTURE_TIME, watchdog)
 }
@@ -36,12 +36,12 @@ fn each_for(time: Duration, watchdog: &Watchdog) -> Result<(), Failure> {
         .iter()
         .map(|target| fuzz(target, Some(time)))
         .collect::<Result<Vec<_>, _>>()?;
-    // Each takes one core.
+    // Each of the two lists keeps one core busy.
     let (first, second) = steps.split_at(steps.len() / 2);
     side_by_side(&[first, second], watchdog)
 }
 
-/// `cargo xtask fuzz`.
+/// Runs `cargo xtask fuzz`.
 pub(crate) fn run(options: &FuzzOptions) -> Result<ExitCode, Failure> {
     let targets = targets()?;
     if !targets.contains(&options.target) {
@@ -56,16 +56,16 @@ pub(crate) fn run(options: &FuzzOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `cargo xtask corpus`.
+/// Runs `cargo xtask corpus`.
 pub(crate) fn write_corpus() -> Result<ExitCode, Failure> {
     let line = "cargo run --manifest-path fuzz/Cargo.toml --no-default-features --bin make_corpus";
     Step::of_line(line).run(&Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Hostile bytes for this target, for so long or without an end.
+/// Returns the step that fuzzes this target for `time`, or without an end.
 fn fuzz(target: &str, time: Option<Duration>) -> Result<Step, Failure> {
-    // What the fuzzer finds goes into the first directory; the second is ours.
+    // The fuzzer writes its findings into the first directory; the second has the committed seeds.
     let found = format!("fuzz/corpus-work/{target}");
     fs::create_dir_all(workspace::root().join(&found))
         .map_err(|error| Failure::new(format!("{found}: {error}")))?;
@@ -85,14 +85,14 @@ fn fuzz(target: &str, time: Option<Duration>) -> Result<Step, Failure> {
     Ok(step)
 }
 
-/// A command of `cargo fuzz` for the one program of all targets.
+/// Returns a command of `cargo fuzz` for the one program of all targets.
 fn cargo_fuzz(command: &str) -> Step {
     Step::of_line(&format!("cargo fuzz {command} parsers"))
-        // The sanitizers are no stable feature of the stable compiler.
+        // The sanitizers are unstable features, which a stable compiler otherwise refuses.
         .env("RUSTC_BOOTSTRAP", "1")
 }
 
-/// The names of the targets.
+/// Returns the names of the targets.
 fn targets() -> Result<Vec<String>, Failure> {
     let corpus = workspace::root().join("fuzz/corpus");
     let unreadable = |error| Failure::new(format!("{}: {error}", corpus.display()));
@@ -105,9 +105,9 @@ fn targets() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// What fuzzing needs: libFuzzer is C++.
+/// Tools for fuzzing: libFuzzer is C++.
 pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CXX, CARGO_FUZZ];
 
-/// How long the test run fuzzes each target: `cargo xtask torture` goes on.
+/// Time for which the test run fuzzes each target, and below it that of `cargo xtask torture`.
 const STAGE_TIME: Duration = Duration::from_secs(5);
 const TORTURE_TIME: Duration = Duration::from_secs(60);

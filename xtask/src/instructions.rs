@@ -1,6 +1,5 @@
-//! How many instructions a message takes over the fake device: callgrind counts a test that
-//! sends so many messages and then one that sends twice as many, all of it and the calls
-//! of the fake device alone.
+//! Instructions of a message over the fake device. callgrind counts a test that sends some messages
+//! and one that sends twice as many, once in full and once only inside the fake device's calls.
 
 use crate::failure::Failure;
 use crate::step::Step;
@@ -8,16 +7,16 @@ use crate::tool::{Tool, VALGRIND};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// What counting needs.
+/// Tools for counting.
 pub(crate) const TOOLS: &[Tool] = &[VALGRIND];
 
-/// Instructions of both ends for a message of 64 bytes that shares a frame, and for one that
-/// has a frame to itself.
+/// Returns the instructions of both ends for a message of 64 bytes that shares a frame, and for one
+/// that has a frame to itself.
 pub(crate) fn count(watchdog: &Watchdog) -> Result<[f64; 2], Failure> {
     let target = workspace::target().join("callgrind");
     let program = Step::of_line("cargo test -p ibex-transport --release --lib")
         .aside()
-        // What rustix asks the kernel for by itself is not true under valgrind.
+        // rustix's own system calls get wrong answers under valgrind.
         .add_flags("RUSTFLAGS", "--cfg rustix_use_libc")
         .env("CARGO_TARGET_DIR", target.to_string_lossy())
         .build_program(watchdog)?;
@@ -35,7 +34,7 @@ fn of_a_message(program: &str, test: &str, watchdog: &Watchdog) -> Result<f64, F
     Ok((more(&[])? - more(&toggles)?) / f64::from(MESSAGES))
 }
 
-/// All instructions of a test, or those inside of the functions that toggle.
+/// Returns all instructions of a test, or only those inside the functions that toggle.
 fn total(
     program: &str,
     test: &str,
@@ -58,7 +57,7 @@ fn total(
     sum(&text).ok_or_else(|| Failure::new(format!("{out}: there is no sum in it")))
 }
 
-/// From the line `totals: NUMBER`.
+/// Parses the line `totals: NUMBER`.
 fn sum(text: &str) -> Option<f64> {
     let line = text
         .lines()
@@ -68,7 +67,7 @@ fn sum(text: &str) -> Option<f64> {
 
 const TESTS: &str = "rdma::tests::sessions::counted";
 const FAKE: &str = "ibex_verbs::provider::fake::hot";
-/// The calls of the data path; none calls another.
+/// The calls of the data path, none of which calls another.
 const CALLS: [&str; 5] = [
     "post_send",
     "poll_queue",

@@ -1,22 +1,23 @@
-//! Software of others over ibex: the workspace `integrations/`, which has a build of its own.
+//! Integrations of other software over ibex: the workspace `integrations/`, which is built
+//! separately.
 
 use crate::failure::Failure;
 use crate::step::Step;
 use crate::tool::{CLIPPY, CMAKE, LIBCLANG, Tool};
 use crate::watchdog::Watchdog;
 
-/// What the stage needs.
+/// Tools for the stage.
 pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
 
-/// The stage `integrations` of `cargo xtask test`.
+/// Runs the stage `integrations` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     clippy().run(watchdog)?;
     test("--no-fail-fast -- --skip /verbs/").run(watchdog)
 }
 
-/// `cargo test` with these targets, and arguments for their programs behind `--`.
+/// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
 ///
-/// Every call selects the same packages and features, so that there is one build.
+/// Every call selects the same packages and features, so that all share one build.
 pub(crate) fn test(targets: &str) -> Step {
     let line = format!("cargo test {MANIFEST} --workspace --release {FEATURES} {targets}");
     Step::of_line(&line)
@@ -34,6 +35,6 @@ fn clippy() -> Step {
 }
 
 const MANIFEST: &str = "--manifest-path integrations/Cargo.toml";
-/// What tests need beside the default features.
+/// Features that tests need beside the default ones.
 const FEATURES: &str = "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-openraft/fake-device,\
      ibex-tonic/fake-device";

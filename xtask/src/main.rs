@@ -1,8 +1,8 @@
-//! The command runner: everything that is done to this repository beside
-//! building it, and the only place where it is written down how.
+//! The command runner: every task of this repository except building it, written down here and
+//! nowhere else.
 //!
-//! `cargo xtask` alone lists the commands, as `--help` does. What continuous integration runs is
-//! what a developer runs: `.ci/run` calls `cargo xtask test`.
+//! `cargo xtask` alone lists the commands, as `--help` does. Continuous integration runs the same
+//! commands as a developer: `.ci/run` calls `cargo xtask test`.
 #![deny(unsafe_code)]
 
 mod failure;
@@ -39,7 +39,7 @@ use stage::Stage;
 use stages::{STAGES, TORTURE};
 use vm::VmOptions;
 
-/// One command: its name, its arguments and what it is for.
+/// A command: its name, its arguments and its purpose.
 struct CommandEntry {
     name: &'static str,
     arguments: &'static str,
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
     let Some((name, rest)) = arguments.split_first() else {
         return print_help();
     };
-    // Wherever it stands: who asks for help wants nothing to be run.
+    // In any position: a call for help runs nothing.
     if options::ask_for_help(&arguments) {
         return print_help();
     }
@@ -140,7 +140,7 @@ fn print_help() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What `cargo xtask` alone prints, and `--help` with it.
+/// Returns the text that `cargo xtask` alone and `--help` print.
 fn help() -> String {
     let mut text = String::from("commands:\n");
     for command in COMMANDS {
@@ -162,5 +162,5 @@ fn help() -> String {
     text
 }
 
-/// Exit status for a command that could not be begun.
+/// The exit status of a command that could not begin.
 const USAGE: u8 = 2;

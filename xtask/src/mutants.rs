@@ -1,10 +1,9 @@
-//! Mutants: bugs that are planted, and the tests that have to find them.
+//! Mutants: planted bugs, and the tests that must find them.
 //!
-//! A test that passes says little until one has seen it fail. So for each ordering,
-//! fence and step that a loom model is there for, and for the counting of the protocol,
-//! there is a bug that a patch adds to a copy of the sources (`testing/mutants`) and
-//! `IBEX_MUTANT=NAME` plants. Each test here has to fail with the bugs that it names, within
-//! a minute, and to pass without.
+//! A passing test says little until it has been seen to fail. So for each ordering, fence and step
+//! that a loom model covers, and for the counting of the protocol, a patch adds a bug to a copy of
+//! the sources (`testing/mutants`), and `IBEX_MUTANT=NAME` plants it. Each test here must fail with
+//! each bug that it names, within a minute, and pass without.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,26 +16,26 @@ use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// One test of the transport crate, and what it has to find.
+/// A test, and the bugs that it must find.
 #[derive(Debug)]
 struct Finder {
-    /// The crate whose test it is.
+    /// The crate of the test.
     package: &'static str,
     tool: Tool,
     test: &'static str,
     mutants: &'static [&'static str],
 }
 
-/// What finds a mutant, which says in which build it is looked for.
+/// The method that finds a mutant, and so the build in which it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
-    /// A model, in every order of events.
+    /// A model, checked in every order of events.
     Loom,
-    /// A property, of drawn values.
+    /// A property, checked with drawn values.
     Proptest,
-    /// Engines under faults, from many seeds.
+    /// A simulation of engines under faults, with many seeds.
     Simulation,
-    /// A target of the fuzzer, of up to a million inputs.
+    /// A target of the fuzzer, with up to a million inputs.
     Target,
 }
 
@@ -302,7 +301,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "tests::what_is_sent_over_wires_that_break_comes_once",
+        test: "tests::messages_over_wires_that_break_come_once",
         mutants: &[
             "replay_from_released",
             "fence_skipped",
@@ -313,7 +312,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-sim",
         tool: Tool::Simulation,
-        test: "tests::what_waits_to_be_written_is_written",
+        test: "tests::granted_messages_that_wait_are_written",
         mutants: &["write_unawaited"],
     },
     Finder {
@@ -345,7 +344,7 @@ const FINDERS: &[Finder] = &[
 /// The package of the fuzz targets, which is a workspace of its own.
 const FUZZ: &str = "ibex-fuzz";
 
-/// All loom models, as they are meant to be.
+/// Runs all loom models without a bug.
 pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
     let copy = mutated_copy::make(watchdog)?;
     for program in build_with_loom(copy, watchdog)?.values() {
@@ -354,7 +353,7 @@ pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each mutant, which has to fail every test that names it.
+/// Plants each mutant, with which every test that names it must fail.
 pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     let copy = mutated_copy::make(watchdog)?;
     let with_loom = build_with_loom(copy, watchdog)?;
@@ -371,7 +370,7 @@ pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
             _ => second.push(search),
         }
     }
-    // A model runs in one thread, and so does a property.
+    // A model or a property runs in one thread, so several run at once.
     let run = |searches: &[Search<'_>]| {
         let blind = searches.iter().map(Search::run);
         blind.collect::<Result<Vec<_>, _>>()
@@ -391,16 +390,16 @@ pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     }
 }
 
-/// One run of a finder's test.
+/// A run of a finder's test.
 struct Search<'a> {
     finder: &'static Finder,
-    /// The bug that is planted; without one the test has to pass.
+    /// The planted bug; without one the test must pass.
     mutant: Option<&'static str>,
     program: &'a str,
 }
 
-/// Every finder with each of its mutants; those that are no models without one, too, as models
-/// pass in a stage of their own.
+/// Returns a search for every finder and each of its mutants. Finders that are no models also run
+/// without one; models do so in a stage of their own.
 fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'a>> {
     let of_finder = |finder: &'static Finder| {
         let program = match finder.tool {
@@ -419,7 +418,7 @@ fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'
 }
 
 impl Search<'_> {
-    /// Runs it. Returns why the finder is blind, if it is.
+    /// Runs the test. Returns the reason if the finder is blind.
     fn run(&self) -> Result<Option<String>, Failure> {
         let (test, tool) = (self.finder.test, self.finder.tool);
         let begun = Instant::now();
@@ -437,10 +436,10 @@ impl Search<'_> {
     }
 }
 
-/// The test program of each crate, by its name.
+/// The test program of each crate, by the crate's name.
 type Programs = BTreeMap<&'static str, String>;
 
-/// Builds the tests of the crates that have models with loom, beside what is built without.
+/// Builds the tests of the crates that have models with loom, in a target folder of their own.
 fn build_with_loom(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> {
     let target = workspace::target().join("loom");
     let build = |package: &str| {
@@ -452,8 +451,8 @@ fn build_with_loom(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure>
     build_all(&[Tool::Loom], build, watchdog)
 }
 
-/// Builds the tests of the other finders, over what release builds are made from: the profile
-/// is that of a release.
+/// Builds the tests of the other finders with the release profile, so that they share the
+/// dependencies of release builds.
 fn build_with_std(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> {
     let of_fuzz = copy.replace("Cargo.toml", "fuzz/Cargo.toml");
     let build = |package: &str| {
@@ -468,7 +467,7 @@ fn build_with_std(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> 
     build_all(&tools, build, watchdog)
 }
 
-/// Builds the test program of each crate that one of these tools looks into.
+/// Builds the test program of each crate that uses one of these tools.
 fn build_all(
     tools: &[Tool],
     build: impl Fn(&str) -> Step,
@@ -485,8 +484,9 @@ fn build_all(
 }
 
 impl Finder {
-    /// Runs the test, with a bug planted where one is named. Returns whether it failed by an
-    /// assertion of its own or loom's, and not because there was nothing to run or it was ended.
+    /// Runs the test, with a bug planted if one is named. Returns whether it failed by an assertion
+    /// of its own or of loom's; a test that crashes or is killed does not count. Fails if there is
+    /// not exactly one such test.
     fn fails(&self, mutant: Option<&str>, program: &str) -> Result<bool, Failure> {
         let mut run = Step::new(program).arg(self.test);
         if self.tool != Tool::Loom {
@@ -494,7 +494,8 @@ impl Finder {
             run = run.arg("--exact");
         }
         if self.tool == Tool::Proptest {
-            // The first failure is enough, and the next run is to find it again.
+            // The first failure suffices, and must not be recorded: the next run has to find it
+            // again.
             run = run
                 .env("PROPTEST_CASES", CASES)
                 .env("PROPTEST_RNG_SEED", "1")
@@ -520,13 +521,13 @@ impl Finder {
 
 /// The exit status of a test program whose tests failed.
 const TESTS_FAILED: i32 = 101;
-/// How long a test may look for a mutant.
+/// The longest search for a mutant.
 const TIME_TO_FIND: Duration = Duration::from_secs(60);
-/// How often to sleep over the fake device while another thread completes into its queue.
+/// Number of sleeps over the fake device while another thread completes into its queue.
 const SLEEPS: &str = "1000000";
-/// How many cases a property gets, if it does not fail before.
+/// Cases of a property, unless it fails before.
 const CASES: &str = "2000";
-/// How many inputs a fuzz target gets within which it has to find a mutant.
+/// Inputs within which a fuzz target must find a mutant.
 const EXECUTIONS: &str = "1000000";
 
 #[cfg(test)]
@@ -535,7 +536,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// The words between each `before` and the next `end` in these texts.
+    /// Returns the words between each `before` and the next `end` in these texts.
     fn found(texts: &[String], before: &str, end: char) -> BTreeSet<String> {
         let pieces = texts.iter().flat_map(|text| text.split(before).skip(1));
         pieces
@@ -553,7 +554,7 @@ mod tests {
         }
     }
 
-    /// The lines that the patches add.
+    /// Returns the lines that the patches add.
     fn planted() -> Vec<String> {
         let patches = mutated_copy::patches().unwrap();
         let read = |patch| {

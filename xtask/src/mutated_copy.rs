@@ -1,7 +1,7 @@
-//! A copy of the sources with every bug of `testing/mutants` in it.
+//! A copy of the sources that contains every bug of `testing/mutants`.
 //!
-//! The sources themselves have none. Each patch adds calls of `is_mutant("name")`, which are
-//! false until `IBEX_MUTANT=name` is in the environment, so one build serves all bugs.
+//! The sources themselves have none. Each patch adds calls of `is_mutant("name")`, which are false
+//! unless `IBEX_MUTANT=name` is in the environment, so one build serves all bugs.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// Where the patches are.
+/// Returns the paths of the patches.
 pub(crate) fn patches() -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(workspace::root().join("testing/mutants"))?;
     let paths = entries.map(|entry| Ok(entry?.path()));
@@ -24,10 +24,10 @@ pub(crate) fn patches() -> io::Result<Vec<PathBuf>> {
 }
 
 /// Makes the copy and returns the path of its `Cargo.toml`. Fails if a patch does not apply
-/// exactly as it stands.
+/// exactly.
 ///
-/// All stages of a run share one copy: to make it again would touch each patched file, and have
-/// cargo build the crates once more.
+/// All stages of a run share one copy: another would touch each patched file, and make cargo build
+/// the crates once more.
 pub(crate) fn make(watchdog: &Watchdog) -> Result<&'static str, Failure> {
     static MANIFEST: OnceLock<String> = OnceLock::new();
     if let Some(manifest) = MANIFEST.get() {
@@ -40,7 +40,8 @@ pub(crate) fn make(watchdog: &Watchdog) -> Result<&'static str, Failure> {
         Step::of_line("git apply --whitespace=nowarn")
             .arg(patch.to_string_lossy())
             .in_directory(&copy)
-            // git takes the copy for a directory of its own, not for a part of the repository.
+            // Makes git treat the copy as a directory of its own, and not as a part of the
+            // repository.
             .env(
                 "GIT_CEILING_DIRECTORIES",
                 workspace::target().to_string_lossy(),
@@ -51,8 +52,8 @@ pub(crate) fn make(watchdog: &Watchdog) -> Result<&'static str, Failure> {
     Ok(MANIFEST.get_or_init(|| manifest))
 }
 
-/// Makes `to` like `from`, without build outputs and hidden files. A file that is the same
-/// already keeps its time of change, so that cargo builds only what differs.
+/// Makes `to` equal to `from`, without build outputs and hidden files. An unchanged file keeps its
+/// modification time, so that cargo builds only what differs.
 fn copy_sources(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(to)? {

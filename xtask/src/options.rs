@@ -5,19 +5,19 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::stage::Stage;
 
-/// What `cargo xtask test` was asked for.
+/// The options of `cargo xtask test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestOptions {
-    /// Only these stages; all, if empty.
+    /// The stages to run; all, if empty.
     pub(crate) stages: Vec<String>,
-    /// Only stages for the inner loop.
+    /// Runs only stages for the inner loop.
     pub(crate) quick: bool,
-    /// Install nothing.
+    /// Installs nothing.
     pub(crate) no_install: bool,
 }
 
 impl TestOptions {
-    /// Reads the arguments behind `test`, or behind `torture`, whose stages these are.
+    /// Reads the arguments behind `test` or `torture`, with the stages of that command.
     pub(crate) fn parse(stages: &[Stage], arguments: &[String]) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
@@ -32,7 +32,7 @@ impl TestOptions {
         Ok(options)
     }
 
-    /// Whether a stage is to run. A stage that is named runs, quick or not.
+    /// Returns whether a stage is to run. A named stage runs, quick or not.
     pub(crate) fn selects(&self, name: &str, is_quick: bool) -> bool {
         if self.stages.is_empty() {
             is_quick || !self.quick
@@ -42,16 +42,16 @@ impl TestOptions {
     }
 }
 
-/// What `cargo xtask bench` was asked for.
+/// The options of `cargo xtask bench`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BenchOptions {
-    /// In a guest.
+    /// Runs the benchmark in a guest.
     pub(crate) vm: bool,
-    /// Objects and no table.
+    /// Prints JSON objects instead of a table.
     pub(crate) json: bool,
-    /// With the instructions of a message.
+    /// Counts the instructions of a message, too.
     pub(crate) instructions: bool,
-    /// Only rows whose names hold this.
+    /// Runs only the rows whose names contain this.
     pub(crate) row: Option<String>,
 }
 
@@ -74,12 +74,12 @@ impl BenchOptions {
     }
 }
 
-/// What `cargo xtask fuzz` was asked for.
+/// The options of `cargo xtask fuzz`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FuzzOptions {
-    /// Which parser.
+    /// The parser to fuzz.
     pub(crate) target: String,
-    /// For how long; until it fails, if not given.
+    /// The duration; without one, fuzzing runs until it fails.
     pub(crate) time: Option<Duration>,
 }
 
@@ -105,7 +105,7 @@ impl FuzzOptions {
     }
 }
 
-/// Whether the arguments ask for help, as a command's name or behind one.
+/// Returns whether the arguments ask for help, as a command's name or behind one.
 pub(crate) fn ask_for_help(arguments: &[String]) -> bool {
     arguments.first().is_some_and(|first| first == "help")
         || arguments
@@ -113,7 +113,7 @@ pub(crate) fn ask_for_help(arguments: &[String]) -> bool {
             .any(|argument| matches!(argument.as_str(), "--help" | "-h"))
 }
 
-/// For a command that takes no arguments.
+/// Fails if there are arguments, for a command that takes none.
 pub(crate) fn expect_none(arguments: &[String]) -> Result<(), Failure> {
     arguments
         .first()

@@ -1,9 +1,9 @@
-//! The processes below this one: what they are doing, and their end.
+//! The processes below this one: descriptions of them, and their end.
 //!
-//! A test that hangs is rarely our own child; it is a test binary below cargo,
-//! or a peer that a test binary has started, perhaps in a process group of its
-//! own. As *child subreaper* we become the parent of every process whose own
-//! parent dies, so that all of them stay below us and are found.
+//! A hanging test is rarely a child of this process. It is a test binary below cargo, or a peer
+//! that a test binary has started, perhaps in a process group of its own. As *child subreaper* this
+//! process becomes the parent of every descendant whose own parent dies, so that all of them stay
+//! below it and can be found.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
-/// Makes orphans below us our children.
+/// Makes orphaned descendants children of this process.
 pub(crate) fn adopt_orphans() {
     // Only a kernel older than 3.4 refuses; then orphans are not found.
     let _ = set_child_subreaper(Some(getpid()));
 }
 
-/// All processes below us, each with what it is doing.
+/// Describes all processes below this one, and their present activity.
 pub(crate) fn describe() -> Vec<String> {
     below(getpid().as_raw_pid(), &running())
         .map(describe_one)
         .collect()
 }
 
-/// Ends all processes below us.
+/// Kills all processes below this one.
 pub(crate) fn kill_all() {
-    // Who forks while we look is found in the next round, as our child if its
-    // parent is gone by then.
+    // A process that forks during the search is found in the next round; if its parent is gone by
+    // then, it is our child.
     for _ in 0..KILL_ROUNDS {
         let running = running();
         let mut pids = below(getpid().as_raw_pid(), &running).peekable();
@@ -36,14 +36,14 @@ pub(crate) fn kill_all() {
             return;
         }
         for pid in pids.filter_map(Pid::from_raw) {
-            // It may have ended since.
+            // It may have ended in the meantime.
             let _ = kill_process(pid, Signal::KILL);
         }
         thread::sleep(KILL_PAUSE);
     }
 }
 
-/// The process ids below `top`, nearest first.
+/// Returns the process ids below `top`, the nearest first.
 fn below(top: i32, running: &HashMap<i32, i32>) -> impl Iterator<Item = i32> {
     let mut found = vec![top];
     let mut looked_at = 0;
@@ -60,7 +60,7 @@ fn below(top: i32, running: &HashMap<i32, i32>) -> impl Iterator<Item = i32> {
     found.into_iter().skip(1)
 }
 
-/// The parent of each process that has not ended.
+/// Returns the parent of each process that has not ended.
 fn running() -> HashMap<i32, i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -71,7 +71,7 @@ fn running() -> HashMap<i32, i32> {
     .collect()
 }
 
-/// What proc_pid_stat(5) says of a process, as far as we ask.
+/// The used fields of proc_pid_stat(5).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: char,
@@ -79,8 +79,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// The name in parentheses may hold anything, so fields count from the
-    /// last parenthesis.
+    /// The name in parentheses may contain anything, so fields count from the last parenthesis.
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;

@@ -1,8 +1,8 @@
-//! The names of the crate ibex that a program can use, as they are recorded.
+//! The recorded list of the crate ibex's public names.
 //!
-//! `docs/public-api.txt` has each path with its kind, hidden ones included, so that a change of
-//! the surface shows in a diff. The list comes from rustdoc's JSON, whose format is the
-//! compiler's own business, so it is compared under the compiler of its first line alone.
+//! `docs/public-api.txt` has each path with its kind, including hidden ones, so that a change of
+//! the surface shows in a diff. The list comes from rustdoc's JSON. Its format belongs to the
+//! compiler, so the list is compared only under the compiler that its first line names.
 
 mod tests {
     use std::collections::BTreeSet;
@@ -42,8 +42,8 @@ mod tests {
         );
     }
 
-    /// Has rustdoc describe the crate. In a folder of its own: build scripts of dependencies look
-    /// at `RUSTC_BOOTSTRAP`, and everything else would be built anew with and without it.
+    /// Runs rustdoc on the crate, in a target folder of its own: build scripts of dependencies read
+    /// `RUSTC_BOOTSTRAP`, so everything else would be built again with and without it.
     fn documented() -> Value {
         let target = workspace::target().join("public-api");
         let mut rustdoc = Command::new(env!("CARGO"));
@@ -98,7 +98,7 @@ mod tests {
                 false => (&reexport["name"], &reexport["id"]),
             };
             let path = format!("{path}::{}", name.as_str().expect("a name"));
-            // What is another crate's is described by its kind alone.
+            // The JSON describes an item of another crate by its kind alone.
             let kind = crate_["paths"][id.to_string()]["kind"].as_str();
             let inner_kind = || inner.as_object().and_then(|inner| inner.keys().next());
             let kind = kind.or_else(|| inner_kind().map(String::as_str));

@@ -1,5 +1,5 @@
-//! What a command says of tests that fail, kept while it is passed on: a run of an hour ends
-//! with it, so that nobody has to search.
+//! A command's lines about failed tests, kept while its output is passed on: they are repeated at
+//! the end of a run of an hour, so that nobody has to search for them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-/// A command's output on its way to ours.
+/// A command's output on its way to this process's.
 #[derive(Debug)]
 pub(crate) struct PassedOn {
     kept: Receiver<Remarks>,
@@ -17,12 +17,12 @@ pub(crate) struct PassedOn {
 #[derive(Debug, Default)]
 struct Remarks {
     lines: VecDeque<String>,
-    /// How many of the next lines belong to the last one.
+    /// The number of following lines that belong to the last one.
     belong: usize,
 }
 
 impl PassedOn {
-    /// Shows what comes as it comes.
+    /// Passes output on as it comes.
     pub(crate) fn of(mut output: impl Read + Send + 'static) -> Self {
         let (keep, kept) = mpsc::channel();
         thread::spawn(move || {
@@ -31,7 +31,7 @@ impl PassedOn {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = output.read(&mut bytes) {
                 let mut shown = io::stdout().lock();
-                // Who reads us may be gone; the command is not to hang for that.
+                // This process's reader may be gone; the command must not hang for that.
                 let _ = shown
                     .write_all(&bytes[..length])
                     .and_then(|()| shown.flush());
@@ -44,16 +44,16 @@ impl PassedOn {
                     }
                 }
             }
-            // Who asked may have stopped waiting.
+            // The receiver may have stopped waiting.
             let _ = keep.send(remarks);
         });
         Self { kept }
     }
 
-    /// What was said of failures, each line on one of its own, when the command has ended and
-    /// all that it printed has been shown.
+    /// Returns the lines about failures, each on its own line, after the command has ended and all
+    /// its output was shown.
     pub(crate) fn of_failures(self) -> String {
-        // What outlives the command may hold its output open.
+        // A process that outlives the command may keep its output open.
         let remarks = self.kept.recv_timeout(PATIENCE).unwrap_or_default();
         let lines = remarks.lines.iter().map(|line| format!("\n    {line}"));
         lines.collect()

@@ -1,20 +1,20 @@
-//! What became of each stage, as a table.
+//! The results of the stages, as a table.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::failure::Failure;
 
-/// One stage that has run.
+/// The result of a stage.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// The stage.
     pub(crate) name: &'static str,
-    /// What it took.
+    /// The time that it took.
     pub(crate) taken: Duration,
-    /// What it is expected to take; the line says by how much it took more.
+    /// The time that it should take; the line shows the excess.
     pub(crate) budget: Duration,
-    /// What became of it.
+    /// The outcome.
     pub(crate) outcome: Result<(), Failure>,
 }
 
@@ -30,7 +30,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// How many stages failed.
+    /// Returns the number of failed stages.
     pub(crate) fn failed(&self) -> usize {
         self.rows.iter().filter(|row| row.outcome.is_err()).count()
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// The table, each failure, and the counts alone on the last line.
+/// Formats the table, each failure, and on the last line the counts alone.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in &self.rows {

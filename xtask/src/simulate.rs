@@ -1,4 +1,4 @@
-//! The deterministic simulation: two engines, or up to 32, wires that misbehave, one seed.
+//! The deterministic simulation: two engines or up to 32, faulty wires, and one seed.
 //!
 //! The program is `testing/sim/src/bin/simulate.rs`.
 
@@ -9,7 +9,7 @@ use crate::step::Step;
 use crate::tested;
 use crate::watchdog::Watchdog;
 
-/// `cargo xtask simulate`: the arguments are the program's.
+/// Runs `cargo xtask simulate`, which passes its arguments to the program.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
     let program = "cargo run --release -p ibex-sim --bin simulate --";
     Step::of_line(program)
@@ -18,12 +18,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// So many steps that each kind of fault comes often, from a new seed each time.
+/// Runs enough steps for each kind of fault to occur often, with a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     of_steps("10000000", watchdog)
 }
 
-/// The stage `simulation` of `cargo xtask torture`.
+/// Runs the stage `simulation` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
     of_steps("100000000", watchdog)
 }

@@ -12,18 +12,18 @@ use crate::tested;
 use crate::verbs;
 use crate::watchdog::Watchdog;
 
-/// `cargo xtask soak`: the arguments are the program's.
+/// Runs `cargo xtask soak`, which passes its arguments to the program.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
     soak(arguments, &Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// For a short while over each fabric of this machine, from a new seed each time.
+/// Runs for a short time over each fabric of this machine, with a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     for_seconds(STAGE_SECONDS, watchdog)
 }
 
-/// The stage `soak` of `cargo xtask torture`.
+/// Runs the stage `soak` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
     for_seconds(TORTURE_SECONDS, watchdog)
 }
@@ -35,8 +35,8 @@ fn for_seconds(seconds: &str, watchdog: &Watchdog) -> Result<(), Failure> {
     side_by_side(&[&shm, &tcp], watchdog)
 }
 
-/// The same over the guest's devices, which carry less: a part of the stage `verbs`, which has
-/// built the program.
+/// Returns the step that runs it over the guest's devices, which carry less: a part of the stage
+/// `verbs`, which has built the program.
 pub(crate) fn on_verbs(label: &str) -> Result<Step, Failure> {
     let words = words("verbs", GUEST_STAGE_SECONDS);
     Ok(in_the_guest(&["--label", label], &tested::soak())?.args(words))
@@ -74,9 +74,9 @@ fn words(fabric: &str, seconds: &str) -> Vec<String> {
         .into()
 }
 
-/// Each kind of fault once and some of them again.
+/// Enough for each kind of fault once, and for some of them again.
 const STAGE_SECONDS: &str = "12";
 const TORTURE_SECONDS: &str = "300";
 const GUEST_STAGE_SECONDS: &str = "30";
-/// Longer than anybody soaks.
+/// Longer than any soak test.
 const GUEST_SECONDS: &str = "86400";

@@ -1,5 +1,5 @@
-//! A stage of the test run, and the run itself: every chosen stage in turn,
-//! whatever became of the one before.
+//! A stage of the test run, and the run itself: every chosen stage in turn, whatever the outcome of
+//! the one before.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,34 +12,34 @@ use crate::step::Step;
 use crate::tool::{self, Tool};
 use crate::watchdog::Watchdog;
 
-/// One stage.
+/// A stage of a run.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// What `--stage` takes.
+    /// The name that `--stage` takes.
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// The claim that it tests.
     pub(crate) about: &'static str,
-    /// What it may take from a clean clone with two cores. Nothing fails by
-    /// taking longer; the report shows it, and the watchdog is set by it.
+    /// The time that it should take from a clean clone with two cores. A stage that takes longer
+    /// does not fail; the report shows it, and the watchdog's limit derives from it.
     pub(crate) budget: Duration,
-    /// Whether it is part of `--quick`.
+    /// Set if it is part of `--quick`.
     pub(crate) quick: bool,
-    /// What it needs beside cargo.
+    /// Tools that it needs beside cargo.
     pub(crate) tools: &'static [Tool],
-    /// What it does.
+    /// The work.
     pub(crate) work: Work,
 }
 
-/// What a stage does.
+/// The work of a stage.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// These commands, each of which must succeed.
+    /// Commands, each of which must succeed.
     Commands(&'static [&'static str]),
-    /// Something that needs more than a list.
+    /// A function, for work that a list cannot express.
     Function(fn(&Watchdog) -> Result<(), Failure>),
 }
 
-/// Runs the chosen of these stages and prints the report.
+/// Runs the chosen stages and prints the report.
 pub(crate) fn run(stages: &'static [Stage], options: &TestOptions) -> Result<ExitCode, Failure> {
     let chosen: Vec<_> = stages
         .iter()

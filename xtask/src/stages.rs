@@ -1,5 +1,5 @@
-//! The stages of `cargo xtask test`, in the order in which they run, those that fail soonest
-//! first; and those of `cargo xtask torture`. To add a stage is to add an entry.
+//! The stages of `cargo xtask test`, in the order in which they run, with those first that fail
+//! soonest; and the stages of `cargo xtask torture`. A new stage is a new entry.
 
 use std::time::Duration;
 
@@ -171,8 +171,8 @@ pub(crate) const STAGES: &[Stage] = &[
     },
 ];
 
-/// The stages of `cargo xtask torture`: more of what `cargo xtask test` does, for hours. No
-/// promise has its only test here.
+/// The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does. No promise
+/// has its only test here.
 pub(crate) const TORTURE: &[Stage] = &[
     Stage {
         name: "memory",
@@ -232,8 +232,7 @@ pub(crate) const TORTURE: &[Stage] = &[
     },
 ];
 
-/// Clippy, since it is a check that can deny warnings without building every
-/// dependency anew.
+/// Runs Clippy, a check that can deny warnings without building every dependency again.
 fn features(watchdog: &Watchdog) -> Result<(), Failure> {
     let each = FEATURES
         .iter()
@@ -242,7 +241,7 @@ fn features(watchdog: &Watchdog) -> Result<(), Failure> {
         let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
         Step::of_line(&line).run(watchdog)?;
     }
-    // What a stranger to ibex has of its verbs, on a machine without a device.
+    // The example that a stranger to ibex runs of its verbs crate, on a machine without a device.
     Step::of_line("cargo run -p ibex-verbs --features fake --example rc_pingpong").run(watchdog)
 }
 
@@ -252,10 +251,10 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)
 }
 
-/// Runs the tests of the facade, which are built anew, while those of the other crates run.
+/// Runs the tests of the facade, which must be built again, while those of the other crates run.
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let others = [
-        // With the bindings, which are what else there is to test without a device.
+        // With the bindings: everything else that can be tested without a device.
         "cargo test --workspace --exclude ibex \
          --features ibex-transport/verbs,ibex-harness/verbs",
     ];
@@ -272,7 +271,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     side_by_side(&[&others, &facade], watchdog)
 }
 
-/// Builds with atomics that record which engine writes them, beside what is built without.
+/// Builds with atomics that record which engine writes them, in a target folder of its own.
 fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
     let target = workspace::target().join("recorded");
     Step::of_line("cargo test -p ibex --test shared_lines")
@@ -281,8 +280,8 @@ fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)
 }
 
-/// Builds what the stages behind it run, in as few calls as can be: two cores that compile one
-/// crate at a time are one core.
+/// Builds the programs of later stages in as few calls as possible, since two cores that compile
+/// one crate at a time are one core.
 fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let on_devices = "--test limits --test rdma --test rdma_crowd --test rdma_errors \
@@ -291,19 +290,19 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     build_tests(&[CONFORMANCE, PROOFS, &others].concat(), watchdog)
 }
 
-/// Runs the suite beside the tests that have no cells: all of them wait more than they compute.
+/// Runs the suite beside the tests without cells, since all of them wait more than they compute.
 fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
 }
 
-/// Runs the proofs in lists at once: they wait more than they compute, and each counts what is
-/// its own processes'.
+/// Runs the proofs in concurrent lists: they wait more than they compute, and each counts only its
+/// own processes' resources.
 fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
     at_once(PROOFS, watchdog)
 }
 
-/// Builds optimised tests, then runs them in lists at once, each list to its end.
+/// Builds optimized tests, then runs concurrent lists of them, each to its end.
 fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     build_tests(lists, watchdog)?;
     let step = |list| [tested::test(&format!("--no-fail-fast {list}"))];
@@ -312,18 +311,19 @@ fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     side_by_side(&lists, watchdog)
 }
 
-/// Builds the tests of all these lists in one call; arguments for their programs stand behind
-/// ` -- `.
+/// Builds the tests of all these lists in one call; arguments for their programs stand behind ` --
+/// `.
 fn build_tests(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     let tests = lists.iter().filter_map(|list| list.split(" -- ").next());
     let tests: Vec<_> = tests.collect();
     tested::test(&format!("--no-run {}", tests.join(" "))).run(watchdog)
 }
 
-/// The suite over everything that needs no device.
+/// The suite over all fabrics that need no device.
 const SUITE: &str = "--test conformance -- --skip /fake/";
 
-/// The tests that need no device beside the suite: those that compute, and those that mostly wait.
+/// The tests beside the suite that need no device: lists of those that compute, and of those that
+/// mostly wait.
 const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit",
     "--test io_threads --test io_threads_rdma --test io_threads_spanning",
@@ -331,7 +331,7 @@ const CONFORMANCE: &[&str] = &[
      --test resuming --test rolling_upgrade --test select --test service_life --test tasks",
 ];
 
-/// The proofs that need no device. Each test plays its proofs one after the other.
+/// The proofs that need no device. Each test runs its proofs one after the other.
 const PROOFS: &[&str] = &[
     "--test fan_in_cost",
     "--test fork",
@@ -342,8 +342,8 @@ const PROOFS: &[&str] = &[
     "--test memory_flat --test no_allocation",
 ];
 
-/// Each example once, `pingpong` also encrypted, and the replicated log. `pingpong` and that run
-/// over every fabric that needs no device.
+/// Runs each example once, `pingpong` also encrypted, and the replicated log. The latter and
+/// `pingpong` run over every fabric that needs no device.
 fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let each = EXAMPLES.iter().map(|(name, arguments)| {
@@ -383,7 +383,7 @@ const EXAMPLES: &[(&str, &str)] = &[
 
 const REPLICATION: &str = "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json";
 
-/// The facade's features, each as it stands behind `--no-default-features`.
+/// The facade's feature sets, as they stand behind `--no-default-features`.
 const FEATURES: &[&str] = &[
     "",
     " --features shm",
@@ -409,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    /// What no stage names nobody runs.
+    /// A test that no stage names is never run.
     #[test]
     fn every_test_of_the_facade_is_in_a_stage() {
         let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));

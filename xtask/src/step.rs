@@ -1,5 +1,5 @@
-//! One command of a stage: shown, run in the root of the repository without
-//! input, and ended with all its children when its stage has hung.
+//! A command of a stage. It is shown, runs in the root of the repository without input, and is
+//! killed with all its children when its stage has hung.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::remarks::PassedOn;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// A command, not yet run.
+/// A command that has not run yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     program: String,
@@ -28,17 +28,17 @@ pub(crate) struct Step {
     named_aside: bool,
 }
 
-/// What a captured command left.
+/// The results of a captured command.
 #[derive(Debug)]
 pub(crate) struct Captured {
-    /// How it ended.
+    /// The exit status.
     pub(crate) status: ExitStatus,
-    /// Its standard output.
+    /// The standard output.
     pub(crate) stdout: String,
 }
 
 impl Step {
-    /// Any program.
+    /// Creates a step that runs any program.
     pub(crate) fn new(program: &str) -> Self {
         Self {
             program: program.to_string(),
@@ -50,7 +50,7 @@ impl Step {
         }
     }
 
-    /// A command line without quotes: words between blanks.
+    /// Creates a step from a command line without quotes: words between blanks.
     pub(crate) fn of_line(line: &str) -> Self {
         let mut words = line.split_whitespace();
         Self::new(words.next().unwrap_or_default()).args(words)
@@ -68,39 +68,39 @@ impl Step {
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.environment.push((name, value.into()));
         self
     }
 
-    /// Runs it in this directory, and not in the root of the repository.
+    /// Runs the command in this directory instead of the repository's root.
     pub(crate) fn in_directory(mut self, directory: &Path) -> Self {
         self.directory = directory.to_path_buf();
         self
     }
 
-    /// Sets a variable with flags, behind those that the user has set.
+    /// Adds flags to an environment variable, behind those that the user has set.
     pub(crate) fn add_flags(self, name: &'static str, flags: &str) -> Self {
         let users = env::var(name).unwrap_or_default();
         self.env(name, format!("{users} {flags}").trim_start())
     }
 
-    /// Shows all of it on standard error: it is no part of what was asked for.
+    /// Shows the command and its output on standard error, since neither is a result.
     pub(crate) fn aside(mut self) -> Self {
         self.aside = true;
         self.named_aside()
     }
 
-    /// Names it on standard error: standard output is for what it prints.
+    /// Shows the command on standard error, since standard output is for its output.
     pub(crate) fn named_aside(mut self) -> Self {
         self.named_aside = true;
         self
     }
 
-    /// Runs it; everything but success is a failure.
+    /// Runs the command; anything but success is a failure.
     pub(crate) fn run(&self, watchdog: &Watchdog) -> Result<(), Failure> {
-        // On a terminal the command has the terminal.
+        // On a terminal, the command gets the terminal.
         let stdout = match (self.aside, io::stdout().is_terminal()) {
             (true, _) => io::stderr().into(),
             (false, true) => Stdio::inherit(),
@@ -114,10 +114,10 @@ impl Step {
         Err(Failure::new(format!("`{self}` failed: {status}{remarks}")))
     }
 
-    /// Runs it and keeps its standard output.
+    /// Runs the command and keeps its standard output.
     pub(crate) fn capture(&self, watchdog: &Watchdog) -> Result<Captured, Failure> {
-        // A file and no pipe: nobody has to read while the command runs, and a process
-        // that inherits it cannot keep us waiting for its end.
+        // A file instead of a pipe: the output needs no reader while the command runs, and a
+        // process that inherits it cannot delay the end.
         static CAPTURED: AtomicU64 = AtomicU64::new(0);
         let number = CAPTURED.fetch_add(1, Ordering::Relaxed);
         let name = format!("xtask-captured-{}-{number}", process::id());
@@ -126,7 +126,7 @@ impl Step {
         let file = File::create(&path).map_err(unusable)?;
         let (status, _) = self.run_to_end(watchdog, file.into())?;
         let stdout = fs::read(&path).map_err(unusable)?;
-        // Left behind it would only take room.
+        // A leftover file would only take room.
         let _ = fs::remove_file(&path);
         Ok(Captured {
             status,
@@ -134,13 +134,13 @@ impl Step {
         })
     }
 
-    /// Runs a `cargo test` or `cargo bench` that builds one program, only so far, and
-    /// tells where the program is.
+    /// Builds the one program of a `cargo test` or `cargo bench` without running it. Returns the
+    /// program's path.
     pub(crate) fn build_program(self, watchdog: &Watchdog) -> Result<String, Failure> {
         self.arg("--no-run").build(watchdog)
     }
 
-    /// Runs a `cargo build` of one program, and tells where the program is.
+    /// Runs a `cargo build` of one program. Returns the program's path.
     pub(crate) fn build(self, watchdog: &Watchdog) -> Result<String, Failure> {
         let step = self.args(["--message-format", "json-render-diagnostics"]);
         let built = step.capture(watchdog)?;
@@ -149,13 +149,14 @@ impl Step {
         program.map(String::from).ok_or_else(failed)
     }
 
-    /// Whether the program is there and succeeds, without a word.
+    /// Returns whether the program exists and succeeds, without showing output.
     pub(crate) fn succeeds(&self) -> bool {
         let status = self.command(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     }
 
-    /// How it ended, and what it said if that was for us to pass on.
+    /// Runs the command to its end. Returns the exit status, and the lines about failures if the
+    /// output was passed on.
     fn run_to_end(
         &self,
         watchdog: &Watchdog,
@@ -182,14 +183,14 @@ impl Step {
 
     fn command(&self, stdout: Stdio) -> Command {
         let program = match self.program.as_str() {
-            // The cargo that runs us, and not a wrapper that would choose again.
+            // The cargo that runs this program, instead of a wrapper that would choose again.
             "cargo" => env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")),
             program => OsString::from(program),
         };
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
-            // Tests play all that they have (tests/extent).
+            // Makes tests play all their cells (tests/extent).
             .env("IBEX_TEST_WHOLE", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.directory)
@@ -199,12 +200,12 @@ impl Step {
     }
 }
 
-/// Runs lists of steps at once, and each to its end, or to where it fails.
+/// Runs lists of steps concurrently, each to its end or to its first failure.
 pub(crate) fn side_by_side(lists: &[&[Step]], watchdog: &Watchdog) -> Result<(), Failure> {
     lists_at_once(lists, |step| step.run(watchdog))
 }
 
-/// Does the same with whatever `run` runs.
+/// Runs lists of anything concurrently, by the function `run`.
 pub(crate) fn lists_at_once<T: Sync>(
     lists: &[&[T]],
     run: impl Fn(&T) -> Result<(), Failure> + Sync,
@@ -223,7 +224,7 @@ pub(crate) fn lists_at_once<T: Sync>(
     Err(Failure::new(failures.join("; and ")))
 }
 
-/// As one would type it into a shell.
+/// Formats the command as typed into a shell.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.environment {
@@ -236,8 +237,9 @@ impl fmt::Display for Step {
     }
 }
 
-/// The program in cargo's messages, a line each: the test, if binaries of its package are built
-/// beside it. The path is ours, so it has no escapes.
+/// Returns the path of the program from cargo's messages, which are one per line: that of the test,
+/// if binaries of its package are built beside it. The path belongs to this repository, so it has
+/// no escapes.
 fn executable(messages: &str) -> Option<&str> {
     let programs = messages.lines().filter_map(|line| {
         let (_, path) = line.split_once("\"executable\":\"")?;
@@ -258,7 +260,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Waits for the end of `child`; `None` if it had to be ended.
+/// Waits for the end of `child`; `None` if it had to be killed.
 fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -277,7 +279,7 @@ fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Option<ExitStatus>>
     }
 }
 
-/// Short beside any command, long beside the look itself.
+/// Short compared to any command, long compared to one poll.
 const WAIT_PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(executable("{}"), None);
     }
 
-    /// In a process of its own, since the children of other tests would be ended too.
+    /// Runs in a process of its own, since it would also kill the children of other tests.
     #[test]
     fn a_command_that_fails_is_named_and_one_that_hangs_is_ended_with_its_children() {
         if env::var_os("XTASK_TEST_ALONE").is_none() {

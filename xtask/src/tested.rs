@@ -1,28 +1,28 @@
-//! The one optimised build that all stages share.
+//! The one optimized build that all stages share.
 //!
-//! Cargo compiles a crate once for each set of features that its selection asks for. So every
-//! stage that runs optimised programs selects the same packages with the same features, and
-//! differs only in the targets that it names. The features are those that tests need beside
-//! the default ones; the stage `features` checks what users select.
+//! Cargo compiles a crate once for each set of features that its selection asks for. So every stage
+//! that runs optimized programs selects the same packages with the same features, and differs only
+//! in the targets that it names. The features are those that tests need beside the default ones;
+//! the stage `features` checks the sets that users select.
 
 use crate::failure::Failure;
 use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// The packages and features of the shared build. Cargo gives `ibex-harness` its feature for the
-/// sake of `ibex`, but not the crate behind it unless it is named too.
+/// The packages and features of the shared build. `ibex` gives `ibex-harness` its feature, but not
+/// the crate behind it unless it is named as well.
 const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-replication \
      -p ibex-sim -p ibex-soak --release \
      --features ibex/fake-device,ibex-harness/verbs,ibex-replication/verbs";
 
-/// `cargo test` with these targets, and arguments for their programs behind `--`.
+/// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
     Step::of_line(&format!("cargo test {SELECTION} {targets}"))
 }
 
-/// Builds the tests, examples and binaries that `targets` names, in one call, so that both
-/// cores have something to compile to the end.
+/// Builds the tests, examples and binaries that `targets` names in one call, so that both cores are
+/// busy to the end.
 pub(crate) fn build(targets: &str, watchdog: &Watchdog) -> Result<(), Failure> {
     Step::of_line(&format!("cargo build {SELECTION} {targets}")).run(watchdog)
 }
@@ -34,23 +34,23 @@ pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Fa
 
 /// Builds all examples and the programs `soak` and `replication`.
 ///
-/// Examples bring the dependencies of tests along, which the program would otherwise be
-/// built without, and so with crates of its own.
+/// Examples bring the dependencies of tests along. Without them, the programs would be built with
+/// other features, and so with crates of their own.
 pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
     build("--examples --bin soak --bin replication", watchdog)
 }
 
-/// The path of an example, once [`build_programs`] has built it.
+/// Returns the path of an example, once [`build_programs`] has built it.
 pub(crate) fn example(name: &str) -> String {
     binary(&format!("examples/{name}"))
 }
 
-/// The path of the program `soak`, once [`build_programs`] has built it.
+/// Returns the path of the program `soak`, once [`build_programs`] has built it.
 pub(crate) fn soak() -> String {
     binary("soak")
 }
 
-/// The path of a binary, once it is built.
+/// Returns the path of a binary, once it is built.
 pub(crate) fn binary(name: &str) -> String {
     let path = workspace::target().join("release").join(name);
     path.to_string_lossy().into_owned()

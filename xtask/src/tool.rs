@@ -1,7 +1,7 @@
-//! What stages need beside cargo, and how it gets onto the machine.
+//! Tools that stages need beside cargo, and their installation.
 //!
-//! Nothing is installed before it was named, nothing that no chosen stage
-//! needs, and nothing at all with `--no-install`.
+//! A tool is named before it is installed. Nothing is installed that no chosen stage needs, and
+//! nothing at all with `--no-install`.
 
 use std::fmt;
 
@@ -11,15 +11,15 @@ use crate::failure::Failure;
 use crate::step::Step;
 use crate::watchdog::Watchdog;
 
-/// Something that a stage runs.
+/// A tool that a stage runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
-    /// A command that succeeds where the tool is there.
+    /// A command that succeeds if the tool is installed.
     probe: &'static str,
     source: Source,
 }
 
-/// Where a tool comes from.
+/// The source of a tool.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
     /// A package of Debian and Ubuntu.
@@ -49,18 +49,18 @@ pub(crate) const CXX: Tool = Tool {
     source: Source::Package("g++"),
 };
 
-// What the bindings to libibverbs need to build.
+// Needed to build the bindings to libibverbs.
 pub(crate) const CMAKE: Tool = Tool::package("cmake", "cmake --version");
 pub(crate) const LIBCLANG: Tool = Tool::package("libclang-dev", "dpkg-query -W libclang-dev");
 
-/// The machine that `cargo xtask vm` boots.
+/// The emulator that `cargo xtask vm` runs.
 pub(crate) const QEMU: Tool = Tool::package("qemu-system-x86", "qemu-system-x86_64 --version");
 /// depmod(8).
 pub(crate) const KMOD: Tool = Tool::package("kmod", "depmod --version");
 pub(crate) const XZ: Tool = Tool::package("xz-utils", "xz --version");
-/// What Ubuntu packs a kernel's modules with.
+/// Unpacks the modules of Ubuntu's kernels.
 pub(crate) const ZSTD: Tool = Tool::package("zstd", "zstd --version");
-/// What Debian signs its releases with.
+/// The keys that sign Debian's releases.
 pub(crate) const DEBIAN_KEYRING: Tool = Tool::package(
     "debian-archive-keyring",
     "test -e /usr/share/keyrings/debian-archive-keyring.gpg",
@@ -69,7 +69,7 @@ pub(crate) const DEBIAN_KEYRING: Tool = Tool::package(
 /// Counts instructions.
 pub(crate) const VALGRIND: Tool = Tool::package("valgrind", "valgrind --version");
 
-// What a guest needs of this machine's own root.
+// Packages that a guest needs in this machine's own root.
 pub(crate) const IPROUTE: Tool = Tool::package("iproute2", "rdma -V");
 pub(crate) const RDMA_CORE: Tool = Tool::package("rdma-core", "dpkg-query -W rdma-core");
 pub(crate) const IBVERBS_PROVIDERS: Tool =
@@ -109,10 +109,9 @@ impl fmt::Display for Tool {
     }
 }
 
-/// Names those of `wanted` that are not there and, if it may, installs them.
+/// Names the missing tools of `wanted` and installs them, if that is allowed.
 ///
-/// It never fails: a stage whose tool is still missing does, by
-/// [`check`].
+/// It never fails; a stage whose tool is still missing fails by [`check`].
 pub(crate) fn prepare(wanted: &[&Tool], may_install: bool) {
     let missing: Vec<_> = wanted
         .iter()
@@ -137,7 +136,7 @@ pub(crate) fn prepare(wanted: &[&Tool], may_install: bool) {
     }
 }
 
-/// A failure that names what is missing of `wanted`.
+/// Fails if tools of `wanted` are missing, and names them.
 pub(crate) fn check(wanted: &[Tool]) -> Result<(), Failure> {
     let missing: Vec<_> = wanted
         .iter()
@@ -154,7 +153,7 @@ pub(crate) fn check(wanted: &[Tool]) -> Result<(), Failure> {
     }
 }
 
-/// The commands that install `missing`.
+/// Returns the commands that install `missing`.
 fn installation(missing: &[&Tool], is_root: bool) -> Vec<Step> {
     let mut steps = Vec::new();
     let packages: Vec<_> = missing

@@ -1,5 +1,5 @@
-//! The verbs layer: built with its bindings, tested over the fake device, and tested and
-//! measured on the guest's real one.
+//! The verbs layer: built with its bindings, tested over the fake device, and tested and measured
+//! on the guest's real device.
 
 use std::env;
 use std::process::ExitCode;
@@ -15,31 +15,30 @@ use crate::tested;
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::watchdog::Watchdog;
 
-/// What checking the bindings needs.
+/// Tools for checking the bindings.
 pub(crate) const BINDING_TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
 
-/// What the stage needs.
+/// Tools for the stage.
 pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYRING];
 
-/// How much of what is tested on a device is to be played.
+/// The share of the device tests that is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// Each scenario by one kind of completion queue, drawn anew in each run, and two of the
-    /// other ways to use the device.
+    /// Each scenario by one kind of completion queue, drawn in each run, and two of the other ways
+    /// to use the device.
     Drawn,
     /// Everything.
     Whole,
 }
 
-/// The stage `verbs` of `cargo xtask test`.
+/// Runs the stage `verbs` of `cargo xtask test`.
 ///
-/// `IBEX_TEST_DEVICE` names a device of this machine to test on; without it the guest's
-/// is used.
+/// `IBEX_TEST_DEVICE` names a device of this machine to test on; without it the guest's is used.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     play(Extent::Drawn, watchdog)
 }
 
-/// The stage `verbs` of `cargo xtask torture`.
+/// Runs the stage `verbs` of `cargo xtask torture`.
 pub(crate) fn whole(watchdog: &Watchdog) -> Result<(), Failure> {
     play(Extent::Whole, watchdog)
 }
@@ -101,18 +100,18 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     let first = vec![in_a_guest("1| ", proofs)?];
     let mut second = vec![in_a_guest("2| ", uses)?];
     second.extend(faults("2| ", watchdog)?);
-    // One guest leaves half of this machine idle, as its processors wait for each other.
+    // A single guest leaves half of this machine idle, since its processors wait for each other.
     side_by_side(&[&first, &second], watchdog)
 }
 
-/// Another one in each run, small enough to be typed.
+/// Returns a new seed for each run, small enough to be typed.
 fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |since| since.as_secs() % 1000)
 }
 
-/// The commands that documentation shows: which device a node would take, and every fabric's
-/// figures side by side.
+/// Returns the commands that the documentation shows: the device that a node would choose, and the
+/// figures of every fabric.
 fn shown_to_readers() -> String {
     let (devices, pingpong) = (tested::example("devices"), tested::example("pingpong"));
     let mut shown = devices.clone();
@@ -122,9 +121,9 @@ fn shown_to_readers() -> String {
     format!("{shown} && {pingpong} --fabric all --size 65536 --iters 20 --json")
 }
 
-/// The steps that nobody wants on a device of his own, in guests of their own: messages find no
-/// receive, the device is taken away, the link to another one is cut, and processes are
-/// killed, a replicated log's among them. They are built, and are to run one after the other.
+/// Returns the steps that would disturb a real device, so they run in guests of their own: messages
+/// find no receive, the device is removed, the link to another one is cut, and processes are
+/// killed, including a replicated log's. They are built already, and must run one after the other.
 fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     let program = |name| tested::test_program(name, watchdog);
     let (faults, errors) = (program("verbs_faults")?, program("rdma_errors")?);
@@ -143,9 +142,9 @@ fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     ])
 }
 
-/// `cargo xtask bench`: the benchmark, or its rows of verbs on a device.
+/// Runs `cargo xtask bench`: the benchmark, or its rows of verbs on a device.
 ///
-/// What it prints is all that stands on standard output.
+/// Standard output has only the benchmark's output.
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
     let mut build = Step::of_line("cargo bench --bench pingpong").aside();
@@ -181,7 +180,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `cargo xtask vm` with these options; the command comes behind them.
+/// Returns `cargo xtask vm` with these options, to which the command is added.
 pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
     let xtask = env::current_exe()
         .map_err(|error| Failure::new(format!("the path of this program: {error}")))?;
@@ -191,9 +190,9 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
         .env("IBEX_TEST_DEVICE", GUEST_DEVICE))
 }
 
-/// The tests that run on a device, one after the other, each with its arguments. A test
-/// stands behind those whose subject it builds upon. All are optimized: the guest is slow,
-/// and some of them are compared with figures.
+/// The tests that run on a device, one after the other, each with its arguments. A test comes
+/// behind those on whose subject it builds. All are optimized, since the guest is slow and some of
+/// them are compared with figures.
 const PROOFS: &[(&str, &str)] = &[
     ("verbs_device", ""),
     ("limits", ""),
@@ -210,7 +209,7 @@ const PROOFS: &[(&str, &str)] = &[
 /// The tests of the integrations that run on a device.
 const INTEGRATIONS: &[&str] = &["exchanges", "http", "grpc", "carrier"];
 
-/// The environment in which the proofs do more, for the whole.
+/// The environment in which the proofs do more, for the whole extent.
 const MORE: &str = "IBEX_TEST_SLEEPS=50000";
 
 /// The suite by each of the two kinds of completion queue, under each driver.
@@ -219,8 +218,8 @@ const WHOLE_SUITE: [(&str, &str); 2] = [
     ("IBEX_RDMA_COMPLETIONS=extended", "/verbs/caller"),
 ];
 
-/// Other ways to use the device, for a short list of the same promises: polled in another way,
-/// and as if it lacked something.
+/// Other ways to use the device, in which a short list of scenarios is played: with another way of
+/// polling, or without some feature.
 const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_RDMA_COMPLETIONS=one-by-one",
     "IBEX_TEST_MASK=no-shared-receives",
@@ -231,11 +230,11 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_TEST_MASK=small-mtu",
 ];
 
-/// How many of these are drawn.
+/// The number of these ways that are drawn.
 const DRAWN_WAYS: usize = 2;
-/// Runs commands on a device.
+/// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
-/// So long a guest may take for all that is tested on its device.
+/// The longest time that a guest may take for all device tests.
 const SECONDS_IN_A_GUEST: &str = "1800";
 /// The guest's only device.
 const GUEST_DEVICE: &str = "rxe0";

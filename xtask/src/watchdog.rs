@@ -1,9 +1,9 @@
-//! How long a stage may take before it counts as hung. This is no test of
-//! speed: machines differ, so the limit lies far above the budget.
+//! The time after which a stage counts as hung. It does not test speed: machines differ, so the
+//! limit lies far above the budget.
 
 use std::time::{Duration, Instant};
 
-/// One stage's time.
+/// The time of a stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watchdog {
     started: Instant,
@@ -11,12 +11,12 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// For a stage that takes `budget` on a machine with two cores.
+    /// Creates the watchdog of a stage that takes `budget` on a machine with two cores.
     pub(crate) fn for_budget(budget: Duration) -> Self {
         Self::after(4 * budget + SLACK)
     }
 
-    /// For what has hung after `limit`.
+    /// Creates a watchdog that runs out after `limit`.
     pub(crate) fn after(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
@@ -24,7 +24,7 @@ impl Watchdog {
         }
     }
 
-    /// For what may take as long as it likes.
+    /// Creates a watchdog that never runs out.
     pub(crate) fn patient() -> Self {
         Self {
             started: Instant::now(),
@@ -32,16 +32,16 @@ impl Watchdog {
         }
     }
 
-    /// Time since the stage began.
+    /// Returns the time since the stage began.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether the stage has hung.
+    /// Returns whether the stage has hung.
     pub(crate) fn has_run_out(&self) -> bool {
         self.limit.is_some_and(|limit| self.elapsed() > limit)
     }
 }
 
-/// For a cold start of anything: a download, a slow disk.
+/// Allows for a cold start: a download, a slow disk.
 const SLACK: Duration = Duration::from_secs(300);

@@ -1,25 +1,24 @@
-//! Where a replica is in the log, and what it gets next.
+//! A replica's position in the log, and the next records to send to it.
 //!
-//! The log is the queue: a replica that lacks the last records and one that lacks all of
-//! them are served from the same place, in the same way, from wherever they are. So
-//! between catching up and following live there is no seam at which a record could be
-//! missed or sent twice; the pieces only become smaller.
+//! The log is the queue: whether a replica lacks the last records or all of them, it is served from
+//! the log, by the same code. Therefore no seam lies between catching up and following live at
+//! which a record could be missed or sent twice; the pieces only become smaller.
 
 use crate::{
     log::{Log, LogError},
     transport::{Batch, Join},
 };
 
-/// Where `log` goes on for a replica: behind what it has, if that is a beginning of `log`. Where it
-/// is not, its log has another past (it was written under another primary, say), and it gets all
-/// anew.
+/// Returns the offset from which a replica is served: the end of its log if that log is a prefix of
+/// `log`, and 0 otherwise. A log with another history, such as one written under another primary,
+/// is replaced from the beginning.
 pub(crate) fn position(join: &Join, log: &mut Log) -> Result<u64, LogError> {
     let is_ours = log.tip_at(join.end)? == Some(join.tip());
     Ok(if is_ours { join.end } else { 0 })
 }
 
-/// What a replica at `position` gets next: a large piece where it is far behind, whatever is new
-/// where it is not; no records if it has all.
+/// Returns the next records for a replica at `position`: a large piece if it is far behind, all new
+/// records if it is not, and none if it has all.
 pub(crate) fn next(log: &mut Log, position: u64) -> Result<Batch<'_>, LogError> {
     let is_far_behind = log.tip().end - position > FAR_BEHIND;
     let limit = if is_far_behind {
@@ -33,11 +32,12 @@ pub(crate) fn next(log: &mut Log, position: u64) -> Result<Batch<'_>, LogError> 
     })
 }
 
-/// What a replica that follows gets at a time, at most.
+/// The most bytes that a replica gets at a time while it follows.
 const LIVE_BYTES: usize = 96 << 10;
-/// Who lacks more than this is catching up,
+/// The distance from the end beyond which a replica is catching up.
 const FAR_BEHIND: u64 = 4 << 20;
-/// and gets so much at a time: a large message, which does not pass through a ring.
+/// The most bytes that a replica gets at a time while it catches up: a large message, which does
+/// not pass through a ring.
 const CATCH_UP_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
         log
     }
 
-    /// Takes a replica from where its log ends to the end; how large the pieces were.
+    /// Brings `replica` up to the end of `primary`. Returns the sizes of the pieces.
     fn catch_up(primary: &mut Log, replica: &mut Log) -> Vec<usize> {
         let join = Join::new(0, replica.tip());
         let mut position = position(&join, primary).unwrap();

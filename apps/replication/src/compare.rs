@@ -1,5 +1,5 @@
-//! Both transports in turn, each first in every other pair, and the raw copy, again and
-//! again: what changes slowly on the machine touches all of them alike.
+//! The comparison: both transports and the raw copy in turn, repeatedly, with each transport first
+//! in every other pair. Slow changes of the machine thus affect all of them alike.
 
 use ibex_harness::Error;
 use serde_json::json;
@@ -12,17 +12,17 @@ use crate::{
     run::{self, Outcome},
 };
 
-/// A run of each, one after the other.
+/// A run of each subject, one after the other.
 struct Turn {
     ibex: Outcome,
     sockets: Outcome,
-    /// Payload bytes per second of a raw copy,
+    /// Payload bytes per second of a raw copy without logs.
     raw: f64,
-    /// and of one into logs in memory.
+    /// Payload bytes per second of a raw copy into logs in memory.
     raw_into_logs: f64,
 }
 
-/// What the medians are to be.
+/// The aims for the medians of the ratios.
 #[derive(Default)]
 struct Aims {
     rate: Option<Aim>,
@@ -31,8 +31,8 @@ struct Aims {
 }
 
 impl Aims {
-    /// There are some for the default log: in memory, records of 4 KiB, 64 outstanding. A log in
-    /// files shows the disk, and other records show something else again.
+    /// Returns the aims for the default log: in memory, records of 4 KiB, 64 outstanding. Other
+    /// runs have none, since a log in files measures the disk.
     fn of(options: &Options, carrier: &str) -> Aims {
         let is_default = options.store() == Store::Memory
             && options.record_bytes() == 4096
@@ -49,13 +49,13 @@ impl Aims {
         Aims {
             rate,
             p50,
-            // A comparison to sockets that do less than they can would say nothing.
+            // Guards the comparison: sockets that are used badly would make it meaningless.
             with_logs: Some(Aim::AtLeast(0.9)),
         }
     }
 }
 
-/// Compares; the curves of a plot, and whether all logs were equal.
+/// Compares the transports. Returns the curves of a plot, and whether all logs were equal.
 pub(crate) fn compare<'a>(
     options: &Options,
     progress: &Progress,
@@ -72,7 +72,8 @@ pub(crate) fn compare<'a>(
             show(options, progress, &outcome)?;
             Ok::<_, Error>(outcome)
         };
-        // Who goes first finds the machine as the raw copy leaves it.
+        // The first of a pair finds the machine as the raw copy left it, so the transports
+        // alternate.
         let (ibex, sockets) = if pair % 2 == 1 {
             let ibex = run(TransportName::Ibex)?;
             (ibex, run(TransportName::Sockets)?)

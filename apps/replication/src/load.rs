@@ -1,4 +1,4 @@
-//! What is written: the payloads of the records.
+//! The load: the payloads of the records.
 
 use std::{
     fs::File,
@@ -10,14 +10,14 @@ use std::{
 
 use ibex_harness::Error;
 
-/// Where payloads come from.
+/// The source of the payloads.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// So many records of random bytes.
+    /// Random bytes, for this number of records.
     Generated(u64),
     /// A file, cut into records.
     File(PathBuf),
-    /// Standard input, cut into records, at whatever pace it comes.
+    /// Standard input, cut into records at the pace at which it comes.
     Stdin,
 }
 
@@ -43,18 +43,18 @@ enum Kind {
     },
 }
 
-/// The next payload, or why there is none.
+/// The next payload, or the reason why there is none.
 pub(crate) enum Next<'a> {
-    /// Here it is.
+    /// The payload.
     Record(&'a [u8]),
-    /// There may be one later.
+    /// No payload now; there may be one later.
     NotYet,
-    /// There will be none.
+    /// The load has ended.
     End,
 }
 
 impl Load {
-    /// Payloads of `record_bytes` each; the last of a file may be shorter.
+    /// Opens a source of payloads of `record_bytes` each; the last one of a file may be shorter.
     pub(crate) fn open(source: &Source, record_bytes: usize) -> Result<Load, Error> {
         let kind = match source {
             Source::Generated(records) => Kind::Generated {
@@ -79,13 +79,13 @@ impl Load {
         Ok(Load { record_bytes, kind })
     }
 
-    /// The next payload. Never waits for standard input.
+    /// Returns the next payload. Never waits for standard input.
     pub(crate) fn next(&mut self) -> Result<Next<'_>, Error> {
         match &mut self.kind {
             Kind::Generated { left: 0, .. } => Ok(Next::End),
             Kind::Generated { left, random, at } => {
                 *left -= 1;
-                // Pieces that begin elsewhere each time, so that no two records are alike.
+                // Pieces begin at different offsets, so that no two records are alike.
                 *at = (*at + STEP) % RANDOM_BYTES;
                 Ok(Next::Record(&random[*at..*at + self.record_bytes]))
             }
@@ -110,7 +110,7 @@ impl Load {
 }
 
 impl Source {
-    /// How many records of `record_bytes` there will be, where that is known.
+    /// Returns the number of records of `record_bytes`, if it is known ahead.
     pub(crate) fn records(&self, record_bytes: usize) -> Option<u64> {
         match self {
             Source::Generated(records) => Some(*records),
@@ -123,7 +123,7 @@ impl Source {
     }
 }
 
-/// Reads standard input on a thread, so that acknowledgements are seen while it is quiet.
+/// Reads standard input on a thread, so that a quiet input does not delay acknowledgements.
 fn read_stdin(record_bytes: usize) -> Result<Receiver<io::Result<Vec<u8>>>, Error> {
     let (sender, records) = mpsc::sync_channel(RECORDS_AHEAD);
     let read = move || {
@@ -152,7 +152,7 @@ fn read_record(input: &mut impl Read, bytes: usize, record: &mut Vec<u8>) -> io:
     input.take(bytes as u64).read_to_end(record).map(drop)
 }
 
-/// Bytes without a pattern (xorshift64), the same every time.
+/// Generates bytes without a pattern (xorshift64), the same in every run.
 fn random(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = Vec::with_capacity(bytes + 8);
@@ -165,10 +165,9 @@ fn random(bytes: usize) -> Vec<u8> {
     random
 }
 
-/// Small enough to stay in a core's cache: what is measured is not where payloads come from.
+/// Small enough for a core's cache: the source of payloads is not what is measured.
 const RANDOM_BYTES: usize = 256 << 10;
-/// How far a payload begins behind the one before; it has no divisor in common with
-/// `RANDOM_BYTES`.
+/// Distance between the beginnings of successive payloads; coprime to `RANDOM_BYTES`.
 const STEP: usize = 4161;
 const READ_BYTES: usize = 1 << 20;
 const RECORDS_AHEAD: usize = 64;

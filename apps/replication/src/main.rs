@@ -1,12 +1,11 @@
-//! A log, replicated: a primary and replica processes, over ibex or over sockets.
+//! A replicated log: a primary and replica processes, over ibex or over sockets.
 //!
-//! `cargo run --release -p ibex-replication -- --replicas 2` starts its replicas itself.
-//! See `--help` and the README beside this file for the rest.
+//! `cargo run --release -p ibex-replication -- --replicas 2` starts its replicas itself. See
+//! `--help` and the README beside this file for the rest.
 //!
-//! Where to read: [`log`] is what lies on disk, [`replica`] and [`primary`] are the two
-//! programs, [`catch_up`] and [`quorum`] what the primary knows of its replicas,
-//! [`transport`] the seam between all that and what carries it, and [`fire`] what becomes of
-//! it when all of that breaks.
+//! Where to read: [`log`] is the storage; [`replica`] and [`primary`] are the two programs;
+//! [`catch_up`] and [`quorum`] are the primary's view of its replicas; [`transport`] is the seam to
+//! whatever carries the log; and [`fire`] tests it all while everything breaks.
 
 mod catch_up;
 mod compare;
@@ -57,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs with keys of its own, where nodes authenticate each other.
+/// Runs, with keys made for this run if nodes authenticate each other.
 fn run_with_keys(options: &mut Options) -> Result<bool, Error> {
     let keys = options.make_keys()?;
     let outcome = run(options);
@@ -67,7 +66,7 @@ fn run_with_keys(options: &mut Options) -> Result<bool, Error> {
     outcome
 }
 
-/// Does what was asked for; whether all logs were equal at the end.
+/// Does what the options ask for. Returns whether all logs were equal at the end.
 fn run(options: &Options) -> Result<bool, Error> {
     if let Some(seconds) = options.fire {
         return fire::run(options, seconds);

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -17,11 +17,11 @@ use crate::{
     },
 };
 
-/// Replicates a log from this process to replica processes that it starts, and compares
-/// ibex to sockets at that.
+/// Replicates a log from this process to replica processes that it starts, and compares ibex to
+/// sockets doing the same
 ///
-/// A record is acknowledged once a majority of primary and replicas has it durably. At the
-/// end every log is read back, and its checksum compared to the primary's.
+/// A record is acknowledged once a majority of primary and replicas has it durably. At the end
+/// every log is read back, and its checksum compared to the primary's.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "replication")]
 pub(crate) struct Options {
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) replicas: u8,
 
-    /// A file to replicate, or - for standard input. Default: a generated load.
+    /// File to replicate, or - for standard input. Default: a generated load.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
 
@@ -38,12 +38,12 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     records: Option<u64>,
 
-    /// Payload of a record; a file is cut into so many bytes.
+    /// Payload of a record in bytes; a file is cut into records of this size.
     #[arg(long, value_name = "BYTES", default_value_t = 4096,
         value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
     size: u32,
 
-    /// What carries the log.
+    /// Transport of the log.
     #[arg(long, value_enum, default_value_t = TransportName::Ibex, conflicts_with = "compare")]
     transport: TransportName,
 
@@ -51,15 +51,15 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) compare: bool,
 
-    /// Times that --compare runs each.
+    /// Number of runs of each transport with --compare.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) pairs: u8,
 
-    /// The fabric that ibex has to use.
+    /// Fabric that ibex has to use.
     #[arg(long, value_enum, default_value_t = FabricChoice::Auto)]
     fabric: FabricChoice,
 
-    /// Who runs ibex's engine.
+    /// Driver of ibex's engine.
     #[arg(long, value_enum, default_value_t = DriverName::Caller)]
     driver: DriverName,
 
@@ -67,11 +67,11 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "secret")]
     tls: bool,
 
-    /// The same by the shared secret in FILE: 32 random bytes.
+    /// Authenticate all nodes by the shared secret in FILE (32 random bytes), and encrypt tcp.
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
 
-    /// Keys that [`make_keys`](Self::make_keys) made.
+    /// Keys made by [`make_keys`](Self::make_keys).
     #[arg(skip)]
     keys: Option<RunKeys>,
 
@@ -79,17 +79,17 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Waiting::Spin)]
     pub(crate) wait: Waiting,
 
-    /// Where logs lie.
+    /// Storage of the logs.
     #[arg(long, value_enum, default_value_t = Store::Memory)]
     store: Store,
 
-    /// Where the directories of the logs are made, with --store files. Default: a new one
-    /// among the system's temporary files, which is removed at the end.
+    /// Directory for the logs, with --store files. Default: a new one among the system's temporary
+    /// files, which is removed at the end.
     #[arg(long, value_name = "PATH")]
     pub(crate) dir: Option<PathBuf>,
 
-    /// When files are synced: for each record, for each group of records that came together,
-    /// or every so many milliseconds.
+    /// When files are synced: for each record, for each group of records that came together, or
+    /// every so many milliseconds.
     #[arg(long, value_name = "record|group|MS", default_value = "group", value_parser = parse_fsync)]
     pub(crate) fsync: Fsync,
 
@@ -103,26 +103,28 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     outstanding: u32,
 
-    /// Records that are appended before they are sent together, at most. Of 4 KiB, 15 fit a
-    /// segment of the loopback interface.
+    /// The most records that are appended before they are sent together. Of 4 KiB, 15 fit a segment
+    /// of the loopback interface.
     #[arg(long, value_name = "COUNT", default_value_t = 15,
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     group: u32,
 
-    /// Kill a replica with SIGKILL when so many records are acknowledged, and start it again;
-    /// may be repeated.
+    /// Kill a replica with SIGKILL when so many records are acknowledged, and start it again; may
+    /// be repeated.
     #[arg(long = "kill", value_name = "REPLICA@RECORDS", value_parser = parse_kill)]
     pub(crate) kills: Vec<Kill>,
 
-    /// Run the primary and its replicas under fire for so many seconds: processes are killed,
-    /// stopped and left without descriptors, memory files and locked memory, connections are
-    /// cut, reset and stalled, the link between them fails, and many come that say nothing. Logs
-    /// are in files. Fails if an acknowledged record is missing anywhere at the end.
+    /// Run the primary and its replicas under fire for so many seconds
+    ///
+    /// Processes are killed, stopped, and denied descriptors, memory files and locked memory;
+    /// connections are cut, reset and stalled; the link between the processes fails; crowds of
+    /// silent clients connect. Logs are in files. The run fails if an acknowledged record is
+    /// missing anywhere at the end.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400),
         conflicts_with_all = ["compare", "input", "records", "kills", "plot"])]
     pub(crate) fire: Option<u64>,
 
-    /// What faults follow from, under --fire. Default: drawn, and printed.
+    /// Seed of the faults under --fire. Default: drawn at random, and printed.
     #[arg(long, requires = "fire")]
     pub(crate) seed: Option<u64>,
 
@@ -130,12 +132,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
 
-    /// One JSON object per run on standard output, and with --compare one with the ratios.
+    /// Print one JSON object per run on standard output, and with --compare one with the ratios.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What carries the log.
+/// The transport of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportName {
     /// ibex, over the fabric of --fabric.
@@ -161,7 +163,7 @@ enum FabricChoice {
     Verbs,
 }
 
-/// Where logs lie.
+/// The storage of the logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Store {
     /// In the memory of their process.
@@ -170,17 +172,17 @@ pub(crate) enum Store {
     Files,
 }
 
-/// A replica that is killed.
+/// A replica to kill, and the moment to do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kill {
-    /// Which one.
+    /// Index of the replica.
     pub(crate) replica: u32,
-    /// At how many acknowledged records.
+    /// Acknowledged records after which it is killed.
     pub(crate) records: u64,
 }
 
 impl Options {
-    /// What is wrong with options that are right one by one.
+    /// Returns an error if options contradict each other.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.record_bytes() + HEADER_BYTES > self.segment_bytes() {
             return Err(format!(
@@ -212,7 +214,7 @@ impl Options {
         }
     }
 
-    /// Where logs lie.
+    /// Returns the storage of the logs.
     pub(crate) fn store(&self) -> Store {
         match self.fire {
             Some(_) => Store::Files,
@@ -220,7 +222,7 @@ impl Options {
         }
     }
 
-    /// Where payloads come from.
+    /// Returns the source of the payloads.
     pub(crate) fn source(&self) -> Source {
         match &self.input {
             Some(path) if path.as_os_str() == "-" => Source::Stdin,
@@ -232,29 +234,29 @@ impl Options {
         }
     }
 
-    /// Bytes of a payload.
+    /// Returns the bytes of a payload.
     pub(crate) fn record_bytes(&self) -> usize {
         self.size as usize
     }
 
-    /// Bytes of a segment, at most.
+    /// Returns the most bytes of a segment.
     pub(crate) fn segment_bytes(&self) -> usize {
         match (self.segment_bytes, self.fire) {
             (Some(bytes), _) => bytes as usize,
-            // Less than a ring has, so that memory files may be kept from growing, and more
-            // than goes through one, so that some pieces are large messages.
+            // Less than a ring, so that memory files can be limited to a segment; and more than
+            // passes through a ring at once, so that some pieces are large messages.
             (None, Some(_)) => 448 << 10,
             (None, None) => 16 << 20,
         }
     }
 
-    /// The transport of a run that compares nothing.
+    /// Returns the transport of a run without comparison.
     pub(crate) fn transport(&self) -> TransportName {
         self.transport
     }
 
-    /// How the primary takes records. Where each record is made durable by itself, each is
-    /// sent by itself, too.
+    /// Returns the pace of the primary. If each record is made durable by itself, each is also sent
+    /// by itself.
     pub(crate) fn pace(&self) -> Pace {
         let is_single = self.store() == Store::Files && self.fsync == Fsync::Record;
         Pace {
@@ -263,7 +265,7 @@ impl Options {
         }
     }
 
-    /// What carries it all between processes.
+    /// Returns the medium that connects the processes.
     pub(crate) fn medium(&self) -> Medium {
         match (self.transport, self.fabric) {
             (TransportName::Sockets, _) | (_, FabricChoice::Tcp) => Medium::Packets,
@@ -272,7 +274,7 @@ impl Options {
         }
     }
 
-    /// How nodes are made.
+    /// Returns the settings of nodes.
     pub(crate) fn setup(&self) -> Setup {
         Setup {
             fabric: match self.fabric {
@@ -287,8 +289,8 @@ impl Options {
         }
     }
 
-    /// Makes the keys of the run, where its nodes authenticate each other. They are to be removed
-    /// at the end.
+    /// Makes the keys of the run, if its nodes authenticate each other. The caller removes them at
+    /// the end.
     pub(crate) fn make_keys(&mut self) -> Result<Option<RunKeys>, Error> {
         self.keys = match &self.secret {
             Some(file) => Some(RunKeys::secret(file)?),
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_what_would() {
+    fn options_that_cannot_work_are_refused_with_ones_that_do() {
         let refusal = |line| parse(line).unwrap_err();
         assert!(refusal("--fsync 0").contains("milliseconds"));
         assert!(refusal("--kill 3").contains("0@5000"));

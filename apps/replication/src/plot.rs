@@ -1,19 +1,19 @@
-//! A plot of latencies as SVG: how long a record waits for its acknowledgement, by
-//! percentile, one line for each transport.
+//! A plot of latencies as SVG: the time from append to acknowledgement, by percentile, with one
+//! line for each transport.
 
 use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-/// One line of the plot.
+/// A line of the plot.
 pub(crate) struct Curve<'a> {
-    /// What it is of.
+    /// The name of the transport.
     pub(crate) name: &'a str,
-    /// Its times, in nanoseconds.
+    /// The latencies in nanoseconds.
     pub(crate) latency_ns: Histogram<u64>,
 }
 
-/// The plot with these lines.
+/// Draws the plot of these lines.
 pub(crate) fn svg(title: &str, curves: &[Curve<'_>]) -> String {
     let times = || curves.iter().map(|curve| &curve.latency_ns);
     let shortest = times().map(|times| times.value_at_quantile(0.0)).min();
@@ -53,7 +53,7 @@ pub(crate) fn svg(title: &str, curves: &[Curve<'_>]) -> String {
     for (index, (curve, color)) in curves.iter().zip(COLORS.iter().cycle()).enumerate() {
         svg += &format!(r#"<polyline fill="none" stroke="{color}" stroke-width="2" points=""#);
         for step in 0..=STEPS {
-            // Even steps on the axis.
+            // Even steps on the logarithmic axis.
             let quantile = 1.0 - 10_f64.powf(-DECADES * f64::from(step) / f64::from(STEPS));
             let ns = curve.latency_ns.value_at_quantile(quantile) as f64;
             let _ = write!(svg, "{:.1},{:.1} ", x(quantile), y(ns));
@@ -73,7 +73,8 @@ pub(crate) fn svg(title: &str, curves: &[Curve<'_>]) -> String {
     svg
 }
 
-/// Where a quantile stands: what is rarer by a factor is further right by a step.
+/// Returns the x coordinate of a quantile. The axis is logarithmic in the share of records beyond
+/// it.
 fn x(quantile: f64) -> f64 {
     let part = -(1.0 - quantile).max(10_f64.powf(-DECADES)).log10() / DECADES;
     LEFT + part * (RIGHT - LEFT)
@@ -98,7 +99,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// A time in the unit that suits it.
+/// Formats a time in a suitable unit.
 fn time(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),
@@ -118,7 +119,7 @@ const PERCENTILES: [(f64, &str); 6] = [
     (0.999, "99.9"),
     (0.9999, "99.99"),
 ];
-/// How rare the rightmost records are, as a power of ten.
+/// Decades of the axis: the rightmost records are one in ten to this power.
 const DECADES: f64 = 4.0;
 const STEPS: u32 = 200;
 const COLORS: [&str; 3] = ["#1b6ac9", "#d1495b", "#3a7d44"];

@@ -1,5 +1,5 @@
-//! The primary: appends what is written to its log, sends the log to the replicas, and
-//! acknowledges to the writer what a majority has.
+//! The primary appends the writer's records to its log, sends the log to the replicas, and
+//! acknowledges the records that a majority has.
 
 use std::{
     collections::VecDeque,
@@ -18,45 +18,45 @@ use crate::{
     transport::Endpoint,
 };
 
-/// How a primary takes records from its writer.
+/// The pace at which a primary takes records from its writer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Pace {
     /// Records that may be unacknowledged.
     pub(crate) outstanding: usize,
-    /// Records that are appended before they are sent and committed, at most: a group.
+    /// The most records of a group, which is appended before it is sent and committed.
     pub(crate) group: usize,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// Where the log ends.
+    /// The end of the log.
     pub(crate) tip: Tip,
     /// Bytes of the payloads.
     pub(crate) payload_bytes: u64,
-    /// From the first record to the last acknowledgement.
+    /// Time from the first record to the last acknowledgement.
     pub(crate) elapsed: Duration,
-    /// From append to acknowledgement by a majority, in ticks.
+    /// Times from a record's append to its acknowledgement by a majority, in ticks.
     pub(crate) latency: Histogram<u64>,
     /// The length of a tick.
     pub(crate) tick_ns: f64,
-    /// What of `elapsed` went into the log, in ticks.
+    /// The part of `elapsed` that the log took, in ticks.
     pub(crate) spent: Spent,
-    /// Processor time of this process in `elapsed`.
+    /// Processor time of this process during `elapsed`.
     pub(crate) processor: Duration,
-    /// Until every replica had everything as well.
+    /// Time until every replica had all records.
     pub(crate) settled_after: Duration,
-    /// Replicas that were lost on the way.
+    /// Replicas that were lost during the run.
     pub(crate) lost: usize,
-    /// What carried the bytes.
+    /// The carrier of the bytes.
     pub(crate) carrier: String,
 }
 
-/// Told of what goes on, now and then; an error ends the run.
+/// An observer of a running primary; an error ends the run.
 pub(crate) trait Observer {
-    /// So many records are acknowledged to the writer.
+    /// Reports the number of records acknowledged to the writer.
     fn acknowledged(&mut self, records: u64) -> Result<(), Error>;
-    /// A replica came or went.
+    /// Reports that a replica joined or was lost.
     fn changed(&mut self, change: &Change);
 }
 
@@ -66,19 +66,19 @@ pub(crate) struct Primary<'a, E: Endpoint> {
     quorum: Quorum<E>,
     observer: &'a mut dyn Observer,
 
-    // The writer's records that are not acknowledged: where each ends, and when it came.
+    // The writer's unacknowledged records: the end of each, and the time of its append.
     outstanding: VecDeque<(u64, u64)>,
     latency: Histogram<u64>,
     acknowledged: u64,
 
-    // Replicas.
+    // The group of the replicas: events to report, and losses so far.
     changes: Vec<Change>,
     lost: usize,
     look_at: Instant,
 }
 
 impl<'a, E: Endpoint> Primary<'a, E> {
-    /// A log whose `replicas` replicas are about to join.
+    /// Creates a primary whose `replicas` replicas are about to join.
     pub(crate) fn new(
         log: Log,
         endpoint: E,
@@ -98,8 +98,8 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         })
     }
 
-    /// Replicates what `load` gives, from the time when all replicas are there until they all
-    /// have all of it.
+    /// Waits until all replicas have joined, replicates `load`, and returns when every replica has
+    /// all of it.
     pub(crate) fn write(mut self, load: &mut Load, pace: Pace) -> Result<Written, Error> {
         let patience = Instant::now() + PATIENCE;
         while !self.quorum.all_have(0) {
@@ -152,7 +152,7 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         })
     }
 
-    /// Appends what the writer has, up to a group; whether it will have nothing more.
+    /// Appends the writer's records, up to a group. Returns whether the load has ended.
     fn append_group(
         &mut self,
         load: &mut Load,
@@ -175,8 +175,8 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         Ok(false)
     }
 
-    /// Sends what was appended, makes it durable here while the replicas do the same, and
-    /// acknowledges to the writer what a majority has.
+    /// Sends appended records, makes them durable here while the replicas do the same, and
+    /// acknowledges to the writer those that a majority has.
     fn replicate(&mut self) -> Result<(), Error> {
         self.quorum.send(&mut self.log, &mut self.changes);
         let own = self.log.commit().map_err(Error::subject)?;
@@ -195,11 +195,11 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         Ok(())
     }
 
-    /// Waits until a whole group may follow, or all is acknowledged.
+    /// Waits until a whole group may follow, or until all records are acknowledged.
     fn wait(&mut self, pace: Pace) {
         let group = pace.group.min(self.outstanding.len()).max(1);
         let Some(&(offset, _)) = self.outstanding.get(group - 1) else {
-            // It is the writer that has nothing.
+            // No record is outstanding, so the writer is the one to wait for.
             self.quorum.wait(u64::MAX, LOOK_EVERY);
             return;
         };
@@ -212,7 +212,7 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         self.quorum.wait(offset, limit.min(LOOK_EVERY));
     }
 
-    /// Takes replicas in, and tells the observer what happened.
+    /// Admits replicas, and reports changes to the observer.
     fn look_around(&mut self) -> Result<(), Error> {
         self.look_at = Instant::now() + LOOK_EVERY;
         while let Some(change) = self.quorum.admit(&mut self.log)? {
@@ -237,15 +237,15 @@ impl<'a, E: Endpoint> Primary<'a, E> {
     }
 }
 
-/// Processor time that this process has used, with all its threads.
+/// Returns the processor time that this process has used, with all its threads.
 pub(crate) fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// About 10 s at 5 GHz; what takes longer is recorded as this.
+/// About 10 s at 5 GHz; longer latencies are recorded as this.
 const LONGEST_TICKS: u64 = 50_000_000_000;
-/// How often replicas are looked for that join.
+/// Interval at which joining replicas are admitted.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long replicas may take to join, and to catch up at the end.
+/// The longest wait for replicas to join, and to catch up at the end.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,8 +1,8 @@
-//! The other processes: this program again, each with a role of its own.
+//! The other processes: this program again, each in a role of its own.
 //!
-//! A process is started as `program --role JSON` and says what becomes of it in lines of
-//! JSON on its standard output; whatever a person should see goes to standard error. None
-//! outlives its parent: the kernel kills it when the thread that started it ends.
+//! A process is started as `program --role JSON`. It reports in lines of JSON on its standard
+//! output, and writes messages for people to standard error. No process outlives its parent: the
+//! kernel kills it when the thread that started it ends.
 
 use std::{
     env,
@@ -21,14 +21,14 @@ use crate::{
     replica::{Report, Task},
 };
 
-/// What a process is there for.
+/// The role of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// Follows a primary.
     Replica(Task),
-    /// Is a primary, of what comes on its standard input.
+    /// Is a primary, and replicates the records on its standard input.
     Primary(Serve),
-    /// Takes what a raw copy sends.
+    /// Receives the bytes of a raw copy.
     RawCopy(Receive),
 }
 
@@ -38,22 +38,22 @@ struct Start {
     role: Role,
 }
 
-/// What a replica says.
+/// A report of a replica.
 #[derive(Serialize, Deserialize)]
 enum Said {
-    /// It has its log, and looks for its primary.
+    /// The replica has opened its log, and looks for its primary.
     HasLog,
-    /// What came of it, at its end.
+    /// Results, at the end.
     Report(Report),
 }
 
-/// Processes of one role each.
+/// Processes with one role each.
 pub(crate) struct Processes {
     roles: Vec<Role>,
     running: Vec<Running>,
 }
 
-/// A process that was started.
+/// A running process.
 struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -61,7 +61,7 @@ struct Running {
 }
 
 impl Processes {
-    /// Starts one for each role.
+    /// Starts a process for each role.
     pub(crate) fn start(roles: Vec<Role>) -> Result<Processes, Error> {
         let mut processes = Processes {
             roles: Vec::new(),
@@ -74,7 +74,7 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Ends one as `kill -9` does, in the middle of whatever it does, and starts it again.
+    /// Kills a process as `kill -9` does, at any point of its work, and starts it again.
     pub(crate) fn kill_and_start(&mut self, index: usize) -> Result<(), Error> {
         let Running { child, .. } = &mut self.running[index];
         child
@@ -85,24 +85,24 @@ impl Processes {
         Ok(())
     }
 
-    /// Stops one, until [`resume`](Self::resume).
+    /// Stops a process, until [`resume`](Self::resume).
     pub(crate) fn stop(&self, index: usize) -> Result<(), Error> {
         signal(&self.running[index].child, Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Continues a process.
     pub(crate) fn resume(&self, index: usize) -> Result<(), Error> {
         signal(&self.running[index].child, Signal::CONT)
     }
 
-    /// Lets a replica open no more files and sockets, until it is [relieved](Self::relieve).
-    /// Waits until it has its log, without which it is none.
+    /// Denies a replica further files and sockets, until it is [relieved](Self::relieve). Waits
+    /// first until the replica has its log, which it cannot do without.
     pub(crate) fn starve(&mut self, index: usize) -> Result<(), Error> {
         self.running[index].wait_for_log()?;
         starve(&self.running[index].child)
     }
 
-    /// Limits something of one to `most`, or again to what this process itself may have.
+    /// Limits a resource of a process to `most`, or resets the limit to this process's own.
     pub(crate) fn limit(
         &self,
         index: usize,
@@ -112,12 +112,12 @@ impl Processes {
         limit(&self.running[index].child, resource, most)
     }
 
-    /// Lets it open what it likes again.
+    /// Lets a process open files and sockets again.
     pub(crate) fn relieve(&self, index: usize) -> Result<(), Error> {
         relieve(&self.running[index].child)
     }
 
-    /// An error if one of them has ended.
+    /// Returns an error if a process has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         for running in &mut self.running {
             let ended = running.child.try_wait();
@@ -128,7 +128,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Waits until all have ended, and gives what the replicas among them reported.
+    /// Waits until all processes have ended. Returns the reports of the replicas among them.
     pub(crate) fn finish(mut self) -> Result<Vec<Report>, Error> {
         let mut reports = Vec::new();
         for mut running in self.running.drain(..) {
@@ -170,7 +170,7 @@ impl Running {
         Ok(())
     }
 
-    /// What it says next; none if it has ended.
+    /// Reads the next report; `None` if the process has ended.
     fn hear(&mut self) -> Result<Option<Said>, Error> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
@@ -196,14 +196,14 @@ impl Running {
 impl Drop for Processes {
     fn drop(&mut self) {
         for Running { child, .. } in &mut self.running {
-            // Both fail only if it was already waited for.
+            // Both calls fail only if the process was already waited for.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Does this process's role, if it was started for one.
+/// Runs this process's role, if it was started for one.
 pub(crate) fn run_if_started() -> Option<ExitCode> {
     let mut arguments = env::args().skip(1);
     if arguments.next()? != ROLE_ARGUMENT {
@@ -248,22 +248,22 @@ pub(crate) fn signal(child: &Child, signal: Signal) -> Result<(), Error> {
     kill_process(Pid::from_child(child), signal).map_err(Error::io("sending a signal"))
 }
 
-/// Limits something of a process to `most`, or again to what this process itself may have.
+/// Limits a resource of a process to `most`, or resets the limit to this process's own.
 pub(crate) fn limit(child: &Child, resource: Resource, most: Option<u64>) -> Result<(), Error> {
     resources::limit(child, resource, most).map_err(Error::io(LIMITING))
 }
 
-/// Lets a process have no more descriptors than it has open.
+/// Limits a process's descriptors to those that it has open.
 pub(crate) fn starve(child: &Child) -> Result<(), Error> {
     resources::starve(child).map_err(Error::io(LIMITING))
 }
 
-/// Lets a process have as many descriptors as this one may.
+/// Resets a process's limit of descriptors to this process's own.
 pub(crate) fn relieve(child: &Child) -> Result<(), Error> {
     resources::relieve(child).map_err(Error::io(LIMITING))
 }
 
-/// Starts one whose input, and whatever else is its own, `prepare` has said.
+/// Starts a process after `prepare` has set its input and anything else of its own.
 pub(crate) fn spawn_with(role: &Role, prepare: impl FnOnce(&mut Command)) -> Result<Child, Error> {
     let start = Start {
         parent: process::id(),

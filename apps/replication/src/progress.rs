@@ -1,5 +1,5 @@
-//! What is seen of a run: results on standard output, a bar and what happens to replicas on
-//! standard error.
+//! The output of a run: results on standard output, and on standard error a bar and the events of
+//! replicas.
 
 use std::{
     fmt::Display,
@@ -9,16 +9,16 @@ use std::{
 use ibex_harness::Error;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shows how far a run is, if anybody looks.
+/// Shows the progress of a run, if standard error is a terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// A bar for runs of so many records each, if that is known. It hides itself where
+    /// Creates a bar for runs of `records` each, if that number is known. The bar hides itself if
     /// standard error is no terminal.
     pub(crate) fn new(records: Option<u64>, visible: bool) -> Progress {
-        // Drawn seldom: the cores that it would be drawn on are busy.
+        // Drawn seldom, because drawing uses the cores that are measured.
         let target = if visible {
             ProgressDrawTarget::stderr_with_hz(4)
         } else {
@@ -33,18 +33,18 @@ impl Progress {
         Progress { bar }
     }
 
-    /// A run begins.
+    /// Marks the beginning of a run.
     pub(crate) fn begin(&self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.reset();
     }
 
-    /// So many records are acknowledged.
+    /// Shows the number of acknowledged records.
     pub(crate) fn acknowledged(&self, records: u64) {
         self.bar.set_position(records);
     }
 
-    /// A line of the result, which whoever reads our output gets at once.
+    /// Prints a line of the result, and flushes it so that a reading program gets it at once.
     pub(crate) fn print(&self, line: &impl Display) -> Result<(), Error> {
         self.bar.suspend(|| {
             let mut output = io::stdout().lock();
@@ -54,12 +54,12 @@ impl Progress {
         })
     }
 
-    /// Something worth knowing, on standard error.
+    /// Prints a remark on standard error.
     pub(crate) fn note(&self, text: &str) {
         self.bar.suspend(|| eprintln!("{text}"));
     }
 
-    /// All is done.
+    /// Removes the bar at the end.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

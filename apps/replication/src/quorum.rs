@@ -1,8 +1,8 @@
-//! The replicas of a log, as their primary sees them together: each is sent what it lacks,
-//! and a record counts once a majority has it.
+//! A primary's replicas together: each is sent the records that it lacks, and a record counts once
+//! a majority has it.
 //!
-//! A replica that is slow is sent less at a time and holds nobody up, one that is gone is
-//! left out until it joins again; both find what they lack in the log.
+//! A slow replica is sent less at a time and delays no other. A lost replica is left out until it
+//! joins again. Both find the records that they lack in the log.
 
 use std::time::Duration;
 
@@ -13,38 +13,38 @@ use crate::{
     transport::{Endpoint, Joined, Lost, ReplicaLink},
 };
 
-/// The replicas that are there, out of those that there should be.
+/// The replicas that have joined, out of the expected number.
 pub(crate) struct Quorum<E: Endpoint> {
     endpoint: E,
     replicas: usize,
-    /// Those that are there, and where each has the log.
+    /// The joined replicas, and the end of the log at each.
     members: Vec<Joined<E::Link>>,
-    /// Up to where a majority has the log.
+    /// The offset up to which a majority has the log.
     reached: u64,
     positions: Vec<u64>,
 }
 
-/// What happened to a replica.
+/// A change among the replicas.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// It joined, and has the log up to an offset.
+    /// A replica joined, and has the log up to an offset.
     Joined {
-        /// Which one.
+        /// Index of the replica.
         replica: u32,
-        /// Where its part of the log ends.
+        /// The end of its part of the log.
         has: u64,
     },
-    /// It is gone.
+    /// A replica is lost.
     Lost {
-        /// Which one.
+        /// Index of the replica.
         replica: u32,
-        /// What its link says.
+        /// The reason that its link gives.
         why: String,
     },
 }
 
 impl<E: Endpoint> Quorum<E> {
-    /// None of `replicas` has joined.
+    /// Creates a quorum of `replicas` replicas, none of which has joined.
     pub(crate) fn new(endpoint: E, replicas: usize) -> Quorum<E> {
         Quorum {
             endpoint,
@@ -55,26 +55,26 @@ impl<E: Endpoint> Quorum<E> {
         }
     }
 
-    /// What carries the bytes.
+    /// Returns the carrier of the bytes.
     pub(crate) fn carrier(&self) -> String {
         self.endpoint.carrier()
     }
 
-    /// Takes in a replica that has come, if one has.
+    /// Admits a replica that has come, if there is one.
     pub(crate) fn admit(&mut self, log: &mut Log) -> Result<Option<Change>, Error> {
         let Some(joined) = self.endpoint.poll_join(log)? else {
             return Ok(None);
         };
         let (replica, has) = (joined.replica, joined.has);
-        // Whoever comes again has left before, whether its old link knows or not.
+        // A replica that comes again has left before, even if its old link has not noticed.
         self.members.retain(|member| member.replica != replica);
         self.members.push(joined);
         Ok(Some(Change::Joined { replica, has }))
     }
 
-    /// Sends each replica what it lacks, as far as there is room for it and no more than a
-    /// few batches: one that catches up takes as much as it is sent, and those that are
-    /// abreast would wait. `lost` hears of those that are gone.
+    /// Sends replicas the records that they lack, as far as each has room, and at most a few
+    /// batches each. Without that bound, a replica that catches up would take all the time while
+    /// those that are abreast wait. Adds lost replicas to `lost`.
     pub(crate) fn send(&mut self, log: &mut Log, lost: &mut Vec<Change>) {
         for index in (0..self.members.len()).rev() {
             for _ in 0..BATCHES_AT_ONCE {
@@ -90,13 +90,14 @@ impl<E: Endpoint> Quorum<E> {
         }
     }
 
-    /// Up to where a majority has the log, this primary included, whose own is durable up to
-    /// `own`.
+    /// Returns the offset up to which a majority has the log. The primary counts with `own`, up to
+    /// which its own log is durable.
     pub(crate) fn reached(&mut self, own: u64, lost: &mut Vec<Change>) -> u64 {
         for index in (0..self.members.len()).rev() {
             let member = &mut self.members[index];
             match member.link.acknowledged() {
-                // A replica that has not acknowledged anything yet has what it came with.
+                // A replica that has not acknowledged anything yet counts with its position at
+                // joining.
                 Ok(acknowledged) => member.has = member.has.max(acknowledged),
                 Err(why) => self.leave_out(index, why, lost),
             }
@@ -110,32 +111,32 @@ impl<E: Endpoint> Quorum<E> {
             let (_, nth, _) = self
                 .positions
                 .select_nth_unstable_by(majority - 1, |a, b| b.cmp(a));
-            // Who had it and is gone still has it.
+            // A replica that had a record and is lost still has it, so the offset never falls.
             self.reached = self.reached.max(*nth);
         }
         self.reached
     }
 
-    /// Waits until a majority has the log up to `offset`, as far as that depends on replicas,
-    /// or for `limit`. May return early.
+    /// Waits until a majority has the log up to `offset`, as far as that depends on replicas, or
+    /// for `limit`. May return early.
     pub(crate) fn wait(&mut self, offset: u64, limit: Duration) {
         let lacking = self.members.iter_mut().filter(|member| member.has < offset);
         let links = lacking.map(|member| &mut member.link);
         self.endpoint.wait(links, offset, limit);
     }
 
-    /// Replicas that are there.
+    /// Returns the number of joined replicas.
     pub(crate) fn present(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether all replicas are there and have the log up to `offset`.
+    /// Returns whether all replicas have joined and have the log up to `offset`.
     pub(crate) fn all_have(&self, offset: u64) -> bool {
         self.members.len() == self.replicas
             && self.members.iter().all(|member| member.has >= offset)
     }
 
-    /// Tells all replicas that there will be nothing more.
+    /// Tells all replicas that the log has ended.
     pub(crate) fn end(self) -> E {
         self.members
             .into_iter()
@@ -143,7 +144,7 @@ impl<E: Endpoint> Quorum<E> {
         self.endpoint
     }
 
-    /// Of the primary and its replicas.
+    /// Returns the majority of the primary and its replicas.
     fn majority(&self) -> usize {
         self.replicas.div_ceil(2) + 1
     }

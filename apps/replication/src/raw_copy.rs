@@ -1,9 +1,10 @@
-//! The limit of replication over sockets: the same bytes in pieces of the same size to as
-//! many processes, as many of them unanswered at most, by a loop over bare sockets.
+//! The limit of replication over sockets: a loop over bare sockets that copies the same bytes in
+//! pieces of the same size to the same number of processes, with the same number of pieces
+//! unanswered.
 //!
-//! Without logs it is a copy and nothing else: out of a log that is there already, into
-//! memory. With logs the sender appends what it sends, and who receives checks and appends:
-//! what is left between that and replication is what the seam to the transports costs.
+//! Without logs it only copies, out of an existing log into memory. With logs the sender appends
+//! what it sends, and each receiver checks and appends. The difference between that and replication
+//! is the cost of the seam to the transports.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -24,21 +25,21 @@ use crate::{
     transport::Waiting,
 };
 
-/// What is copied.
+/// Settings of a copy.
 pub(crate) struct Copy {
-    /// To so many processes.
+    /// The number of receiving processes.
     pub(crate) replicas: usize,
-    /// In which pieces, and how many at a time.
+    /// The size of pieces, and the number under way.
     pub(crate) pace: Pace,
-    /// How to wait.
+    /// The way to wait.
     pub(crate) waiting: Waiting,
-    /// The logs,
+    /// Settings of the logs.
     pub(crate) log: LogSettings,
-    /// and whether to append to them.
+    /// Appends to logs on both sides if true.
     pub(crate) appends: bool,
 }
 
-/// The part of a process that receives.
+/// The role of a receiving process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Receive {
     address: SocketAddr,
@@ -48,7 +49,7 @@ pub(crate) struct Receive {
 }
 
 impl Copy {
-    /// Copies the log that `load` makes; how long it took.
+    /// Copies the log that `load` makes. Returns the time it took.
     pub(crate) fn measure(self, load: Load) -> Result<Duration, Error> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let listener = listener.map_err(Error::io("listening"))?;
@@ -111,7 +112,7 @@ impl Copy {
             }
             let mut order = answered.clone();
             order.sort_unstable();
-            // With the sender itself, half of them are a majority.
+            // With the sender itself, half of the receivers are a majority.
             reached = order[order.len() / 2];
             if reached == source.bytes.len() {
                 elapsed.get_or_insert_with(|| begun.elapsed());
@@ -125,11 +126,11 @@ impl Copy {
 }
 
 impl Receive {
-    /// Takes all of it.
+    /// Receives the whole log.
     pub(crate) fn run(self) -> Result<(), Error> {
         let log = self.log.map(Log::open).transpose();
         let mut log = log.map_err(Error::subject)?;
-        // Memory that is there, as the memory of a log is.
+        // Touched ahead, as the memory of a log is.
         let room = if log.is_some() { 1 << 20 } else { self.bytes };
         let mut buffer = vec![u8::MAX; room as usize];
         let (mut from, mut to, mut bytes) = (0, 0, 0);
@@ -166,7 +167,7 @@ impl Receive {
 /// The bytes of a log.
 struct Records {
     bytes: Vec<u8>,
-    /// Where each record ends.
+    /// The end of each record.
     ends: Vec<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! A replica: appends what its primary sends to its own log, and acknowledges what is
-//! durable there.
+//! A replica appends its primary's records to its own log, and acknowledges those that are durable
+//! there.
 
 use std::{
     net::SocketAddr,
@@ -20,22 +20,23 @@ use crate::{
     },
 };
 
-/// What a replica process is told.
+/// Instructions to a replica process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Which replica it is.
+    /// Index of the replica.
     pub(crate) replica: u32,
-    /// Where its primary is,
+    /// The address of its primary.
     pub(crate) primary: SocketAddr,
-    /// and how to talk to it.
+    /// The transport to its primary.
     pub(crate) transport: Transport,
-    /// Its log.
+    /// Settings of its log.
     pub(crate) log: LogSettings,
-    /// How long it looks for a primary once it has none; zero: it fails with its primary.
+    /// The time for which it looks for a primary after losing one; with zero, it fails with its
+    /// primary.
     pub(crate) patience: Duration,
 }
 
-/// How primary and replicas talk.
+/// The transport between primary and replicas.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Transport {
     /// Over ibex.
@@ -44,34 +45,34 @@ pub(crate) enum Transport {
     Sockets(Waiting),
 }
 
-/// What a replica reports at its end.
+/// Results of a replica, reported at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// Which replica it is.
+    /// Index of the replica.
     pub(crate) replica: u32,
-    /// Where its log ends, from reading all of it back.
+    /// The end of its log, from reading the whole log back.
     pub(crate) tip: Tip,
-    /// Bytes that it found torn when it opened its log, and cut off.
+    /// Bytes at the end of its log that it found torn at opening, and cut off.
     pub(crate) cut: u64,
-    /// Where its log ended when it joined.
+    /// The end of its log when it joined.
     pub(crate) joined_at: u64,
     /// Processor time since the first batch, in seconds.
     pub(crate) processor_s: f64,
-    /// The share of the time since the first batch that went into checksums,
+    /// The share of the time since the first batch that checksums took.
     pub(crate) checksum_share: f64,
-    /// into copying and writing,
+    /// The share that copying and writing took.
     pub(crate) write_share: f64,
-    /// and into making durable.
+    /// The share that making records durable took.
     pub(crate) sync_share: f64,
 }
 
 impl Task {
-    /// Its log, as far as it is sound.
+    /// Opens the replica's log, up to its first invalid record.
     pub(crate) fn open_log(&self) -> Result<Log, Error> {
         Log::open(self.log.clone()).map_err(Error::subject)
     }
 
-    /// Follows the primary until it has no more.
+    /// Follows the primary until the log ends.
     pub(crate) fn follow(self, mut log: Log) -> Result<Report, Error> {
         let joined_at = log.tip().end;
         let mut begun = None;
@@ -88,7 +89,7 @@ impl Task {
             if Instant::now() >= patience {
                 return Err(error);
             }
-            // What it took and did not acknowledge counts from the next joining on.
+            // Records that were received and not acknowledged count from the next joining on.
             log.commit().map_err(Error::subject)?;
             thread::sleep(JOIN_EVERY);
         }
@@ -96,7 +97,7 @@ impl Task {
         self.report(log, joined_at, begun)
     }
 
-    /// Joins from where the log ends.
+    /// Joins the primary with the end of the log, and follows it.
     fn join_and_follow(&self, log: &mut Log, begun: &mut Option<Begun>) -> Result<Ended, Error> {
         let join = Join::new(self.replica, log.tip());
         match self.transport {
@@ -132,21 +133,21 @@ impl Task {
     }
 }
 
-/// When the first batch came: the time, and the processor time used until then.
+/// The time of the first batch, and the processor time used until then.
 type Begun = (u64, Duration);
 
-/// How it ended with a primary.
+/// The end of a connection to a primary.
 enum Ended {
-    /// It has no more.
+    /// The log has ended.
     Complete,
-    /// It is gone.
+    /// The primary is lost.
     Lost(Lost),
-    /// There was none.
+    /// The primary was not found.
     Absent(Error),
 }
 
-/// Appends, commits and acknowledges, group by group; where groups are synced, what has come
-/// together is one.
+/// Appends, commits and acknowledges, group by group. If groups are synced together, all batches
+/// that have arrived form one group.
 fn follow(
     log: &mut Log,
     primary: &mut impl PrimaryLink,
@@ -178,5 +179,5 @@ fn follow(
     }
 }
 
-/// How often a primary is looked for.
+/// Interval between attempts to find a primary.
 const JOIN_EVERY: Duration = Duration::from_millis(10);

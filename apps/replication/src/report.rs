@@ -1,5 +1,5 @@
-//! What came of runs: a line of a table or a JSON object each, and the ratios of runs that
-//! took turns.
+//! Reports of runs: each a line of a table or a JSON object; and the ratios of runs that took
+//! turns.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::{
     run::Outcome,
 };
 
-/// What stands above [`Line`]s.
+/// The heading above [`Line`]s.
 pub(crate) const HEADING: &str = "\
 carrier    records/s    MiB/s       p50       p90       p99       max  CPU/record  checksum   write    sync";
 
@@ -41,7 +41,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// The logs of a run, compared.
+/// The comparison of a run's logs.
 pub(crate) struct Logs<'a>(pub(crate) &'a Outcome);
 
 impl fmt::Display for Logs<'_> {
@@ -103,13 +103,13 @@ pub(crate) fn to_json(options: &Options, outcome: &Outcome) -> Value {
     })
 }
 
-/// What the median of ratios is to be.
+/// The aim for a median of ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Aim {
-    /// At least so much: of a rate.
+    /// A lower bound, for a rate.
     AtLeast(f64),
-    /// At most so much: of a time.
+    /// An upper bound, for a time.
     AtMost(f64),
 }
 
@@ -122,17 +122,17 @@ impl Aim {
     }
 }
 
-/// Ratios, and what is aimed at where anything is.
+/// Ratios with their aim, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Aimed {
-    /// What came of the runs,
+    /// The ratios of the runs.
     pub(crate) ratio: Ratio,
-    /// and what its median is to be.
+    /// The aim for their median.
     pub(crate) aim: Option<Aim>,
 }
 
 impl Aimed {
-    /// The ratios as a JSON object, with `aim` and `missed`, which are null without an aim.
+    /// Returns the ratios as a JSON object, with `aim` and `missed`, which are null without an aim.
     pub(crate) fn to_json(&self) -> Value {
         let mut object = json!(self.ratio);
         object["aim"] = json!(self.aim);
@@ -168,12 +168,12 @@ pub(crate) struct Ratio {
     pub(crate) lowest: f64,
     /// The highest.
     pub(crate) highest: f64,
-    /// How many there were.
+    /// The number of ratios.
     pub(crate) pairs: usize,
 }
 
 impl Ratio {
-    /// Of at least one.
+    /// Summarizes ratios, of which there must be at least one.
     pub(crate) fn of(ratios: impl Iterator<Item = f64>) -> Ratio {
         let mut ratios: Vec<f64> = ratios.collect();
         ratios.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! One run: a primary here, replicas in processes of their own, all of the load, and the
-//! checksums of all logs compared at the end.
+//! A run: a primary in this process, replicas in processes of their own, the whole load, and a
+//! comparison of all logs' checksums at the end.
 
 use std::{
     env, fs,
@@ -25,30 +25,30 @@ use crate::{
     transport::{Endpoint, ibex::IbexEndpoint, sockets::SocketEndpoint},
 };
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// What carried the log.
+    /// The carrier of the log.
     pub(crate) carrier: String,
-    /// Where the primary's log ends.
+    /// The end of the primary's log.
     pub(crate) tip: Tip,
-    /// Records that were written,
+    /// Records that were written.
     pub(crate) records: u64,
-    /// and bytes of their payloads.
+    /// Bytes of their payloads.
     pub(crate) payload_bytes: u64,
-    /// Seconds from the first record to the last acknowledgement,
+    /// Seconds from the first record to the last acknowledgement.
     pub(crate) seconds: f64,
-    /// of processor time that this took in all processes together,
+    /// Processor time of all processes together in `seconds`.
     pub(crate) processor_seconds: f64,
-    /// and until every replica had everything.
+    /// Seconds until every replica had all records.
     pub(crate) settled_seconds: f64,
-    /// From append to acknowledgement by a majority, in nanoseconds.
+    /// Times from a record's append to its acknowledgement by a majority, in nanoseconds.
     pub(crate) latency_ns: Histogram<u64>,
     /// Shares of the primary's time.
     pub(crate) shares: Shares,
-    /// What the replicas say.
+    /// Reports of the replicas.
     pub(crate) replicas: Vec<Report>,
-    /// Replicas that the primary found to be gone on the way.
+    /// Replicas that the primary lost during the run.
     pub(crate) lost: usize,
     /// Replicas that the run killed.
     pub(crate) killed: usize,
@@ -61,39 +61,39 @@ pub(crate) struct Shares {
     pub(crate) checksum: f64,
     /// Copying and writing.
     pub(crate) write: f64,
-    /// Making durable.
+    /// Making records durable.
     pub(crate) sync: f64,
 }
 
 impl Outcome {
-    /// Records per second, as their writer saw them acknowledged.
+    /// Returns the records per second, as acknowledged to their writer.
     pub(crate) fn records_per_second(&self) -> f64 {
         self.records as f64 / self.seconds
     }
 
-    /// Payload bytes per second.
+    /// Returns the payload bytes per second.
     pub(crate) fn bytes_per_second(&self) -> f64 {
         self.payload_bytes as f64 / self.seconds
     }
 
-    /// Processor time per record, of all processes together, in microseconds.
+    /// Returns the processor time per record, of all processes together, in microseconds.
     pub(crate) fn processor_us(&self) -> f64 {
         self.processor_seconds / self.records as f64 * 1e6
     }
 
-    /// A quantile of the latency, in microseconds.
+    /// Returns a quantile of the latency, in microseconds.
     pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
         self.latency_ns.value_at_quantile(quantile) as f64 / 1e3
     }
 
-    /// The replicas whose log is not the primary's.
+    /// Returns the replicas whose log differs from the primary's.
     pub(crate) fn differing(&self) -> Vec<&Report> {
         let differs = |report: &&Report| report.tip != self.tip;
         self.replicas.iter().filter(differs).collect()
     }
 }
 
-/// Runs over one transport.
+/// Runs over `transport`.
 pub(crate) fn run(
     options: &Options,
     transport: TransportName,
@@ -113,8 +113,8 @@ pub(crate) fn run(
     }
 }
 
-/// Payload bytes per second of a raw copy over sockets, with logs or without, that is like
-/// the run which gave `outcome`.
+/// Returns the payload bytes per second of a raw copy over sockets, with or without logs, with the
+/// settings of the run that gave `outcome`.
 pub(crate) fn raw_copy(options: &Options, outcome: &Outcome, appends: bool) -> Result<f64, Error> {
     let load = Load::open(&options.source(), options.record_bytes())?;
     let copy = Copy {
@@ -134,7 +134,7 @@ pub(crate) fn log_settings(options: &Options, directory: Option<PathBuf>) -> Log
         directory,
         fsync: options.fsync,
         segment_bytes: options.segment_bytes(),
-        // With a little for the headers.
+        // Leaves room for the headers.
         expected_bytes: options.source().records(record_bytes).unwrap_or(0)
             * (record_bytes as u64 + 64),
     }
@@ -202,17 +202,17 @@ fn outcome(written: Written, records_before: u64, replicas: Vec<Report>, killed:
     }
 }
 
-/// An empty histogram of nanoseconds, up to a minute.
+/// Creates an empty histogram of nanoseconds, up to a minute.
 pub(crate) fn nanoseconds() -> Histogram<u64> {
     let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3);
     histogram.expect("the bounds are constants that hdrhistogram accepts")
 }
 
-/// Watches over a run: kills whom it shall, and sees that nobody else ends.
+/// Watches a run: kills the replicas that the options name, and checks that no other process ends.
 struct Watch<'a> {
     options: &'a Options,
     processes: Processes,
-    /// How many of the kills are done.
+    /// The number of kills done.
     killed: usize,
     progress: &'a Progress,
 }
@@ -256,7 +256,7 @@ pub(crate) struct Directories {
 }
 
 impl Directories {
-    /// Makes what is missing.
+    /// Makes the directories that are missing.
     pub(crate) fn make(options: &Options) -> Result<Directories, Error> {
         let root = match (options.store(), &options.dir) {
             (Store::Memory, _) => None,
@@ -275,7 +275,7 @@ impl Directories {
         })
     }
 
-    /// Of the log of this name; none if logs lie in memory.
+    /// Returns the directory of the log `name`; `None` if logs are in memory.
     pub(crate) fn of(&self, name: &str) -> Option<PathBuf> {
         let root: Option<&Path> = self.root.as_deref();
         root.map(|root| root.join(name))
@@ -287,7 +287,7 @@ impl Drop for Directories {
         if let Some(root) = &self.root
             && self.is_ours
         {
-            // What cannot be removed is among temporary files.
+            // A directory that cannot be removed is among temporary files.
             let _ = fs::remove_dir_all(root);
         }
     }

@@ -1,6 +1,6 @@
-//! The replicated log under `kill -9` and worse: replicas are killed in the middle of a load
-//! and join again, and at the end every log, read back, is the primary's. Under fire the
-//! primary is killed, too, processes are stopped and connections broken.
+//! The replicated log under `kill -9` and worse. Replicas are killed in the middle of a load and
+//! join again, and at the end every log, read back, equals the primary's. Under fire the primary is
+//! killed as well, processes are stopped, and connections break.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -78,7 +78,8 @@ fn from_the_beginning_over_sockets() {
     loses_nothing("--transport sockets --store memory");
 }
 
-/// Of the same bytes come the same records, the last of which is shorter.
+/// Replicates the same bytes from a file and from standard input: the records are the same, and the
+/// last one is shorter.
 #[test]
 fn of_a_file_and_of_standard_input() {
     let input: Vec<u8> = (0..300_007u32).flat_map(u32::to_le_bytes).collect();
@@ -95,7 +96,7 @@ fn of_a_file_and_of_standard_input() {
     assert_eq!(of_file["tip"]["end"], bytes, "{of_file}");
 
     let (stdin, mut writer) = io::pipe().expect("a pipe");
-    // A pipe holds less than that: the example reads while it replicates.
+    // The input is larger than a pipe, so the program reads it while it replicates.
     let writing = thread::spawn(move || writer.write_all(&input));
     let of_stdin = run_with("--fabric tcp --replicas 2 --input -", |command| {
         command.stdin(stdin);
@@ -112,7 +113,7 @@ fn synced_for_each_record() {
             "{transport} --replicas 2 --store files --fsync record --records 500"
         ));
         has_equal_logs(&outcome, 2, 500);
-        // Each goes by itself, so that none waits for the disk's work on others.
+        // Each record goes by itself, so that none waits while the disk syncs others.
         assert_eq!(outcome["fsync"], "record", "{outcome}");
         assert_eq!(outcome["group"], 1, "{outcome}");
     }
@@ -138,8 +139,8 @@ fn under_fire_over_sockets() {
     survives("--transport sockets", 3);
 }
 
-/// Over the RDMA device that `IBEX_TEST_DEVICE` names, if it does; the example has to be
-/// built with the feature `verbs`, too.
+/// Runs over the RDMA device that `IBEX_TEST_DEVICE` names, if it is set. The program must be built
+/// with the feature `verbs`.
 #[test]
 #[cfg(feature = "verbs")]
 fn under_fire_over_verbs() {
@@ -151,9 +152,8 @@ fn under_fire_over_verbs() {
     }
 }
 
-/// Processes are killed and stopped, and connections broken, all of it while records come:
-/// none that was acknowledged is lost. What only loses its connection over ibex does not
-/// even have to join again.
+/// Kills and stops processes and breaks connections while records come: no acknowledged record is
+/// lost. A replica over ibex that only loses its connection does not even join again.
 fn survives(options: &str, seconds: u64) {
     let outcome = run(&format!("{options} --fire {seconds}"));
     has_lost_nothing(&outcome);
@@ -170,8 +170,8 @@ fn survives(options: &str, seconds: u64) {
 fn has_lost_nothing(outcome: &Value) {
     let faults = outcome["faults"].as_object().expect("a count for each");
     let left_out = outcome["left_out"].as_object().expect("a reason for each");
-    // Only a link may be missing, and where there is one the kernel's netem; and memory that
-    // there is no need for.
+    // Allowed to be missing are faults of a link (which may not exist, or lack the kernel's netem)
+    // and of memory that the transport does not use.
     let may_be_missing = |fault: &String| match outcome["carrier"].as_str() {
         Some("sockets") if fault == "memory_files" => true,
         Some("verbs") => fault.ends_with("_link"),
@@ -190,10 +190,11 @@ fn has_lost_nothing(outcome: &Value) {
     }
 }
 
-/// Kills one replica after the other, while the other one is enough for a majority. In files
-/// each keeps what it has, and gets the rest; in memory it has lost everything.
+/// Kills one replica after the other, while the remaining one suffices for a majority. A replica
+/// with files keeps its log and gets the rest; one in memory has lost everything.
 fn loses_nothing(options: &str) {
-    // In memory thousands are through before the first kill is: there have to be more.
+    // In memory, thousands of records are through before the first kill is done, so the run needs
+    // more of them.
     let records = match options.contains("memory") {
         true => 8 * RECORDS,
         false => RECORDS,
@@ -201,13 +202,13 @@ fn loses_nothing(options: &str) {
     let outcome = run(&format!(
         "{options} --replicas 2 --records {records} --kill 0@3000 --kill 1@6000"
     ));
-    // The run may end before the primary has noticed the second.
+    // The run may end before the primary has noticed the second loss.
     assert_eq!(outcome["replicas_killed"], 2, "{outcome}");
     has_equal_logs(&outcome, 2, records);
 }
 
-/// Kills the only replica, without which there is no majority: it comes back with everything
-/// that was acknowledged, or nothing would have been.
+/// Kills the only replica, without which there is no majority. It must come back with every
+/// acknowledged record.
 fn keeps_what_was_acknowledged(options: &str) {
     let outcome = run(&format!(
         "{options} --replicas 1 --records {RECORDS} --kill 0@3000"
@@ -228,7 +229,7 @@ fn has_equal_logs(outcome: &Value, replicas: usize, records: u64) {
     }
 }
 
-/// What a run of the example says on its standard output.
+/// Runs the program and parses its standard output.
 fn run(options: &str) -> Value {
     run_with(options, |_| {})
 }
@@ -252,7 +253,7 @@ fn run_with(options: &str, prepare: impl FnOnce(&mut Command)) -> Value {
     serde_json::from_str(&output).unwrap_or_else(|error| panic!("{output:?}: {error}"))
 }
 
-/// Waits for its end. What hangs is ended: not a time limit, but far beyond what a run needs.
+/// Waits for the process to end. Kills it if it hangs, after far longer than a run needs.
 fn wait(child: &mut Child, options: &str) -> ExitStatus {
     let patience = Instant::now() + Duration::from_secs(180);
     loop {

@@ -1,9 +1,9 @@
 //! The bytes of five whole handshakes, written down: a change here is a change of the protocol
 //! and needs another version number.
 
+use super::meeting::{Meeting, Unix, local};
 use super::resume_tests::{EPOCH, Reunion};
 use super::resume_verbs_tests::over_verbs;
-use super::tests::{Meeting, Unix, local};
 use super::verbs_tests;
 
 fn hex(bytes: &[u8]) -> String {

@@ -192,9 +192,13 @@ impl fmt::Display for Step {
 }
 
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod interception_tests;
+#[cfg(test)]
+mod meeting;
 #[cfg(test)]
 mod resume_tests;
 #[cfg(test)]

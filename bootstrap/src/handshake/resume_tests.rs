@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
+use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
 use super::proof::Claim;
-use super::tests::{ENTROPY, Meeting, TIMEOUT, host, local};
 use super::verbs_tests::endpoint;
 use super::*;
 use crate::error::HandshakeError;

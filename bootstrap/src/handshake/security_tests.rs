@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ibex_tls::{Credentials, Encryption, Security, SharedSecret};
 
-use super::tests::{Meeting, host, local};
+use super::meeting::{Meeting, host, local};
 use super::*;
 use crate::error::HandshakeError;
 use crate::fabric::Policy;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::meeting::{ACCEPTOR, DIALER, Meeting, TIMEOUT, agreed, failed, host, local};
 use super::resume_tests::bytes_of;
-use super::tests::{ACCEPTOR, DIALER, Meeting, TIMEOUT, agreed, failed, host, local};
 use super::*;
 use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};

@@ -1,5 +1,5 @@
-//! The ibex side of a measurement: one channel each way, moved message by message
-//! as the harness's [`Link`] wants it.
+//! The ibex side of a measurement: one channel each way, driven message by message through the
+//! harness's [`Link`].
 //!
 //! Raw payloads are built in place, in the ring; the other codecs carry a struct around
 //! the same payload. It is read where it arrived, or decoded by serde.
@@ -8,7 +8,7 @@ use ibex::{Codec, Peer, Raw, Receiver, Sender, serde_bytes};
 use ibex_harness::{Error, check::Tally, job::Job, link::Link};
 use serde::{Deserialize, Serialize};
 
-/// How messages become bytes.
+/// The codec of a measurement's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CodecName {
@@ -16,7 +16,7 @@ pub(crate) enum CodecName {
     Raw,
     /// A struct with the payload in it, read in place.
     Rkyv,
-    /// The same struct, decoded: an allocation and a copy of the payload.
+    /// A struct with the payload in it, decoded by serde: an allocation and a copy of the payload.
     Serde,
 }
 
@@ -31,16 +31,16 @@ impl CodecName {
     }
 }
 
-/// How much is done with each message, and how it is sent.
+/// The work done on each message, and how it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Care {
-    /// Every byte is written, and compared where it came.
+    /// Every byte is written, and compared on arrival.
     Checked,
-    /// Only the message's number is, as beside programs that touch no byte.
+    /// Only the message's number is written and compared, to match programs that touch no byte.
     Marked,
-    /// The same, and each message is on its way before the next is written, so that no two
-    /// share a frame.
+    /// Like [`Marked`](Self::Marked), with each message transmitted before the next is written, so
+    /// that no two share a frame.
     MarkedAlone,
 }
 
@@ -53,16 +53,16 @@ pub(crate) struct Entry {
     data: Vec<u8>,
 }
 
-/// Which end of the pair opens the channels.
+/// The end of the pair that opens the channels.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     /// Sends pings, receives pongs and streams.
     Measuring,
-    /// The other one.
+    /// Answers pings and receives streams.
     Answering,
 }
 
-/// Both channels, from one side.
+/// The ends of both channels on one side.
 struct Ends<T: ?Sized, C> {
     sender: Sender<T, C>,
     receiver: Receiver<T, C>,
@@ -98,7 +98,7 @@ pub(crate) struct RawChannels {
 }
 
 impl RawChannels {
-    /// Opens both ends.
+    /// Opens the ends of both channels on `side`.
     pub(crate) fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
         Ok(RawChannels {
             job,
@@ -132,8 +132,7 @@ impl Link for RawChannels {
     }
 }
 
-/// Channels of bytes of which the first eight are written and compared, the message's
-/// number.
+/// Channels of bytes of which only the first eight, the message's number, are written and compared.
 pub(crate) struct MarkedChannels<'a> {
     job: Job,
     ends: Ends<[u8], Raw>,
@@ -142,7 +141,7 @@ pub(crate) struct MarkedChannels<'a> {
 }
 
 impl<'a> MarkedChannels<'a> {
-    /// Opens both ends.
+    /// Opens the ends of both channels on `side`.
     pub(crate) fn open(
         peer: &'a Peer,
         job: Job,
@@ -174,7 +173,7 @@ impl Link for MarkedChannels<'_> {
         let frames = self.peer.stats().frames_sent;
         slot.send().map_err(Error::subject)?;
         while self.peer.stats().frames_sent == frames {
-            // Nothing comes that way; it turns the engine.
+            // Nothing arrives on this channel; `try_recv` turns the engine.
             if let Err(error) = self.ends.receiver.try_recv()
                 && !error.is_transient()
             {
@@ -210,7 +209,7 @@ pub(crate) struct EntryChannels<C> {
 }
 
 impl<C: Codec<Entry>> EntryChannels<C> {
-    /// Opens both ends.
+    /// Opens the ends of both channels on `side`.
     pub(crate) fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
         let outgoing = Entry {
             sequence: 0,
@@ -258,11 +257,11 @@ where
     }
 }
 
-/// An entry as its receiver sees it: in the archive, or decoded.
+/// A received entry: archived by rkyv, or decoded by serde.
 pub(crate) trait ReadEntry {
-    /// Which message it says it is.
+    /// Returns the number that the entry claims to have.
     fn sequence(&self) -> u64;
-    /// Its payload.
+    /// Returns the payload.
     fn data(&self) -> &[u8];
 }
 

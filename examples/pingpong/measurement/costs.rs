@@ -1,4 +1,4 @@
-//! What a measurement asked of an RDMA device, as the sessions of both ends counted it.
+//! The load that a measurement put on an RDMA device, as the sessions of both ends counted it.
 
 use ibex::Peer;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// Counts of one session, or of both ends of it; zeros over another fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Costs {
-    /// Sends and writes.
+    /// Send and write requests.
     pub(crate) requests: u64,
-    /// Calls that posted some of them.
+    /// Calls that posted requests.
     pub(crate) doorbells: u64,
-    /// Those that asked for a completion.
+    /// Requests that asked for a completion.
     pub(crate) signaled: u64,
     /// Frames that arrived, each in a receive of its own.
     pub(crate) frames: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// What the session has counted so far.
+    /// Reads the session's counters.
     pub(crate) fn of(peer: &Peer) -> Costs {
         let stats = peer.stats();
         Costs {
@@ -31,12 +31,12 @@ impl Costs {
         }
     }
 
-    /// The rise from an earlier reading.
+    /// Returns the increase since an earlier reading.
     pub(crate) fn since(self, earlier: Costs) -> Costs {
         self.with(earlier, u64::wrapping_sub)
     }
 
-    /// Both ends together.
+    /// Returns the sum of both ends' counts.
     pub(crate) fn and(self, other: Costs) -> Costs {
         self.with(other, u64::wrapping_add)
     }

@@ -1,7 +1,7 @@
-//! ibex as it is measured: what the example and the benchmark have in common.
+//! The measurement of ibex, which the example and the benchmark share.
 //!
-//! Both are made of this directory and of `ibex-harness`, which does not know ibex.
-//! Whatever only one of them does stands beside its `main`.
+//! Both consist of this directory and of `ibex-harness`, which does not know ibex. Code that only
+//! one of them needs stands beside its `main`.
 
 pub(crate) mod channels;
 pub(crate) mod costs;

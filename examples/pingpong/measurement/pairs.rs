@@ -1,6 +1,6 @@
-//! Several ping-pongs at once, each over a session of its own between the same two nodes.
+//! Several ping-pongs at once, each over its own session between the same two nodes.
 //!
-//! With more threads than cores none has a core to itself: all may run on all.
+//! With more threads than cores, no thread has a core to itself: all may run on all cores.
 
 use std::{sync::Barrier, thread};
 
@@ -9,7 +9,7 @@ use ibex_harness::{Error, check::Tally, job::Figures};
 
 use super::session::{self, Order};
 
-/// Measures over each session at the same time, each by a thread.
+/// Measures over all sessions at the same time, with a thread for each.
 pub(crate) fn measure(
     peers: &[Peer],
     cores: &[usize],
@@ -23,7 +23,7 @@ pub(crate) fn measure(
     Ok(figures.into_iter().map(|(figures, _)| figures).collect())
 }
 
-/// Answers over each session, each by a thread. Returns what all of them checked.
+/// Answers over all sessions, with a thread for each. Returns the checks of all of them.
 pub(super) fn answer(peers: &[Peer], cores: &[usize]) -> Result<Tally, Error> {
     let checked = on_threads(peers, |peer| session::answer_on(peer, cores))?;
     let mut tally = Tally::default();

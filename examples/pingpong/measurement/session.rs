@@ -1,9 +1,8 @@
-//! One measurement over ibex: a session between two nodes, an order that says what
-//! to measure, the measurement, and what the other side checked.
+//! A measurement over ibex: a session between two nodes, an order that says what to measure, the
+//! measurement itself, and the other side's checks.
 //!
-//! The order and the outcome travel over channels of their own, which are closed
-//! while anything is timed. So the same code serves a peer process on this host and
-//! a listener on another one.
+//! The order and the outcome travel over channels of their own, which are closed while anything is
+//! timed. The same code therefore serves a peer process on this host and a listener on another one.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -32,34 +31,34 @@ use super::{
     pairs, protection,
 };
 
-/// How a node is made; the same on both sides of a local pair.
+/// Settings of a node, equal on both sides of a local pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    /// Who runs the engine.
+    /// The driver of the node's engine.
     pub(crate) driver: DriverName,
-    /// The fabric that must be used; none leaves the choice to ibex.
+    /// The required fabric; with `None`, ibex chooses.
     pub(crate) fabric: Option<FabricName>,
-    /// Whether the peer may write large messages to where they are read (verbs).
+    /// Lets the peer write large messages straight into this node's memory (verbs).
     pub(crate) trusts: bool,
-    /// Whether the measuring end of a caller waits as a node does by default, which is to
-    /// sleep after a while.
+    /// Lets the measuring end of a caller wait as a node does by default, which sleeps after a
+    /// while.
     pub(crate) sleeps: bool,
-    /// How nodes authenticate each other, if they do.
+    /// Keys by which the nodes authenticate each other, if they do.
     pub(crate) protection: Option<RunKeys>,
-    /// Sessions between the two nodes, each with a thread at either end.
+    /// Sessions between the two nodes, each with one thread at either end.
     pub(crate) sessions: usize,
     /// I/O threads of each node.
     pub(crate) io_threads: usize,
 }
 
-/// Who runs the engine.
+/// The driver of a node's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DriverName {
-    /// The thread that calls, busy-polling.
+    /// The calling thread turns the engine and busy-polls.
     Caller,
-    /// Whoever waits, with the default way of waiting, and the node's I/O thread while nobody
-    /// does.
+    /// Any waiting thread turns the engine and waits as by default; the node's I/O thread does
+    /// while none waits.
     Threads,
 }
 
@@ -95,7 +94,7 @@ impl From<FabricName> for Fabric {
     }
 }
 
-/// The same bytes without a library.
+/// Maps a fabric to its raw limit, which carries the same bytes without a library.
 impl From<FabricName> for Limit {
     fn from(name: FabricName) -> Limit {
         match name {
@@ -106,50 +105,51 @@ impl From<FabricName> for Limit {
     }
 }
 
-/// About half a second at the speed of the raw limit, by messages or by bytes.
+/// Returns the iterations that take about half a second at the speed of the raw limit, bounded by
+/// messages and by bytes.
 pub(crate) fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
     let (messages, bytes) = match (fabric, mode) {
         (FabricName::Shm, Mode::Latency) => (1_000_000, 1 << 30),
         (FabricName::Shm, Mode::Stream) => (10_000_000, 8 << 30),
         (FabricName::Tcp, Mode::Latency) => (20_000, 1 << 29),
         (FabricName::Tcp, Mode::Stream) => (4_000_000, 1 << 30),
-        // Of a software device in an emulator; hardware is through with them sooner.
+        // A software device in an emulator; hardware is done sooner.
         (FabricName::Verbs, Mode::Latency) => (5_000, 1 << 25),
         (FabricName::Verbs, Mode::Stream) => (200_000, 1 << 25),
     };
     u64::min(messages, bytes / size.max(1) as u64).max(FEWEST_ITERS)
 }
 
-/// Fewer say nothing.
+/// The least number of iterations; fewer give no usable figure.
 pub(crate) const FEWEST_ITERS: u64 = 10;
 
-/// What the answering side is to do.
+/// Instructions to the answering side.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// What is measured.
+    /// The measurement to take part in.
     pub(crate) job: Job,
-    /// How messages become bytes.
+    /// The codec of the messages.
     pub(crate) codec: CodecName,
-    /// How much is done with them.
+    /// The work to do on each message.
     pub(crate) care: Care,
 }
 
 impl Order {
-    /// One in which every byte is compared.
+    /// Returns an order in which every byte is compared.
     pub(crate) fn checked(job: Job, codec: CodecName) -> Order {
         let care = Care::Checked;
         Order { job, codec, care }
     }
 }
 
-/// What the other side tells at the end.
+/// Results of the other side, sent at the end.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     tally: Tally,
     costs: Costs,
 }
 
-/// Does `work` with a peer process on this host, which answers one [`Order`].
+/// Starts a peer process on this host that answers one [`Order`], and runs `work` with it.
 pub(crate) fn with_peer<R>(
     cores: Cores,
     setup: Setup,
@@ -158,8 +158,8 @@ pub(crate) fn with_peer<R>(
     with_sessions(cores, &cores, setup, |peers| work(&peers[0]))
 }
 
-/// Does `work` with all sessions of a peer process on this host, which answers one [`Order`] over
-/// each. The threads of both nodes start on any of `engine_cores`.
+/// Starts a peer process on this host that answers one [`Order`] over each session, and runs `work`
+/// with all sessions. The threads of both nodes may run on all of `engine_cores`.
 pub(crate) fn with_sessions<R>(
     cores: Cores,
     engine_cores: &[usize],
@@ -187,7 +187,7 @@ pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures,
     measure_on(peer, &[core], order).map(|(figures, _)| figures)
 }
 
-/// Measures with this thread on any of `cores`. Returns also what both ends together asked of the
+/// Measures with this thread on any of `cores`. Also returns the load that both ends put on the
 /// device meanwhile.
 pub(crate) fn measure_on(
     peer: &Peer,
@@ -195,7 +195,7 @@ pub(crate) fn measure_on(
     order: Order,
 ) -> Result<(Figures, Costs), Error> {
     tell(peer, "order", &order)?;
-    // Only now: threads that the node started are not to share these cores.
+    // Pinned only now, so that threads that the node started do not share these cores.
     cores::keep_to(cores)?;
     let honest = Job {
         flip: false,
@@ -227,14 +227,14 @@ pub(crate) fn measure_on(
     Ok((figures, ours.and(theirs.costs)))
 }
 
-/// The task of a peer process: one order of each session.
+/// Runs the peer process's task: answers one order over each session.
 pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     let task = serde_json::from_value(task).map_err(Error::subject)?;
     let (setup, engine_cores): (Setup, Vec<usize>) = task;
     cores::keep_to(&engine_cores)?;
     let address = SocketAddr::new(setup.local_address()?, 0);
-    // A stranger who connects, where that is no loopback address, finds one measurement, and is
-    // refused it.
+    // A stranger that connects, if the address is no loopback address, would get one measurement at
+    // most, and is refused it.
     let builder = setup.builder()?.listen(address).insecure_network();
     let node = builder.build().map_err(Error::subject)?;
     pair::tell(&node.local_addr())?;
@@ -246,12 +246,12 @@ pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     }
 }
 
-/// Does what the peer orders, on `core`; what was checked here.
+/// Carries out the peer's order on `core`. Returns the checks made here.
 pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
     answer_on(peer, slice::from_ref(&core))
 }
 
-/// Does what the peer orders, on any of `cores`; what was checked here.
+/// Carries out the peer's order on any of `cores`. Returns the checks made here.
 pub(super) fn answer_on(peer: &Peer, cores: &[usize]) -> Result<Tally, Error> {
     let Order { job, codec, care } = listen(peer, "order")?;
     job.check()?;
@@ -273,7 +273,7 @@ pub(super) fn answer_on(peer: &Peer, cores: &[usize]) -> Result<Tally, Error> {
 }
 
 impl Setup {
-    /// Nodes with one session and one engine.
+    /// Returns settings of nodes with one session and one engine.
     pub(crate) fn new(driver: DriverName, fabric: Option<FabricName>) -> Self {
         Self {
             driver,
@@ -286,8 +286,9 @@ impl Setup {
         }
     }
 
-    /// Where two processes of this host meet. An RDMA device is chosen by the network that
-    /// a session starts on, so for verbs that is the one of the limit's device.
+    /// Returns the address at which two processes of this host meet. ibex chooses an RDMA device by
+    /// the network of a session's connection, so for verbs this is the address of the limit's
+    /// device.
     fn local_address(self) -> Result<IpAddr, Error> {
         let device_address = match self.fabric {
             Some(FabricName::Verbs) => VerbsPort::choose()?.address(),
@@ -296,7 +297,7 @@ impl Setup {
         Ok(device_address.unwrap_or(Ipv4Addr::LOCALHOST.into()))
     }
 
-    /// A node, as far as both sides want it alike.
+    /// Returns a builder with the settings that both sides share.
     pub(crate) fn builder(self) -> Result<NodeBuilder, Error> {
         let builder = match self.driver {
             DriverName::Caller if self.sleeps => Node::builder().driver(Driver::Caller),
@@ -304,11 +305,11 @@ impl Setup {
             DriverName::Threads => Node::builder().driver(Driver::Threads),
         };
         let builder = builder.io_threads(self.io_threads);
-        // A machine that emulates another one, and does other things, takes its time.
+        // Emulated and busy machines need longer than the defaults allow.
         let builder = builder
             .connect_timeout(PATIENCE)
             .handshake_timeout(PATIENCE);
-        // The limit has a receive queue to itself, too.
+        // The limit has a receive queue of its own, so a single session gets one, too.
         #[cfg(feature = "verbs")]
         let builder = {
             let tuning = ibex::rdma::Tuning::new().shared_receives(self.sessions > 1);
@@ -347,6 +348,6 @@ fn listen<T: DeserializeOwned>(peer: &Peer, name: &str) -> Result<T, Error> {
     Ok(value)
 }
 
-/// Who has sent a stream may be this far ahead of who still checks it: some messages of
-/// [`Job::MAX_SIZE`], in a build without optimization.
+/// The longest wait for the other side. The sender of a stream may be ahead of a checking receiver
+/// by several messages of [`Job::MAX_SIZE`], and builds without optimization check slowly.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,10 +1,10 @@
-//! The handshake: its messages, and each end's state machine against a peer
-//! that sends anything. The seeds are real handshakes, recorded.
+//! The handshake: its messages, and each end's state machine against a peer that sends anything.
+//! The seeds are recordings of real handshakes.
 //!
-//! The input of a state machine begins with a byte that says how the world is:
-//! its lowest bit whether Unix sockets can be reached, the next whether there are
-//! RDMA devices, the third whether each message gets the checksum that it should have, the
-//! others by how many bytes at a time the rest arrives.
+//! The input of a state machine begins with a byte that describes its environment: the lowest bit
+//! says whether Unix sockets can be reached, the next whether there are RDMA devices, and the third
+//! whether each message gets a correct checksum. The other bits give the number of bytes by which
+//! the rest arrives at a time.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -25,12 +25,12 @@ use ibex_tls::Credentials;
 
 use crate::Seed;
 
-/// A message without its length prefix.
+/// Parses a message without its length prefix.
 pub(crate) fn accepts_message(bytes: &[u8]) -> bool {
     parse_message(bytes).is_ok()
 }
 
-/// A dialer's half, as an acceptor hears it. Accepted if they agree, or a session goes on.
+/// Feeds a dialer's half to an acceptor. Accepts it if they agree, or a session resumes.
 pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
     let Some((&world, half)) = bytes.split_first() else {
         return false;
@@ -50,8 +50,8 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
                 AcceptorEvent::ListenUnix { .. } => {
                     acceptor.handle_listening(Ok(()));
                     if has_unix_sockets(world) {
-                        // It comes too late where the dialer has said that it
-                        // was there, or nonsense, in the same piece.
+                        // The token comes too late if the same piece already had the dialer's
+                        // confirmation, or nonsense.
                         let _ = acceptor.handle_token(TOKEN.expose());
                     }
                 }
@@ -67,7 +67,7 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
     false
 }
 
-/// An acceptor's half, as a dialer hears it. Accepted if they agree.
+/// Feeds an acceptor's half to a dialer. Accepts it if they agree.
 pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
     let Some((&world, half)) = bytes.split_first() else {
         return false;
@@ -94,7 +94,7 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
     false
 }
 
-/// An acceptor's half, as a dialer hears it that goes on with a session. Accepted if it does.
+/// Feeds an acceptor's half to a dialer that resumes a session. Accepts it if the session resumes.
 pub(crate) fn resumer_accepts(bytes: &[u8]) -> bool {
     let Some((&world, half)) = bytes.split_first() else {
         return false;
@@ -116,8 +116,8 @@ pub(crate) fn resumer_accepts(bytes: &[u8]) -> bool {
     false
 }
 
-/// Messages of each kind that a handshake over shared memory, one that
-/// falls back from it, one over verbs and one that goes on with a session have.
+/// Returns messages of each kind: from handshakes over shared memory, with a fall-back from it,
+/// over verbs, and from a resumption.
 pub(crate) fn message_seeds() -> Vec<Seed> {
     let shm = Recording::over_shm();
     let fall_back = Recording::falling_back();
@@ -144,19 +144,19 @@ pub(crate) fn message_seeds() -> Vec<Seed> {
     .into()
 }
 
-/// Seeds of all that a dialer sends.
+/// Returns seeds of everything that a dialer sends.
 pub(crate) fn acceptor_seeds() -> Vec<Seed> {
     let mut seeds = seeds(|recording| recording.from_dialer);
     seeds.extend(resumption_seeds(|recording| recording.from_dialer));
     seeds
 }
 
-/// Seeds of all that an acceptor sends.
+/// Returns seeds of everything that an acceptor sends.
 pub(crate) fn dialer_seeds() -> Vec<Seed> {
     seeds(|recording| recording.from_acceptor)
 }
 
-/// Seeds of all that an acceptor sends to a dialer that goes on with a session.
+/// Returns seeds of everything that an acceptor sends to a resuming dialer.
 pub(crate) fn resumer_seeds() -> Vec<Seed> {
     resumption_seeds(|recording| recording.from_acceptor)
 }
@@ -172,7 +172,7 @@ fn resumption_seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
         .into()
 }
 
-/// Seeds of a half of each kind of handshake.
+/// Returns seeds of one half of each kind of handshake.
 fn seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
     [
         ("shm", world(true, false, 1), Recording::over_shm()),
@@ -195,7 +195,7 @@ fn seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
     .into()
 }
 
-/// All that was said in one handshake.
+/// The bytes of both ends in one handshake.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     pub(crate) from_dialer: Vec<u8>,
@@ -207,23 +207,23 @@ impl Recording {
         Self::new(host(9), true, false)
     }
 
-    /// From shared memory to TCP, since no Unix socket can be reached.
+    /// Records a fall-back from shared memory to TCP, since no Unix socket can be reached.
     fn falling_back() -> Self {
         Self::new(host(9), false, false)
     }
 
-    /// Between two hosts.
+    /// Records a handshake between two hosts.
     pub(crate) fn over_tcp() -> Self {
         Self::new(host(8), false, false)
     }
 
-    /// Between two hosts with RDMA devices.
+    /// Records a handshake between two hosts with RDMA devices.
     fn over_verbs() -> Self {
         Self::new(host(8), false, true)
     }
 
-    /// Records a resumption of the session that nodes have here, which its acceptor refuses if the
-    /// epoch is old.
+    /// Records the resumption of the session that every node has here, which the acceptor refuses
+    /// if the epoch is old.
     fn of_a_resumption(epoch: u64, has_devices: bool) -> Self {
         let mut resumer = resumer(epoch, has_devices);
         let mut acceptor = acceptor(host(9), has_devices);
@@ -302,7 +302,7 @@ impl Recording {
     }
 }
 
-/// Outcome of a dialer's visit to the Unix socket.
+/// Returns the outcome of a dialer's visit to the Unix socket.
 fn visit(joins: bool) -> Result<(), String> {
     if joins {
         Ok(())
@@ -311,7 +311,7 @@ fn visit(joins: bool) -> Result<(), String> {
     }
 }
 
-/// The device of a node that has one.
+/// Returns the device of a node that has one.
 fn device() -> VerbsDevice {
     VerbsDevice {
         hardware: true,
@@ -319,7 +319,7 @@ fn device() -> VerbsDevice {
     }
 }
 
-/// A queue pair of that device.
+/// Returns a queue pair of that device.
 fn endpoint() -> VerbsEndpoint {
     VerbsEndpoint {
         queue_pair: 17,
@@ -338,7 +338,7 @@ fn endpoint() -> VerbsEndpoint {
     }
 }
 
-/// A site of a node that may have a device: the machines are told what came of asking for it.
+/// A site of a node that may have a device; the machines are given the outcome of each request.
 #[derive(Debug)]
 struct Devices;
 
@@ -386,7 +386,7 @@ fn entropy() -> AcceptorEntropy {
     }
 }
 
-/// An acceptor that authenticates its peers.
+/// Creates an acceptor that authenticates its peers.
 pub(crate) fn secured_acceptor(credentials: Arc<Credentials>) -> AcceptorHandshake {
     let (now, deadline) = clock();
     let mut node = node(2, false);
@@ -394,7 +394,7 @@ pub(crate) fn secured_acceptor(credentials: Arc<Credentials>) -> AcceptorHandsha
     AcceptorHandshake::new(&node, host(9), entropy(), now, deadline)
 }
 
-/// The Hello of a dialer that authenticates its peers.
+/// Returns the Hello of a dialer that authenticates its peers.
 pub(crate) fn secured_hello(credentials: Arc<Credentials>) -> Vec<u8> {
     let (now, deadline) = clock();
     let mut node = node(1, false);
@@ -437,13 +437,13 @@ impl ResumableSessions for OneSession {
     }
 }
 
-/// The time of a handshake during which no time passes.
+/// Returns the time of a handshake during which no time passes.
 fn clock() -> (Instant, Instant) {
     let now = Instant::now();
     (now, now + Duration::from_secs(5))
 }
 
-/// The first byte of an input.
+/// Returns the first byte of an input.
 fn world(has_unix_sockets: bool, has_devices: bool, piece: u8) -> u8 {
     u8::from(has_unix_sockets) | u8::from(has_devices) << 1 | MENDED | (piece - 1) << 3
 }
@@ -464,7 +464,7 @@ fn arrives_by(world: u8) -> usize {
     usize::from(world >> 3) + 1
 }
 
-/// Bytes that a dialer hears that has said `hello`.
+/// Returns the bytes that a dialer hears after it has sent `hello`.
 fn mended_for_dialer(world: u8, half: &[u8], hello: Option<Vec<u8>>) -> Vec<u8> {
     let hello = hello.expect("it speaks first");
     match is_mended(world) {
@@ -473,8 +473,8 @@ fn mended_for_dialer(world: u8, half: &[u8], hello: Option<Vec<u8>>) -> Vec<u8> 
     }
 }
 
-/// A half whose messages have the checksums that belong to them, so that an input gets beyond
-/// these. Both Hellos follow from that of the half.
+/// Returns the half with correct checksums, so that an input gets beyond them. Both Hellos follow
+/// from that of the half.
 pub(crate) fn mended(half: &[u8], hellos: impl Fn(&[u8]) -> [Vec<u8>; 2]) -> Vec<u8> {
     let mut mended = half.to_vec();
     let (mut start, mut before) = (MAGIC.len(), None);
@@ -499,7 +499,7 @@ pub(crate) fn mended(half: &[u8], hellos: impl Fn(&[u8]) -> [Vec<u8>; 2]) -> Vec
     mended
 }
 
-/// A message of a half, without its length prefix and its checksum.
+/// Returns a message of a half, without its length prefix and its checksum.
 fn message(half: &[u8], index: usize) -> Vec<u8> {
     let mut rest = &half[MAGIC.len()..];
     for left in (0..=index).rev() {
@@ -531,20 +531,20 @@ fn host(boot: u8) -> HostHint {
     }
 }
 
-/// The token that the acceptor asks for at its Unix socket.
+/// The token that the acceptor expects at its Unix socket.
 pub(crate) const TOKEN: Secret = Secret::new([0xa2; 32]);
 
 const SESSION: [u8; 16] = [0xa3; 16];
 const SECRET: Secret = Secret::new([0xa4; 32]);
 const EPOCH: u64 = 7;
 
-/// The largest number of bytes that [`world`] can say.
+/// The largest piece that [`world`] can encode.
 const LARGEST_PIECE: u8 = 32;
 
-/// The bit of [`world`] that has checksums mended.
+/// The bit of [`world`] that requests correct checksums.
 const MENDED: u8 = 4;
 
-/// The acceptor's first words, the magic included.
+/// The acceptor's first bytes, including the magic.
 const ACCEPTORS_HELLO: [u8; 44] =
     *b"\x89ibex\r\n\x1a\x22\0\x01\x02\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\
     \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";

@@ -1,6 +1,6 @@
 //! Control messages of a session.
 //!
-//! What decodes has one encoding: the bytes that it was decoded from.
+//! Bytes that decode are the only encoding of the message.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::format::channel_window::ChannelWindow;
@@ -11,7 +11,7 @@ use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 use crate::Seed;
 
-/// One message.
+/// Decodes a message.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let Ok(control) = Control::decode(bytes) else {
         return false;
@@ -20,7 +20,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     true
 }
 
-/// One of each kind, and an open with as many versions as there may be.
+/// Returns a message of each kind, and an open with as many versions as possible.
 pub(crate) fn seeds() -> Vec<Seed> {
     let version = |number: u8| MessageVersion {
         fingerprint: [number; 16],

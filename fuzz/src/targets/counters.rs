@@ -1,9 +1,8 @@
-//! What a peer's receiver states of a channel, and what the sender makes of it.
+//! The counters that a peer's receiver reports for a channel, and the sender's reaction.
 //!
-//! The same words arrive in two ways: in frames, where the engine joins them
-//! before the producer hears of them, and in a control block, from which the
-//! producer takes them as they are. A sender of either kind goes on publishing
-//! all the time, as far as it is told that there is room.
+//! The same words arrive in two ways: in frames, where the engine combines them before the producer
+//! learns of them, and in a control block, from which the producer takes them unchanged. A sender
+//! of either kind publishes all the time, as far as it is told that there is room.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -17,8 +16,8 @@ use ibex_ring::{Producer, Released, RingMemory};
 use crate::Seed;
 use crate::reader::Reader;
 
-/// News as they stand in frames, one after the other. Accepted are such that
-/// both senders believe, and that move something.
+/// Feeds consecutive news as they stand in frames. Accepts them if both senders believe them and
+/// they move something.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
     let (mut over_frames, mut over_block) = (sender(), sender());
@@ -62,7 +61,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     reader.is_empty() && moved
 }
 
-/// A receiver that keeps up, and one that lags and then ends acknowledgement.
+/// Returns news of a receiver that keeps up, and of one that lags and then ends acknowledgement.
 pub(crate) fn seeds() -> Vec<Seed> {
     let counters = |received, released: u64, acknowledged| Counters {
         received,
@@ -89,7 +88,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// A sender that has published one message.
+/// Creates a sender that has published one message.
 fn sender() -> Producer<Words> {
     let mut producer = Producer::new(Words::new(), Layout::packed(ALIGNMENT), WINDOW_MESSAGES);
     publish(&mut producer);
@@ -102,7 +101,7 @@ fn publish(producer: &mut Producer<Words>) {
     if producer.fits(MESSAGE_BYTES) {
         producer.publish(RecordKind::Data, MESSAGE_BYTES);
     }
-    // What was published and not released never outgrows ring and window.
+    // Unreleased messages never exceed ring and window.
     let released = producer.released();
     assert!(producer.position() - released.position <= CAPACITY as u64);
     assert!(producer.sequence() - released.messages <= WINDOW_MESSAGES);
@@ -128,7 +127,7 @@ fn encoded(news: impl IntoIterator<Item = Counters>) -> Vec<u8> {
         .collect()
 }
 
-/// A ring that nobody reads; the producer stores its headers there.
+/// A ring without a reader, in which the producer stores its headers.
 #[derive(Debug)]
 struct Words(Vec<Cell<u64>>);
 
@@ -137,7 +136,7 @@ impl Words {
         Self(vec![Cell::new(0); CAPACITY / 8])
     }
 
-    /// The word at an offset in either of the two windows.
+    /// Returns the word at an offset in either of the two windows.
     fn word(&self, offset: usize) -> &Cell<u64> {
         &self.0[offset % CAPACITY / 8]
     }

@@ -1,5 +1,6 @@
-//! Frames on a stream, with the checks before them. The checks are computed here, since nobody
-//! guesses one: what is fed are frames without, and what is done to one of their bits.
+//! Frames on a stream, with the checks before them. The checks are computed here, since a fuzzer
+//! cannot guess one: an input consists of frames without checks, and of a change to one of their
+//! bits.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::format::control::{Ask, Control};
@@ -13,8 +14,8 @@ use ibex_protocol::format::record::{RecordHeader, RecordKind, record_size};
 use crate::Seed;
 use crate::reader::Reader;
 
-/// Settings, and whole frames behind each other. Accepted are such that have the checks that
-/// they were given, and notice a flipped bit of their head.
+/// Feeds settings, and consecutive whole frames. Accepts frames whose given checks are right, if a
+/// flipped bit of their head is noticed.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
     let (Some(settings), Some(bit)) = (reader.byte(), reader.byte()) else {
@@ -23,7 +24,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let payloads = settings & 1 != 0;
     let alignment = 8 << ((settings >> 1) % 4);
     let mut rest = reader.rest();
-    // As they come, no check of theirs is right; whatever is wrong is said and nothing else.
+    // Without computed checks no check is right, and the parser may only report that.
     hear_anything(rest, payloads, alignment);
     let mut number = u64::from(bit) << 25;
     let mut any = false;
@@ -56,7 +57,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     any
 }
 
-/// Reads a frame whose head is right or not, as a link does.
+/// Reads a frame, whether its head is right or not, as a link does.
 fn hear(number: u64, bytes: &[u8], payloads: bool, alignment: usize) -> Result<(), DamagedFrame> {
     let Some(head) = verify_head(number, bytes)? else {
         return Ok(());
@@ -74,7 +75,7 @@ fn hear(number: u64, bytes: &[u8], payloads: bool, alignment: usize) -> Result<(
     }
 }
 
-/// The bodies of frames are walked before their check is known to be right.
+/// Walks the bodies of frames before their check is known to be right.
 fn hear_anything(bytes: &[u8], payloads: bool, alignment: usize) {
     let _ = verify_head(0, bytes);
     let Ok(Some(header)) = FrameHeader::parse(bytes) else {

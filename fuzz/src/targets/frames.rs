@@ -1,9 +1,8 @@
-//! A session fed with what comes out of its peer's socket: frames, one behind
-//! the other.
+//! A session that is fed consecutive frames from its peer's socket.
 //!
-//! The session has met an honest peer before: channel `to_us` is open for
-//! receiving and `from_us` for sending, with a few messages out, so that
-//! records, chunks, counters and credit find something to be about.
+//! The session has met an honest peer before: channel `to_us` is open for receiving and `from_us`
+//! for sending, with a few messages sent, so that records, chunks, counters and credit refer to
+//! something.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::credit::session::Term;
@@ -24,18 +23,18 @@ use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 use crate::Seed;
 
-/// The frames that a peer sends after the channels were opened. Accepted if
-/// they are whole, and the session believes all of them.
+/// Feeds frames that a peer sends after the channels were opened. Accepts them if they are whole,
+/// and the session believes all of them.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let met = Meeting::new(true).ours.takes(bytes);
-    // The same over shared memory, where frames carry control alone, and over new wires,
-    // where the peer first says what it knows.
+    // Over shared memory, frames carry control messages alone; over new wires, the peer first says
+    // what it knows.
     let _ = Meeting::new(false).ours.takes(bytes);
     let met_again = Meeting::broken().ours.takes(bytes);
     (met || met_again) && !bytes.is_empty()
 }
 
-/// One for each thing that a peer can do with its two channels.
+/// Returns a seed for each action of a peer on its two channels.
 pub(crate) fn seeds() -> Vec<Seed> {
     vec![
         Seed {
@@ -98,7 +97,7 @@ impl Meeting {
         Self { ours, peer }
     }
 
-    /// What we sent last is lost with its wires, and both have new ones.
+    /// Loses the wires with our last frames, and gives both nodes new ones.
     fn broken() -> Self {
         let mut meeting = Self::new(true);
         meeting.ours.send_some();
@@ -108,7 +107,7 @@ impl Meeting {
         meeting
     }
 
-    /// What the peer says over new wires, and then sends.
+    /// Records the peer's first frames over new wires, and further ones.
     fn gone_on() -> Vec<u8> {
         let Self { mut ours, mut peer } = Self::broken();
         let mut recorded = peer.transmit();
@@ -118,15 +117,15 @@ impl Meeting {
         recorded
     }
 
-    /// What the peer sends when it has done something.
+    /// Records the frames that the peer sends after an action.
     fn record(does: fn(&mut Node)) -> Vec<u8> {
         let mut peer = Self::new(true).peer;
         does(&mut peer);
         peer.transmit()
     }
 
-    /// A large message in both parts: its announcement, and after the grant its
-    /// chunk, or that it is written.
+    /// Records a large message in both parts: its announcement, and after the grant its chunk, or
+    /// the notice that it is written.
     fn large(length: u64) -> Vec<u8> {
         let Self { mut ours, mut peer } = Self::new(true);
         peer.announce_large(length);
@@ -137,18 +136,18 @@ impl Meeting {
     }
 }
 
-/// A session with an application that takes what comes.
+/// A session with an application that takes everything.
 #[derive(Debug)]
 struct Node {
     session: Session,
     sender: u32,
     receiver: u32,
     ring: Ring,
-    /// What came in so far, modulo the alignment of arrival blocks.
+    /// Bytes that arrived so far, modulo the alignment of arrival blocks.
     landing_in: usize,
-    /// The same for what went out.
+    /// Bytes that were sent so far, modulo the alignment of arrival blocks.
     landing_out: usize,
-    /// What arrived and was released at once.
+    /// Counts of messages that arrived and were released at once.
     counters: Counters,
 }
 
@@ -196,16 +195,15 @@ impl Node {
         (self.landing_in, self.landing_out) = (0, 0);
     }
 
-    /// [Feeds](Self::feed) it, and has it send: whatever happened, what it sends is
-    /// well-formed.
+    /// [Feeds](Self::feed) the session, and lets it send: its frames are well-formed, whatever it
+    /// was fed.
     fn takes(mut self, bytes: &[u8]) -> bool {
         let fed = self.feed(bytes);
         let _ = self.transmit();
         fed
     }
 
-    /// Takes in frames as a socket's reader does. Whether all were whole and
-    /// believed.
+    /// Takes frames in as a socket's reader does. Returns whether all were whole and believed.
     fn feed(&mut self, mut bytes: &[u8]) -> bool {
         loop {
             let header = match FrameHeader::parse(bytes) {
@@ -226,7 +224,7 @@ impl Node {
         }
     }
 
-    /// Does what a host does with an arrival, and checks what it relies on.
+    /// Does the host's part for an arrival, and checks what a host relies on.
     fn take(&mut self, header: &FrameHeader, arrival: Arrival) {
         match arrival {
             Arrival::Records {
@@ -263,12 +261,12 @@ impl Node {
                     length,
                 } => {
                     assert!(length <= MAX_MESSAGE_BYTES);
-                    // And more of the kind go into a block.
+                    // Further messages of the kind go into a block.
                     if let Some(block) = RemoteMemory::new(0x2000, 8, LANDING_BYTES as u64) {
                         let granted = self.session.grant_landing(end, block);
                         assert!(granted.is_none_or(|index| index < 64));
                     }
-                    // Those of odd lengths are to be written.
+                    // Messages of odd lengths are written.
                     let memory = RemoteMemory::new(0x1000, 7, length);
                     match memory.filter(|_| length % 2 == 1) {
                         Some(memory) => self.session.grant_memory(end, sequence, memory),
@@ -289,7 +287,7 @@ impl Node {
         }
     }
 
-    /// All frames that the session has to send, as they stand on the wire.
+    /// Returns all frames that the session has to send, as they stand on the wire.
     fn transmit(&mut self) -> Vec<u8> {
         let mut sent = Vec::new();
         loop {
@@ -306,12 +304,12 @@ impl Node {
                     sent.extend_from_slice(self.ring.run(position, bytes));
                 }
                 Some(Body::Chunk { chunk, .. }) => sent.resize(sent.len() + chunk.bytes, 0xcc),
-                // No frame.
+                // Writes are no frames.
                 Some(Body::Write { .. } | Body::Landing { word: None, .. }) => {
                     self.session.writes_are_done(1);
                     continue;
                 }
-                // A stream has none with a word.
+                // A stream has no landing with a word.
                 Some(Body::Landing { .. }) => unreachable!("no immediate data was agreed on"),
             }
             let header = FrameHeader::parse(&sent[start..]).expect("a frame of ours is valid");
@@ -343,8 +341,8 @@ impl Node {
         self.session.mark_ready(self.sender);
     }
 
-    /// Says that all that came was read and acknowledged. That alone is not
-    /// urgent; it rides on what is sent anyway.
+    /// Reports that all arrived messages were read and acknowledged. The report alone is not
+    /// urgent, and travels with other frames.
     fn release_all(&mut self) {
         let received = self.counters.received;
         let sizes = SOME_LENGTHS.map(|length| record_size(length, ALIGNMENT) as u64);
@@ -358,7 +356,7 @@ impl Node {
         self.send_some();
     }
 
-    /// Waits for everything.
+    /// Asks to be told when everything is received, released and acknowledged.
     fn ask_for_all(&mut self) {
         self.send_some();
         let published = self.ring.published;
@@ -370,13 +368,13 @@ impl Node {
         self.session.ask(self.sender, ask);
     }
 
-    /// Takes some credit back, and gives some for once.
+    /// Recalls some credit, and gives some for one turn.
     fn lend_and_recall(&mut self) {
         self.session.recall(1 << 19);
         self.session.give(1 << 10, Term::Turn);
     }
 
-    /// Opens an end that we have no counterpart for.
+    /// Opens an end without a counterpart.
     fn open_another(&mut self) {
         let opened = self.session.open(Role::Sender, "another", spec());
         opened.expect("the name is free");
@@ -397,11 +395,11 @@ impl Node {
 #[derive(Debug, Default)]
 struct Ring {
     bytes: Vec<u8>,
-    /// Where each record ends.
+    /// The end of each record.
     all_ends: Vec<usize>,
-    /// The same of those that were not taken.
+    /// The ends of the records that were not taken.
     ends: Vec<usize>,
-    /// Where the last record that was taken ends.
+    /// The end of the last record that was taken.
     taken: usize,
     published: u64,
 }
@@ -424,7 +422,7 @@ impl Ring {
         self.all_ends.push(self.bytes.len());
     }
 
-    /// Records from there on are taken again.
+    /// Takes the records behind `position` again.
     fn replay(&mut self, position: u64) {
         self.taken = (position - first_position(ALIGNMENT)) as usize;
         let is_behind = |end: &usize| *end > self.taken;
@@ -441,7 +439,7 @@ impl RecordSource for Ring {
     fn take_run(&mut self, _: u32, batch: usize, single: usize) -> Option<Run> {
         let size = |end: &usize| end - self.taken;
         self.ends.first().filter(|end| size(end) <= single)?;
-        // The first alone may be longer than a batch.
+        // Only the first may be longer than a batch.
         let fitting = self.ends.iter().take_while(|end| size(end) <= batch);
         let records = fitting.count().max(1);
         let end = self.ends.drain(..records).next_back()?;
@@ -482,6 +480,6 @@ fn spec() -> ChannelSpec {
 const ALIGNMENT: usize = 16;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 const LARGE_BYTES: u64 = 1000;
-/// The messages that each node has sent when the fuzzing begins.
+/// Lengths of the messages that each node has sent when the fuzzing begins.
 const SOME_LENGTHS: [usize; 3] = [1, 64, 500];
 const _: () = assert!(LARGE_BYTES <= MAX_MESSAGE_BYTES);

@@ -1,5 +1,4 @@
-//! A ring that a hostile peer wrote, read as a receiver reads it: record after
-//! record, every payload byte.
+//! A ring that a hostile peer wrote, read like a receiver: record after record, every payload byte.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -13,10 +12,10 @@ use ibex_ring::{Consumer, Mapped};
 use crate::Seed;
 use crate::reader::Reader;
 
-/// A byte for the channel's alignment, then the ring from its beginning.
+/// Feeds a byte that selects the channel's alignment, then the ring from its beginning.
 ///
-/// Accepted are records that end as a producer's do, with a word of 0, where
-/// the input has all of them and that word.
+/// Accepts records that end as a producer's do, with a word of 0, if the input contains all of them
+/// and that word.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
     let Some(alignment) = reader.byte().map(alignment) else {
@@ -25,8 +24,8 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     RING.with_borrow(|ring| read(ring, reader.rest(), alignment))
 }
 
-/// Records of several lengths, an announcement among them, and a ring that is
-/// filled to its last record.
+/// Returns records of several lengths, including an announcement, and a ring that is filled to its
+/// last record.
 pub(crate) fn seeds() -> Vec<Seed> {
     let records = [
         (RecordKind::Data, 64),
@@ -61,15 +60,15 @@ fn read(ring: &MirroredMapping, content: &[u8], alignment: usize) -> bool {
     let mut consumer = Consumer::new(memory, Layout::packed(alignment));
     let walk = consumer.walk(ring.capacity());
     let (mut bytes, mut records) = (0, 0);
-    // A record is at least 8 bytes long and its sequence counts up, so what
-    // stands in the ring is no record when it is reached again, a lap later.
+    // A record is at least 8 bytes long and its sequence counts up, so a record that is reached
+    // again, a lap later, is not valid any more.
     let end = loop {
         match consumer.peek() {
             Ok(Some(record)) => {
                 bytes += record.size;
                 records += 1;
-                // SAFETY: the consumer checked that `length` bytes from here lie
-                // in the two windows, and nobody writes to them meanwhile.
+                // SAFETY: the consumer checked that `length` bytes from here lie in the two
+                // windows, and no other thread writes to them.
                 let payload = unsafe {
                     std::slice::from_raw_parts(consumer.payload_ptr(&record), record.length)
                 };
@@ -88,7 +87,7 @@ fn read(ring: &MirroredMapping, content: &[u8], alignment: usize) -> bool {
     end.is_ok() && records > 0 && whole <= content.len()
 }
 
-/// Makes `content` the beginning of the ring, and the rest 0.
+/// Makes `content` the beginning of the ring, and sets the rest to 0.
 fn fill(ring: &MirroredMapping, content: &[u8]) {
     let length = content.len().min(ring.capacity());
     let base: NonNull<u8> = ring.base();
@@ -101,7 +100,7 @@ fn fill(ring: &MirroredMapping, content: &[u8]) {
     }
 }
 
-/// An input that is a ring of these records, with a recognisable payload.
+/// Returns an input that is a ring of these records, with a recognizable payload.
 fn ring(selector: u8, records: &[(RecordKind, u32)]) -> Vec<u8> {
     let alignment = alignment(selector);
     let mut ring = vec![0; first_position(alignment) as usize];
@@ -116,12 +115,12 @@ fn ring(selector: u8, records: &[(RecordKind, u32)]) -> Vec<u8> {
         ring.extend((0..length).map(|at| at as u8));
         ring.resize(end, 0);
     }
-    // The word of 0 where the next record would begin.
+    // The word of 0 at the place of the next record.
     ring.resize(ring.len() + HEADER_BYTES, 0);
     [&[selector], ring.as_slice()].concat()
 }
 
-/// One of the four alignments that a channel may have.
+/// Returns one of the four alignments that a channel may have.
 fn alignment(selector: u8) -> usize {
     8 << (selector % 4)
 }

@@ -1,6 +1,6 @@
-//! Archives of a nested type, as a channel's receiver checks and then reads
-//! them. What the check accepted is read to the last leaf, where the sanitizer
-//! would see a pointer that leads out.
+//! Archives of a nested type, which are checked and then read as by a channel's receiver. An
+//! accepted archive is read to the last leaf, where the sanitizer would notice a pointer that leads
+//! out.
 
 use std::mem::MaybeUninit;
 
@@ -8,13 +8,13 @@ use ibex_codec::{Codec, Rkyv, SlotWriter};
 
 use crate::Seed;
 
-/// What the macro needs of the facade, which is not linked here.
+/// The names of the facade that the macro needs; the facade is not linked here.
 mod ibex {
     pub(super) use ibex_codec::{self as codec, Schema, rkyv};
 }
 
-/// Something of every kind that a check has to follow: an inline struct, an
-/// enum, text, boxes, vectors in vectors, and strict alignment behind a pointer.
+/// A type with everything that a check must follow: an inline struct, an enum, text, boxes, vectors
+/// in vectors, and strict alignment behind a pointer.
 #[ibex_codec::message(crate = ibex)]
 struct Page {
     number: u64,
@@ -38,7 +38,7 @@ enum Cell {
     Bytes { offset: u64, data: Vec<u8> },
 }
 
-/// One payload, where a record's payload would lie.
+/// Feeds a payload at the place of a record's payload.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let payload = Aligned::new(bytes);
     let payload = payload.bytes();
@@ -52,7 +52,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     true
 }
 
-/// An empty page and one with everything in it.
+/// Returns an empty page, and one with everything in it.
 pub(crate) fn seeds() -> Vec<Seed> {
     let empty = Page {
         number: 0,
@@ -133,8 +133,8 @@ fn encoded(page: &Page) -> Vec<u8> {
     slot.written().to_vec()
 }
 
-/// Bytes that begin at a multiple of 16, as rkyv's channels have it, and end
-/// where the heap block ends but for padding.
+/// Bytes that begin at a multiple of 16, as in rkyv's channels, and end where the heap block ends,
+/// except for padding.
 struct Aligned {
     words: Vec<u128>,
     length: usize,

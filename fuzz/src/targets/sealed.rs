@@ -1,7 +1,7 @@
-//! TLS as a peer meets it: a listener's handshake, what an authenticated peer may say inside, and
-//! the records of a stream that somebody has changed on the way.
+//! TLS as a peer meets it: a listener's handshake, the messages of an authenticated peer inside it,
+//! and the records of a stream that were changed on the way.
 //!
-//! All that is random follows from a seed, so an input means the same in every run.
+//! All random numbers follow from a seed, so an input means the same in every run.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, LazyLock};
@@ -16,13 +16,12 @@ use super::bootstrap::{self, Recording};
 use crate::Seed;
 use crate::reader::Reader;
 
-/// A dialer's half, as an acceptor hears it that authenticates its peers. Accepted if they
-/// agree.
+/// Feeds a dialer's half to an acceptor that authenticates its peers. Accepts it if they agree.
 ///
-/// The first byte says whether the dialer is a member. A member's handshake of TLS is made here,
-/// and the rest are messages that it seals, by so many bytes in a record as the second byte says;
-/// checksums are put right, so that an input gets beyond them. A stranger's half is what the
-/// acceptor hears.
+/// The first byte says whether the dialer is a member. A member's TLS handshake is made here, and
+/// the rest are messages that it seals, with the number of bytes per record that the second byte
+/// gives. Their checksums are corrected, so that an input gets beyond them. A stranger's half is
+/// fed to the acceptor unchanged.
 pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
     let mut input = Reader::new(bytes);
     let (Some(is_member), Some(piece)) = (input.byte(), input.byte()) else {
@@ -54,7 +53,7 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
     false
 }
 
-/// Messages of a member behind its Hello, in small records and in one.
+/// Returns messages of a member behind its Hello, in small records and in one.
 pub(crate) fn acceptor_seeds() -> Vec<Seed> {
     [
         ("shm", Recording::over_shm()),
@@ -69,11 +68,11 @@ pub(crate) fn acceptor_seeds() -> Vec<Seed> {
     .collect()
 }
 
-/// Records of an authenticated peer that somebody drops, doubles, cuts, changes or adds to on the
-/// way. Panics where plaintext comes out that was not put in, or where whole records are refused.
-/// Accepted if all of the plaintext came.
+/// Feeds records of an authenticated peer that are dropped, doubled, cut, changed or extended on
+/// the way. Panics if plaintext comes out that was not put in, or if whole records are refused.
+/// Accepts them if all of the plaintext came out.
 ///
-/// The input is a list of a byte for what is done and two for how much: see [`Deed`].
+/// The input is a list of changes, each a byte for its kind and two for its amount: see [`Deed`].
 pub(crate) fn records_accept(bytes: &[u8]) -> bool {
     fixed_random::seed(SEED);
     let mut sender = CREDENTIALS.dialer().expect("an end");
@@ -84,12 +83,12 @@ pub(crate) fn records_accept(bytes: &[u8]) -> bool {
     while let (Some(deed), Some(amount)) = (input.byte(), input.array()) {
         stream.hears_of(Deed::of(deed), usize::from(u16::from_le_bytes(amount)));
     }
-    // What is left over says nothing.
+    // A rest of the input has no meaning.
     let is_read = input.is_empty();
     stream.arrives_at(receiver) && is_read
 }
 
-/// Records long and short, in one read and in many.
+/// Returns long and short records, in one read and in many.
 pub(crate) fn records_seeds() -> Vec<Seed> {
     let deeds = |deeds: &[(u8, u16)]| {
         let bytes = deeds.iter().map(|(deed, amount)| {
@@ -106,21 +105,21 @@ pub(crate) fn records_seeds() -> Vec<Seed> {
     ]
 }
 
-/// What is done next.
+/// A step in the life of the stream.
 #[derive(Clone, Copy)]
 enum Deed {
-    /// So many bytes of plaintext are sealed as a record.
+    /// Seals this many bytes of plaintext as a record.
     Seal,
-    /// The last record is dropped, or the one so many before it.
+    /// Drops the last record, or one that many records before it.
     Drop,
     Double,
-    /// It loses so many of its last bytes.
+    /// Removes this many of the record's last bytes.
     Cut,
-    /// A bit of it is changed.
+    /// Changes a bit of the record.
     Flip,
-    /// So many bytes are put behind it that no peer has sealed.
+    /// Appends this many bytes that no peer has sealed.
     Add,
-    /// Everything arrives by so many bytes at a time.
+    /// Lets everything arrive in pieces of this size.
     Pieces,
 }
 
@@ -202,7 +201,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether all of the plaintext comes.
+    /// Returns whether all of the plaintext comes out.
     fn arrives_at(self, mut receiver: Tls) -> bool {
         let (bytes, mut got) = (self.records.concat(), Vec::new());
         let mut error = None;
@@ -230,7 +229,7 @@ impl Stream {
     }
 }
 
-/// A dialer that belongs to the acceptor's cluster, behind its handshake of TLS.
+/// A dialer of the acceptor's cluster, after its TLS handshake.
 struct Member {
     tls: Tls,
     hellos: [Vec<u8>; 2],
@@ -248,7 +247,7 @@ impl Member {
         };
         let mut flight = flight.to_vec();
         while member.tls.is_handshaking() || !flight.is_empty() {
-            // What the acceptor seals behind its handshake is not looked at.
+            // The acceptor's messages behind its handshake are not read.
             member.tls.receive(&flight, &mut |_| {}).ok()?;
             let outgoing = member.take_outgoing();
             flight = hears(acceptor, &outgoing).1;
@@ -262,7 +261,7 @@ impl Member {
         outgoing
     }
 
-    /// Its Binding and the messages of `half`, with the checksums that belong to them.
+    /// Returns its Binding and the messages of `half`, with correct checksums.
     fn mended(&self, half: &[u8]) -> Vec<u8> {
         let mut hash = Sha256::new();
         self.hellos.iter().for_each(|hello| hash.update(hello));
@@ -276,8 +275,8 @@ impl Member {
     }
 }
 
-/// Lets the acceptor hear `bytes` and do what it wants done. Returns how its handshake is over,
-/// if it is, and what it says.
+/// Lets the acceptor hear `bytes` and do what it wants done. Returns the outcome of its handshake,
+/// if it is over, and its output.
 fn hears(acceptor: &mut AcceptorHandshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
     let (mut end, mut said) = (None, Vec::new());
     acceptor.handle_bytes(bytes);
@@ -298,7 +297,7 @@ fn hears(acceptor: &mut AcceptorHandshake, bytes: &[u8]) -> (Option<bool>, Vec<u
     (end, said)
 }
 
-/// Passes flights on until both ends know each other.
+/// Passes flights between both ends until they know each other.
 fn introduce(dialer: &mut Tls, acceptor: &mut Tls) {
     while dialer.is_handshaking() || acceptor.is_handshaking() {
         pass_flight(dialer, acceptor);
@@ -314,7 +313,7 @@ fn pass_flight(from: &mut Tls, to: &mut Tls) {
         .expect("nothing was changed");
 }
 
-/// The messages of a half behind its Hello.
+/// Returns the messages of a half behind its Hello.
 fn behind_hello(half: &[u8]) -> &[u8] {
     let length = u16::from_le_bytes([half[MAGIC.len()], half[MAGIC.len() + 1]]);
     &half[MAGIC.len() + 2 + usize::from(length)..]
@@ -331,5 +330,5 @@ static CREDENTIALS: LazyLock<Arc<Credentials>> = LazyLock::new(|| {
 const SEED: u64 = 31;
 /// Plaintext of one record: RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
-/// Plaintext of one input, and a record more.
+/// The most plaintext of one input, not counting the last record.
 const MOST_BYTES: usize = 64 << 10;

@@ -1,5 +1,5 @@
-//! Messages by serde, as a channel's receiver decodes them: owned, and borrowing from the
-//! payload, where the sanitizer would see a slice that leads out.
+//! Messages by serde, decoded as by a channel's receiver: owned, and borrowing from the payload,
+//! where the sanitizer would notice a slice that leads out.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -10,13 +10,13 @@ use ibex_codec::{Codec, Schema, Serde, SerdeBorrowed, SlotWriter, serde_bytes};
 
 use crate::Seed;
 
-/// What the macros need of the facade, which is not linked here.
+/// The names of the facade that the macros need; the facade is not linked here.
 mod ibex {
     pub(super) use ibex_codec::{self as codec, serde};
 }
 
-/// Something of every kind that decoding has to follow: numbers of every width, text and
-/// bytes, sequences that claim a length, recursion, and elements without bytes.
+/// A type with everything that decoding must follow: numbers of every width, text and bytes,
+/// sequences that claim a length, recursion, and elements without bytes.
 #[derive(Serialize, Deserialize, Schema)]
 #[serde(crate = "ibex::serde")]
 #[ibex(crate = ibex)]
@@ -53,7 +53,7 @@ enum Cell {
     },
 }
 
-/// The same with what it can borrow.
+/// The page with borrowed fields as far as possible.
 #[derive(Serialize, Deserialize, Schema)]
 #[serde(crate = "ibex::serde")]
 #[ibex(crate = ibex)]
@@ -68,7 +68,7 @@ struct BorrowedPage<'a> {
     check: NonZeroU32,
 }
 
-/// One payload, both ways: they agree, and so do the bytes of what they decoded.
+/// Decodes a payload in both ways: the results must agree, and so must their encodings.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let owned = <Serde as Codec<Page>>::open(bytes);
     let borrowed = SerdeBorrowed::decode::<BorrowedPage<'static>>(bytes);
@@ -83,7 +83,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     true
 }
 
-/// An empty page and one with everything in it.
+/// Returns an empty page, and one with everything in it.
 pub(crate) fn seeds() -> Vec<Seed> {
     let check = NonZeroU32::MAX;
     let empty = Page {
@@ -129,8 +129,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// With room for what was decoded from `length` bytes: a number may have been written
-/// longer than it had to be, never shorter.
+/// Encodes with enough room for a value that was decoded from `length` bytes: a number may have
+/// been encoded longer than necessary, never shorter.
 fn encoded<C: Codec<T>, T>(value: &T, length: usize) -> Vec<u8> {
     let mut memory = vec![MaybeUninit::uninit(); length + 4096];
     let mut slot = SlotWriter::new(&mut memory);

@@ -1,13 +1,13 @@
 //! Packets of the Unix socket beside shared memory.
 //!
-//! What decodes has one encoding: the bytes that it was decoded from.
+//! Bytes that decode are the only encoding of the message.
 #![forbid(unsafe_code)]
 
 use ibex_transport::shared_memory::message::{Message, Role};
 
 use crate::Seed;
 
-/// One packet.
+/// Decodes a packet.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let Ok(message) = Message::decode(bytes) else {
         return false;
@@ -20,7 +20,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     true
 }
 
-/// One of each kind.
+/// Returns a packet of each kind.
 pub(crate) fn seeds() -> Vec<Seed> {
     let role = Role::Receiver;
     [

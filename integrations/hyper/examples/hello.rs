@@ -1,4 +1,4 @@
-//! An axum server and a hyper client in one program, over whatever fabric the two nodes choose.
+//! An axum server and a hyper client in one program, over the fabric that the two nodes choose.
 //!
 //! `cargo run --release --example hello`
 

@@ -1,4 +1,4 @@
-//! axum's trait for what it accepts from.
+//! axum's trait for listeners.
 
 use std::{future, io};
 

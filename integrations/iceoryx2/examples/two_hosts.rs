@@ -34,13 +34,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Prints what is published, until all has come.
+    /// Prints the published readings, until all have come.
     Subscribe {
         /// The address to listen at.
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
     },
-    /// Publishes readings, when somebody subscribes.
+    /// Publishes readings once there is a subscriber.
     Publish {
         /// The address at which the other system listens.
         #[arg(long)]
@@ -169,7 +169,7 @@ fn run_link(
         if turn()? {
             return Ok(());
         }
-        // The peers wake the link; what this system publishes does not.
+        // The peers wake the link; samples of this system do not.
         woken.timed_wait(|_| {}, Duration::from_millis(10))?;
     }
 }

@@ -62,7 +62,8 @@ struct ReceiveEnd {
     receiver: Option<Receiver<[u8], Raw>>,
     /// A frame that came when its waker was left.
     early: Option<Message<[u8], Raw>>,
-    /// The peer has closed its end: what had come is handed out, and then this end goes.
+    /// The peer has closed its end: messages that have arrived are handed out, and then this end
+    /// goes.
     is_retiring: bool,
 }
 
@@ -362,7 +363,7 @@ impl ReceiveEnd {
             };
             match came {
                 Ok(message) => return Some(message),
-                // Said once; the next call has what comes behind it, and leaves the waker.
+                // Reported once; the next call receives the frame behind it, and leaves the waker.
                 Err(error) if !error.is_transient() && error.spares_channel() => {
                     let peer = self.with.session;
                     tracing::warn!(%peer, %error, "a frame did not come through");
@@ -379,7 +380,7 @@ impl ReceiveEnd {
         self.early.is_some()
     }
 
-    /// Stays for what has come. Returns whether there may be anything.
+    /// Stays until all arrived messages are handed out. Returns whether there may be any.
     fn retire(&mut self) -> bool {
         self.is_retiring = true;
         if self.early.is_none() {

@@ -8,7 +8,7 @@ use iceoryx2_link_carrier::PeerId;
 
 use crate::{ends::Ends, shared::Shared};
 
-/// Tells who is connected to a carrier and what was carried. Made by
+/// Reports the peers connected to a carrier, and what was carried. Made by
 /// [`IbexCarrier::monitor`](crate::IbexCarrier::monitor).
 ///
 /// It may be kept on any thread and outlives the carrier.

@@ -232,7 +232,7 @@ mod tests {
         let mut remote = known();
         assert!(remote.hear(1, offered("first")).offers);
         remote.hear(1, opened(1, "u64"));
-        // The peer goes on over another session, and says the same but for the channel.
+        // The peer continues over another session, with the same offers except the channel.
         remote.hear(2, Control::Begin);
         remote.hear(2, offered("first"));
         assert_eq!(

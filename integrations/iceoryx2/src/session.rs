@@ -10,7 +10,7 @@ use ibex::{Peer, PeerAt, Raw, Sender};
 
 use crate::control::{MAX_WORD_BYTES, STREAM};
 
-/// A session, and what is to be told on it.
+/// A session, and the words that are to be sent on it.
 pub(crate) struct Session {
     pub(crate) at: PeerAt,
     pub(crate) peer: Peer,
@@ -51,12 +51,13 @@ impl Session {
         self.open();
     }
 
-    /// Begins with a full account, in place of what was not told yet.
+    /// Begins with a full account, which replaces all words that wait.
     pub(crate) fn begin(&mut self, account: Vec<Arc<[u8]>>) {
         self.waiting = account.into();
     }
 
-    /// Adds a word to those that wait. Returns false, and adds none, where so many wait that an account is shorter.
+    /// Adds a word to those that wait. Returns false, and adds none, if so many wait that a full
+    /// account is shorter.
     pub(crate) fn tell(&mut self, word: &Arc<[u8]>, account_words: usize) -> bool {
         if self.waiting.len() > 2 * account_words + MOST_WAITING {
             return false;
@@ -71,7 +72,7 @@ impl Session {
             match stream.poll_send(context, word) {
                 Poll::Ready(Ok(_)) => drop(self.waiting.pop_front()),
                 Poll::Ready(Err(error)) => {
-                    // The end of the peer's own stream says what follows from that.
+                    // The end of the peer's own stream decides what follows.
                     tracing::debug!(peer = %self.at, %error, "the control stream has ended");
                     self.stream = None;
                 }

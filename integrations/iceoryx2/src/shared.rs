@@ -92,7 +92,7 @@ impl Shared {
         let _ = self.worker.set(thread);
     }
 
-    /// Hands a change to the thread. One that has ended tells nobody anything.
+    /// Hands a change to the thread, if it still runs.
     pub(crate) fn tell(&self, change: Change) {
         if self.changes.send(change).is_ok()
             && let Some(worker) = self.worker.get()
@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) fn set_closed(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         self.peers().clear();
-        // Whoever lists the offers now is told.
+        // A program that lists the offers now is told.
         self.offers_changed();
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Work {
 
 /// Works until the carrier is dropped or its node closed.
 pub(crate) fn run(work: Work) {
-    // Whoever offers and sends is told that nothing is carried, also where this thread panics.
+    // Users of the carrier learn that nothing is carried any more, even if this thread panics.
     let _closing = Closing(work.shared.clone());
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -72,7 +72,7 @@ impl Drop for Closing {
 struct Worker<'n> {
     node: &'n Node,
     dialed: PeersEvents,
-    /// Those of the configuration, who are dialed for as long as this is there.
+    /// The peers of the configuration, which are dialed as long as this exists.
     _peers: Peers,
     streams: Streams,
     shared: Arc<Shared>,
@@ -94,7 +94,7 @@ enum Next {
 }
 
 impl Worker<'_> {
-    /// Takes everything that has come, and leaves the waker for what will.
+    /// Takes everything that has come, and leaves the waker for later events.
     fn turn(&mut self, context: &mut Context<'_>) -> Next {
         if self.take_changes() == Next::Stop {
             return Next::Stop;
@@ -224,7 +224,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Drops the sessions that are over, and goes on with those whose carrier has left.
+    /// Drops the sessions that are over, and resumes those whose carrier has left.
     fn look_after_sessions(&mut self) {
         let mut over = Vec::new();
         let sessions = self.sessions.values_mut();
@@ -328,7 +328,7 @@ impl Worker<'_> {
         self.publish(at, offers);
     }
 
-    /// Shows the link and the monitors what a peer has told.
+    /// Shows the link and the monitors the peer's words.
     fn publish(&self, at: PeerAt, offers_changed: bool) {
         let remote = self.remotes.get(&at.id).filter(|remote| remote.is_known);
         let (Some(remote), Some(session)) = (remote, self.sessions.get(&at)) else {
@@ -336,7 +336,7 @@ impl Worker<'_> {
         };
         let mut peers = self.shared.peers();
         let mut has_gone = false;
-        // The same node in an earlier life, whose end is not known yet, offers nothing.
+        // An earlier incarnation of the same node, whose end is not known yet, offers nothing.
         peers.retain(|id, known| {
             let is_earlier = *id != at.id && id.node_id() == at.id.node_id();
             has_gone |= is_earlier && !known.offers.is_empty();

@@ -33,10 +33,10 @@ use crate::{
 
 type Answer<C> = Result<StreamAppendResult<C>, RPCError<C>>;
 
-/// An answer, and whether the pipeline goes on behind it.
+/// An answer, and whether the pipeline continues behind it.
 type Answered<C> = (Answer<C>, bool);
 
-/// What comes of sending: who waits for the answer.
+/// The outcome of sending: a future of the answer, or an error.
 type Sent<C> = Result<BoxFuture<'static, Answered<C>>, RPCError<C>>;
 
 /// Appends of a stream, in order.
@@ -55,8 +55,8 @@ struct Pipeline<C: RaftTypeConfig, S, E> {
     is_over: bool,
 }
 
-/// The answers to the requests of `input`, in its order. The first that is no full success is the
-/// last: what was sent behind it is of no use.
+/// Returns the answers to the requests of `input`, in its order. The first that is no full success
+/// is the last, since the requests sent behind it are useless.
 pub(crate) fn answers<C, S, E>(
     session: Arc<Session>,
     lane: Lane,

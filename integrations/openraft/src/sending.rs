@@ -99,5 +99,5 @@ async fn within<C: RaftTypeConfig, T>(
     }
 }
 
-/// Bytes that are read at a time: what a byte stream takes in one piece.
+/// Bytes that are read at a time: as many as a byte stream takes in one piece.
 const PIECE_BYTES: usize = 64 << 10;

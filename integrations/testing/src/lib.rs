@@ -1,5 +1,5 @@
-//! The things that the tests of the integrations share: two nodes of one process, joined over each
-//! fabric that there is, trials over all of them, and stand-ins of other libraries.
+//! Common parts of the integrations' tests: two nodes of one process, joined over each available
+//! fabric, trials over all fabrics, and stand-ins for other libraries.
 
 #[cfg(feature = "tonic")]
 mod as_bytes;

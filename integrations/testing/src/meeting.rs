@@ -35,15 +35,15 @@ pub enum DriverName {
     Caller,
 }
 
-/// All of them.
+/// All drivers.
 pub const DRIVERS: [DriverName; 3] = [DriverName::Threads, DriverName::Tasks, DriverName::Caller];
 
-/// One cell of the matrix.
+/// A cell of the matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// What joins the nodes.
+    /// The connection between the nodes.
     pub over: Over,
-    /// Who turns them.
+    /// The driver of the nodes.
     pub driver: DriverName,
 }
 
@@ -79,7 +79,7 @@ pub struct MemoryDevice(ibex_verbs::provider::fake::FakeProvider);
 
 #[cfg(feature = "fake-device")]
 impl MemoryDevice {
-    /// A device that carries nobody yet.
+    /// Creates a device without sessions.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each is a device of its own")]
     pub fn new() -> Self {
@@ -174,11 +174,11 @@ impl Over {
 }
 
 impl DriverName {
-    /// The runtime for it.
+    /// Returns the runtime for it.
     ///
     /// # Panics
     ///
-    /// If there is none to be had.
+    /// If none can be created.
     #[must_use]
     pub fn runtime(self) -> Runtime {
         let runtime = match self {
@@ -192,7 +192,7 @@ impl DriverName {
     }
 }
 
-/// The two nodes, and what turns them.
+/// The two nodes, and the tasks that turn them.
 #[derive(Debug)]
 pub struct Meeting {
     nodes: [Arc<Node>; 2],
@@ -245,7 +245,7 @@ impl Meeting {
         &self.nodes
     }
 
-    /// Where the node listens.
+    /// Returns the address at which the node listens.
     ///
     /// # Panics
     ///

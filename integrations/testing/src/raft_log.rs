@@ -27,13 +27,13 @@ struct Kept<C: RaftTypeConfig> {
     vote: Option<VoteOf<C>>,
     entries: BTreeMap<u64, EntryOf<C>>,
     purged: Option<LogIdOf<C>>,
-    /// Entries that are written together: none is before all of them are there.
+    /// The number of entries that are written together, once all of them are there.
     group: usize,
     waiting: Vec<IOFlushed<C>>,
 }
 
 impl<C: RaftTypeConfig> RaftLog<C> {
-    /// A log that writes its first so many entries together.
+    /// Returns a log that writes its first `group` entries together.
     #[must_use]
     pub fn in_groups_of(group: usize) -> Self {
         let log = Self::default();

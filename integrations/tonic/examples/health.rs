@@ -1,4 +1,4 @@
-//! tonic's health service, as it was generated, over whatever fabric the two nodes choose.
+//! tonic's health service, as generated, over the fabric that the two nodes choose.
 //!
 //! `cargo run --release --example health`
 

@@ -20,7 +20,7 @@ pub struct Connection {
 /// The peer of a request's connection, in the request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct CalledBy(
-    /// Who it is, and where.
+    /// The caller's identity and address.
     pub PeerAt,
 );
 

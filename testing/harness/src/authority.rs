@@ -39,16 +39,16 @@ pub struct Request<'a> {
     pub uris: &'a [&'a str],
     /// DNS names among the subject's names.
     pub dns_names: &'a [&'a str],
-    /// The year in which it begins.
+    /// The year in which the certificate becomes valid.
     pub from_year: i32,
-    /// The year in which it ends.
+    /// The year in which the certificate expires.
     pub until_year: i32,
     /// The certificate's number, by which it can be revoked.
     pub serial: u64,
 }
 
 impl<'a> Request<'a> {
-    /// A certificate for one URI, which is valid now.
+    /// Requests a certificate for one URI that is valid now.
     #[must_use]
     pub fn new(file: &'a str, uris: &'a [&'a str]) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Authority {
 fn params(name: &str, serial: u64, key: &Key) -> CertificateParams {
     let mut distinguished_name = DistinguishedName::new();
     distinguished_name.push(DnType::CommonName, name);
-    // Not `..Default`: rcgen marks the parameters as open for more, and sets the rest.
+    // Assigned one by one: rcgen marks the struct non-exhaustive, so `..Default` is not allowed.
     let mut params = CertificateParams::default();
     params.distinguished_name = distinguished_name;
     params.serial_number = Some(SerialNumber::from(serial));
@@ -185,7 +185,7 @@ impl Key {
     fn pem(&self) -> String {
         const ALPHABET: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        // 48 bytes are 64 digits, and nothing is filled up.
+        // 48 bytes make 64 base64 digits without padding.
         let mut digits = String::new();
         for group in self.encoded.chunks_exact(3) {
             let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);

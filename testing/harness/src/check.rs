@@ -1,20 +1,19 @@
-//! The payload pattern: every byte tells which message it belongs to and where
-//! in it, and the receiver looks at every one.
+//! The payload pattern: every byte tells its message and its place in it, and the receiver reads
+//! every byte.
 //!
-//! Word `i` of message `n` is `ORIGIN + n * MESSAGE_STEP + i * WORD_STEP`, little
-//! endian; a length that is no multiple of eight ends in the low bytes of one
-//! more word. Rules:
+//! Word `i` of message `n` is `ORIGIN + n * MESSAGE_STEP + i * WORD_STEP`, little endian. A length
+//! that is no multiple of eight ends in the low bytes of one more word. Rules:
 //!
-//! 1. Both steps are odd, so already the lowest byte of a word differs from
-//!    that of its neighbours and of the messages before and after: a payload
-//!    that is stale, torn, shifted or swapped shows even at one byte.
-//! 2. The receiver knows the whole content from the sequence alone and folds
-//!    every difference into one word. This is a checksum that has no
-//!    collisions, and it costs no more than adding the words up.
-//! 3. Neither side has a multiplication or a dependency per word, so both
-//!    vectorize: about 2 ns for 64 B, and memory speed for 1 MiB.
+//! 1. Both steps are odd. The lowest byte of a word therefore differs from those of its neighbours
+//!    and of the messages before and after, so even one byte shows that a payload is stale, torn,
+//!    shifted or swapped.
+//! 2. The receiver knows the whole content from the sequence number alone and folds every
+//!    difference into one word. This is a checksum without collisions, and costs no more than
+//!    adding the words up.
+//! 3. Neither side has a multiplication or a dependency per word, so both vectorize: about 2 ns for
+//!    64 B, and memory speed for 1 MiB.
 //!
-//! The raw limits and whatever is compared to them use this same code.
+//! The raw limits and the subjects that are compared to them use this same code.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +43,7 @@ pub fn fill_part(sequence: u64, offset: usize, part: &mut [u8]) {
     }
 }
 
-// Out of line, with `rest_difference`: the loops over blocks keep the registers.
+// Not inlined, like `rest_difference`, so that the loops over blocks keep the registers.
 #[inline(never)]
 fn fill_rest(first: u64, rest: &mut [u8]) {
     let (whole, last) = rest.as_chunks_mut::<8>();
@@ -57,7 +56,7 @@ fn fill_rest(first: u64, rest: &mut [u8]) {
     }
 }
 
-/// Reads every byte of `payload` and says whether it is that of `sequence`.
+/// Reads every byte of `payload`. Returns the first that differs from message `sequence`.
 #[inline]
 pub fn verify(sequence: u64, payload: &[u8]) -> Result<(), Mismatch> {
     verify_part(sequence, 0, payload)
@@ -101,16 +100,16 @@ fn rest_difference(first: u64, rest: &[u8]) -> u64 {
     difference
 }
 
-/// The first byte of a message that is not what was sent.
+/// The first byte of a message that differs from the one sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The message that was expected.
     pub sequence: u64,
-    /// Where in its payload the byte lies.
+    /// The byte's place in the payload.
     pub offset: usize,
-    /// What was sent.
+    /// The byte that was sent.
     pub expected: u8,
-    /// What was found.
+    /// The byte that was found.
     pub found: u8,
 }
 
@@ -150,17 +149,17 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// What one process checked: how much, and how often in vain.
+/// The checks of one process: bytes compared, and faults found.
 ///
-/// A damaged message is counted and the run goes on, so that both processes
-/// keep step and the result still says how bad it was.
+/// A damaged message is counted and the run continues, so that both processes stay in step and the
+/// result shows the extent of the damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Bytes that were read and compared.
     pub bytes: u64,
-    /// Messages, or parts of long ones, that were not what was sent.
+    /// Messages, or parts of long ones, that differ from those sent.
     pub faults: u64,
-    /// The first of these faults, in words.
+    /// A description of the first fault.
     pub first_fault: Option<String>,
 }
 
@@ -187,7 +186,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another process, or another run, checked.
+    /// Adds the checks of another process or run.
     pub fn merge(&mut self, other: &Tally) {
         self.bytes += other.bytes;
         self.faults += other.faults;
@@ -196,7 +195,7 @@ impl Tally {
         }
     }
 
-    /// Counts a message that is not what was sent, for a reason that `what` tells.
+    /// Counts a damaged message, for the reason `what`.
     #[cold]
     pub fn fault(&mut self, what: &dyn fmt::Display) {
         self.faults += 1;
@@ -217,14 +216,13 @@ fn words(first: u64) -> [u64; LANES] {
     std::array::from_fn(|lane| first.wrapping_add((lane as u64).wrapping_mul(WORD_STEP)))
 }
 
-/// Words that are worked on side by side: one cache line.
+/// Words that are processed side by side: one cache line.
 const LANES: usize = 8;
 const BLOCK_BYTES: usize = 8 * LANES;
 
-// Odd numbers that are far from any short multiple of each other: 2^64 divided by
-// the golden ratio (messages) and by the root of g^4 = g + 1 (origin) and its
-// square (words), as low-discrepancy sequences use them. The origin keeps
-// message 0 from looking like memory that nobody wrote.
+// Odd numbers that are far from any short multiple of each other: 2^64 divided by the golden ratio
+// (messages), by the root of g^4 = g + 1 (origin), and by its square (words), as low-discrepancy
+// sequences use them. The origin makes message 0 differ from memory that nobody wrote.
 const ORIGIN: u64 = 0xD1B5_4A32_D192_ED03;
 const MESSAGE_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD_STEP: u64 = 0xABC9_8388_FB8F_AC03;
@@ -237,7 +235,7 @@ mod tests {
     const SIZES: [usize; 12] = [0, 1, 7, 8, 9, 15, 16, 63, 64, 65, 200, 1031];
 
     #[test]
-    fn what_was_filled_verifies() {
+    fn a_filled_payload_verifies() {
         for size in SIZES {
             let mut payload = vec![0; size];
             for sequence in [0, 1, 2, 1 << 40, u64::MAX] {

@@ -1,23 +1,20 @@
-//! The cheapest clock that this machine has, for timing single round trips.
+//! The cheapest clock of this machine, for timing single round trips.
 //!
 //! A shared-memory round trip takes about 90 ns, and reading [`Instant`](std::time::Instant) twice
-//! would be half of that. On x86-64 the time stamp counter is read directly
-//! (about 8 ns). Rules:
+//! would be half of that. On x86-64 the time stamp counter is read directly (about 8 ns). Rules:
 //!
-//! 1. Ticks are compared only on the thread that read them, and that thread is
-//!    pinned: no synchrony between CPUs is assumed.
-//! 2. The length of a tick is never looked up: [`Laps`](crate::histogram::Laps)
-//!    measures it against [`Instant`](std::time::Instant) over the very run that
-//!    it converts.
-//! 3. A clock moves in steps, and on some CPUs in large ones (10 ns on AMD's Zen,
-//!    which is a tenth of such a round trip). [`step`] says how large, and whoever
-//!    makes percentiles must not pretend to more, nor to less: over many round
-//!    trips the steps average out.
+//! 1. Ticks are compared only on the thread that read them, which is pinned, so CPUs need not be in
+//!    synchrony.
+//! 2. The length of a tick is measured, not looked up: [`Laps`](crate::histogram::Laps) compares
+//!    ticks with [`Instant`](std::time::Instant) over the very run that it converts.
+//! 3. A clock moves in steps, on some CPUs in large ones (10 ns on AMD's Zen, a tenth of such a
+//!    round trip). [`step`] measures the step, and percentiles must claim that precision and no
+//!    other. Over many round trips the steps average out.
 
 #[cfg(not(target_arch = "x86_64"))]
 use std::{sync::OnceLock, time::Instant};
 
-/// The clock now, in ticks of unknown but constant length.
+/// Returns the present time in ticks of unknown but constant length.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[must_use]
@@ -27,8 +24,8 @@ pub fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// The clock now, in ticks of unknown but constant length (here nanoseconds:
-/// `Instant` reads the same counter as any direct way would).
+/// Returns the present time in ticks of unknown but constant length (here nanoseconds: `Instant`
+/// reads the same counter as any direct way would).
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 #[must_use]
@@ -37,8 +34,8 @@ pub fn ticks() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// By how many ticks two readings in a row differ most often, if they differ:
-/// the step of the clock, or the time that reading it takes if that is longer.
+/// Returns the most frequent difference between two successive readings that differ: the step of
+/// the clock, or the time that a reading takes if that is longer.
 #[must_use]
 pub fn step() -> u64 {
     let mut steps = Vec::with_capacity(READINGS);

@@ -1,8 +1,8 @@
-//! Which CPUs this process may use, and keeping a thread on some of them.
+//! The CPUs that this process may use, and pinning a thread to some of them.
 //!
-//! A thread hands its mask down to the threads and processes that it starts.
-//! So a program that lets a library start threads of its own first confines
-//! itself to both CPUs of the pair, and pins only afterwards.
+//! Threads and processes inherit the mask of the thread that starts them. A program whose library
+//! starts threads of its own therefore confines itself to both CPUs of the pair first, and pins its
+//! threads only afterwards.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -11,7 +11,7 @@ use crate::Error;
 /// The two CPUs of a pair: this process's, then its peer's.
 pub type Cores = [usize; 2];
 
-/// The CPUs on which the calling thread may run, in ascending order.
+/// Returns the CPUs on which the calling thread may run, in ascending order.
 pub fn allowed() -> Result<Vec<usize>, Error> {
     let set = sched_getaffinity(None).map_err(Error::io("reading the CPU affinity mask"))?;
     Ok((0..CpuSet::MAX_CPU)
@@ -19,9 +19,9 @@ pub fn allowed() -> Result<Vec<usize>, Error> {
         .collect())
 }
 
-/// Two CPUs for a pair: those wanted, checked, or the first two allowed.
+/// Returns two CPUs for a pair: the wanted ones if they are allowed, or the first two allowed.
 ///
-/// Call it before [`keep_to`], which narrows what is allowed.
+/// Call it before [`keep_to`], which narrows the allowed CPUs.
 pub fn choose(wanted: Option<Cores>) -> Result<Cores, Error> {
     let allowed = allowed()?;
     let Some(cores) = wanted else {
@@ -39,7 +39,7 @@ pub fn choose(wanted: Option<Cores>) -> Result<Cores, Error> {
     }
 }
 
-/// Keeps the calling thread, and what it starts from now on, to these CPUs.
+/// Confines the calling thread, and threads and processes that it starts later, to these CPUs.
 pub fn keep_to(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CpuSet::MAX_CPU) {

@@ -1,51 +1,51 @@
-//! What can go wrong while measuring, told so that the reader can act on it.
+//! Errors of a measurement, with what the reader can do about them.
 
 use std::io;
 
 use crate::job::Job;
 
-/// Why a measurement could not be made.
+/// The reason why a measurement could not be made.
 ///
-/// A payload that arrived damaged is not an error of this kind: it is counted
-/// by the [`Tally`](crate::check::Tally), and the measurement runs to its end.
+/// A damaged payload is not an error of this kind: the [`Tally`](crate::check::Tally) counts it,
+/// and the measurement runs to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// The refusal.
+        /// The system's error.
         r#source: io::Error,
     },
 
     /// The second process of the pair ended before its work was done.
     #[error("the peer process (pid {pid}) ended early, {status}; its own message is on stderr")]
     PeerEnded {
-        /// The process id it had.
+        /// The peer's process id.
         pid: u32,
-        /// How it ended, as far as known.
+        /// The peer's exit status, as far as known.
         status: String,
     },
 
-    /// The peer process wrote something that is not what was expected from it.
+    /// The peer process wrote an unexpected line.
     #[error("the peer process wrote {line:?}, which is not {expected}: {source}")]
     PeerSpoke {
-        /// What should have come.
+        /// The expected line.
         expected: &'static str,
-        /// What came.
+        /// The line that came.
         line: String,
-        /// Why it was not understood.
+        /// The parser's error.
         r#source: serde_json::Error,
     },
 
-    /// A CPU that was asked for is not ours to use.
+    /// A requested CPU is not available to this process.
     #[error(
         "CPU {core} was asked for, but this process may run only on {allowed:?}; name two of these"
     )]
     Core {
-        /// The CPU that was asked for.
+        /// The requested CPU.
         core: usize,
         /// The CPUs of this process's affinity mask.
         allowed: Vec<usize>,
@@ -60,7 +60,7 @@ pub enum Error {
         allowed: Vec<usize>,
     },
 
-    /// A measurement that would need too much memory, or never end.
+    /// The measurement would need too much memory, or never end.
     #[error(
         "{iters} messages of {size} bytes cannot be measured: a message may have at most \
          {} bytes, and there may be 1 to {} of them",
@@ -74,11 +74,11 @@ pub enum Error {
         iters: u64,
     },
 
-    /// There is no device to measure on.
+    /// No RDMA device can be used.
     #[error("RDMA cannot be used: {0}")]
     NoRdma(String),
 
-    /// What was to be measured went another way.
+    /// The messages did not pass through the device under measurement.
     #[error(
         "{device} sent nothing during the measurement (its rdma_sends did not rise), so the \
          messages went another way"
@@ -88,7 +88,7 @@ pub enum Error {
         device: String,
     },
 
-    /// A failure of the code under measurement, in its own words.
+    /// The code under measurement failed; the text is its own.
     #[error(transparent)]
     Subject(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -99,7 +99,7 @@ impl Error {
         Error::Subject(error.into())
     }
 
-    /// Says what was being done when the operating system refused.
+    /// Wraps an error of the operating system with the operation that it refused.
     pub fn io<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
         move |source| Error::Io {
             what,

@@ -1,5 +1,5 @@
-//! A rustls provider whose every random byte follows from a seed, so that a handshake of TLS can
-//! be replayed byte for byte. Nothing that it protects is secret.
+//! A rustls provider whose random bytes all follow from a seed, so that a TLS handshake can be
+//! replayed byte for byte. Data that it protects is not secret.
 
 use std::{
     cell::Cell,
@@ -15,12 +15,12 @@ use rustls::{
     },
 };
 
-/// Returns the provider: graviola's, with X25519 alone. What it draws follows from the last
+/// Returns graviola's provider, restricted to X25519. Its random numbers follow from the last
 /// [`seed`] of the calling thread.
 ///
 /// # Panics
 ///
-/// Where the processor lacks what graviola needs.
+/// If the processor lacks instructions that graviola needs.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
@@ -34,12 +34,12 @@ pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(make).clone()
 }
 
-/// Begins the random bytes of this thread anew.
+/// Restarts the random bytes of this thread from `seed`.
 pub fn seed(seed: u64) {
     STATE.set(seed);
 }
 
-/// Random bytes and key exchange of the thread's seed.
+/// Random bytes and a key exchange that follow from the thread's seed.
 #[derive(Debug)]
 struct Seeded;
 

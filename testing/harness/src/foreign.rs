@@ -1,7 +1,8 @@
-//! Measuring programs of others: one that waits, one that connects to it, a core each.
+//! Measuring programs of other projects: one process waits, the other connects to it, each on its
+//! own core.
 //!
-//! The one that connects may come before the other listens, and then comes again. Neither
-//! outlives us.
+//! The connecting process may start before the other listens; it is then started again. Neither
+//! outlives this process.
 
 #![forbid(unsafe_code)]
 
@@ -16,21 +17,22 @@ use crate::{
     cores::{Cores, keep_to},
 };
 
-/// A program that is both ends, and what both are given.
+/// A program that plays both ends, with the arguments of both.
 pub(crate) struct Foreign {
     pub(crate) program: &'static str,
-    /// What is being done when it cannot be started; it names the package.
+    /// The operation named in errors if it cannot be started; it names the package.
     pub(crate) starting: &'static str,
     pub(crate) arguments: Vec<String>,
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// Where the end that connects finds the other: its last argument.
+    /// The address of the waiting end, which is the last argument of the connecting one.
     pub(crate) address: String,
 }
 
 impl Foreign {
-    /// Runs both ends, the waiting one on the second core; what the other one printed.
+    /// Runs both ends, the waiting one on the second core. Returns the output of the connecting
+    /// one.
     pub(crate) fn run(&self, cores: Cores) -> Result<String, Error> {
-        // A process keeps to the cores of the thread that starts it.
+        // A process inherits the cores of the thread that starts it.
         keep_to(&cores[1..])?;
         let server = self
             .command()
@@ -62,7 +64,7 @@ impl Foreign {
         }
     }
 
-    /// The error for output that says nothing.
+    /// Returns the error for output without figures.
     pub(crate) fn void(&self) -> Error {
         Error::subject(format!("{} printed no figures", self.program))
     }
@@ -78,16 +80,16 @@ impl Foreign {
     }
 }
 
-/// The end that waits.
+/// The waiting end.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if it has been waited for.
+        // Both calls fail only if the process has been waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Until both processes are there and have measured; in an emulator that takes seconds.
+/// Time for both processes to start and measure; in an emulator that takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);

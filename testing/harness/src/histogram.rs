@@ -1,11 +1,10 @@
-//! The histogram of round trips, and the watch that feeds it.
+//! The histogram of round trips, and the stopwatch that feeds it.
 //!
-//! Recording is one reading of the [clock], a subtraction and an
-//! increment. Values are kept in ticks at three significant digits and become
-//! nanoseconds only at the end, by the length that a tick had during the run.
-//! Percentiles are those of the recorded values spread over one step of the clock:
-//! round trips of 85 ns under a clock of 10 ns steps are recorded as 80 or 90, half
-//! of them each, and have a median of 85.
+//! Recording is one reading of the [clock], a subtraction and an increment. Values are kept in
+//! ticks at three significant digits. They become nanoseconds only at the end, by the length that a
+//! tick had during the run. Percentiles are those of the recorded values spread over one step of
+//! the clock: round trips of 85 ns under a clock of 10 ns steps are recorded as 80 or 90, half of
+//! them each, and have a median of 85.
 
 #![forbid(unsafe_code)]
 
@@ -23,32 +22,32 @@ use crate::{
 /// A distribution of times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// One in twenty is at most this long: what the machine does when nothing disturbs it.
+    /// The time that one in twenty stays below: the undisturbed machine.
     pub p5: f64,
-    /// Half are at most this long.
+    /// The time that half stay below.
     pub p50: f64,
-    /// Nine in ten are at most this long.
+    /// The time that nine in ten stay below.
     pub p90: f64,
-    /// 99 in 100 are at most this long.
+    /// The time that 99 in 100 stay below.
     pub p99: f64,
-    /// 999 in 1000 are at most this long.
+    /// The time that 999 in 1000 stay below.
     pub p999: f64,
-    /// None is longer.
+    /// The longest time.
     pub max: f64,
 }
 
 impl Percentiles {
-    /// The same distribution as whole nanoseconds: p5, p50, p90, p99, p99.9, max.
+    /// Rounds to whole nanoseconds: p5, p50, p90, p99, p99.9, max.
     #[must_use]
     pub fn rounded(&self) -> [u64; 6] {
         [self.p5, self.p50, self.p90, self.p99, self.p999, self.max].map(|ns| ns.round() as u64)
     }
 }
 
-/// The watch over one measurement: started after the warm-up, pressed after
-/// every round trip (latency) or only once at the end (stream).
+/// The stopwatch of a measurement: started after the warm-up, pressed after every round trip
+/// (latency) or only at the end (stream).
 pub struct Laps {
-    // What is measured.
+    // The measurement.
     job: Job,
 
     // The whole run, on both clocks.
@@ -62,7 +61,7 @@ pub struct Laps {
 }
 
 impl Laps {
-    /// A stopped watch. Made before the warm-up, because it allocates.
+    /// Creates a stopped watch. Call it before the warm-up, because it allocates.
     #[must_use]
     pub fn new(job: Job) -> Laps {
         let round_trips = Histogram::new_with_bounds(1, LONGEST_TICKS, SIGNIFICANT_DIGITS)
@@ -84,7 +83,7 @@ impl Laps {
         self.last = self.start_ticks;
     }
 
-    /// A round trip has ended, and the next one begins. [`record`](Laps::record) it next.
+    /// Ends a round trip and begins the next. Call [`record`](Laps::record) afterwards.
     #[inline]
     pub fn lap(&mut self) {
         let now = clock::ticks();
@@ -92,8 +91,8 @@ impl Laps {
         self.last = now;
     }
 
-    /// Puts the last lap into the histogram: while the next message is under way,
-    /// so that counting delays nothing that is being timed.
+    /// Adds the last lap to the histogram. Called while the next message is under way, so that it
+    /// delays nothing that is timed.
     #[inline]
     pub fn record(&mut self) {
         self.round_trips.saturating_record(self.lap);
@@ -125,7 +124,7 @@ impl Laps {
     }
 }
 
-/// A watch that was stopped; what the processes checked is added to it.
+/// A stopped watch, to which the checks of both processes are added.
 #[derive(Clone, Debug)]
 pub struct Stopped {
     job: Job,
@@ -134,7 +133,7 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// The figures of the run, with what this process and its peer checked.
+    /// Returns the figures of the run, with the checks of this process and its peer.
     #[must_use]
     pub fn figures(self, mut here: Tally, peer: &Tally) -> Figures {
         here.merge(peer);
@@ -147,7 +146,7 @@ impl Stopped {
     }
 }
 
-/// A quantile of the recorded values, each spread evenly over one `step` around it.
+/// Returns a quantile of the recorded values, each spread evenly over one `step` around it.
 fn spread_quantile(values: &Histogram<u64>, step: f64, quantile: f64) -> f64 {
     let wanted = values.len() as f64 * quantile;
     let below = |limit: f64| -> f64 {
@@ -172,9 +171,9 @@ fn spread_quantile(values: &Histogram<u64>, step: f64, quantile: f64) -> f64 {
     low.midpoint(high).min(values.max() as f64)
 }
 
-/// From two steps down to less than a thousandth of one.
+/// Enough to narrow two steps down to less than a thousandth of one.
 const BISECTIONS: u32 = 12;
-/// About 10 s at 5 GHz; what is longer is recorded as this.
+/// About 10 s at 5 GHz; longer times are recorded as this.
 const LONGEST_TICKS: u64 = 50_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 

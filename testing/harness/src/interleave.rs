@@ -1,11 +1,11 @@
-//! Pairs of measurements, the limit and then what is compared to it, and again.
+//! Pairs of measurements: the limit, then the subject that is compared to it, repeatedly.
 //!
-//! 1. The two halves of a pair follow each other at once and share their cores,
-//!    so what changes slowly on the machine touches both alike.
-//! 2. The [regime] is measured before and after each pair. A pair
-//!    during which it changed is thrown away.
+//! 1. The two halves of a pair follow each other at once and share their cores, so slow changes of
+//!    the machine affect both alike.
+//! 2. The [regime] is measured before and after each pair. A pair during which it changed is
+//!    discarded.
 //! 3. Pairs of different regimes are kept apart; a [`Series`] holds one regime.
-//! 4. A pair in which a message was damaged ends the run and is never thrown away.
+//! 4. A pair in which a message was damaged ends the run and is never discarded.
 
 #![forbid(unsafe_code)]
 
@@ -16,26 +16,26 @@ use crate::{
     regime::{self, Crossing, Regime},
 };
 
-/// One measurement of the limit and one of what is compared to it.
+/// A measurement of the limit, and one of the subject that is compared to it.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The raw limit.
     pub limit: Figures,
-    /// What is compared to it.
+    /// The subject.
     pub subject: Figures,
-    /// How far apart the cores were just before.
+    /// The distance of the cores just before.
     pub crossing: Crossing,
 }
 
 impl Measured {
-    /// Whether every payload byte came as it was sent, in both halves.
+    /// Returns whether every payload byte arrived intact, in both halves.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let sound = |figures: &Figures| figures.tally.faults == 0 && figures.bytes_touched();
         sound(&self.limit) && sound(&self.subject)
     }
 
-    /// The subject in multiples of its limit, see [`Figures::ratio_to`].
+    /// Returns the ratio of the subject to its limit, see [`Figures::ratio_to`].
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.subject.ratio_to(&self.limit)
@@ -45,25 +45,25 @@ impl Measured {
 /// The pairs of one regime, sorted by ratio. Never empty.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Near or far, throughout.
+    /// The regime of all pairs.
     pub regime: Regime,
     pairs: Vec<Measured>,
 }
 
 impl Series {
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     #[must_use]
     pub fn pairs(&self) -> usize {
         self.pairs.len()
     }
 
-    /// The pair with the median ratio (the lower one of two).
+    /// Returns the pair with the median ratio (the lower one of two).
     #[must_use]
     pub fn median(&self) -> &Measured {
         &self.pairs[(self.pairs.len() - 1) / 2]
     }
 
-    /// The lowest and the highest ratio.
+    /// Returns the lowest and the highest ratio.
     #[must_use]
     pub fn spread(&self) -> [f64; 2] {
         [
@@ -80,22 +80,22 @@ impl Series {
     }
 }
 
-/// What came of a run of pairs.
+/// Results of a run of pairs.
 #[derive(Clone, Debug)]
 pub struct Interleaved {
-    /// The regime with the most pairs first.
+    /// The series, the one with the most pairs first.
     pub series: Vec<Series>,
-    /// Pairs that were thrown away, because the regime changed during them.
+    /// Pairs that were discarded because the regime changed during them.
     pub mixed: usize,
     /// The pair that ended the run, because a message was damaged.
     pub damaged: Option<Measured>,
 }
 
-/// Measures pairs until one regime has `wanted` of them, or until three times as
-/// many were tried: a machine that changes all the time must not hold us up.
+/// Measures pairs until one regime has `wanted` of them, or until three times as many were tried,
+/// so that a machine that changes all the time does not delay the run forever.
 ///
-/// Gives at least one pair: if the regime changed during every single one, the
-/// last is kept under the regime in which it began.
+/// Returns at least one pair: if the regime changed during every one, the last is kept under the
+/// regime in which it began.
 pub fn run(
     cores: Cores,
     wanted: usize,

@@ -1,4 +1,4 @@
-//! One measurement: what is asked for, and the figures that come of it.
+//! A measurement: its settings, and the figures that it gives.
 
 #![forbid(unsafe_code)]
 
@@ -12,18 +12,18 @@ use crate::{
     histogram::Percentiles,
 };
 
-/// How the two processes talk.
+/// The pattern of messages between the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Ping and pong: one message under way at a time, one way is half a round trip.
+    /// Ping and pong: one message under way at a time; the one-way time is half a round trip.
     Latency,
-    /// The peer sends as fast as it may, this process receives and counts.
+    /// The peer sends as fast as it may; this process receives and counts.
     Stream,
 }
 
 impl Mode {
-    /// The name as it stands in options and rows.
+    /// Returns the name used in options and rows.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,30 +33,28 @@ impl Mode {
     }
 }
 
-/// What to measure. Both processes hold the same one.
+/// The settings of a measurement, equal in both processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// How the processes talk.
+    /// The pattern of messages.
     pub mode: Mode,
     /// Payload of a message, in bytes.
     pub size: usize,
     /// Round trips (latency) or messages (stream) that are timed.
     pub iters: u64,
-    /// Whether the peer flips one byte of one message, to see the check fail.
+    /// Makes the peer flip one byte of one message, to see the check fail.
     pub flip: bool,
 }
 
 impl Job {
-    /// The longest payload: a limit holds up to four of them at a time, and what is
-    /// compared to it a few, too.
+    /// The longest payload. A limit holds up to four at a time, and a subject a few as well.
     pub const MAX_SIZE: usize = 64 << 20;
 
     /// The most messages. With the warm-up, sequence numbers stay within 32 bits, and
     /// the bytes of all messages within 64.
     pub const MAX_ITERS: u64 = 1_000_000_000;
 
-    /// Whether the size and the count are within their ranges: for a job that comes
-    /// from elsewhere.
+    /// Checks that size and count are within their ranges, for a job from elsewhere.
     pub fn check(&self) -> Result<(), Error> {
         let (size, iters) = (self.size, self.iters);
         if size > Job::MAX_SIZE || !(1..=Job::MAX_ITERS).contains(&iters) {
@@ -65,17 +63,17 @@ impl Job {
         Ok(())
     }
 
-    /// The sequence numbers of the warm-up, and those of the timed messages.
+    /// Returns the sequence numbers of the warm-up and of the timed messages.
     ///
-    /// The warm-up touches all memory and opens TCP's windows. It is checked like
-    /// everything else, but not timed.
+    /// The warm-up touches all memory and opens TCP's windows. It is checked like everything else,
+    /// but not timed.
     #[must_use]
     pub fn split(&self) -> (Range<u64>, Range<u64>) {
         let warmup = (self.iters / 10).clamp(1, 20_000);
         (0..warmup, warmup..warmup + self.iters)
     }
 
-    /// The sequence numbers of all messages.
+    /// Returns the sequence numbers of all messages.
     #[inline]
     #[must_use]
     pub fn sequences(&self) -> Range<u64> {
@@ -83,8 +81,7 @@ impl Job {
         warmup.start..timed.end
     }
 
-    /// Where a message is cut into parts of at most `limit` bytes. An empty
-    /// message has one empty part.
+    /// Cuts a message into parts of at most `limit` bytes. An empty message has one empty part.
     #[inline]
     pub fn parts(&self, limit: usize) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
         let size = self.size;
@@ -92,9 +89,9 @@ impl Job {
         (0..parts).map(move |index| index * limit..size.min((index + 1) * limit))
     }
 
-    /// Writes a part of message `sequence` that begins at byte `offset`, a
-    /// multiple of 8; with [`flip`](Job::flip), the middle byte of the last
-    /// message comes out wrong: nothing less than checking all of them finds it.
+    /// Writes a part of message `sequence` that begins at byte `offset`, a multiple of 8. With
+    /// [`flip`](Job::flip), the middle byte of the last message is wrong, which only a check of all
+    /// bytes finds.
     #[inline]
     pub fn fill(&self, sequence: u64, offset: usize, part: &mut [u8]) {
         fill_part(sequence, offset, part);
@@ -106,7 +103,7 @@ impl Job {
         }
     }
 
-    /// Bytes that both processes together must have checked at the end.
+    /// Returns the bytes that both processes together must have checked at the end.
     #[must_use]
     pub fn bytes_to_check(&self) -> u64 {
         let directions = match self.mode {
@@ -117,41 +114,40 @@ impl Job {
     }
 }
 
-/// What a measurement gave.
+/// Results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// What was measured.
+    /// The measurement's settings.
     pub job: Job,
-    /// One way, in nanoseconds; only in [`Mode::Latency`].
+    /// One-way times in nanoseconds; only in [`Mode::Latency`].
     pub one_way: Option<Percentiles>,
-    /// From the end of the warm-up to the last message.
+    /// Time from the end of the warm-up to the last message.
     pub elapsed: Duration,
-    /// What both processes checked.
+    /// The checks of both processes.
     pub tally: Tally,
 }
 
 impl Figures {
-    /// Messages per second and direction.
+    /// Returns the messages per second and direction.
     #[must_use]
     pub fn messages_per_second(&self) -> f64 {
         self.job.iters as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Payload bytes per second and direction.
+    /// Returns the payload bytes per second and direction.
     #[must_use]
     pub fn bytes_per_second(&self) -> f64 {
         self.messages_per_second() * self.job.size as f64
     }
 
-    /// Whether every payload byte that was sent was read and compared.
+    /// Returns whether every payload byte that was sent was read and compared.
     #[must_use]
     pub fn bytes_touched(&self) -> bool {
         self.tally.bytes == self.job.bytes_to_check()
     }
 
-    /// This measurement in multiples of `limit`: times its one-way time in
-    /// latency mode (above 1 is slower), times its rate in stream mode (below 1
-    /// is slower).
+    /// Returns the ratio of this measurement to `limit`: of one-way times in latency mode (above 1
+    /// is slower), of rates in stream mode (below 1 is slower).
     #[must_use]
     pub fn ratio_to(&self, limit: &Figures) -> f64 {
         match (&self.one_way, &limit.one_way) {

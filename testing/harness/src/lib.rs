@@ -1,13 +1,13 @@
-//! What ibex is measured with, and against: the raw limits of this machine, the
-//! clock, the histogram, the payload pattern and the pair of processes. And what ibex is
-//! harmed with: a proxy, a link, limits of processes, and numbers from a seed.
+//! Tools that measure and disturb ibex. For measuring: the raw limits of this machine, a clock, a
+//! histogram, the payload pattern and the pair of processes. For disturbing: a proxy, a link,
+//! limits of processes, and numbers from a seed.
 //!
-//! Nothing here knows ibex. The same pattern, clock, histogram, cores and
-//! warm-up serve the raw limits and the rows that are compared to them, so a
-//! ratio says what the library costs and nothing else.
+//! This crate does not know ibex. The same pattern, clock, histogram, cores and warm-up serve the
+//! raw limits and the subjects that are compared to them, so a ratio shows only the cost of the
+//! library.
 //!
-//! A program that measures calls [`pair::run_if_peer`] first in its `main`: the
-//! harness starts the same program again as the second process of a pair.
+//! A program that measures calls [`pair::run_if_peer`] first in its `main`: the harness starts the
+//! same program again as the second process of a pair.
 
 #[cfg(feature = "tls")]
 pub mod authority;

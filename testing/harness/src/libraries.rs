@@ -1,14 +1,14 @@
-//! Other libraries over the same device, by the ping-pong that each comes with: UCX's active
-//! messages and libfabric's messages. Like ibex they have queues, credit and headers of their
-//! own; unlike it, none of the two programs touches a payload.
+//! Other libraries over the same device, by the ping-pong program that each provides: UCX's active
+//! messages and libfabric's messages. Like ibex they have queues, credit and headers of their own.
+//! Unlike ibex's, neither program touches a payload.
 
 #![forbid(unsafe_code)]
 
 use crate::{Error, cores::Cores, foreign::Foreign, verbs_port::VerbsPort};
 
-/// The median one way of `ucx_perftest -t am_lat` over `rc_verbs`, in nanoseconds.
+/// Returns the median one-way time of `ucx_perftest -t am_lat` over `rc_verbs`, in nanoseconds.
 ///
-/// `bcopy`, since UCX sends up to some 60 bytes by the shorter way.
+/// Uses `bcopy`, since UCX sends up to some 60 bytes by the shorter way.
 pub fn ucx_latency(cores: Cores, port: &VerbsPort, size: usize, iters: u64) -> Result<f64, Error> {
     let line = format!(
         "-t am_lat -x rc_verbs -D bcopy -v -d {}:{} -s {size} -n {iters} -w {}",
@@ -26,8 +26,8 @@ pub fn ucx_latency(cores: Cores, port: &VerbsPort, size: usize, iters: u64) -> R
     ucx_median(&program.run(cores)?).ok_or_else(|| program.void())
 }
 
-/// The mean one way of `fi_pingpong` over the provider `verbs`, in nanoseconds; it knows no
-/// other figure.
+/// Returns the mean one-way time of `fi_pingpong` over the provider `verbs`, in nanoseconds. The
+/// program reports no other figure.
 pub fn libfabric_latency(
     cores: Cores,
     port: &VerbsPort,
@@ -50,7 +50,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// From the last line `ITERATIONS,MEDIAN,...`, in microseconds.
+/// Parses the last line `ITERATIONS,MEDIAN,...`, in microseconds.
 fn ucx_median(output: &str) -> Option<f64> {
     let of_line = |line: &str| {
         let (iterations, rest) = line.split_once(',')?;
@@ -60,7 +60,7 @@ fn ucx_median(output: &str) -> Option<f64> {
     time(output.lines().filter_map(of_line).next_back()?)
 }
 
-/// From the column `usec/xfer` of the last line.
+/// Parses the column `usec/xfer` of the last line.
 fn libfabric_mean(output: &str) -> Option<f64> {
     let heading = output.lines().find(|line| line.contains("usec/xfer"))?;
     let column = heading

@@ -1,5 +1,5 @@
-//! The raw limits as measurements: a peer process, a pinned thread on either
-//! side, and the same loop as for everything else.
+//! The raw limits as measurements: a peer process, a pinned thread on either side, and the common
+//! loop.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -26,14 +26,14 @@ use crate::{
     verbs_port::VerbsPort,
 };
 
-/// A way for bytes between two processes of one host, without any library.
+/// A carrier of bytes between two processes of one host, without any library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// A ring in shared memory.
     Shm,
     /// A TCP connection over the loopback interface, busy-polled.
     Tcp,
-    /// The same with calls that block.
+    /// A TCP connection over the loopback interface, with blocking calls.
     BlockingTcp,
     /// SENDs between two queue pairs on [one port](crate::verbs_port) of an RDMA device.
     Verbs,
@@ -43,7 +43,7 @@ impl Limit {
     /// Measures `job` between this thread, which it pins to the first of `cores`,
     /// and a peer process on the second.
     pub fn measure(self, cores: Cores, job: Job) -> Result<Figures, Error> {
-        // Only the peer spoils a byte: this end is the one that must notice.
+        // Only the peer damages a byte, since this end must notice it.
         let honest = Job { flip: false, ..job };
         match self {
             Limit::Shm => {

@@ -1,6 +1,6 @@
-//! The loop of a measurement, the same for a raw limit and for what is compared
-//! to it: a [`Link`] moves single messages, [`measure`] and [`answer`] are the
-//! two ends of the conversation, and who is whose limit makes no difference.
+//! The loop of a measurement, common to the raw limits and the subjects that are compared to them.
+//! A [`Link`] moves single messages; [`measure`] and [`answer`] are the two ends of the
+//! conversation.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::{
     job::{Job, Mode},
 };
 
-/// One end of a two-way path between the two processes.
+/// An end of a two-way path between the two processes.
 pub trait Link {
     /// Sends message `sequence`, filled by [`Job::fill`].
     fn send(&mut self, sequence: u64) -> Result<(), Error>;
@@ -19,11 +19,11 @@ pub trait Link {
     /// Waits for message `sequence` and checks it into `tally`.
     fn receive(&mut self, sequence: u64, tally: &mut Tally) -> Result<(), Error>;
 
-    /// Lets nothing that was sent stay behind: no more will be sent.
+    /// Transmits everything that was sent; no message follows.
     fn finish(&mut self) -> Result<(), Error>;
 }
 
-/// The measuring end: pings, or receives and counts.
+/// Runs the measuring end: sends pings, or receives a stream and counts.
 pub fn measure(job: &Job, link: &mut impl Link, tally: &mut Tally) -> Result<Stopped, Error> {
     let mut laps = Laps::new(*job);
     let (warmup, timed) = job.split();
@@ -58,7 +58,7 @@ pub fn measure(job: &Job, link: &mut impl Link, tally: &mut Tally) -> Result<Sto
     Ok(laps.stop())
 }
 
-/// The other end: answers each ping, or sends as fast as it may.
+/// Runs the answering end: answers each ping, or sends as fast as it may.
 pub fn answer(job: &Job, link: &mut impl Link) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     for sequence in job.sequences() {

@@ -1,14 +1,14 @@
 //! Memory that the two processes of a pair share: one memfd, mapped by both.
 //!
-//! Rules for whoever holds a [`Mapping`]:
+//! Rules for the owner of a [`Mapping`]:
 //!
-//! 1. A word used for agreeing (header, counter) is only reached by
+//! 1. Words for synchronization (header, counter) are accessed only through
 //!    [`word`](Mapping::word), in both processes.
-//! 2. Of the other bytes, a range belongs to one process at a time, and it is
-//!    handed over by a release store and an acquire load of such a word.
+//! 2. A range of the other bytes belongs to one process at a time. A release store and an acquire
+//!    load of such a word hand it over.
 //!
-//! The peer is this same program, started by it: unlike ibex itself, the limits
-//! trust both sides to keep the rules.
+//! The peer is this same program, started by it. Unlike ibex, the limits trust both sides to keep
+//! the rules.
 
 use std::{
     cell::Cell,
@@ -33,12 +33,12 @@ pub(crate) struct Mapping {
     bytes: usize,
     file: OwnedFd,
     watch: Watch,
-    /// Turns of an empty loop before the first look for a reply.
+    /// Turns of an empty loop before the first poll for a reply.
     delay: Cell<u64>,
 }
 
 impl Mapping {
-    /// New memory, all zero. Its descriptor passes to child processes.
+    /// Creates zeroed memory. Its descriptor passes to child processes.
     pub(crate) fn create(bytes: usize) -> Result<Mapping, Error> {
         let file = memfd_create("ibex-harness", MemfdFlags::empty())
             .map_err(Error::io("creating shared memory"))?;
@@ -46,7 +46,7 @@ impl Mapping {
         Mapping::map(file, bytes)
     }
 
-    /// The memory behind a descriptor that the parent process passed down.
+    /// Maps the memory behind a descriptor that the parent process passed down.
     pub(crate) fn inherit(descriptor: RawFd) -> Result<Mapping, Error> {
         let file: File = OpenOptions::new()
             .read(true)
@@ -62,23 +62,21 @@ impl Mapping {
         Mapping::map(file.into(), bytes as usize)
     }
 
-    /// The number under which a child process inherits this memory.
+    /// Returns the descriptor under which a child process inherits this memory.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// This memory, with an eye on the process that shares it: waiting for a word
-    /// ends when that process does.
+    /// Lets a wait for a word end when the process that shares this memory does.
     pub(crate) fn watched(mut self, watch: Watch) -> Mapping {
         self.watch = watch;
         self
     }
 
-    /// Polls the word at `offset` until it is above `value`, and gives what it is
-    /// then; `pauses` is the back-off between two looks.
+    /// Polls the word at `offset` until it is above `value`. Returns the word; `pauses` is the
+    /// back-off between two polls.
     ///
-    /// Acquire: who sees the new value sees what was written before its release
-    /// store.
+    /// Acquire: a thread that sees the new value sees the writes before its release store.
     #[inline]
     pub(crate) fn above(&self, offset: usize, value: u64, pauses: u32) -> Result<u64, Error> {
         let word = self.word(offset);
@@ -98,12 +96,12 @@ impl Mapping {
         }
     }
 
-    /// Polls for a reply: like [`above`](Self::above), but the first look comes after as
-    /// long as the last replies took.
+    /// Polls for a reply: like [`above`](Self::above), but waits before the first poll for as long
+    /// as the last replies took.
     ///
-    /// That delay is learnt: a reply that was there at the first look shortens it by one
-    /// step, and one that was not lengthens it by four. So most first looks find it, and
-    /// the delay follows a peer that becomes quicker.
+    /// That delay is learned: a reply found at the first poll shortens it by one step, a later one
+    /// lengthens it by four. So most first polls find the reply, and the delay follows a peer that
+    /// becomes faster.
     #[inline]
     pub(crate) fn reply(&self, offset: usize, value: u64) -> Result<u64, Error> {
         let delay = self.delay.get();
@@ -119,7 +117,7 @@ impl Mapping {
         self.above(offset, value, 1)
     }
 
-    /// The word at `offset`, a multiple of 8.
+    /// Returns the word at `offset`, a multiple of 8.
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(
@@ -133,12 +131,12 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// The bytes at `offset`, for reading.
+    /// Returns the bytes at `offset`, for reading.
     ///
     /// # Safety
     ///
-    /// The range belongs to this process (rule 2 of the module) while the slice
-    /// lives, and nothing in this process writes it meanwhile.
+    /// The range belongs to this process (rule 2 of the module) while the slice lives, and nothing
+    /// in this process writes it meanwhile.
     #[inline]
     pub(crate) unsafe fn read(&self, offset: usize, length: usize) -> &[u8] {
         assert!(offset + length <= self.bytes, "a range of the mapping");
@@ -147,12 +145,12 @@ impl Mapping {
         unsafe { slice::from_raw_parts(self.base.as_ptr().add(offset), length) }
     }
 
-    /// The bytes at `offset`, for writing.
+    /// Returns the bytes at `offset`, for writing.
     ///
     /// # Safety
     ///
-    /// The range belongs to this process (rule 2 of the module) while the slice
-    /// lives, and no other slice of this process overlaps it.
+    /// The range belongs to this process (rule 2 of the module) while the slice lives, and no other
+    /// slice of this process overlaps it.
     #[inline]
     #[expect(
         clippy::mut_from_ref,
@@ -193,7 +191,7 @@ impl Drop for Mapping {
 
 /// Turns of an empty loop, about 5 ns.
 const DELAY_STEP: u64 = 4;
-/// About 1 µs: who is not back by then is not waited for by the nanosecond.
+/// About 1 µs; for slower replies, nanoseconds do not matter.
 const MAX_DELAY: u64 = 1000;
 
 #[cfg(test)]
@@ -206,7 +204,7 @@ mod tests {
     fn a_delay_grows_until_replies_are_there_and_shrinks_after() {
         let memory = Mapping::create(4096).unwrap();
         let word = memory.word(0);
-        // A machine may be so slow that the first look comes behind the reply.
+        // On a slow machine, the first poll may come after the reply.
         for pause in [20, 200, 2000] {
             word.store(0, Ordering::Release);
             thread::scope(|scope| {

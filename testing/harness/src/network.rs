@@ -1,9 +1,9 @@
-//! Where processes meet: on loopback, or over a link that can be cut and disturbed.
+//! The network between processes: the loopback interface, or a link that can be cut and disturbed.
 //!
-//! The link is a veth pair whose far end lives in a network namespace of its own, with the
-//! process that listens. Nothing of it has a name: the namespace goes with the process that
-//! holds it, and the link with the namespace. In the guest of `cargo xtask vm --pair` there
-//! is one already, with an RDMA device at each end.
+//! The link is a veth pair whose far end is in a network namespace of its own, with the process
+//! that listens. Neither has a name: the namespace ends with the process that holds it, and the
+//! link with the namespace. The guest of `cargo xtask vm --pair` has a link already, with an RDMA
+//! device at each end.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -23,26 +23,26 @@ use rustix::{
 
 use crate::draw::Draw;
 
-/// What carries what the processes say to each other.
+/// The carrier of the processes' messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// Memory that they share, for which they have to be in one network namespace.
+    /// Shared memory, for which the processes must be in one network namespace.
     Memory,
     /// A TCP connection.
     Packets,
-    /// An RDMA device: the two of the guest, or the one that `IBEX_TEST_DEVICE` names.
+    /// An RDMA device: the guest's two, or the one that `IBEX_TEST_DEVICE` names.
     Device,
 }
 
-/// Where the listening process is, how to get there, and what can be done on the way.
+/// The place of the listening process, and the link to it.
 pub struct Network {
-    /// Where it may listen: nobody has this port.
+    /// The address at which the process may listen; its port is free.
     pub address: SocketAddr,
-    /// Where it has to live; see [`enter`].
+    /// The network namespace that the listening process must [`enter`], if any.
     pub far_namespace: Option<PathBuf>,
-    /// The RDMA device at its end,
+    /// The RDMA device at the listening end.
     pub far_device: Option<String>,
-    /// and at the end of those that connect.
+    /// The RDMA device at the connecting end.
     pub near_device: Option<String>,
     link: Result<Link, String>,
 }
@@ -51,13 +51,13 @@ pub struct Network {
 struct Link {
     ends: [End; 2],
     has_netem: bool,
-    /// Lives for as long as the far namespace has to.
+    /// Keeps the far namespace alive.
     _holder: Option<Holder>,
 }
 
 struct End {
     name: String,
-    /// What a command begins with to run there.
+    /// The command prefix that runs a command in the end's namespace.
     there: Vec<String>,
 }
 
@@ -71,11 +71,11 @@ impl Drop for Holder {
 }
 
 impl Network {
-    /// A link where the medium goes over one and this process may make it (see
-    /// [`move_away`]), loopback otherwise.
+    /// Creates a link if the medium uses one and this process may make it (see [`move_away`]), and
+    /// uses loopback otherwise.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Those of the kernel.
     pub fn of(medium: Medium, draw: &mut Draw) -> io::Result<Self> {
         let device = env::var("IBEX_TEST_DEVICE").ok();
         match medium {
@@ -103,8 +103,8 @@ impl Network {
     }
 
     fn loopback(why: String, draw: &mut Draw) -> io::Result<Self> {
-        // Below those that the kernel gives to whoever connects (ip_local_port_range), so
-        // that nobody has it while the listening process is away.
+        // Below the kernel's range of ephemeral ports (ip_local_port_range), so that no client gets
+        // the port while the listening process is away.
         let port = (0..100).map(|_| draw.of(20_000..30_000) as u16);
         let mut free = port.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
         let port = free
@@ -138,18 +138,18 @@ impl Network {
         })
     }
 
-    /// Whether there is a link, which can be cut.
+    /// Checks that there is a link, which can be cut.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub fn has_link(&self) -> Result<(), String> {
         self.link.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
-    /// Whether its packets can be disturbed.
+    /// Checks that the link's packets can be disturbed.
     ///
     /// # Errors
-    /// Why they cannot.
+    /// The reason why they cannot.
     pub fn has_netem(&self) -> Result<(), String> {
         match &self.link {
             Ok(link) if link.has_netem => Ok(()),
@@ -158,26 +158,26 @@ impl Network {
         }
     }
 
-    /// Nothing gets through any more.
+    /// Cuts the link: no packet passes.
     ///
     /// # Errors
-    /// What the command says that does it.
+    /// The output of the command that failed.
     pub fn cut(&self) -> io::Result<()> {
         self.set("down", "loss 100%")
     }
 
-    /// Everything does again.
+    /// Restores the link: every packet passes.
     ///
     /// # Errors
-    /// What the command says that does it.
+    /// The output of the command that failed.
     pub fn restore(&self) -> io::Result<()> {
         self.set("up", "")
     }
 
-    /// Does that to packets, as netem says it.
+    /// Disturbs packets with these parameters of netem.
     ///
     /// # Errors
-    /// What the command says that does it.
+    /// The output of the command that failed.
     pub fn disturb(&self, how: &str) -> io::Result<()> {
         self.set("up", how)
     }
@@ -190,7 +190,7 @@ impl Network {
             let command = format!("tc qdisc change dev {{}} root netem limit 100000 {netem}");
             return link.ends.iter().try_for_each(|end| end.run(&command));
         }
-        // The far end alone: the near one keeps its routes and loses its carrier.
+        // Changes the far end alone: the near one keeps its routes and loses its carrier.
         link.ends[1].run(&format!("ip link set dev {{}} {state}"))
     }
 }
@@ -208,14 +208,14 @@ impl Link {
 }
 
 impl End {
-    /// Runs a command there; `{}` stands for the device.
+    /// Runs a command in the end's namespace; `{}` stands for the device.
     fn run(&self, command: &str) -> io::Result<()> {
         run(&self.there, &command.replace("{}", &self.name))
     }
 }
 
-/// Has this program begin anew in a network namespace of its own, where a link disturbs
-/// nobody. It comes back if that cannot be had; then the run does without.
+/// Starts this program again in a network namespace of its own, where a link disturbs nobody.
+/// Returns if that is not possible; the run then has no link.
 pub fn move_away(medium: Medium) {
     if medium != Medium::Packets || !geteuid().is_root() || env::var_os(MOVED).is_some() {
         return;
@@ -231,17 +231,17 @@ pub fn move_away(medium: Medium) {
     }
 }
 
-/// Moves this process, which has one thread yet, into a network namespace.
+/// Moves this process, which must still be single-threaded, into a network namespace.
 ///
 /// # Errors
-/// If there is none, or this process may not.
+/// The namespace does not exist, or this process may not enter it.
 pub fn enter(namespace: &Path) -> io::Result<()> {
     let namespace = File::open(namespace)?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
     Ok(())
 }
 
-/// A pair of ends, the far one in another namespace.
+/// Creates a pair of ends, the far one in another namespace.
 fn veth() -> io::Result<(Link, PathBuf)> {
     if env::var_os(MOVED).is_none() {
         return Err(io::Error::other(
@@ -250,14 +250,14 @@ fn veth() -> io::Result<(Link, PathBuf)> {
     }
     run(&[], "ip link set lo up")?;
     let mut holder = Command::new("unshare");
-    // It ends with its input, so with us in any case.
+    // The holder ends with its input, and therefore with this process at the latest.
     holder
         .args(["--net", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .process_group(0);
     let mut holder = Holder(holder.spawn()?);
-    // It answers from where it is, so by then it is there.
+    // The holder answers from its new namespace, which exists by then.
     let (mut to, mut from) = (
         holder.0.stdin.as_ref().expect("a pipe"),
         holder.0.stdout.take().expect("a pipe"),
@@ -302,15 +302,15 @@ fn is_in_guest_with_link() -> bool {
     settings.lines().any(|line| line == "topology=pair")
 }
 
-// Addresses for documentation (RFC 5737), which nobody's network uses.
+// Addresses for documentation (RFC 5737), which no real network uses.
 const NEAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PORT: u16 = 4100;
 
-/// Set where this program is in a namespace of its own.
+/// The environment variable that marks a program in a namespace of its own.
 const MOVED: &str = "HARNESS_NAMESPACE";
 
-/// Both ends of the pair; commands about the far one begin with `there`.
+/// Returns both ends of the pair; commands about the far one begin with `there`.
 fn ends(there: Vec<String>) -> [End; 2] {
     [
         End {
@@ -324,7 +324,7 @@ fn ends(there: Vec<String>) -> [End; 2] {
     ]
 }
 
-/// What netem may do to packets that get through.
+/// Disturbances by netem that still let packets pass.
 pub const DISTURBANCES: &[&str] = &[
     "delay 1ms",
     "loss 1%",

@@ -1,12 +1,12 @@
 //! Two real processes: this one, and a peer that is the same program again.
 //!
-//! 1. The peer is started as `program --harness-peer TASK`, TASK being JSON. It
-//!    speaks to its parent by lines of JSON on its standard output; whatever a
-//!    human should see goes to standard error.
-//! 2. Its last line is the [`Tally`] of what it checked.
-//! 3. Neither outlives the other by much: dropping a [`Pair`] kills the peer,
-//!    and the kernel kills it when the thread that started it ends. A parent
-//!    that polls watches [`Pair::watch`], which turns when the peer has ended.
+//! 1. The peer is started as `program --harness-peer TASK`, TASK being JSON. It speaks to its
+//!    parent by lines of JSON on its standard output, and writes messages for people to standard
+//!    error.
+//! 2. Its last line is the [`Tally`] of its checks.
+//! 3. Neither outlives the other by much: dropping a [`Pair`] kills the peer, and the kernel kills
+//!    it when the thread that started it ends. A parent that polls watches [`Pair::watch`], which
+//!    is set when the peer has ended.
 
 #![forbid(unsafe_code)]
 
@@ -36,38 +36,38 @@ use crate::{
     limit,
 };
 
-/// What a peer process is started for.
+/// The task of a peer process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
     /// The other side of the shared-memory limit.
     RawShm {
-        /// What is measured.
+        /// The measurement.
         job: Job,
         /// The shared memory, as an inherited descriptor.
         memory: RawFd,
     },
     /// The other side of the TCP limit.
     RawTcp {
-        /// What is measured.
+        /// The measurement.
         job: Job,
-        /// Where the measuring process listens.
+        /// The address at which the measuring process listens.
         address: SocketAddr,
-        /// Its calls sleep.
+        /// Uses blocking calls if true.
         blocks: bool,
     },
     /// The other side of the verbs limit.
     #[cfg(feature = "verbs")]
     RawVerbs {
-        /// What is measured.
+        /// The measurement.
         job: Job,
         /// The queue pair to connect with.
         endpoint: crate::queue_pair::Endpoint,
     },
-    /// Whatever the measuring program compares to a limit; it knows the meaning.
+    /// The measuring program's own task, for a subject that is compared to a limit.
     Subject(Value),
 }
 
-/// What the peer finds on its command line.
+/// The peer's command line.
 #[derive(Serialize, Deserialize)]
 struct Start {
     parent: u32,
@@ -83,9 +83,9 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts the peer, and confines this thread and the peer to both `cores`,
-    /// until each pins itself to its own. (A peer that began on the core of a
-    /// parent which already polls there might wait for long to be let in.)
+    /// Starts the peer, and confines this thread and the peer to both `cores` until each pins
+    /// itself to its own. (A peer that began on the core of a parent that already polls might wait
+    /// long for a time slice.)
     pub fn start(cores: Cores, task: Task) -> Result<Pair, Error> {
         cores::keep_to(&cores)?;
         let start = Start {
@@ -119,13 +119,13 @@ impl Pair {
         Ok(pair)
     }
 
-    /// The process id of the peer.
+    /// Returns the process id of the peer.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the next line of the peer, and reads it as a `T`.
+    /// Waits for the peer's next line and parses it as a `T`.
     pub fn receive<T: DeserializeOwned>(&mut self, expected: &'static str) -> Result<T, Error> {
         let Ok(line) = self.lines.recv() else {
             return Err(self.ended_early());
@@ -137,8 +137,8 @@ impl Pair {
         })
     }
 
-    /// A flag that a polling loop looks at: set once the peer has ended, well
-    /// or badly. What it wrote before is visible to whoever sees the flag.
+    /// Returns a flag for polling loops that is set when the peer has ended, well or badly. A
+    /// thread that sees it also sees the peer's earlier writes.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {
@@ -147,7 +147,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the peer has done its task, and gives what it checked.
+    /// Waits until the peer has done its task. Returns its checks.
     pub fn finish(mut self) -> Result<Tally, Error> {
         let tally = self.receive("the tally of its checks")?;
         let status = self
@@ -161,11 +161,11 @@ impl Pair {
         }
     }
 
-    /// The error for a peer that did not finish its task.
+    /// Returns the error for a peer that did not finish its task.
     #[must_use]
     pub fn ended_early(&mut self) -> Error {
-        // Its output may be closed a moment before it is gone; and if it hangs
-        // without output, it must go before it can be waited for.
+        // The peer's output may close a moment before it exits. If it hangs without output, it must
+        // be killed before it can be waited for.
         let _ = self.child.kill();
         let status = match self.child.wait() {
             Ok(status) => status.to_string(),
@@ -180,14 +180,14 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Both fail only if the peer was already waited for.
+        // Both calls fail only if the peer was already waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether the other process is still there. In the peer, which the kernel
-/// kills together with its parent, it always is.
+/// A view on whether the other process has ended. In the peer, which the kernel kills together with
+/// its parent, it never reports an end.
 #[derive(Clone, Default)]
 pub struct Watch {
     pid: u32,
@@ -195,15 +195,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the other process has ended, well or badly.
+    /// Returns whether the other process has ended, well or badly.
     #[inline]
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        // ENDED, pairs with `read_lines`: who sees it sees the peer's last stores.
+        // ENDED, pairs with `read_lines`: a thread that sees it sees the peer's last stores.
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The error for a wait that can no longer succeed.
+    /// Returns the error for a wait that can no longer succeed.
     #[cold]
     #[must_use]
     pub fn ended_early(&self) -> Error {
@@ -216,8 +216,7 @@ impl Watch {
 
 /// Runs this process as the peer if it was started as one.
 ///
-/// Call it first in `main`, and return what it gives. `subject` does the work of
-/// a [`Task::Subject`].
+/// Call it first in `main`, and return its result. `subject` does the work of a [`Task::Subject`].
 pub fn run_if_peer(subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>) -> Option<ExitCode> {
     let mut arguments = env::args().skip(1);
     if arguments.next()? != PEER_ARGUMENT {
@@ -233,7 +232,7 @@ pub fn run_if_peer(subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>) -
     })
 }
 
-/// Tells the parent something, as one line of JSON.
+/// Sends the parent a message, as one line of JSON.
 pub fn tell(message: &impl Serialize) -> Result<(), Error> {
     let mut line = serde_json::to_string(message).map_err(Error::subject)?;
     line.push('\n');

@@ -1,15 +1,15 @@
-//! perftest, the yardstick of the field: `ib_send_lat` does what the
-//! [verbs limit](crate::limit::Limit::Verbs) does in latency mode, `ib_send_bw` and
-//! `ib_write_bw` what a stream does. None of them touches a payload.
+//! perftest, the usual yardstick: `ib_send_lat` does what the [verbs
+//! limit](crate::limit::Limit::Verbs) does in latency mode, and `ib_send_bw` and `ib_write_bw` what
+//! a stream does. None of them touches a payload.
 //!
-//! When perftest is disturbed while it asks the clock for its frequency, it prints
-//! infinities; then it is run once more.
+//! If perftest is disturbed while it measures the frequency of its clock, it prints infinities; it
+//! is then run once more.
 
 #![forbid(unsafe_code)]
 
 use crate::{Error, cores::Cores, foreign::Foreign, verbs_port::VerbsPort};
 
-/// Times one way, in nanoseconds.
+/// One-way times in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names are the percentiles")]
 pub struct Times {
@@ -17,35 +17,35 @@ pub struct Times {
     pub p50: f64,
 }
 
-/// What a stream is made of.
+/// The requests of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
-    /// Bytes of each.
+    /// Bytes of a request.
     pub size: usize,
-    /// How many.
+    /// The number of requests.
     pub count: u64,
-    /// How many may be on their way.
+    /// The most requests on their way.
     pub depth: u32,
-    /// Each so many asks for a completion.
+    /// The interval of requests that ask for a completion.
     pub signaled: u32,
 }
 
-/// The times of `ib_send_lat` between two processes on `cores`, both on `port`; they agree
-/// over the loopback interface.
+/// Returns the times of `ib_send_lat` between two processes on `cores`, both on `port`. They
+/// exchange their addresses over the loopback interface.
 pub fn send_latency(
     cores: Cores,
     port: &VerbsPort,
     size: usize,
     iters: u64,
 ) -> Result<Times, Error> {
-    // All times, whatever the CPU's frequency is said to be.
+    // `-H` prints all times, whatever frequency the CPU reports.
     let more = ["-H".to_owned()];
     let starting = "starting ib_send_lat, of perftest";
     let program = program("ib_send_lat", starting, port, (size, iters), more);
     twice(&program, cores, times)
 }
 
-/// Messages per second of `ib_send_bw`, in the same way.
+/// Returns the messages per second of `ib_send_bw`, run like [`send_latency`].
 pub fn send_rate(cores: Cores, port: &VerbsPort, requests: Requests) -> Result<f64, Error> {
     stream(
         "ib_send_bw",
@@ -56,7 +56,7 @@ pub fn send_rate(cores: Cores, port: &VerbsPort, requests: Requests) -> Result<f
     )
 }
 
-/// Messages per second of `ib_write_bw`, in the same way.
+/// Returns the messages per second of `ib_write_bw`, run like [`send_latency`].
 pub fn write_rate(cores: Cores, port: &VerbsPort, requests: Requests) -> Result<f64, Error> {
     stream(
         "ib_write_bw",
@@ -122,7 +122,7 @@ fn twice<T>(program: &Foreign, cores: Cores, read: impl Fn(&str) -> Option<T>) -
     }
 }
 
-/// From lines `NUMBER, MICROSECONDS`. A time that is no number makes all void.
+/// Parses lines `NUMBER, MICROSECONDS`. A time that is no number invalidates all.
 fn times(output: &str) -> Option<Times> {
     let mut all = Vec::new();
     for line in output.lines() {
@@ -141,8 +141,8 @@ fn times(output: &str) -> Option<Times> {
     })
 }
 
-/// Messages per second, from the line `SIZE COUNT PEAK AVERAGE RATE`, in MiB/s and millions:
-/// whichever of the last two has more digits.
+/// Parses messages per second from the line `SIZE COUNT PEAK AVERAGE RATE`, which has MiB/s and
+/// millions: takes whichever of the last two has more digits.
 fn rate(output: &str, size: usize) -> Option<f64> {
     let columns = output.lines().find_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_void() {
+    fn a_line_without_a_time_voids_the_run() {
         assert_eq!(times("#, usec\n1, inf\n2, 3.5\n"), None);
         assert_eq!(times("#, usec\n1, -nan\n2, 3.5\n"), None);
         assert_eq!(times("Couldn't connect to 127.0.0.1:18515\n"), None);

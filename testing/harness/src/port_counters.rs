@@ -1,26 +1,26 @@
-//! What an RDMA port counts by itself: whether it carried anything, and whether a peer ever
-//! found no receive posted.
+//! Counters of an RDMA port: whether it carried anything, and whether a peer ever found no receive
+//! posted.
 //!
-//! They are the device's word and not a library's. Soft-RoCE and hardware use different
-//! names, and a device may count less than another: what it does not count is `None`.
+//! The device counts, not a library. Soft-RoCE and hardware use different names, and a device may
+//! lack a counter, which is `None` then.
 
 #![forbid(unsafe_code)]
 
 use std::{fs, path::Path};
 
-/// One reading of a port's counters, or the rise between two.
+/// A reading of a port's counters, or the increase between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Sends and writes that the port carried out.
+    /// Sends and writes that the port executed.
     pub sends: Option<u64>,
-    /// How often this port told a peer that it had no receive for its message.
+    /// Number of times that this port told a peer that it had no receive for its message (RNR NAK).
     pub not_ready_told: Option<u64>,
-    /// How often a peer told this port the same.
+    /// Number of times that a peer told this port so.
     pub not_ready_heard: Option<u64>,
 }
 
 impl PortCounters {
-    /// Reads them from a port's folder `hw_counters`.
+    /// Reads the counters from a port's folder `hw_counters`.
     pub(crate) fn read(folder: &Path) -> Self {
         let one = |names: &[&str]| {
             let mut found = names.iter().map(|name| folder.join(name));
@@ -34,7 +34,7 @@ impl PortCounters {
         }
     }
 
-    /// The rise from an earlier reading to this one.
+    /// Returns the increase from an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let rise = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
@@ -45,7 +45,7 @@ impl PortCounters {
         }
     }
 
-    /// Whether anybody found no receive posted, as far as the port counts that.
+    /// Returns whether either end found no receive posted, as far as the port counts that.
     #[must_use]
     pub fn was_not_ready(&self) -> bool {
         let is_some = |count: Option<u64>| count.is_some_and(|count| count > 0);
@@ -57,7 +57,7 @@ impl PortCounters {
 mod tests {
     use super::*;
 
-    /// A folder as a kernel shows it, with what it has in it.
+    /// Reads a folder like the kernel's, with these files.
     fn reading(name: &str, files: &[(&str, &str)]) -> PortCounters {
         let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");

@@ -1,5 +1,5 @@
-//! A proxy in the middle of connections: it passes bytes on, and at times does not. One
-//! thread for each connection, whose buffers are small, so that who waits is noticed.
+//! A proxy between the ends of connections, which passes bytes on or harms them. Each connection
+//! has a thread. Its buffers are small, so that a waiting end is noticed.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -22,48 +22,48 @@ use rustix::{
 
 use crate::draw::Draw;
 
-/// What is done to a connection.
+/// A fault of a whole connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Harm {
-    /// Both ends hear of a reset.
+    /// Resets the connection at both ends.
     Reset,
-    /// Both ends hear of an end.
+    /// Ends the connection at both ends.
     Cut,
-    /// Nothing goes on for a while.
+    /// Holds all bytes up for a while.
     Stall,
 }
 
-/// All of them.
+/// All kinds.
 pub const HARMS: [Harm; 3] = [Harm::Reset, Harm::Cut, Harm::Stall];
 
-/// What is done to bytes on their way.
+/// A fault of bytes on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Damage {
-    /// A bit is flipped.
+    /// Flips a bit.
     Flip,
-    /// Some bytes do not come.
+    /// Loses some bytes.
     Drop,
-    /// Some bytes come twice.
+    /// Repeats some bytes.
     Double,
-    /// Two bytes that differ change places.
+    /// Swaps two bytes that differ.
     Swap,
 }
 
-/// All of them.
+/// All kinds.
 pub const DAMAGES: [Damage; 4] = [Damage::Flip, Damage::Drop, Damage::Double, Damage::Swap];
 
-/// Which bytes of a connection are damaged, and how.
+/// An order to damage bytes of a connection.
 #[derive(Clone, Debug)]
 struct Order {
     connection: u64,
     damage: Damage,
     is_back: bool,
-    /// So many bytes from now on.
+    /// The number of bytes to pass first.
     after: u64,
     draw: Draw,
 }
 
-/// Where a connection is harmed: before this byte of a direction.
+/// The place at which to harm a connection: before byte `at` of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Plan {
     harm: Harm,
@@ -79,9 +79,9 @@ pub struct Proxy {
 
 struct Shared {
     target: Mutex<SocketAddr>,
-    /// Plans for the connections that come; none if they are left alone.
+    /// Plans for new connections; `None` leaves them alone.
     plans: Mutex<Option<Plans>>,
-    /// Orders to those that are there: their number, and what is done to one of them.
+    /// Orders to existing connections, each taken by one of them.
     orders: Mutex<Vec<(Harm, Duration)>>,
     harmed: [AtomicU64; HARMS.len()],
     connections: AtomicU64,
@@ -89,12 +89,12 @@ struct Shared {
     newest: AtomicU64,
     damages: Mutex<Vec<Order>>,
     damaged: [AtomicU64; DAMAGES.len()],
-    /// Of what connections carry there and back, one byte in so many is damaged; none if 0.
+    /// Damages one byte in this many, of each direction; 0 damages none.
     one_in: [AtomicU64; 2],
 }
 
-/// Each byte of the beginning in both directions, harmed in each way, in an order that
-/// follows from a seed, and again.
+/// Plans to harm each of the first bytes of both directions in each way, in an order that follows
+/// from a seed, repeatedly.
 struct Plans {
     all: Vec<Plan>,
     next: usize,
@@ -102,12 +102,12 @@ struct Plans {
 }
 
 impl Proxy {
-    /// Passes on what connects to it, on loopback.
+    /// Starts a proxy on loopback for connections to `target`.
     pub fn start(target: SocketAddr) -> io::Result<Self> {
         Self::with_plans(target, None)
     }
 
-    /// Harms each connection once, within the first bytes.
+    /// Starts a proxy that harms each connection once, within the first `bytes`.
     pub fn at_every_byte(target: SocketAddr, bytes: u64, draw: &mut Draw) -> io::Result<Self> {
         let mut all = Vec::new();
         for at in 0..bytes {
@@ -142,24 +142,24 @@ impl Proxy {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let shared = accepting.clone();
-                // Its end is that of a connection, which is what this is for.
+                // An error ends the connection, which is one purpose of this proxy.
                 thread::spawn(move || shared.pass_on(client));
             }
         });
         Ok(Self { shared, address })
     }
 
-    /// Where it listens.
+    /// Returns the address at which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Passes what connects from now on to another address.
+    /// Changes the target of connections that come from now on.
     pub fn set_target(&self, target: SocketAddr) {
         *self.shared.target.lock().expect("no panics") = target;
     }
 
-    /// Has one of the connections that live harmed; whether there is one.
+    /// Harms one of the live connections. Returns false if there is none.
     pub fn harm_one(&self, harm: Harm, time: Duration) -> bool {
         if self.shared.connections.load(Ordering::Relaxed) == 0 {
             return false;
@@ -172,18 +172,18 @@ impl Proxy {
         true
     }
 
-    /// How often that was done.
+    /// Returns how often this harm was done.
     pub fn harmed(&self, harm: Harm) -> u64 {
         self.shared.harmed[harm as usize].load(Ordering::Relaxed)
     }
 
-    /// The number of the newest connection, the first being 1.
+    /// Returns the number of the newest connection; the first is 1.
     pub fn newest(&self) -> u64 {
         self.shared.newest.load(Ordering::Acquire)
     }
 
-    /// Has bytes of a connection damaged, of what it carries there or back, so many bytes from
-    /// now on. What it does not carry any more is not damaged.
+    /// Damages a connection after `after` more bytes of one direction. Has no effect if the
+    /// connection carries fewer.
     pub fn damage(
         &self,
         connection: u64,
@@ -202,24 +202,24 @@ impl Proxy {
         self.shared.damages.lock().expect("no panics").push(order);
     }
 
-    /// Flips a bit in one byte of so many, of whatever connections carry there or back; the first
-    /// of them is the last of so many.
+    /// Flips a bit in every `bytes`-th byte of one direction, on all connections.
     pub fn flip_one_in(&self, bytes: u64, is_back: bool) {
         self.shared.one_in[usize::from(is_back)].store(bytes, Ordering::Release);
     }
 
-    /// How often that was done.
+    /// Returns how often this damage was done.
     pub fn damaged(&self, damage: Damage) -> u64 {
         self.shared.damaged[damage as usize].load(Ordering::Acquire)
     }
 
-    /// How many places were harmed, of how many that connections came to.
+    /// Returns the number of places that were harmed, and the number of places that connections
+    /// reached.
     pub fn covered(&self) -> (usize, usize) {
         let plans = self.shared.plans.lock().expect("no panics");
         let Some(plans) = &*plans else {
             return (0, 0);
         };
-        // What lies behind the longest connection cannot be harmed.
+        // Places behind the end of the longest connection cannot be harmed.
         let furthest = [false, true].map(|is_back| {
             let at = plans
                 .done
@@ -233,19 +233,19 @@ impl Proxy {
     }
 }
 
-/// One direction of a connection.
+/// A direction of a connection.
 struct Pipe<'a> {
     from: &'a TcpStream,
     to: &'a TcpStream,
     bytes: Vec<u8>,
     sent: usize,
     passed: u64,
-    /// No byte from here on goes before the harm is done.
+    /// The byte that waits until the harm is done.
     barrier: Option<u64>,
     is_over: bool,
-    /// How many bytes were read.
+    /// The number of bytes read.
     read: u64,
-    /// What is to be damaged of those that come: before which of them.
+    /// Damages to do, each with the byte before which it is due.
     damage: Vec<(u64, Order)>,
 }
 
@@ -253,7 +253,7 @@ impl Shared {
     fn pass_on(&self, client: TcpStream) {
         let target = *self.target.lock().expect("no panics");
         let Ok(server) = TcpStream::connect(target) else {
-            // As if nobody listened.
+            // Refuses the client as if nobody listened.
             let _ = set_socket_linger(&client, Some(Duration::ZERO));
             return;
         };
@@ -265,7 +265,7 @@ impl Shared {
             .map(Plans::draw);
         self.connections.fetch_add(1, Ordering::Relaxed);
         let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
-        // What a connection's end does to us is no matter.
+        // An error of a connection ends that connection alone.
         let _ = self.shovel(number, &client, &server, plan);
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -296,7 +296,7 @@ impl Shared {
                     let pipe = &mut pipes[usize::from(order.is_back)];
                     pipe.damage.push((pipe.read + order.after, order.clone()));
                 }
-                // Nobody else comes for those of connections that are gone.
+                // Discard orders for connections that are gone.
                 order.connection > number
             });
             drop(orders);
@@ -324,7 +324,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the connection goes on.
+    /// Harms the connection. Returns whether it goes on.
     fn harm(&self, harm: Harm, time: Duration, sockets: [&TcpStream; 2]) -> bool {
         self.harmed[harm as usize].fetch_add(1, Ordering::Relaxed);
         match harm {
@@ -375,7 +375,7 @@ impl<'a> Pipe<'a> {
         self.sent == self.bytes.len()
     }
 
-    /// Flips a bit in one of so many of the bytes that were just read.
+    /// Flips a bit in every `bytes`-th of the bytes just read.
     fn flip_one_in(&mut self, bytes: u64, flipped: &AtomicU64) {
         let start = self.read;
         for (at, byte) in (start + 1..).zip(&mut self.bytes) {
@@ -386,7 +386,7 @@ impl<'a> Pipe<'a> {
         }
     }
 
-    /// Does what is to be done to the bytes that were just read.
+    /// Does the damages that are due in the bytes just read.
     fn damage_bytes(&mut self, damaged: &[AtomicU64]) {
         let start = self.read;
         self.read += self.bytes.len() as u64;
@@ -396,10 +396,10 @@ impl<'a> Pipe<'a> {
             if *at >= end {
                 return true;
             }
-            // What was damaged before may have left less of them.
+            // Earlier damages may have shortened these bytes.
             let place = ((*at - start) as usize).min(bytes.len().saturating_sub(1));
             if bytes.is_empty() || !order.damage.befall(bytes, place, &mut order.draw) {
-                // It befalls those that come next.
+                // Damages the next bytes instead.
                 *at = end;
                 return true;
             }
@@ -408,7 +408,8 @@ impl<'a> Pipe<'a> {
         });
     }
 
-    /// Passes on what is there. Whether it has come to the barrier, which is gone then.
+    /// Passes on the bytes that have arrived. Returns whether it reached the barrier, which is
+    /// removed.
     fn shovel(&mut self, damaged: &[AtomicU64], one_in: u64) -> io::Result<bool> {
         if self.is_over {
             return Ok(false);
@@ -423,7 +424,7 @@ impl<'a> Pipe<'a> {
             match read {
                 Ok(0) => {
                     self.is_over = true;
-                    // The other may have ended already.
+                    // The other end may have closed already.
                     let _ = self.to.shutdown(Shutdown::Write);
                 }
                 Ok(_) => {}
@@ -453,7 +454,7 @@ impl<'a> Pipe<'a> {
 }
 
 impl Damage {
-    /// Whether it can be done there.
+    /// Does the damage at byte `at`. Returns false if it is not possible there.
     fn befall(self, bytes: &mut Vec<u8>, at: usize, draw: &mut Draw) -> bool {
         let run = |draw: &mut Draw| match draw.once_in(4) {
             true => draw.of(1..RUN_BYTES) as usize,
@@ -490,7 +491,7 @@ fn is_later(error: &io::Error) -> bool {
     )
 }
 
-/// Until something can be done, but not for long: orders come by no descriptor.
+/// Waits until a socket is ready, but not for long: orders do not wake this thread.
 fn wait(pipes: &[Pipe<'_>; 2]) -> io::Result<()> {
     let open = pipes.iter().filter(|pipe| !pipe.is_over);
     let mut fds: Vec<_> = open
@@ -504,7 +505,7 @@ fn wait(pipes: &[Pipe<'_>; 2]) -> io::Result<()> {
     Ok(())
 }
 
-/// The most bytes that are lost or doubled at once.
+/// The most bytes that are lost or repeated at once.
 const RUN_BYTES: u64 = 64;
 const BUFFER_BYTES: usize = 64 << 10;
 const LOOK: Duration = Duration::from_millis(20);

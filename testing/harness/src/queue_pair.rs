@@ -1,15 +1,15 @@
-//! A reliable connection between the two processes of a pair: an RC queue pair, frames of
-//! registered memory in both directions, and nothing else.
+//! A reliable connection between the two processes of a pair: an RC queue pair, with frames of
+//! registered memory in both directions.
 //!
-//! 1. Both queues are first in, first out, so frames are used in turn and two counters say
-//!    whose a frame is. A send frame is the device's from [`queue`](QueuePair::queue) until
-//!    a completion retires it. A receive frame is ours from [`arrival`](QueuePair::arrival)
-//!    until the next one, and else the device's.
+//! 1. Both queues are first in, first out, so frames are used in turn, and two counters say who
+//!    owns a frame. A send frame belongs to the device from [`queue`](QueuePair::queue) until a
+//!    completion retires it. A receive frame belongs to this process from
+//!    [`arrival`](QueuePair::arrival) until the next one, and otherwise to the device.
 //! 2. One send in [`SIGNAL`] is signaled. Its completion retires it and those before it.
-//! 3. Sends are posted in lists of up to [`BATCH`], with one doorbell each, and receives in
-//!    lists of exactly as many.
-//! 4. Completions are polled without back-off, the two kinds in queues of their own: who
-//!    waits for a message does not read about what it sent.
+//! 3. Sends are posted in lists of up to [`BATCH`], with one doorbell each, and receives in lists
+//!    of exactly [`BATCH`].
+//! 4. Completions are polled without back-off, and the two kinds have queues of their own: a wait
+//!    for a message does not read completions of sends.
 
 use std::{
     ffi::CStr,
@@ -26,9 +26,9 @@ use crate::{
     Error, clock, mapping::Mapping, pair::Watch, verbs_context::Context, verbs_port::VerbsPort,
 };
 
-/// One end of the connection.
+/// An end of the connection.
 pub(crate) struct QueuePair {
-    // What was made, null until it is.
+    // The objects of the connection, each null until it is created.
     pair: *mut sys::ibv_qp,
     sent: *mut sys::ibv_cq,
     received: *mut sys::ibv_cq,
@@ -42,29 +42,28 @@ pub(crate) struct QueuePair {
     inline_bytes: usize,
     watch: Watch,
 
-    // Frames, those to send first, and where the device finds them.
+    // Frames, those to send first, and their address for the device.
     memory: Mapping,
     address: u64,
 
-    // Sends: how many were filled, given to the device, and given back.
+    // Sends: counts of those filled, handed to the device, and handed back.
     queued: u64,
     posted: u64,
     retired: u64,
     sends: Vec<sys::ibv_send_wr>,
 
-    // Receives: how many were used, and given to the device again; and completions that
-    // were polled together.
+    // Receives: counts of those used and those reposted; and completions that were polled together.
     arrived: u64,
     reposted: u64,
     receives: Vec<sys::ibv_recv_wr>,
     polled: [sys::ibv_wc; BATCH],
     unread: Range<usize>,
 
-    // What a list of either points to, while it is posted.
+    // Scatter entries of a list while it is posted.
     pieces: [sys::ibv_sge; BATCH],
 }
 
-/// What one end must know of the other.
+/// Facts about an end that the other needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Endpoint {
     pub(crate) port: VerbsPort,
@@ -73,7 +72,7 @@ pub struct Endpoint {
 }
 
 impl QueuePair {
-    /// Makes one that is not connected, with all receives posted.
+    /// Creates an unconnected queue pair with all receives posted.
     pub(crate) fn new(port: &VerbsPort) -> Result<QueuePair, Error> {
         let bytes = (SENDS + RECEIVES) * FRAME;
         // SAFETY: integers and pointers, for which zeros are a value.
@@ -104,12 +103,12 @@ impl QueuePair {
             pieces: [piece; BATCH],
         };
         let context = this.context.0;
-        // SAFETY: nobody knows of this memory yet.
+        // SAFETY: no other code knows of this memory yet.
         let memory = unsafe { this.memory.write(0, bytes) }.as_mut_ptr();
         this.address = memory.expose_provenance() as u64;
         let local_write = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
-        // SAFETY: each call gets what the one before it made (checked not to be null); the
-        // memory and all of these live until `drop` destroys them in the other order.
+        // SAFETY: each call gets objects that earlier calls made (checked not to be null); the
+        // memory and all of these live until `drop` destroys them in reverse order.
         unsafe {
             this.domain = sys::ibv_alloc_pd(context);
             made(this.domain, "allocating a protection domain")?;
@@ -135,8 +134,8 @@ impl QueuePair {
         Ok(this)
     }
 
-    /// With as much inline room as ibex asks for, or the half of it as often as needed: no
-    /// attribute of a device says what it has.
+    /// Creates the queue pair with as much inline room as ibex asks for, halved until the device
+    /// accepts, since no attribute of a device states its limit.
     fn create_pair(&mut self) -> Result<(), Error> {
         // SAFETY: integers and pointers, for which zeros are a value.
         let mut init: sys::ibv_qp_init_attr = unsafe { zeroed() };
@@ -161,14 +160,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The same, with an eye on the process at the other end: waiting for what it sends
-    /// ends when that process does.
+    /// Lets a wait for the peer's frames end when the peer's process does.
     pub(crate) fn watched(mut self, watch: Watch) -> QueuePair {
         self.watch = watch;
         self
     }
 
-    /// What the other end must know.
+    /// Returns the facts that the other end needs.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint {
             port: self.port.clone(),
@@ -178,7 +176,7 @@ impl QueuePair {
         }
     }
 
-    /// Connects it, to one that may not be connected itself yet.
+    /// Connects to `peer`, which may not be connected itself yet.
     pub(crate) fn connect(&mut self, peer: &Endpoint) -> Result<(), Error> {
         let mut attributes = self.attributes(State::IBV_QPS_RTR);
         attributes.path_mtu = self.port.mtu.min(peer.port.mtu);
@@ -211,25 +209,25 @@ impl QueuePair {
         self.modify(attributes, to_send, "moving the queue pair to RTS")
     }
 
-    /// The frame that is sent next, for filling.
+    /// Returns the next frame to send, for filling.
     #[inline]
     pub(crate) fn space(&mut self) -> Result<&mut [u8], Error> {
         while self.queued - self.retired == SENDS as u64 {
             self.retire()?;
         }
         let slot = (self.queued % SENDS as u64) as usize;
-        // SAFETY: retired, so it is ours until it is queued (rule 1); nobody else has it,
-        // for `self` is borrowed.
+        // SAFETY: retired, so it is ours until it is queued (rule 1); `self` is borrowed, so no
+        // other code has it.
         Ok(unsafe { self.memory.write(slot * FRAME, FRAME) })
     }
 
-    /// Sends that were queued since the last were posted.
+    /// Returns the number of sends queued since the last post.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         (self.queued - self.posted) as usize
     }
 
-    /// Queues the frame of [`space`](QueuePair::space), so much of it.
+    /// Queues `bytes` of the frame from [`space`](QueuePair::space).
     #[inline]
     pub(crate) fn queue(&mut self, bytes: usize, is_last: bool) {
         let (place, slot) = (self.waiting(), self.queued % SENDS as u64);
@@ -249,7 +247,7 @@ impl QueuePair {
         self.pieces[place] = self.piece(slot as usize, bytes);
     }
 
-    /// Posts what is queued.
+    /// Posts the queued sends.
     #[inline]
     pub(crate) fn post(&mut self) -> Result<(), Error> {
         let count = self.waiting();
@@ -281,14 +279,15 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Waits for the next frame; how many bytes came in it. The one before goes back.
+    /// Waits for the next frame and gives the one before back. Returns the bytes that arrived in
+    /// it.
     #[inline]
     pub(crate) fn arrival(&mut self) -> Result<usize, Error> {
         if self.arrived - self.reposted >= BATCH as u64 {
             self.repost()?;
         }
         while self.unread.is_empty() {
-            // In this order: if the other process has ended, what it sent has come.
+            // In this order: if the other process has ended, everything that it sent has arrived.
             let ended = self.watch.has_ended();
             self.unread = 0..poll(self.received, &mut self.polled)?;
             if ended && self.unread.is_empty() {
@@ -304,7 +303,7 @@ impl QueuePair {
         Ok(completion.byte_len as usize)
     }
 
-    /// The frame that has arrived last.
+    /// Returns the frame that arrived last.
     #[inline]
     pub(crate) fn frame(&self) -> &[u8] {
         let slot = (self.arrived.wrapping_sub(1) % RECEIVES as u64) as usize;
@@ -321,8 +320,8 @@ impl QueuePair {
         }
         let (first, pieces) = (self.receives.as_mut_ptr(), self.pieces.as_mut_ptr());
         let mut refused = null_mut();
-        // SAFETY: as in `post`; RECEIVES is a multiple of BATCH, so the slots are there,
-        // and `arrival` has gone beyond them.
+        // SAFETY: as in `post`; RECEIVES is a multiple of BATCH, so the slots exist, and `arrival`
+        // has gone beyond them.
         let status = unsafe {
             for place in 0..BATCH {
                 (*first.add(place)).sg_list = pieces.add(place);
@@ -336,7 +335,7 @@ impl QueuePair {
         accepted(status, "posting receives")
     }
 
-    /// Looks for completions of sends.
+    /// Polls for completions of sends.
     #[cold]
     fn retire(&mut self) -> Result<(), Error> {
         // SAFETY: integers, for which zeros are a value.
@@ -351,7 +350,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The error of a receive; or of the send that came first and broke the connection.
+    /// Returns the error of a receive, or of the earlier send that broke the connection.
     #[cold]
     fn why(&self, flushed: &sys::ibv_wc) -> Error {
         // SAFETY: integers, for which zeros are a value.
@@ -397,9 +396,9 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: what is not null was made by us; each goes before what it was made from,
-        // and the context, a field, after all of them. Destroying fails only for what is
-        // still in use, which nothing is.
+        // SAFETY: every non-null object was made by us. Each is destroyed before the object that it
+        // was made from, and the context, a field, after all of them. Destroying fails only for an
+        // object in use, and none is.
         unsafe {
             let _ = self.pair.is_null() || sys::ibv_destroy_qp(self.pair) == 0;
             let _ = self.received.is_null() || sys::ibv_destroy_cq(self.received) == 0;
@@ -410,10 +409,10 @@ impl Drop for QueuePair {
     }
 }
 
-/// One look at a completion queue; how many there were.
+/// Polls a completion queue once. Returns the number of completions.
 #[inline]
 fn poll(queue: *mut sys::ibv_cq, into: &mut [sys::ibv_wc]) -> Result<usize, Error> {
-    // SAFETY: the queue exists while the queue pair does, whose methods alone call this.
+    // SAFETY: the queue exists as long as the queue pair, whose methods alone call this.
     let count = unsafe { sys::ibv_poll_cq(queue, into.len() as i32, into.as_mut_ptr()) };
     usize::try_from(count).map_err(|_| Error::subject("a completion queue cannot be polled"))
 }
@@ -432,7 +431,7 @@ fn failure(completion: &sys::ibv_wc) -> Error {
     ))
 }
 
-/// Of calls that give an object, or null and an errno.
+/// Checks a call that returns an object, or null and an errno.
 fn made<T>(object: *mut T, what: &'static str) -> Result<(), Error> {
     if object.is_null() {
         return Err(Error::io(what)(io::Error::last_os_error()));
@@ -440,7 +439,7 @@ fn made<T>(object: *mut T, what: &'static str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Of calls that give an errno; some providers give its negative, or -1 and set it.
+/// Checks a call that returns an errno; some providers return its negative, or -1 and set it.
 #[inline]
 fn accepted(status: i32, what: &'static str) -> Result<(), Error> {
     let source = match status {
@@ -451,7 +450,7 @@ fn accepted(status: i32, what: &'static str) -> Result<(), Error> {
     Err(Error::io(what)(source))
 }
 
-/// Bytes of a frame: of a receive buffer of ibex.
+/// Bytes of a frame, which are those of ibex's receive buffers.
 pub(crate) const FRAME: usize = 4096;
 /// Frames of one list.
 pub(crate) const BATCH: usize = 16;

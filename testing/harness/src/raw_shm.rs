@@ -1,21 +1,21 @@
 //! The limit of shared memory: two processes, one memfd, no library.
 //!
 //! *Latency*: slots each way. A slot begins on a cache line with its header word; the payload
-//! follows in that line. Who sends fills the slot and stores the header, release, nothing else.
-//! Who receives polls the header and reads in place. It waits first for as long as the last
-//! replies took (`Mapping::reply`): a look that comes too early takes the line from a peer that is
-//! about to write there. Short messages have two slots; long ones become visible part by part, in
-//! slots for `RING` bytes, since lines that left both CPUs' own caches are quicker to write.
+//! follows in that line. The sender fills the slot and stores the header, release, and does nothing
+//! else. The receiver polls the header and reads in place. It first waits for as long as the last
+//! replies took (`Mapping::reply`), because an early poll takes the line from a peer that is about
+//! to write to it. Short messages have two slots. Long ones become visible part by part, in slots
+//! for `RING` bytes, since lines that left both CPUs' own caches are faster to write.
 //!
-//! *Stream*: a ring of packed messages and two words on lines of their own: PUBLISHED, stored
-//! every 16 messages or `STREAM_PART` bytes if that is less, and ROOM, stored every quarter ring.
-//! An end looks at the other's word when it stores its own, and backs off if there is no news.
+//! *Stream*: a ring of packed messages and two words on lines of their own: PUBLISHED, stored every
+//! 16 messages or `STREAM_PART` bytes if that is less, and ROOM, stored every quarter ring. An end
+//! reads the other's word when it stores its own, and backs off if there is no news.
 
 use std::sync::atomic::Ordering::Release;
 
 use crate::{Error, check::Tally, job::Job, job::Mode, link::Link, mapping::Mapping};
 
-/// One end of either.
+/// An end of the latency slots or of the stream's ring.
 pub(crate) struct RawShm {
     job: Job,
     memory: Mapping,

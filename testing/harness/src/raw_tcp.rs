@@ -1,16 +1,15 @@
 //! The limit of TCP over the loopback interface: two processes, two plain sockets.
 //!
-//! Both sockets are busy-polled, with TCP_NODELAY: to sleep costs up to a third of the
-//! rate. There are no headers: both ends know the length. (An empty message is one byte.)
-//! The other limit is the same with sockets that block, for what does not spin.
+//! Both sockets are busy-polled, with TCP_NODELAY: sleeping costs up to a third of the rate. There
+//! are no headers, since both ends know the length. (An empty message is one byte.) The limit with
+//! blocking sockets is otherwise the same; it is for subjects that do not spin.
 //!
-//! *Latency*: one write and one read per message, and `PAUSES` between polls, when the
-//! kernel may have the socket's lock: 3 % faster near than without, 1 % slower far.
+//! *Latency*: one write and one read per message, and `PAUSES` between polls, when the kernel may
+//! have the socket's lock: 3 % faster near than without, 1 % slower far.
 //!
-//! *Stream*: messages are packed back to back and written in frames of `FRAME` bytes,
-//! longer ones with a write each. Who receives reads as much as has come, into a buffer
-//! of `READ` bytes or of one message if that is more, and checks it where it lies, while
-//! it is still in the cache.
+//! *Stream*: messages are packed back to back and written in frames of `FRAME` bytes; longer ones
+//! take a write each. The receiver reads all that has arrived into a buffer of `READ` bytes, or of
+//! one message if that is more, and checks it there while it is still in the cache.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +18,7 @@ use std::{net::TcpStream, ops::Range};
 
 use crate::{Error, check::Tally, job::Job, job::Mode, link::Link};
 
-/// One end of the connection.
+/// An end of the connection.
 pub(crate) struct RawTcp {
     job: Job,
     socket: TcpStream,
@@ -45,7 +44,7 @@ impl RawTcp {
         })
     }
 
-    /// Reads what has come, behind the bytes that are still unread.
+    /// Reads the bytes that have arrived, behind those that are still unread.
     fn read(&mut self) -> Result<(), Error> {
         if self.unread.is_empty() || self.unread.end == self.buffer.len() {
             self.buffer.copy_within(self.unread.clone(), 0);
@@ -79,7 +78,7 @@ impl Link for RawTcp {
             while self.unread.len() < 8.min(size - checked) {
                 self.read()?;
             }
-            // All the rest, or whole words, so that the next part begins at one.
+            // All the rest of the message, or whole words, so that the next part begins at a word.
             let (rest, here) = (size - checked, self.unread.len());
             let length = if here < rest { here & !7 } else { rest };
             let part = &self.buffer[self.unread.start..][..length.min(self.job.size)];

@@ -1,11 +1,11 @@
 //! The limit of RDMA verbs: two processes, one RC queue pair each, SENDs, no library.
 //!
-//! Receive buffers are of 4 KiB, as ibex has them but for its headers; a longer message is in as many frames as it
-//! takes. There are no headers: both ends know the length. (An empty message is one byte.) An
-//! empty frame says that its sender can take `QUARTER` frames more.
+//! Receive buffers have 4 KiB, like ibex's without their headers; a longer message takes several
+//! frames. There are no headers, since both ends know the length. (An empty message is one byte.)
+//! An empty frame says that its sender can take `QUARTER` frames more.
 //!
-//! *Latency*: one SEND per message, posted at once. An answer says as well that its sender can
-//! take a whole window, so credit alone is sent only within long messages.
+//! *Latency*: one SEND per message, posted at once. An answer also says that its sender can take a
+//! whole window, so frames for credit alone are sent only within long messages.
 //!
 //! *Stream*: messages are packed back to back, frames posted in batches with one doorbell.
 
@@ -21,7 +21,7 @@ use crate::{
     queue_pair::{BATCH, FRAME, QueuePair, RECEIVES},
 };
 
-/// One end of the connection.
+/// An end of the connection.
 pub(crate) struct RawVerbs {
     job: Job,
     pair: QueuePair,
@@ -33,7 +33,7 @@ pub(crate) struct RawVerbs {
 }
 
 impl RawVerbs {
-    /// The peer is connected first, and waits for credit.
+    /// Creates an end. The peer connects first, and waits for credit.
     pub(crate) fn new(job: Job, pair: QueuePair, peer: bool) -> Result<RawVerbs, Error> {
         let ping = job.mode == Mode::Latency;
         let quarters = if peer { 0 } else { WINDOW / QUARTER };
@@ -61,7 +61,7 @@ impl RawVerbs {
         self.pair.post()
     }
 
-    /// The next frame; how many bytes there are in it.
+    /// Takes the next frame. Returns the number of bytes in it.
     #[inline]
     fn take(&mut self) -> Result<usize, Error> {
         let bytes = self.pair.arrival()?;
@@ -140,7 +140,7 @@ impl Link for RawVerbs {
 
 const WINDOW: u64 = 16 * BATCH as u64;
 const QUARTER: u64 = WINDOW / 4;
-/// Frames of a long ping that are posted together: the peer checks them meanwhile.
+/// Frames of a long ping that are posted together; the peer checks earlier ones meanwhile.
 const PING_LIST: usize = 4;
-// Beyond the window: credit in both directions, and one list that waits to be reposted.
+// Receives beyond the window: credit in both directions, and one list that waits to be reposted.
 const _: () = assert!(RECEIVES as u64 >= WINDOW + 2 * (WINDOW / QUARTER) + 2 * BATCH as u64);

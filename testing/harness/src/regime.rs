@@ -1,10 +1,9 @@
-//! Near or far: how long a cache line takes from one of two CPUs to the other.
+//! The regime, near or far: the time that a cache line takes from one of two CPUs to the other.
 //!
-//! Every time below a microsecond in ibex's tables is a small multiple of this
-//! one. A virtual machine's CPUs may sit beside each other (40–60 ns) or on
-//! different dies or sockets (200–300 ns), and the host may move them while
-//! something runs. So each pair of measurements carries its regime, and pairs
-//! of different regimes are never put into one figure.
+//! Every time below a microsecond in ibex's tables is a small multiple of this one. A virtual
+//! machine's CPUs may share a die (40–60 ns) or be on different dies or sockets (200–300 ns), and
+//! the host may move them during a run. So each pair of measurements carries its regime, and pairs
+//! of different regimes never enter the same figure.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +21,7 @@ use crate::{
     cores::{self, Cores},
 };
 
-/// How far apart two CPUs are.
+/// The distance of two CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Regime {
@@ -41,15 +40,15 @@ impl fmt::Display for Regime {
     }
 }
 
-/// One measured crossing of a cache line.
+/// A measured crossing of a cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// From the store on one CPU until the other has seen it, in nanoseconds.
+    /// Time from the store on one CPU until the other has seen it, in nanoseconds.
     pub ns: f64,
 }
 
 impl Crossing {
-    /// The side of the [`BOUNDARY`] on which it lies.
+    /// Returns the regime: the side of [`BOUNDARY`] on which the crossing lies.
     #[must_use]
     pub fn regime(&self) -> Regime {
         if self.ns < BOUNDARY.as_nanos() as f64 {
@@ -66,21 +65,21 @@ impl fmt::Display for Crossing {
     }
 }
 
-/// Between near (up to 60 ns seen) and far (from 200 ns seen), at equal ratios.
+/// The boundary between near (up to 60 ns seen) and far (from 200 ns seen), at equal ratios.
 pub const BOUNDARY: Duration = Duration::from_nanos(120);
 
-/// Measures the crossing now: two pinned threads hand one line to and fro.
+/// Measures the crossing now: two pinned threads pass one line to and fro.
 ///
-/// Takes about 5 ms. The fastest of several batches counts: whatever else runs
-/// on the two CPUs can only add to a batch.
+/// Takes about 5 ms. The fastest of several batches counts, since other work on the two CPUs can
+/// only slow a batch down.
 pub fn measure(cores: Cores) -> Result<Crossing, Error> {
     let line = Line(AtomicU64::new(0));
     thread::scope(|scope| {
         let echo = thread::Builder::new()
             .name("regime-echo".into())
             .spawn_scoped(scope, || {
-                // A thread that could not be pinned still answers, so that the
-                // other one is not left waiting; the error is reported after.
+                // A thread that could not be pinned still answers, so that the other does not wait
+                // forever; the error is reported afterwards.
                 let pinned = cores::keep_to(&cores[1..]);
                 for turn in 0..ROUND_TRIPS * BATCHES {
                     line.await_value(2 * turn + 1);
@@ -99,7 +98,7 @@ pub fn measure(cores: Cores) -> Result<Crossing, Error> {
         let ping = match ping {
             Ok(ping) => ping.join(),
             Err(refused) => {
-                // Nobody will play against the echo: play it to its end here.
+                // No thread answers the echo any more, so play it to its end here.
                 for batch in 0..BATCHES {
                     line.time_batch(batch);
                 }
@@ -114,7 +113,7 @@ pub fn measure(cores: Cores) -> Result<Crossing, Error> {
     })
 }
 
-/// The line that crosses, with its neighbour: CPUs prefetch lines in pairs.
+/// The line that crosses, with its neighbour, since CPUs prefetch lines in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What another process may have, and has: to take it away for a while.
+//! Resources of another process: limits on them for a while, and their use.
 
 use std::{fs, io, process::Child};
 
@@ -7,10 +7,10 @@ use rustix::{
     thread::{CapabilitySet, remove_capability_from_bounding_set},
 };
 
-/// Limits something of a process to `most`, or again to what this process itself may have.
+/// Limits a resource of a process to `most`, or resets the limit to this process's own.
 ///
 /// # Errors
-/// As of prlimit(2).
+/// Those of prlimit(2).
 pub fn limit(process: &Child, resource: Resource, most: Option<u64>) -> io::Result<()> {
     let ours = getrlimit(resource);
     let limit = Rlimit {
@@ -21,19 +21,19 @@ pub fn limit(process: &Child, resource: Resource, most: Option<u64>) -> io::Resu
     Ok(())
 }
 
-/// Has a file that is full to the limit (RLIMIT_FSIZE) be an error, for this process and those
-/// that it starts: the signal that comes with it, SIGXFSZ, kills who has no other wish.
+/// Makes writing beyond the file size limit (RLIMIT_FSIZE) an error for this process and those that
+/// it starts. By default the signal SIGXFSZ would kill the writer.
 pub fn survive_full_files() {
     // SAFETY: it installs no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Has processes that this one starts, and its threads start, be held to their limit on locked
-/// memory, which this process's own becomes none for: root's are exempt otherwise. A process of
-/// another user is left what it has.
+/// Makes the limit on locked memory hold for processes that this thread and later ones start, and
+/// lifts this process's own limit. Root's processes are exempt otherwise. Has no effect if this
+/// process is not root's.
 ///
 /// # Errors
-/// As of prctl(2) and setrlimit(2).
+/// Those of prctl(2) and setrlimit(2).
 pub fn hold_to_locked_memory() -> io::Result<()> {
     if geteuid().is_root() {
         let unlimited = Rlimit {
@@ -46,19 +46,19 @@ pub fn hold_to_locked_memory() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a process have no more descriptors than it has open.
+/// Limits a process's descriptors to those that it has open.
 ///
 /// # Errors
-/// If it has ended, or as of [`limit`].
+/// The process has ended, or those of [`limit`].
 pub fn starve(process: &Child) -> io::Result<()> {
     let open = fs::read_dir(format!("/proc/{}/fd", process.id()))?;
     limit(process, Resource::Nofile, Some(open.count() as u64))
 }
 
-/// Lets a process have as many descriptors again as this one may.
+/// Resets a process's limit of descriptors to this process's own.
 ///
 /// # Errors
-/// As of [`limit`].
+/// Those of [`limit`].
 pub fn relieve(process: &Child) -> io::Result<()> {
     limit(process, Resource::Nofile, None)
 }

@@ -1,4 +1,4 @@
-//! One line of a result: as a JSON object for programs, in a table for people.
+//! A line of a result: a JSON object for programs, a row of a table for people.
 
 #![forbid(unsafe_code)]
 
@@ -12,18 +12,18 @@ use crate::{
     regime::Regime,
 };
 
-/// What was measured besides the [`Job`](crate::job::Job): it names the row.
+/// The parts of a row's name beside the [`Job`](crate::job::Job).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The fabric that carried the messages.
     pub fabric: String,
-    /// Who runs the engine.
+    /// The driver of the engine.
     pub driver: String,
-    /// How messages become bytes.
+    /// The codec of the messages.
     pub codec: String,
 }
 
-/// Times one way, in whole nanoseconds.
+/// One-way times in whole nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the percentiles")]
 pub struct OneWay {
@@ -49,17 +49,17 @@ impl From<Percentiles> for OneWay {
     }
 }
 
-/// One measurement beside its limit. The field names are those of the JSON object.
+/// A measurement beside its limit. The field names are those of the JSON object.
 ///
-/// What does not exist is `null`: one-way times of a stream, raw figures and the
-/// regime between two hosts.
+/// Missing values are `null`: one-way times of a stream, and raw figures and the regime between two
+/// hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The fabric that carried the messages.
     pub fabric: String,
-    /// Who runs the engine.
+    /// The driver of the engine.
     pub driver: String,
-    /// How messages become bytes.
+    /// The codec of the messages.
     pub codec: String,
     /// Ping-pong or stream.
     pub mode: Mode,
@@ -67,29 +67,29 @@ pub struct Row {
     pub size: usize,
     /// Round trips or messages that were timed.
     pub iters: u64,
-    /// One way: half a round trip.
+    /// One-way times: half a round trip.
     pub one_way_ns: Option<OneWay>,
     /// Messages per second and direction.
     pub msgs_per_s: f64,
     /// Payload bytes per second and direction.
     pub bytes_per_s: f64,
-    /// The median of the limit.
+    /// The median one-way time of the limit.
     pub raw_one_way_ns_p50: Option<u64>,
     /// The rate of the limit, per direction.
     pub raw_bytes_per_s: Option<f64>,
-    /// How far apart the two cores were.
+    /// The distance of the two cores.
     pub regime: Option<Regime>,
     /// The core of this process, and that of its peer if that is on this host.
     pub cores: Vec<usize>,
-    /// Whether every payload byte that was sent was read and compared.
+    /// Set if every payload byte that was sent was read and compared.
     pub bytes_touched: bool,
-    /// `ok`, or how many messages were damaged and the first of them.
+    /// `ok`, or the number of damaged messages and a description of the first.
     pub data_check: String,
-    /// Only where several ping-pongs ran at once: rates are of all together then, times and
+    /// Present if several ping-pongs ran at once. Rates are then of all together, and times and
     /// iterations those of the pair with the median rate.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pairs: Option<Pairs>,
-    /// The measurement in multiples of its limit; from the unrounded figures.
+    /// The ratio of the measurement to its limit, from the unrounded figures.
     #[serde(skip)]
     pub ratio: Option<f64>,
 }
@@ -105,7 +105,7 @@ pub struct Pairs {
     pub slowest_msgs_per_s: f64,
     /// Messages per second and direction of the fastest pair.
     pub fastest_msgs_per_s: f64,
-    /// The fastest in multiples of the slowest; 1 is perfectly fair.
+    /// The rate of the fastest as a multiple of the slowest's; 1 is perfectly fair.
     pub fairness: f64,
 }
 
@@ -125,10 +125,10 @@ impl fmt::Display for Pairs {
 }
 
 impl Row {
-    /// The row for several pairs of nodes with `io_threads`, which ran at once.
+    /// Creates the row of several pairs that ran at once, between nodes with `io_threads`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there are no pairs.
     #[must_use]
     pub fn of_pairs(
         subject: Subject,
@@ -161,7 +161,7 @@ impl Row {
         }
     }
 
-    /// The row for a measurement; `limit` is missing where there is none.
+    /// Creates the row of a measurement, with its `limit` if there is one.
     #[must_use]
     pub fn new(
         subject: Subject,
@@ -197,20 +197,20 @@ impl Row {
         }
     }
 
-    /// Whether everything that was sent came, and came undamaged.
+    /// Returns whether everything that was sent arrived undamaged.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.bytes_touched && self.data_check == "ok"
     }
 
-    /// The row as one line of JSON.
+    /// Returns the row as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a row has only strings, numbers and fixed names")
     }
 }
 
-/// The row for a reader, below [`HEADING`].
+/// Formats the row for people, below [`HEADING`].
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.mode.name();
@@ -259,19 +259,19 @@ impl fmt::Display for Row {
     }
 }
 
-/// A time with three digits or so: `45 ns`, `5.31 us`.
+/// Formats a time with about three digits: `45 ns`, `5.31 us`.
 #[must_use]
 pub fn duration(ns: u64) -> String {
     scaled(ns as f64, 1000.0, &[" ns", " us", " ms", " s"])
 }
 
-/// A size, in powers of two: `64 B`, `1 MiB`.
+/// Formats a size in powers of two: `64 B`, `1 MiB`.
 #[must_use]
 pub fn bytes(bytes: f64) -> String {
     scaled(bytes, 1024.0, &[" B", " KiB", " MiB", " GiB"])
 }
 
-/// A count per second: `30.5 M`.
+/// Formats a count per second: `30.5 M`.
 #[must_use]
 pub fn count(count: f64) -> String {
     scaled(count, 1000.0, &["", " k", " M", " G"])
@@ -293,12 +293,12 @@ fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
     format!("{value:.digits$}{}", units[unit])
 }
 
-/// What stands above the rows of a table.
+/// The heading above the rows of a table.
 pub const HEADING: &str = "\
 fabric driver  codec mode        size      p50      p90      p99    p99.9      max    msgs/s       \
 bytes       limit   ratio regime  data";
 
-/// What the columns mean, to stand below the last row.
+/// The explanation of the columns, below the last row.
 pub const FOOTING: &str = "\
 Times are one way, half a round trip; rates are per direction. The limit is the same work without
 a library, measured in turn with it on the same cores: its p50 (latency; a ratio of 1 is the limit,

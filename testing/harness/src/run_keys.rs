@@ -13,7 +13,7 @@ use crate::{
     authority::{Authority, NodeFiles, Request},
 };
 
-/// Keys of a run, which all of its processes find by the number of the one that made them.
+/// Keys of a run. Its processes find them by the process id of the one that made them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunKeys {
     /// The process that made the files.
@@ -27,12 +27,12 @@ enum Way {
     Secret,
 }
 
-/// Where a node finds its keys.
+/// The files with a node's keys.
 #[derive(Clone, Debug)]
 pub enum KeyFiles {
-    /// A certificate that all nodes of the run have.
+    /// A certificate that all nodes of the run share.
     Certificates(NodeFiles),
-    /// The secret of all of them.
+    /// The secret that all nodes of the run share.
     Secret(PathBuf),
 }
 
@@ -53,11 +53,11 @@ impl RunKeys {
         Ok(keys)
     }
 
-    /// Takes the shared secret in `file`.
+    /// Copies the shared secret in `file`.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or the system's temporary folder not be written to.
+    /// The file cannot be read, or the system's temporary folder cannot be written to.
     pub fn secret(file: &Path) -> Result<Self, Error> {
         let keys = Self::of_this_process(Way::Secret);
         let folder = keys.folder();

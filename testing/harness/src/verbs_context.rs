@@ -13,7 +13,7 @@ use crate::{
     verbs_port::{DEVICE_VARIABLE, GidEntry, ROCE_V2, VerbsPort},
 };
 
-/// The device of that name, or the first; its first port that serves.
+/// Chooses the device with the wanted name, or the first, and its first usable port.
 pub(crate) fn choose(wanted: Option<&str>) -> Result<VerbsPort, Error> {
     let devices = Devices::list()?;
     let names: Vec<_> = devices
@@ -43,7 +43,7 @@ pub(crate) fn choose(wanted: Option<&str>) -> Result<VerbsPort, Error> {
     }))
 }
 
-/// The first port of a device that serves.
+/// Returns the first usable port of a device.
 fn port_of(device: &str) -> Result<VerbsPort, Error> {
     let context = Context::open(device)?;
     // SAFETY: integers and byte arrays, for which zeros are a value.
@@ -87,8 +87,8 @@ fn port_of(device: &str) -> Result<VerbsPort, Error> {
 }
 
 impl GidEntry {
-    /// Lower is better; `None` is of no use. On InfiniBand the first entry is the port's
-    /// own; on Ethernet what routers understand comes first, then what people can read.
+    /// Ranks a GID: lower is better, `None` is unusable. On InfiniBand the first entry is the
+    /// port's own. On Ethernet routable addresses come first, then readable ones.
     fn preference(&self, is_ethernet: bool) -> Option<u8> {
         let address = Ipv6Addr::from(self.value);
         let is_link_local = address.is_unicast_link_local();
@@ -104,7 +104,7 @@ impl GidEntry {
     }
 }
 
-/// The list of devices, until it is dropped.
+/// The list of devices, freed when it is dropped.
 struct Devices {
     list: *mut *mut sys::ibv_device,
     count: usize,
@@ -135,8 +135,7 @@ impl Devices {
     }
 
     fn all(&self) -> &[*mut sys::ibv_device] {
-        // SAFETY: the library says that the list has so many entries; it lives as long
-        // as we do.
+        // SAFETY: the library says that the list has this many entries; it lives as long as we do.
         unsafe { std::slice::from_raw_parts(self.list, self.count) }
     }
 }
@@ -189,7 +188,7 @@ impl Context {
             .filter(|entry| entry.port_num == u32::from(port));
         ours.filter_map(|entry| {
             Some(GidEntry {
-                // An address has no room for more.
+                // An address handle has no room for a larger index.
                 index: u8::try_from(entry.gid_index).ok()?,
                 // SAFETY: every bit pattern is a value of both fields of the union.
                 value: unsafe { entry.gid.raw },
@@ -202,8 +201,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it is open, and whatever was made from it is gone: who makes something
-        // keeps the context longer.
+        // SAFETY: it is open, and everything made from it is gone, since each such object keeps the
+        // context longer.
         unsafe { sys::ibv_close_device(self.0) };
     }
 }

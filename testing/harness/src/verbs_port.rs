@@ -1,8 +1,8 @@
-//! The port of an RDMA device that a measurement runs over, and what tells that it did.
+//! The port of an RDMA device that a measurement runs over, and evidence that it did.
 //!
-//! Both processes of a pair use the same port, so the one that measures chooses it and
-//! passes it on. The device is the one that `IBEX_TEST_DEVICE` names, or the first with an
-//! active port and a GID that serves.
+//! Both processes of a pair use the same port, so the measuring one chooses it and passes it on.
+//! The device is the one that `IBEX_TEST_DEVICE` names, or the first with an active port and a
+//! usable GID.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, port_counters::PortCounters};
 
-/// An active port, and the GID that its connections come from.
+/// An active port, and the GID from which its connections come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerbsPort {
     pub(crate) device: String,
@@ -26,13 +26,13 @@ pub struct VerbsPort {
     pub(crate) gid: GidEntry,
     /// The LID; 0 on Ethernet.
     pub(crate) lid: u16,
-    /// Whether packets need the global header: always on Ethernet.
+    /// Set if packets need the global header, as they always do on Ethernet.
     pub(crate) is_global: bool,
     /// Payload of a packet, as an `ibv_mtu`.
     pub(crate) mtu: u32,
 }
 
-/// One slot of a port's GID table.
+/// A slot of a port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GidEntry {
     pub(crate) index: u8,
@@ -59,18 +59,18 @@ impl VerbsPort {
         Err(Error::NoRdma(NOT_COMPILED_IN.to_owned()))
     }
 
-    /// The IP address that its GID stands for, if it stands for one: connections from
-    /// there are on this port's network.
+    /// Returns the IP address that the GID encodes, if it does. Connections from it are on this
+    /// port's network.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         let address = Ipv6Addr::from(self.gid.value);
         let mapped = address.to_ipv4_mapped().map(IpAddr::V4);
-        // A link-local one means nothing without its interface.
+        // A link-local address means nothing without its interface.
         let is_routed = self.gid.kind == ROCE_V2 && !address.is_unicast_link_local();
         mapped.or(is_routed.then_some(IpAddr::V6(address)))
     }
 
-    /// Does some work, and tells how many sends the port carried out during it, if it
+    /// Runs `work`. Returns also the number of sends that the port executed during it, if the port
     /// counts them.
     ///
     /// # Errors
@@ -89,8 +89,7 @@ impl VerbsPort {
         Ok((result, sends))
     }
 
-    /// What the port has counted so far. The kernel hands out values up to 12 ms old,
-    /// hence a wait.
+    /// Reads the port's counters. The kernel reports values up to 12 ms old, hence the wait.
     #[must_use]
     pub fn counters(&self) -> PortCounters {
         thread::sleep(COUNTERS_LAG);
@@ -99,33 +98,33 @@ impl VerbsPort {
         PortCounters::read(Path::new(&folder))
     }
 
-    /// The GID's place in the port's table.
+    /// Returns the GID's index in the port's table.
     #[must_use]
     pub fn gid_index(&self) -> u8 {
         self.gid.index
     }
 
-    /// Whether the kernel does the device's work, since no other device stands behind it.
+    /// Returns whether the device is software in the kernel, with no other device behind it.
     #[must_use]
     pub fn is_software(&self) -> bool {
         let behind = format!("/sys/class/infiniband/{}/device", self.device);
         !Path::new(&behind).exists()
     }
 
-    /// The GID itself.
+    /// Returns the GID.
     #[must_use]
     pub fn gid(&self) -> [u8; 16] {
         self.gid.value
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 }
 
-/// The device, port and GID, with the kernel and library that drive it.
+/// Formats device, port and GID, with the kernel and library that drive them.
 impl fmt::Display for VerbsPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let VerbsPort {
@@ -147,23 +146,23 @@ impl fmt::Display for VerbsPort {
     }
 }
 
-/// The release of rdma-core, which is in the name of its library's file:
-/// `libibverbs.so.1.14.44.0` is of 44.0.
+/// Returns the release of rdma-core, from the name of its library's file: `libibverbs.so.1.14.44.0`
+/// is of 44.0.
 fn library_version(maps: &str) -> Option<&str> {
     let file = maps.split_once("/libibverbs.so.1.")?.1.lines().next()?;
     Some(file.split_once('.')?.1)
 }
 
-/// Names the device to use.
+/// The environment variable that names the device to use.
 pub const DEVICE_VARIABLE: &str = "IBEX_TEST_DEVICE";
 
-/// Why there is no port, and no limit, without the feature `verbs`.
+/// The reason why there is no port, and no limit, without the feature `verbs`.
 #[cfg(not(feature = "verbs"))]
 pub(crate) const NOT_COMPILED_IN: &str = "not compiled in: --features verbs";
 
 /// `IBV_GID_TYPE_ROCE_V2` of rdma-core's infiniband/verbs.h.
 pub(crate) const ROCE_V2: u32 = 2;
-/// `RDMA_HW_STATS_DEFAULT_LIFESPAN` of the kernel is 10 ms; on a clock of 4 ms that is 12.
+/// `RDMA_HW_STATS_DEFAULT_LIFESPAN` of the kernel is 10 ms, which is 12 on a clock of 4 ms.
 const COUNTERS_LAG: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -179,7 +178,7 @@ mod tests {
         assert_eq!(library_version("7f00 /usr/lib/libc.so.6\n"), None);
     }
 
-    /// Where there is a device and where there is none: nothing else than the two.
+    /// Holds with and without a device; there are only these two outcomes.
     #[test]
     fn this_machine_is_told_as_it_is() {
         match VerbsPort::choose() {

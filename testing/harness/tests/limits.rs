@@ -1,5 +1,5 @@
-//! The raw limits between two real processes. Without libtest, because the
-//! second process is this same program and must get to the task that it is given.
+//! The raw limits between two real processes. The test does without libtest, because the second
+//! process is this same program and must reach its task.
 
 use std::{
     env,
@@ -52,7 +52,7 @@ fn test(name: &str, body: impl FnOnce()) {
     println!("test {name} ... ok ({:.1?})", start.elapsed());
 }
 
-/// Those that this machine has; only that of the RDMA device, if one is named.
+/// Returns the limits of this machine, or only the device's if one is named.
 fn limits() -> Vec<Limit> {
     match (VerbsPort::choose(), env::var_os(DEVICE_VARIABLE)) {
         (Ok(port), Some(_)) => {
@@ -72,7 +72,7 @@ fn every_size_arrives_whole(cores: Cores) {
     for limit in limits() {
         for mode in [Mode::Latency, Mode::Stream] {
             for (size, iters) in SIZES {
-                // Fewer over a device: the guest's is made of software, under emulation.
+                // A device gets fewer, since the guest's is software under emulation.
                 let iters = match limit {
                     Limit::Verbs => (iters / 4).max(2),
                     _ => iters,
@@ -153,7 +153,7 @@ fn a_peer_that_dies_is_reported(cores: Cores) {
     }
 }
 
-/// What the peer process does in the tests of [`Pair`] itself.
+/// Runs the peer's part in the tests of [`Pair`] itself.
 fn subject(task: &serde_json::Value) -> Result<ibex_harness::check::Tally, Error> {
     match task.as_str() {
         Some("say your pid") => pair::tell(&process::id())?,
@@ -163,7 +163,7 @@ fn subject(task: &serde_json::Value) -> Result<ibex_harness::check::Tally, Error
     Ok(Default::default())
 }
 
-/// Around words, lines, parts, frames and rings.
+/// Lengths around words, lines, parts, frames and rings.
 const SIZES: [(usize, u64); 14] = [
     (0, 100),
     (1, 1000),

@@ -1,4 +1,4 @@
-//! The program on each side of a simulation: it does anything that a program may do with channels,
+//! The program on each side of a simulation. It does anything that a program may do with channels,
 //! in any order.
 #![forbid(unsafe_code)]
 
@@ -13,16 +13,16 @@ use super::{
     random::Random,
 };
 
-/// One side's program.
+/// The program of one side.
 #[derive(Debug)]
 pub(super) struct Application {
     random: Random,
     options: SimOptions,
-    /// Unless a broker lends.
+    /// Lends credit at random; `None` if a broker lends.
     pub(super) lender: Option<Lender>,
-    /// Until when it takes no messages.
+    /// The step until which the program takes no messages.
     slow_until: u64,
-    /// Until when there is no memory for large messages.
+    /// The step until which there is no memory for large messages.
     drought_until: u64,
 }
 
@@ -38,7 +38,7 @@ impl Application {
         }
     }
 
-    /// A step of a busy program.
+    /// Takes a step of a busy program.
     pub(super) fn act(&mut self, now: u64, node: &mut Node, ledger: &mut Ledger) -> Checked {
         if node.life == Life::Up {
             self.open_some(node, ledger)?;
@@ -80,7 +80,7 @@ impl Application {
         node.counts.faults.count(fault, until > now);
     }
 
-    /// A step of a program that begins nothing new and finishes what it has; whether
+    /// Takes a step of a program that begins nothing new and finishes what it has. Returns whether
     /// there was something to do.
     pub(super) fn finish(&mut self, node: &mut Node) -> bool {
         let lender = self
@@ -150,7 +150,7 @@ impl Application {
         }
     }
 
-    /// Mostly short, sometimes empty, now and then as long as may be.
+    /// Draws a length: mostly short, sometimes empty, now and then the longest.
     fn length(&mut self) -> u64 {
         let longest = match self.random.below(1000) {
             at if at < self.options.long_per_mille => self.options.max_message_bytes,
@@ -226,7 +226,8 @@ impl Application {
             }
             any = true;
         }
-        // Who waits makes guards ring; else the handle tells when it likes.
+        // If the sender waits, guards ring when they are dropped; otherwise the handle reports at
+        // any time.
         if node.is_asked(end) || self.random.chance(500) {
             node.released(end);
         }
@@ -234,5 +235,5 @@ impl Application {
     }
 }
 
-/// How often memory for a large message comes.
+/// The chance per step that memory for a large message becomes available.
 const GRANT_PER_MILLE: u64 = 100;

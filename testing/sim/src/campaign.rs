@@ -1,4 +1,4 @@
-//! Many runs, from seeds that follow from one.
+//! A campaign: many runs, from seeds that follow from one.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -14,50 +14,50 @@ use std::{
 
 use super::{Coverage, Faults, Simulation, Summary, Violation, random::mix};
 
-/// Runs one after the other, until they are enough or one breaks a rule.
+/// Runs that follow each other, until they suffice or one breaks a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Campaign {
     /// The seed of the first run; the others follow from it.
     pub seed: u64,
-    /// How many runs are enough.
+    /// The end of the campaign.
     pub until: Until,
 }
 
-/// When runs are enough.
+/// The condition that ends a campaign.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// They had so many steps in all. The same seed makes the same campaign then, on however
-    /// many threads; with one step it is a single run.
+    /// The runs have taken this many steps in all. The same seed then makes the same campaign on
+    /// any number of threads; with one step it is a single run.
     Steps(u64),
-    /// They took so long.
+    /// The runs have taken this long.
     Time(Duration),
 }
 
-/// What all runs came to.
+/// Sums over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many they were.
+    /// Number of runs.
     pub runs: u64,
-    /// Their steps.
+    /// Steps of all runs.
     pub steps: u64,
     /// Frames sent.
     pub frames: u64,
     /// Messages handed out.
     pub messages: u64,
-    /// Times that a session went on over new wires.
+    /// Number of times that a session resumed over new wires.
     pub resumed: u64,
-    /// Records that went out again then.
+    /// Records that were sent again after a resumption.
     pub replayed: u64,
-    /// What went wrong.
+    /// Faults that happened.
     pub faults: Faults,
-    /// What the sessions went through.
+    /// Pairs of state and event that the sessions met.
     pub coverage: Coverage,
     /// A hash of all traces, in order.
     pub trace: u64,
 }
 
 impl Campaign {
-    /// Runs on so many threads.
+    /// Runs the campaign on `threads` threads.
     ///
     /// # Errors
     /// The first rule that was broken, in the order of the runs.
@@ -72,7 +72,7 @@ impl Campaign {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let run = run_alone(self.seed_of(index));
                         if tell.send((index, run)).is_err() {
-                            // Nobody listens: they are enough.
+                            // The receiver is gone because the runs suffice.
                             return;
                         }
                     }
@@ -82,7 +82,7 @@ impl Campaign {
         })
     }
 
-    /// Adds runs up in their order, whichever is done first.
+    /// Adds runs up in their order, whichever finishes first.
     fn collect(
         &self,
         told: mpsc::Receiver<(u64, Result<Summary, Violation>)>,
@@ -106,7 +106,8 @@ impl Campaign {
         Ok(totals)
     }
 
-    /// That of the first run is the campaign's own, so any run can be made again.
+    /// Returns the seed of a run. The first run has the campaign's own, so any run can be repeated
+    /// alone.
     fn seed_of(&self, index: u64) -> u64 {
         self.seed.wrapping_add(mix(index))
     }
@@ -126,7 +127,7 @@ impl Totals {
     }
 }
 
-/// A run that panics breaks a rule of the code's own.
+/// Runs one seed. A panic counts as a broken rule.
 fn run_alone(seed: u64) -> Result<Summary, Violation> {
     let panicked = |_| Violation {
         seed,

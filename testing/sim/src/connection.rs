@@ -1,16 +1,16 @@
-//! The connections between two nodes: the side that dials makes one after the other, they
-//! break, and each side learns of it when it does.
+//! The connections between two nodes: the dialing side makes one after the other, connections
+//! break, and each side notices in its own time.
 //!
 //! Rules:
 //!
-//! 1. Every connection has a number. A side reads and writes those that it has joined, broken
-//!    or not, until it notices that they are broken or joins newer ones. It joins what its
-//!    handshake says, and when that says so.
-//! 2. The side that dials dials some time after it has noticed a break, or an attempt that came
-//!    to nothing: for its session if it has one, with the next higher epoch, or for a new one.
-//! 3. It may give an attempt up and make another. What it had said comes late then: when the
-//!    other side has joined newer ones, and must not leave these for it.
-//! 4. Others dial as well: they have seen what was said, and know no secret.
+//! 1. Every connection has a number. A side reads and writes a connection that it has joined,
+//!    broken or not, until it notices the break or joins a newer one. It joins a connection when
+//!    its handshake says so, as the handshake says.
+//! 2. The dialing side dials some time after it notices a break, or an attempt that failed: for its
+//!    session with the next higher epoch if it has one, or for a new session.
+//! 3. The dialing side may give an attempt up and make another. The bytes of the first then arrive
+//!    late, when the other side has joined newer wires, which it must not leave for the late ones.
+//! 4. Strangers dial as well: they have seen the exchanged bytes, but know no secret.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -32,46 +32,46 @@ use super::{
     wire::Wire,
 };
 
-/// All connections that a side still minds.
+/// All connections that a side still uses.
 #[derive(Debug)]
 pub(super) struct Connection {
     random: Random,
     options: SimOptions,
-    /// When both sides' clocks began.
+    /// The start of both sides' clocks.
     begun: Instant,
     parties: [Party; 2],
     lines: BTreeMap<u64, Lines>,
-    /// The number that came last.
+    /// The number of the last connection.
     last: u64,
-    /// That of the attempt that was made last.
+    /// The number of the last attempt.
     newest: u64,
 
-    // The side that dials.
-    /// Its attempt.
+    // The dialing side.
+    /// The attempt under way.
     dialing: Option<u64>,
-    /// When it makes one, if it has to.
+    /// The step at which it dials, if it has to.
     dials_at: u64,
-    /// The session that it comes back for.
+    /// The session that it wants to resume.
     ticket: Option<Ticket>,
-    /// What was asked for cannot be had, so it asks for something else.
+    /// Set if its last request could not be met, so it asks for a stream next.
     wants_stream: bool,
-    /// How many attempts it has made.
+    /// The number of attempts so far.
     attempts: u64,
-    /// What it said in one of them.
+    /// The bytes that it sent in one attempt.
     overheard: Vec<u8>,
 
-    /// The side that accepts is the last to learn of what happened last.
+    /// Set if the accepting side learns of the last break later than the dialing side.
     lags: bool,
     is_healed: bool,
     faults: Faults,
 }
 
-/// What the side that dials hears of its session when an attempt has failed.
+/// The dialing side's conclusion about its session after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It may go on later.
+    /// The session may resume later.
     NotYet,
-    /// It is over at the other side.
+    /// The session is over at the other side.
     Gone,
 }
 
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// No more breaks, and whatever is to come comes now.
+    /// Ends all faults: nothing breaks any more, and everything under way arrives now.
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.lines.values_mut().for_each(Lines::heal);
@@ -106,8 +106,8 @@ impl Connection {
 
     // ---- Breaks ----------------------------------------------------------------------
 
-    /// Wires may break, more often while they are written to memory over. `is_live` tells
-    /// whether both sides use the newest ones and have said what they know.
+    /// Breaks wires at random, more often while memory is written over them. `is_live` says whether
+    /// both sides use the newest wires and have exchanged what they know.
     pub(super) fn step(&mut self, now: u64, clocks: [u64; 2], is_live: bool, is_writing: bool) {
         let options = &self.options;
         let newest = self.lines.get(&self.newest);
@@ -130,7 +130,8 @@ impl Connection {
         }
     }
 
-    /// So often the side that dials has new ones while the other still reads these.
+    /// Breaks the newest wires. With the chance `lags_per_mille`, the dialing side has new ones
+    /// while the other still reads these.
     fn break_newest(&mut self, now: u64, lags_per_mille: u64) {
         self.lags = self.random.chance(lags_per_mille);
         let lag = self.lag_steps();
@@ -153,7 +154,7 @@ impl Connection {
         [(); 2].map(|()| now + self.random.below(within))
     }
 
-    /// A side dies, and all that it had breaks.
+    /// Kills a side: everything that it had breaks.
     pub(super) fn dies(&mut self, side: Side, now: u64) {
         let notices = self.draw_notices(now);
         for lines in self.lines.values_mut() {
@@ -169,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// And runs anew.
+    /// Starts a dead side anew.
     pub(super) fn restart(&mut self, side: Side, now: u64) {
         self.parties[side as usize].restart(&mut self.random);
         if side == Side::Left {
@@ -178,27 +179,27 @@ impl Connection {
         }
     }
 
-    /// Whether a side that has joined a connection notices now that it is broken.
+    /// Returns whether a side that has joined a connection notices now that it is broken.
     pub(super) fn is_to_notice(&self, side: Side, number: u64, now: u64) -> bool {
         self.lines[&number].has_ended(side, now)
     }
 
-    /// Whether a connection carries both ways.
+    /// Returns whether a connection carries both ways.
     pub(super) fn is_whole(&self, number: u64) -> bool {
         self.lines.get(&number).is_some_and(Lines::is_whole)
     }
 
-    /// What the wires of a connection are like.
+    /// Returns the terms of a connection's wires.
     pub(super) fn terms(&self, number: u64) -> Option<Terms> {
         self.lines.get(&number)?.terms
     }
 
-    /// Whether nothing is on its way over it.
+    /// Returns whether no byte is on its way over the connection.
     pub(super) fn is_empty(&self, number: u64) -> bool {
         self.lines.get(&number).is_none_or(Lines::is_empty)
     }
 
-    /// The wires that a side reads and writes that has joined this connection.
+    /// Returns the wires that a side which has joined this connection reads and writes.
     pub(super) fn wires(&mut self, side: Side, number: u64) -> (&mut Wire, &mut Wire) {
         let lines = self.lines.get_mut(&number);
         lines.expect("its side has not left it").wires(side)
@@ -206,7 +207,8 @@ impl Connection {
 
     // ---- Sessions --------------------------------------------------------------------
 
-    /// What the wires of a connection are like that a side joins, which says over which fabric.
+    /// Lets a side join a connection after its handshake. Returns the terms of the wires, which
+    /// depend on the fabric in `met`.
     pub(super) fn join(&mut self, side: Side, number: u64, met: &Met, now: u64) -> Terms {
         if let Some(secret) = &met.secret {
             let [_, right] = &mut self.parties;
@@ -219,7 +221,7 @@ impl Connection {
         let held = self.lag_steps();
         let lines = self.lines.get_mut(&number).expect("it was met there");
         if side == Side::Left && self.lags && met.fabric == FabricKind::Verbs && !self.is_healed {
-            // The other side hears the last word late.
+            // The other side receives the last message of the handshake late.
             lines.pipes[side as usize].hold(now + held);
         }
         *lines
@@ -227,14 +229,14 @@ impl Connection {
             .get_or_insert_with(|| Terms::first(&self.options, met.fabric))
     }
 
-    /// A side does not take what its handshake came to.
+    /// Lets a side refuse the outcome of its handshake.
     pub(super) fn refuse(&mut self, side: Side, number: u64) {
         if let Some(lines) = self.lines.get_mut(&number) {
             lines.close(side);
         }
     }
 
-    /// A side's session is over: it dials for another, or knows of none.
+    /// Ends a side's session: it dials for another, or knows of none.
     pub(super) fn session_is_over(&mut self, side: Side, now: u64) {
         self.parties[side as usize].forget();
         if side == Side::Left {
@@ -247,7 +249,7 @@ impl Connection {
 
     // ---- Dialing ---------------------------------------------------------------------
 
-    /// The side that dials knows that the wires are broken.
+    /// Tells the dialing side that its wires are broken.
     pub(super) fn dial_again(&mut self, now: u64) {
         let never = !self.is_healed && self.random.chance(self.options.outage_per_mille);
         match (self.lags, never) {
@@ -263,8 +265,8 @@ impl Connection {
         self.dials_at = if self.is_healed { now } else { now + 1 + after };
     }
 
-    /// Makes an attempt, if it is time: for the session that it has, or for a new one. `clocks`
-    /// are the sides'. Whether it did.
+    /// Makes an attempt if it is due, for the present session or for a new one. `clocks` are those
+    /// of the sides. Returns whether it did.
     pub(super) fn dial(&mut self, now: u64, clocks: [u64; 2], is_anyone_there: bool) -> bool {
         if self.dialing.is_some() || self.dials_at > now {
             return false;
@@ -275,7 +277,7 @@ impl Connection {
             return true;
         }
         let ticket = self.next_ticket();
-        // What is late shows only while there are newer wires.
+        // A late connection can be told only while there are newer wires.
         let is_disturbed = !self.is_healed && !self.lags;
         let is_impostor =
             ticket.is_some() && is_disturbed && self.random.chance(self.options.impostor_per_mille);
@@ -321,7 +323,7 @@ impl Connection {
         true
     }
 
-    /// What the next attempt shows, if it is for a session.
+    /// Returns the ticket of the next attempt, if it is for a session.
     fn next_ticket(&mut self) -> Option<Ticket> {
         let fabric = self.choose_fabric();
         let ticket = self.ticket.as_mut()?;
@@ -330,7 +332,7 @@ impl Connection {
         Some(ticket.clone())
     }
 
-    /// What a session is to go on over.
+    /// Chooses the fabric over which a session is to resume.
     fn choose_fabric(&mut self) -> FabricKind {
         let wants_stream = std::mem::take(&mut self.wants_stream);
         match self.options.fails_over {
@@ -350,7 +352,7 @@ impl Connection {
         self.last
     }
 
-    /// The side that dials gives its attempt up. What it has said comes, and late.
+    /// Makes the dialing side give up its attempt, whose bytes arrive late.
     fn give_up(&mut self, now: u64) {
         let after = self.random.below(LATE_STEPS);
         if let Some(lines) = self
@@ -368,7 +370,7 @@ impl Connection {
 
     // ---- Meetings --------------------------------------------------------------------
 
-    /// A side's turn in all its meetings: those that are over, and how.
+    /// Takes a side's turn in all its meetings. Returns those that are over, with their outcomes.
     pub(super) fn meet(
         &mut self,
         side: Side,
@@ -418,7 +420,7 @@ impl Connection {
                 self.faults.count(Fault::MeetingCut, true);
             }
         }
-        // Two that are over in one turn may come in any order.
+        // Two that end in one turn may be told in either order.
         if outcomes.len() > 1 && self.random.chance(500) {
             outcomes.reverse();
         }
@@ -430,7 +432,7 @@ impl Connection {
         Ok(outcomes)
     }
 
-    /// The attempt of the side that dials is over.
+    /// Ends the dialing side's attempt.
     pub(super) fn attempt_is_over(&mut self, number: u64) -> Checked {
         let dialing = self.dialing.take();
         ensure!(
@@ -440,7 +442,7 @@ impl Connection {
         Ok(())
     }
 
-    /// An attempt has come to nothing: what that says of the session.
+    /// Handles a failed attempt. Returns what the failure says of the session.
     pub(super) fn hear_failure(&mut self, error: &HandshakeError, now: u64) -> Verdict {
         self.dial_later(now);
         self.wants_stream = matches!(error, HandshakeError::NotOverFabric { .. });
@@ -462,20 +464,22 @@ impl Connection {
         }
     }
 
-    /// A connection comes too late, or not to the session that is there.
+    /// Counts and refuses a connection that comes too late, or for a session that the side does not
+    /// have.
     pub(super) fn is_late(&mut self, side: Side, number: u64) {
         self.faults.count(Fault::LateConnection, true);
         self.refuse(side, number);
     }
 
-    /// The side that accepts has refused what came too late.
+    /// Counts a late connection that the accepting side has refused.
     pub(super) fn count_late(&mut self, error: &HandshakeError) {
         let refusal = ResumeRefusal::OldEpoch;
         let is_late = *error == HandshakeError::NotResumed { refusal };
         self.faults.count(Fault::LateConnection, is_late);
     }
 
-    /// Somebody calls at the side that listens who knows what was said, and no secret.
+    /// Lets a stranger dial the listening side: it repeats bytes that were sent, and knows no
+    /// secret.
     fn let_strangers_call(&mut self, now: u64, clocks: [u64; 2]) {
         let [here, there] = self.clocks(clocks);
         let [left, right] = &self.parties;
@@ -512,9 +516,9 @@ impl Connection {
         self.faults.count(Fault::Stranger, true);
     }
 
-    // ---- What is over ----------------------------------------------------------------
+    // ---- Cleaning up ------------------------------------------------------------------
 
-    /// Forgets connections that neither side has joined or meets over any more.
+    /// Forgets connections that no side has joined and over which no handshake runs.
     pub(super) fn forget_all_but(&mut self, joined: [u64; 2]) {
         let Self {
             lines,
@@ -548,7 +552,7 @@ impl Connection {
         LAG_STEPS + 10 * self.options.delay_steps
     }
 
-    /// The sides' times, and when handshakes that begin then have to be over.
+    /// Returns the sides' times, and the deadlines of handshakes that begin then.
     fn clocks(&self, clocks: [u64; 2]) -> [Clock; 2] {
         [Side::Left, Side::Right].map(|side| {
             let (clock, within) = (clocks[side as usize], self.options.handshake_steps);
@@ -564,15 +568,16 @@ impl Connection {
     }
 }
 
-/// When an attempt is given up, at the latest, and how late it comes then.
+/// The most steps after which an attempt is given up, and by which its bytes are late.
 const LATE_STEPS: u64 = 100;
-/// How soon another is made.
+/// The most steps until another attempt is made.
 const GIVEN_UP_STEPS: u64 = 4;
-/// How much later the other side learns of a break now and then, beside what a handshake takes.
+/// The most steps by which the other side may notice a break later, beside the duration of a
+/// handshake.
 const LAG_STEPS: u64 = 60;
-/// Later than any run lasts.
+/// Later than the end of any run.
 const NEVER: u64 = 1 << 40;
-/// More than any meeting takes.
+/// More bytes than any meeting takes.
 const MEETING_BYTES: u64 = 450;
-/// More than there ever are: all of them are over when their time is.
+/// More connections than there ever are: every handshake ends at its deadline.
 const MOST_LINES: usize = 64;

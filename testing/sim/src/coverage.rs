@@ -1,4 +1,4 @@
-//! Which events met which states: a pair that never comes is one that nothing checks.
+//! Coverage: the pairs of event and state that occurred. A pair that never occurs is never checked.
 #![forbid(unsafe_code)]
 
 use std::ops::BitOrAssign;
@@ -14,13 +14,13 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// How many pairs there were.
+    /// Returns the number of pairs that occurred.
     #[must_use]
     pub fn pairs(&self) -> u32 {
         self.pairs.iter().map(|pairs| pairs.count_ones()).sum()
     }
 
-    /// Notes an event and the state that it meets.
+    /// Notes that an event met a state.
     pub(super) fn note(&mut self, pair: usize) {
         self.pairs[pair / 64] |= 1 << (pair % 64);
     }
@@ -34,8 +34,8 @@ impl BitOrAssign for Coverage {
     }
 }
 
-/// The number of the pair that an event makes with the state of what it is about, an end or
-/// the session as a whole, and of the wires.
+/// Returns the number of the pair that an event makes with the state of its subject (an end, or the
+/// session) and of the wires.
 pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
     let (event, end) = match *event {
         Event::PeerOpened { .. } => (0, None),
@@ -71,10 +71,10 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
     (node.stage as usize * STATES + state) * EVENTS + event
 }
 
-/// How many events there are.
+/// The number of events.
 const EVENTS: usize = 16;
-/// States of an end that sends, of one that receives, and of a session.
+/// States of a sending end, of a receiving end, and of a session.
 const STATES: usize = 4 + 4 + 2;
-/// Those of the wires.
+/// States of the wires.
 const STAGES: usize = 3;
 const PAIRS: usize = STAGES * STATES * EVENTS;

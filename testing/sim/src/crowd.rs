@@ -1,9 +1,9 @@
-//! Many senders and one receiver: real sessions, the broker of the receiving engine, and
-//! wires that take their time.
+//! Many senders and one receiver: real sessions, the broker of the receiving engine, and wires with
+//! a delay.
 //!
-//! Every sender has all its messages ready, one to a frame. After each step the receiver's
-//! memory is counted: what is on its way to it must have a place, whatever the sessions and
-//! the broker believe.
+//! Every sender has all its messages ready, one to a frame. After each step the receiver's memory
+//! is counted: everything on its way to it must have a place, whatever the sessions and the broker
+//! believe.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use ibex_protocol::{
 
 use super::{Checked, ensure, random::Random};
 
-/// The receiver's engine, and everyone who sends to it.
+/// The receiver's engine, and all its senders.
 struct Crowd {
     random: Random,
     now: u64,
@@ -36,7 +36,7 @@ struct Crowd {
     settings: BrokerSettings,
     broker: CreditBroker,
     peers: Vec<Peer>,
-    /// Whom the program visits next that feeds them.
+    /// The index of the sender that the feeding program visits next.
     hand: usize,
 }
 
@@ -55,11 +55,12 @@ struct Peer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Sends its next message as soon as it can, until so many are published.
+    /// Sends its next message as soon as it can, until this many are published.
     Busy(u64),
-    /// The same, but [its program](Crowd::feed) publishes them a few at a time.
+    /// Like [`Busy`](Self::Busy), but [its program](Crowd::feed) publishes a few messages at a
+    /// time.
     Fed(u64),
-    /// Lives, and does nothing.
+    /// Stays connected and sends nothing.
     Silent,
     Gone,
 }
@@ -68,11 +69,11 @@ enum Life {
 #[derive(Default)]
 struct Wire {
     frames: VecDeque<(u64, Vec<u8>)>,
-    /// How many have gone over it.
+    /// The number of frames carried so far.
     carried: u64,
 }
 
-/// Records of one length, in a window; made where they are read.
+/// Records of one length in a window, generated when they are read.
 #[derive(Default)]
 struct Ring {
     taken: u64,
@@ -152,7 +153,7 @@ impl Crowd {
         });
     }
 
-    /// Everybody moves once, in no order.
+    /// Moves every peer once, beginning at a random one.
     fn step(&mut self) -> Checked {
         let first = self.random.below(self.peers.len() as u64) as usize;
         for index in 0..self.peers.len() {
@@ -166,7 +167,7 @@ impl Crowd {
         self.check()
     }
 
-    /// The receiver takes what has arrived, and lets go of it at once.
+    /// Lets the receiver take what has arrived, and release it at once.
     fn receive(&mut self, index: usize) -> Checked {
         let peer = &mut self.peers[index];
         if peer.life == Life::Gone {
@@ -189,7 +190,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// What a link does: tells the broker what happened, and does what it decides.
+    /// Does the part of a link: reports events to the broker, and carries out its decisions.
     fn share(&mut self, index: usize) {
         self.report(index);
         let peers = &mut self.peers;
@@ -243,7 +244,7 @@ impl Crowd {
         (0..self.peers.len()).for_each(|index| self.share(index));
     }
 
-    /// The receiver has room for all that is on its way.
+    /// Checks that the receiver has room for everything on its way.
     fn check(&self) -> Checked {
         ensure!(self.broker.is_sound(), "more is lent than there is");
         let mut on_their_way = 0;
@@ -268,8 +269,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Steps until all who are busy have sent everything. Returns what each had sent when
-    /// the first was done.
+    /// Steps until all busy senders have sent everything. Returns the counts of each when the first
+    /// was done.
     fn run(&mut self, steps: u64) -> Checked<Vec<u64>> {
         let mut shares = None;
         for _ in 0..steps {
@@ -290,7 +291,7 @@ impl Crowd {
         Err(format!("not done after {steps} steps: {stuck:?}"))
     }
 
-    /// The program that has all the senders visits the next one, and publishes a few messages.
+    /// Lets the program that feeds all senders visit the next one, and publish a few messages.
     fn feed(&mut self) {
         let peer = &mut self.peers[self.hand];
         if let Life::Fed(messages) = peer.life
@@ -302,7 +303,7 @@ impl Crowd {
         self.hand = (self.hand + 1) % self.peers.len();
     }
 
-    /// Frames to the receiver and back, for each message.
+    /// Returns the frames to the receiver and back, for each message.
     fn frames_per_message(&self) -> [f64; 2] {
         let received: u64 = self.peers.iter().map(|peer| peer.received).sum();
         let carried = |wire: fn(&Peer) -> &Wire| {
@@ -318,7 +319,7 @@ impl Crowd {
 }
 
 impl Peer {
-    /// A step of the sender.
+    /// Takes a step of the sender.
     fn run(&mut self, now: u64, delay_steps: u64, random: &mut Random) -> Checked {
         let (Life::Busy(_) | Life::Fed(_)) = self.life else {
             return Ok(());
@@ -364,7 +365,7 @@ impl Wire {
         self.frames.pop_front().map(|(_, bytes)| bytes)
     }
 
-    /// All that a session has to send.
+    /// Sends everything that the session has due.
     fn fill(&mut self, session: &mut Session, ring: &mut Ring, arrives: u64) {
         let last = self.frames.back().map_or(0, |&(arrives, _)| arrives);
         let mut bytes = Vec::new();
@@ -385,7 +386,7 @@ impl Wire {
         }
     }
 
-    /// What the frames on it cost, and how many are talk.
+    /// Returns the cost of the frames on the wire, and the number that are talk.
     fn cost(&self, carriage: Carriage) -> (u64, u64) {
         let headers = self
             .frames
@@ -425,20 +426,20 @@ fn spec() -> ChannelSpec {
 }
 
 const WINDOW: u64 = 64;
-/// What a program publishes of a sender before it turns to the next one.
+/// Messages that a program publishes at one sender before it turns to the next.
 const AT_A_TIME: u64 = 4;
 const ALIGNMENT: usize = 8;
 /// More than half of the shortest receive buffer.
 const MESSAGE_BYTES: usize = 3000;
 const PLENTY: u64 = 64;
 
-// ---- What is claimed -----------------------------------------------------------------
+// ---- Claims --------------------------------------------------------------------------
 
 const BUFFERS: Carriage = Carriage::Buffers {
     bytes: LEAST_BUFFER_BYTES,
 };
 
-/// A receive queue of `entries` for so many sessions.
+/// Returns settings for a receive queue of `entries` and this many sessions.
 fn entries(entries: u64, max_sessions: u64) -> BrokerSettings {
     BrokerSettings {
         capacity: entries,
@@ -463,16 +464,16 @@ fn two_hundred_senders_share_256_buffers() {
             .run(50_000)
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(spread(&shares) <= 1.5, "seed {seed}: {shares:?}");
-        // Messages go, the last of a turn asks for the next one and answers for its own, and
+        // Messages go out; the last of a turn asks for the next turn and answers for its own; and
         // the next turn comes back.
         let [there, back] = crowd.frames_per_message();
         assert!(there < 1.1 && back < 0.6, "{there} and {back}");
     }
 }
 
-/// Each sender has nothing more to send whenever its program comes to it again, for none of
-/// them does its part at the same time, and still there is not a grain for each: who takes
-/// from whom in every visit would send twice as many frames.
+/// A slow program visits its senders in turn, so that each has nothing more to send at the next
+/// visit, and there is not a grain of credit for each. A sender that took credit from another at
+/// every visit would send twice as many frames.
 #[test]
 fn a_slow_program_with_two_hundred_senders_makes_them_take_turns() {
     for every in [2, 4, 16] {
@@ -488,13 +489,13 @@ fn a_slow_program_with_two_hundred_senders_makes_them_take_turns() {
             }
             assert!(step < 200_000, "not done");
         }
-        // A visit: a question, its messages, the surrender of what the turn has left.
+        // A visit: a question, its messages, and the surrender of the rest of the turn.
         let [there, back] = crowd.frames_per_message();
         assert!(there < 1.7 && back < 0.8, "{there} and {back}");
     }
 }
 
-/// Where there is more than a grain for each.
+/// Holds if there is more than a grain for each.
 #[test]
 fn any_number_of_senders_shares_fairly() {
     for senders in [2, 3, 4, 5, 7, 10, 19, 33, 59] {
@@ -537,7 +538,7 @@ fn a_session_alone_has_its_full_credit_and_is_never_recalled() {
     assert_eq!(crowd.broker.held(0), 64);
 }
 
-/// Idle sessions that hold everything lose it to one who wants.
+/// Idle sessions that hold all credit lose it to a session that wants some.
 #[test]
 fn idle_credit_goes_to_who_wants_it() {
     let mut crowd = Crowd::new(2, BUFFERS, entries(256, 64));
@@ -549,8 +550,7 @@ fn idle_credit_goes_to_who_wants_it() {
     assert!(held >= 48, "{held} of 64 at a time");
 }
 
-/// Senders that fall silent keep what they have, and take nothing else with them; when
-/// their sessions end, all of it is there again.
+/// Silent senders keep their credit and take no more. It is free again when their sessions end.
 #[test]
 fn silent_senders_keep_what_they_have_until_they_are_gone() {
     for seed in 0..5 {
@@ -590,7 +590,7 @@ fn silent_senders_keep_what_they_have_until_they_are_gone() {
 
 /// Senders die at any moment, with recalls open.
 #[test]
-fn who_dies_in_the_middle_of_a_recall_leaves_everything() {
+fn a_sender_that_dies_during_a_recall_leaves_its_credit() {
     for seed in 0..14 {
         let mut crowd = Crowd::new(seed, BUFFERS, entries(96, 32));
         (0..8).for_each(|_| crowd.join(Life::Busy(300)));
@@ -612,8 +612,8 @@ fn who_dies_in_the_middle_of_a_recall_leaves_everything() {
     }
 }
 
-/// Whoever comes gets what the others give up, once that has come back: there would be more
-/// on its way than there is room for.
+/// A new session gets credit only after the surrender of the others has arrived. Otherwise more
+/// would be on its way than there is room for.
 #[test]
 fn a_broker_gives_nothing_before_its_surrender_arrived() {
     for seed in 0..4 {

@@ -1,4 +1,4 @@
-//! Faults of a run, counted by kind: a fault that never happens shows nothing.
+//! Faults of a run, counted by kind, since a fault that never happens shows nothing.
 #![forbid(unsafe_code)]
 
 use std::{fmt, ops::AddAssign};
@@ -8,27 +8,27 @@ use std::{fmt, ops::AddAssign};
 pub enum Fault {
     /// Bytes arrive steps after they were written.
     Delay,
-    /// A wire takes a part of what is written.
+    /// A wire takes only a part of a write.
     Cut,
     /// A wire is full and takes nothing.
     Full,
-    /// A wire stands still.
+    /// A wire stalls.
     Stall,
-    /// A side dies without a word.
+    /// A side dies without a goodbye.
     Crash,
-    /// What it wrote last is lost with it.
+    /// The last bytes that a dead side wrote are lost.
     Loss,
-    /// A session says goodbye in the middle of everything.
+    /// A session says goodbye while channels are busy.
     Goodbye,
     /// An engine recalls credit.
     Recall,
-    /// Wires break: what is on them comes in part.
+    /// Wires break, and a part of the bytes on them arrives.
     Break,
-    /// They break before both ends have told each other what they know.
+    /// Wires break before both ends have exchanged what they know.
     BreakAgain,
-    /// A side sends on over broken wires.
+    /// A side sends over broken wires.
     Void,
-    /// What was written is never said to be there.
+    /// The completion of a write never arrives.
     Purge,
     /// Memory is written although the writer has new wires.
     LateWrite,
@@ -36,49 +36,49 @@ pub enum Fault {
     LostBuffers,
     /// New wires are of another kind.
     FailOver,
-    /// There are no new wires before a side gives up.
+    /// No new wires exist before a side gives up.
     Outage,
-    /// A connection comes to the side that accepts, which has a newer one, or its session no more.
+    /// A connection reaches the accepting side after a newer one, or after the end of its session.
     LateConnection,
-    /// The side that dials hears that its session is over.
+    /// The dialing side learns that its session is over.
     Refused,
-    /// The side that dials gives an attempt up, and makes another.
+    /// The dialing side gives an attempt up, and makes another.
     GivenUp,
-    /// Nobody is there when it dials.
+    /// The other side is dead when the dialing side dials.
     Unanswered,
     /// A connection breaks in the middle of a handshake.
     MeetingCut,
-    /// One side hears the end of a handshake, and the other does not.
+    /// A side sees the end of a handshake, and the other does not.
     OneSided,
     /// A side dies in the middle of a handshake.
     DeathInMeeting,
     /// A handshake takes too long.
     Expired,
-    /// A queue pair, a device or a Unix socket cannot be had.
+    /// A queue pair, a device or a Unix socket is unavailable.
     NoPair,
-    /// Somebody calls who knows no secret.
+    /// A stranger who knows no secret dials.
     Stranger,
-    /// Somebody answers who knows no secret.
+    /// An impostor who knows no secret answers.
     Impostor,
-    /// A side begins anew behind its death.
+    /// A side restarts after its death.
     Restart,
-    /// An engine stands still.
+    /// An engine stops for a while.
     Stop,
-    /// A side's clock leaps.
+    /// A side's clock jumps.
     Leap,
-    /// A control message comes twice.
+    /// A control message arrives twice.
     Duplicate,
-    /// A control message comes with other bytes.
+    /// A control message arrives with other bytes.
     Malformed,
-    /// There is no memory for large messages.
+    /// Memory for large messages runs out.
     Drought,
-    /// A program takes nothing for long.
+    /// A program takes no messages for a long time.
     Slow,
     /// Channels are served in another order.
     Reorder,
 }
 
-/// How often each kind of fault happened.
+/// Counts of each kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults([u64; Fault::ALL.len()]);
 
@@ -165,7 +165,7 @@ impl fmt::Display for Fault {
 }
 
 impl Default for Faults {
-    /// None.
+    /// Starts with no faults.
     fn default() -> Self {
         Self([0; Fault::ALL.len()])
     }
@@ -177,7 +177,7 @@ impl Faults {
         self.0[fault as usize] += u64::from(has_happened);
     }
 
-    /// Every kind, with how often it happened.
+    /// Returns every kind with its count.
     pub fn by_kind(&self) -> impl Iterator<Item = (Fault, u64)> {
         Fault::ALL.into_iter().zip(self.0)
     }

@@ -1,5 +1,5 @@
-//! The node that several others dial: what it can take in is shared between its sessions by
-//! brokers, one for arrival bytes and one for receive buffers.
+//! The node that several others dial. Brokers share its capacity between its sessions, one for
+//! arrival bytes and one for receive buffers.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::{
@@ -13,23 +13,23 @@ use ibex_protocol::{
 
 use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair, random::Random};
 
-/// The brokers of the node that is dialed.
+/// The brokers of the dialed node.
 #[derive(Debug)]
 pub(super) struct Hub {
-    /// Of bytes, and of buffers.
+    /// The broker of bytes, and that of buffers.
     brokers: [CreditBroker; 2],
-    /// The wires over which each peer's session has joined one of them.
+    /// The wires over which each peer's session has joined a broker.
     joined: Vec<Option<Wires>>,
 }
 
-/// Which session's, which epoch's, and whose memory they are.
+/// The session, the epoch, and the index of the broker.
 type Wires = (u64, u64, usize);
 
 impl Hub {
     pub(super) fn new(options: &SimOptions, random: &mut Random) -> Self {
         let peers = options.peers as u64;
         let mut broker = |reserve, grain: u64| {
-            // Now and then there is not even a grain for each.
+            // Now and then there is not even a grain for each session.
             let lendable = grain * random.pick(&[2, peers, 8 * peers]);
             CreditBroker::new(BrokerSettings {
                 capacity: reserve * peers + lendable,
@@ -46,8 +46,8 @@ impl Hub {
         }
     }
 
-    /// Hears what happened in the session with a peer, and does what the brokers decide.
-    /// Whether that was anything.
+    /// Reports events of the session with a peer to the brokers, and carries out their decisions.
+    /// Returns whether there were any.
     pub(super) fn share(&mut self, peer: usize, pairs: &mut [Pair]) -> bool {
         self.follow(peer, &pairs[peer]);
         self.report(peer, pairs);
@@ -71,7 +71,7 @@ impl Hub {
         any
     }
 
-    /// A session joins a broker with its wires, and leaves when they are gone.
+    /// Lets a session join a broker with its wires, and leave it when they are gone.
     fn follow(&mut self, peer: usize, pair: &Pair) {
         let node = pair.hub();
         let of = usize::from(node.carriage() != Carriage::Stream);
@@ -98,7 +98,7 @@ impl Hub {
         }
     }
 
-    /// What is on its way from a peer has room.
+    /// Checks that everything on its way from a peer has room.
     pub(super) fn check(&self, peer: usize, pair: &Pair) -> Checked {
         let sound = self.brokers.iter().all(CreditBroker::is_sound);
         ensure!(sound, "more is lent than there is");

@@ -1,4 +1,4 @@
-//! Published messages, known to both sides of the simulation and to no session.
+//! Published messages, which the simulation knows on behalf of both sides, and no session knows.
 #![forbid(unsafe_code)]
 
 use std::{collections::BTreeMap, sync::OnceLock};
@@ -19,14 +19,14 @@ impl Ledger {
         lengths.len() as u64
     }
 
-    /// How many messages a sending end published.
+    /// Returns the number of messages that a sending end published.
     pub(super) fn published(&self, side: Side, end: u32) -> u64 {
         self.channels
             .get(&(side, end))
             .map_or(0, |lengths| lengths.len() as u64)
     }
 
-    /// Checks a part of a message that arrived, from byte `offset` on.
+    /// Checks a part of an arrived message, from byte `offset` on.
     pub(super) fn check(
         &self,
         message: Message,
@@ -56,7 +56,7 @@ impl Ledger {
     }
 }
 
-/// A message's name; its bytes follow from it.
+/// The identity of a message, from which its bytes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) side: Side,
@@ -66,7 +66,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// `length` bytes of it from `offset` on.
+    /// Returns `length` bytes of the message from `offset` on.
     pub(super) fn part(&self, offset: u64, length: usize) -> &'static [u8] {
         static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
         let noise = NOISE.get_or_init(|| {
@@ -80,7 +80,7 @@ impl Message {
     }
 }
 
-/// Enough that messages differ in where they begin.
+/// Enough that different messages begin at different bytes.
 const NOISE_BYTES: usize = 1 << 19;
 /// The longest message that a simulation sends.
 const MAX_LENGTH: usize = 1 << 18;

@@ -1,5 +1,5 @@
-//! The broker of a side with one session: it recalls and lends credit at random, as a broker with
-//! many other sessions might.
+//! A stand-in for the broker, on a side with one session: recalls and lends credit at random, like
+//! a broker with many other sessions.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::credit::session::Term;
@@ -23,12 +23,12 @@ impl Lender {
         }
     }
 
-    /// There are new wires, for which so much is not lent yet.
+    /// Resets the credit for new wires, of which `free` is not lent yet.
     pub(super) fn begin_anew(&mut self, free: u64) {
         self.free = free;
     }
 
-    /// Recalls a part, or lends one of what has come back.
+    /// Recalls a part of the credit, or lends a part of what has come back.
     pub(super) fn act(&mut self, node: &mut Node) {
         self.hear(node);
         if !self.random.chance(self.lend_per_mille) {
@@ -36,7 +36,7 @@ impl Lender {
         }
         if self.random.chance(500) {
             let lent = node.session.credit_lent();
-            // Everything, now and then.
+            // Now and then, everything.
             let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
             node.session.recall(credit);
             node.counts.faults.count(Fault::Recall, credit > 0);
@@ -48,7 +48,7 @@ impl Lender {
         }
     }
 
-    /// Lends all there is; whether that was anything.
+    /// Lends all credit. Returns whether there was any.
     pub(super) fn finish(&mut self, node: &mut Node) -> bool {
         self.hear(node);
         let free = self.free;

@@ -1,18 +1,18 @@
-//! The simulation: sessions of two nodes or more, a clock and a seed.
+//! The simulation: sessions between two or more nodes, a clock and a seed.
 //!
-//! A [`Simulation`] has two nodes meet by the handshakes of the bootstrap, joins their pure
-//! engine state by wires that delay, cut and stall what passes, and lets an application on each
-//! side open, publish, hold, acknowledge and close as the seed has it. Rules:
+//! In a [`Simulation`], two nodes meet by the handshakes of the bootstrap. Wires that delay, cut
+//! and stall bytes join their pure engine state, and an application on each side opens, publishes,
+//! holds, acknowledges and closes as drawn from the seed. Rules:
 //!
-//! 1. Everything is drawn from one seed: the [options](SimOptions), the faults and what the
-//!    applications do. The same seed makes the same run, frame by frame, and
-//!    [`Summary::trace`] says so.
-//! 2. The simulation knows what both sides did, so after each step it checks what neither
-//!    side could: that what was told is true, and that nothing grows beyond its bound.
-//! 3. Once the faults stop, progress is demanded: everything published is delivered, who
-//!    waits is answered, both sides forget what is over and say goodbye.
+//! 1. Everything follows from one seed: the [options](SimOptions), the faults and the actions of
+//!    the applications. The same seed makes the same run, frame by frame; [`Summary::trace`] proves
+//!    it.
+//! 2. The simulation knows both sides. After each step it therefore checks what neither side could:
+//!    that everything told is true, and that nothing grows beyond its bound.
+//! 3. Once the faults stop, the simulation demands progress: every published message is delivered,
+//!    every wait is answered, and both sides forget finished channels and say goodbye.
 //!
-//! A broken rule is a [`Violation`], which names the seed that shows it again.
+//! A broken rule is a [`Violation`], which names the seed that reproduces it.
 #![forbid(unsafe_code)]
 
 mod application;
@@ -52,7 +52,7 @@ pub use fault::{Fault, Faults};
 pub use options::{Crash, MeetingCut, SimOptions};
 pub use simulation::{Simulation, Summary, Violation};
 
-/// One of the two nodes.
+/// A node of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The first one.
@@ -62,7 +62,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The node at the other end.
+    /// Returns the node at the other end.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -72,10 +72,10 @@ impl Side {
     }
 }
 
-/// A rule that was broken, in words; the simulation adds seed, step and side.
+/// Result of a check, whose error describes a broken rule. The simulation adds seed, step and side.
 type Checked<T = ()> = Result<T, String>;
 
-/// Ends the function with the broken rule unless the condition holds.
+/// Returns from the function with the broken rule unless the condition holds.
 macro_rules! ensure {
     ($holds:expr, $($words:tt)+) => {
         if !$holds {

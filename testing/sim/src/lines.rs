@@ -1,14 +1,13 @@
-//! One connection between two nodes, from the first byte of its handshake to the end of what
-//! it became.
+//! A connection between two nodes, from the first byte of its handshake to its end.
 //!
 //! Rules:
 //!
-//! 1. It is a pair of pipes, over which the two handshakes meet. A stream goes on where they
-//!    end; a queue pair has wires of its own, and ends with the pipes.
-//! 2. When it breaks, a part of what is on it arrives, up to any byte, for as long as a side
-//!    reads. What is written to it from then on is lost.
-//! 3. When a side closes its end, all that it has written arrives, and then the other side
-//!    hears of it.
+//! 1. A connection is a pair of pipes, over which the two handshakes meet. A stream continues on
+//!    the pipes behind the handshake. A queue pair has wires of its own, and ends with the pipes.
+//! 2. When a connection breaks, a part of the bytes on it arrives, up to any byte, for as long as a
+//!    side reads. Bytes written later are lost.
+//! 3. When a side closes its end, everything that it has written arrives, and then the other side
+//!    sees the close.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -30,39 +29,39 @@ use super::{
 pub(super) struct Lines {
     pub(super) caller: Caller,
     pub(super) meeting: Meeting,
-    /// What each side has agreed to.
+    /// The outcome of each side's handshake.
     pub(super) met: [Option<Met>; 2],
-    /// Of wires over which a session goes on they are drawn before.
+    /// The terms of the wires; for a resumption they are drawn ahead.
     pub(super) terms: Option<Terms>,
 
-    // By the side that writes.
+    // Indexed by the side that writes.
     pub(super) pipes: [Wire; 2],
     queue_pair: [Wire; 2],
     closed: [bool; 2],
 
     pub(super) is_broken: bool,
-    /// When each side notices that.
+    /// The step at which each side notices the break.
     notices: [u64; 2],
-    /// When the side that dials loses its patience.
+    /// The moment at which the dialing side gives the attempt up.
     pub(super) gives_up: Option<GivesUp>,
 }
 
-/// Who meets there.
+/// The participants of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
     /// Both sides.
     Peer,
-    /// The side that dials, and somebody in the place of the other.
+    /// The dialing side, and an impostor in the place of the other.
     Impostor,
-    /// Somebody, and the side that listens.
+    /// A stranger, and the listening side.
     Stranger,
 }
 
-/// When an attempt is given up.
+/// The moment at which an attempt is given up.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GivesUp {
     At(u64),
-    /// As soon as nothing but the answer is missing.
+    /// When only the answer is missing.
     AtLastWord,
 }
 
@@ -88,7 +87,7 @@ impl Lines {
         }
     }
 
-    /// No more faults, and whatever is to come comes now.
+    /// Ends all faults, and lets everything under way arrive now.
     pub(super) fn heal(&mut self) {
         let wires = self.pipes.iter_mut().chain(&mut self.queue_pair);
         wires.for_each(Wire::heal);
@@ -99,7 +98,7 @@ impl Lines {
 
     // ---- The meeting -----------------------------------------------------------------
 
-    /// A side's turn in the meeting. How that is over for it, if it is.
+    /// Takes a side's turn in the meeting. Returns the outcome if the meeting is over for the side.
     pub(super) fn meet(
         &mut self,
         side: Side,
@@ -135,7 +134,7 @@ impl Lines {
         Ok(outcome)
     }
 
-    /// Whether the side that dials gives it up now.
+    /// Returns whether the dialing side gives the attempt up now.
     pub(super) fn is_to_give_up(&self, now: u64) -> bool {
         let is_time = match self.gives_up {
             None => false,
@@ -145,12 +144,12 @@ impl Lines {
         is_time && self.meeting.is_open(Side::Left)
     }
 
-    /// Whether a side has joined it, and the other cannot any more.
+    /// Returns whether a side has joined the connection and the other has not.
     pub(super) fn was_one_sided(&self) -> bool {
         self.met[0].is_some() != self.met[1].is_some()
     }
 
-    /// Whether it was for a session that goes on.
+    /// Returns whether the connection resumed a session.
     pub(super) fn went_on(&self) -> bool {
         let began = |met: &Option<Met>| met.as_ref().is_some_and(|met| met.secret.is_some());
         self.caller == Caller::Peer && self.terms.is_some() && !self.met.iter().any(began)
@@ -158,7 +157,7 @@ impl Lines {
 
     // ---- The wires -------------------------------------------------------------------
 
-    /// What a side reads and writes that has joined it.
+    /// Returns the wires that a side which has joined reads and writes.
     pub(super) fn wires(&mut self, side: Side) -> (&mut Wire, &mut Wire) {
         of(self.data(), side)
     }
@@ -175,7 +174,7 @@ impl Lines {
         terms.is_none_or(|terms| terms.carriage == Carriage::Stream)
     }
 
-    /// Whether nothing is on its way.
+    /// Returns whether no byte is on its way.
     pub(super) fn is_empty(&self) -> bool {
         self.pipes
             .iter()
@@ -183,12 +182,13 @@ impl Lines {
             .all(Wire::is_empty)
     }
 
-    /// Whether it carries both ways.
+    /// Returns whether the connection carries both ways.
     pub(super) fn is_whole(&self) -> bool {
         !self.is_broken && self.closed == [false; 2]
     }
 
-    /// It breaks: what is on it comes in part, or lingers for so many steps.
+    /// Breaks the connection: a part of the bytes on it arrives, or all of them linger for `linger`
+    /// steps.
     pub(super) fn break_off(&mut self, now: u64, linger: Option<u64>, notices: [u64; 2]) {
         self.is_broken = true;
         self.notices = notices;
@@ -196,7 +196,7 @@ impl Lines {
         wires.for_each(|wire| wire.cut(now, linger));
     }
 
-    /// It breaks, and nothing that is on it comes any more.
+    /// Breaks the connection, and loses all bytes on it.
     pub(super) fn break_at_once(&mut self, notices: [u64; 2]) {
         self.is_broken = true;
         self.notices = notices;
@@ -204,7 +204,7 @@ impl Lines {
         wires.for_each(Wire::lose);
     }
 
-    /// A side closes its end: it reads no more, and what it has written comes.
+    /// Closes a side's end: the side reads no more, and everything that it has written arrives.
     pub(super) fn close(&mut self, side: Side) {
         self.closed[side as usize] = true;
         self.meeting.leave(side);
@@ -213,10 +213,10 @@ impl Lines {
         self.queue_pair.iter_mut().for_each(Wire::lose);
     }
 
-    /// Whether a side hears now that nothing more comes.
+    /// Returns whether a side notices now that nothing more arrives.
     pub(super) fn has_ended(&self, side: Side, now: u64) -> bool {
         let other = side.other() as usize;
-        // Beside a queue pair the end itself says enough, whatever is before it.
+        // Beside a queue pair, the end of the stream suffices, even with unread bytes before it.
         let has_pair = self.met[side as usize].is_some() && !self.is_stream();
         let is_read = self.closed[other] && (has_pair || self.pipes[other].is_empty());
         is_read || self.is_broken && self.notices[side as usize] <= now
@@ -231,7 +231,7 @@ impl Lines {
     }
 }
 
-/// What a side reads, and what it writes.
+/// Returns the wire that a side reads, and the wire that it writes.
 fn of(wires: &mut [Wire; 2], side: Side) -> (&mut Wire, &mut Wire) {
     let [left, right] = wires;
     match side {

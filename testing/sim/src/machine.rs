@@ -1,8 +1,7 @@
-//! A handshake of the bootstrap's, whichever end it is.
+//! A common interface to the ends of the bootstrap's handshakes.
 //!
-//! The machines differ in what they are told to do and how they are answered. Here they are
-//! all alike: what they want of a host is an [`Errand`], and what they come to is [`Met`] or
-//! an error.
+//! The state machines differ in their inputs and outputs. Here they are alike: what they want of a
+//! host is an [`Errand`], and they end with [`Met`] or an error.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -17,14 +16,14 @@ use ibex_bootstrap::{
 };
 use ibex_tls::AuthenticatedAs;
 
-/// One end of a handshake.
+/// An end of a handshake.
 pub(super) trait Machine {
     fn handle_bytes(&mut self, bytes: &[u8]);
     fn handle_closed(&mut self);
     fn handle_timeout(&mut self, now: Instant);
-    /// What came of an errand.
+    /// Handles the result of an errand.
     fn handle_answer(&mut self, answer: Answer);
-    /// A token that somebody presents at the Unix socket; whether it is the right one.
+    /// Handles a token presented at the Unix socket. Returns whether it is the right one.
     fn handle_token(&mut self, token: &Secret) -> bool;
     fn poll_transmit(&mut self) -> Option<Vec<u8>>;
     fn poll_told(&mut self) -> Option<Told>;
@@ -33,30 +32,30 @@ pub(super) trait Machine {
     fn into_leftover(self: Box<Self>) -> Vec<u8>;
 }
 
-/// What a machine tells its host.
+/// An output of a machine to its host.
 pub(super) enum Told {
-    /// It wants something done, and to be answered.
+    /// An errand, to which the machine expects an answer.
     Errand(Errand),
-    /// What was done is to be undone, of which nothing is simulated.
+    /// An errand is to be undone, which the simulation ignores.
     Undo,
-    /// The handshake is over, and the connection is a session's.
+    /// The handshake succeeded, and the connection belongs to a session.
     Met(Met),
-    /// The handshake is over.
+    /// The handshake failed.
     Failed(HandshakeError),
 }
 
-/// What a machine wants done.
+/// A task that a machine asks of its host.
 #[derive(Debug)]
 pub(super) enum Errand {
     FindDevice,
     PreparePair,
     ConnectPair(VerbsEndpoint),
     ListenUnix,
-    /// To present the token at the peer's Unix socket.
+    /// Presents the token at the peer's Unix socket.
     ConnectUnix(Secret),
 }
 
-/// What came of that.
+/// The result of an errand.
 #[derive(Debug)]
 pub(super) enum Answer {
     Device(Result<VerbsDevice, String>),
@@ -66,28 +65,28 @@ pub(super) enum Answer {
     Unix(Result<(), String>),
 }
 
-/// What a handshake came to.
+/// The outcome of a handshake.
 #[derive(Clone, Debug)]
 pub(super) struct Met {
     pub(super) session: [u8; 16],
-    /// The secret of a session that begins; none of one that goes on.
+    /// The secret of a new session; `None` for a resumed one.
     pub(super) secret: Option<Secret>,
-    /// 0 of a session that begins.
+    /// The epoch; 0 for a new session.
     pub(super) epoch: u64,
     pub(super) fabric: FabricKind,
-    /// Which run of which node began it with us.
+    /// The node that began the session with this one, and its incarnation.
     peer: Option<(NodeIdentity, Incarnation)>,
-    /// Whom it has proven to be, where nodes are authenticated.
+    /// The peer's proven identity, if nodes are authenticated.
     authenticated_as: Option<AuthenticatedAs>,
 }
 
-/// What is an end's own.
+/// The part of the interface in which the machines differ.
 trait OwnPart: Part {
     fn told(event: Self::Event) -> Told;
 
     fn answer(machine: &mut Handshake<Self>, answer: Answer);
 
-    /// Only who listens has a token to compare with.
+    /// Only a listening end has a token to compare.
     fn shows_token(_: &mut Handshake<Self>, _: &Secret) -> bool {
         false
     }
@@ -230,7 +229,7 @@ impl Met {
         }
     }
 
-    /// Whether both ends of a handshake came to the same.
+    /// Returns whether both ends of a handshake agree on the outcome.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         self.session == other.session
             && self.secret == other.secret
@@ -238,7 +237,7 @@ impl Met {
             && self.fabric == other.fabric
     }
 
-    /// What shows the peer that a session which begins is ours.
+    /// Returns the ticket by which this side can resume a new session.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         let (peer, incarnation) = self.peer?;
         Some(Ticket {

@@ -2,11 +2,11 @@
 //!
 //! Rules:
 //!
-//! 1. Each end is a machine of the bootstrap's, which hears what comes out of its pipe, in the
-//!    pieces in which it comes, the end of the stream, and its own side's clock.
-//! 2. What the machines want done is done some steps later, or fails.
-//! 3. An end is over when its machine says so and its last words are on their way. What has
-//!    come behind the peer's last words is then the session's.
+//! 1. Each end is one of the bootstrap's machines. It hears the bytes from its pipe in the pieces
+//!    in which they arrive, the end of the stream, and its own side's clock.
+//! 2. The machines' errands are done some steps later, or fail.
+//! 3. An end is over when its machine says so and its last bytes are on their way. Bytes behind the
+//!    peer's last ones belong to the session.
 #![forbid(unsafe_code)]
 
 use std::{fmt, time::Instant};
@@ -31,58 +31,58 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Meeting {
     random: Random,
-    /// What TLS draws from, where the two authenticate each other.
+    /// The source of TLS's random numbers, if the two authenticate each other.
     tls_random: Option<Random>,
-    /// By side; those that are over, or that nobody minds, are gone.
+    /// Both ends, by side; those that are over or abandoned are gone.
     ends: [Option<End>; 2],
     /// The queue pair that each end prepared last.
     pairs: [Option<VerbsEndpoint>; 2],
-    /// What was presented at the Unix socket, until it is looked at.
+    /// The token presented at the Unix socket, until the listening side checks it.
     presented: Option<Secret>,
-    /// Whether it was right, until that is heard.
+    /// The result of that check, until the dialing side learns it.
     welcomed: Option<bool>,
 
     // The faults.
     errand_steps: u64,
     slow_errand_steps: u64,
     errand_fails_per_mille: u64,
-    /// So many more bytes arrive, and then the connection breaks.
+    /// The number of bytes after which the connection breaks.
     breaks_behind: Option<usize>,
-    /// The side that listens is somebody who proves what it cannot.
+    /// Set if the listening side is an impostor, who cannot prove its claim.
     pub(super) has_impostor: bool,
-    /// What the side that dials has said.
+    /// The bytes that the dialing side has sent.
     said: Vec<u8>,
     pub(super) faults: Faults,
 }
 
 struct End {
     machine: Box<dyn Machine>,
-    /// What has come for it, where its handshake is inside TLS.
+    /// Bytes that have arrived for a handshake inside TLS.
     records: Records,
     outbox: Vec<u8>,
-    /// When it is done.
+    /// The errand under way, with the step at which it is done.
     errand: Option<(u64, Errand)>,
     over: Option<Result<Met, HandshakeError>>,
 }
 
-/// How an end is over.
+/// The end of one side's meeting.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) met: Result<Met, HandshakeError>,
-    /// What has come behind the handshake.
+    /// Bytes that arrived behind the handshake.
     pub(super) leftover: Vec<u8>,
 }
 
-/// A side's part in a turn.
+/// A side's part of a turn.
 pub(super) struct Turn<'a> {
     pub(super) side: Side,
-    /// By the simulation's clock.
+    /// The simulation's step.
     pub(super) now: u64,
-    /// By the side's own.
+    /// The side's own clock.
     pub(super) clock: Instant,
     pub(super) inbound: &'a mut Wire,
     pub(super) outbound: &'a mut Wire,
-    /// Nothing more can come.
+    /// Set if no more bytes can arrive.
     pub(super) has_ended: bool,
 }
 
@@ -109,45 +109,46 @@ impl Meeting {
         }
     }
 
-    /// Breaks when so many bytes have arrived, both ways together.
+    /// Breaks the connection when this many bytes have arrived, both ways together.
     pub(super) fn break_behind(&mut self, bytes: usize) {
         self.breaks_behind = Some(bytes);
     }
 
-    /// Whether that is so now; told once.
+    /// Returns true once, when that moment has come.
     pub(super) fn is_to_break(&mut self) -> bool {
         self.breaks_behind.take_if(|bytes| *bytes == 0).is_some()
     }
 
-    /// No more faults.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         (self.errand_steps, self.errand_fails_per_mille) = (0, 0);
         self.breaks_behind = None;
     }
 
-    /// Whether a side minds it still.
+    /// Returns whether a side still takes part.
     pub(super) fn is_open(&self, side: Side) -> bool {
         self.ends[side as usize].is_some()
     }
 
-    /// A side minds it no more, and says nothing.
+    /// Makes a side abandon the meeting without a word.
     pub(super) fn leave(&mut self, side: Side) {
         self.ends[side as usize] = None;
     }
 
-    /// Whether the side that dials has asked for what it came for, and waits for the answer.
+    /// Returns whether the dialing side has sent its last request and waits for the answer.
     pub(super) fn awaits_last_word(&self) -> bool {
         self.ends[Side::Left as usize].as_ref().is_some_and(|end| {
             end.outbox.is_empty() && matches!(end.machine.step(), Step::Resumed | Step::Ready)
         })
     }
 
-    /// What the side that dials has said, for somebody to say it again.
+    /// Returns the bytes that the dialing side has sent, for a stranger to repeat.
     pub(super) fn said(&self) -> &[u8] {
         &self.said
     }
 
-    /// A side's turn: hears, does and says what is due. How its end is over, if it is.
+    /// Takes a side's turn: hears, does and sends what is due. Returns the outcome if the end is
+    /// over.
     pub(super) fn turn(&mut self, turn: Turn<'_>) -> Checked<Option<Outcome>> {
         let Turn {
             side,
@@ -206,7 +207,7 @@ impl Meeting {
         Ok(Some(Outcome { met, leftover }))
     }
 
-    /// Lets a machine hear what has come, inside TLS up to the end of its handshake.
+    /// Passes arrived bytes to a machine; inside TLS only up to the end of its handshake.
     fn feed(&mut self, now: u64, end: &mut End, bytes: &[u8]) {
         if self.tls_random.is_none() {
             if !bytes.is_empty() {
@@ -220,7 +221,7 @@ impl Meeting {
         }
     }
 
-    /// Answers what is due.
+    /// Delivers due answers to errands.
     fn answer(&mut self, side: Side, now: u64, end: &mut End) -> Checked {
         if side == Side::Right
             && let Some(token) = self.presented.take()
@@ -269,12 +270,12 @@ impl Meeting {
         Ok(())
     }
 
-    /// Takes what the machine has to tell.
+    /// Takes the machine's outputs.
     fn hear(&mut self, now: u64, end: &mut End) {
         while let Some(told) = end.machine.poll_told() {
             match told {
                 Told::Errand(errand) => {
-                    // Now and then a device takes as long as anybody waits.
+                    // Now and then a device takes longer than anyone waits.
                     let within = match self.random.chance(self.errand_fails_per_mille) {
                         true => self.slow_errand_steps,
                         false => self.errand_steps,
@@ -311,7 +312,7 @@ impl fmt::Debug for End {
     }
 }
 
-/// One that is told from others by its numbers.
+/// Draws a queue pair with numbers that tell it from others.
 fn queue_pair(random: &mut Random) -> VerbsEndpoint {
     VerbsEndpoint {
         queue_pair: random.below(1 << 24) as u32,

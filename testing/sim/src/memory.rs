@@ -1,7 +1,7 @@
 //! Ring memory of the simulation: words in a vector, shared by the ring's two ends.
 //!
-//! Both ends live in one thread, so any ordering is as good as another. Old payload stays
-//! where it was, as in a real ring, so it can be taken for a header here as well.
+//! Both ends run on one thread, so the memory ordering does not matter. Old payload stays in place,
+//! as in a real ring, so the algorithms could mistake it for a header here as well.
 #![forbid(unsafe_code)]
 
 use std::{cell::Cell, fmt, rc::Rc};
@@ -45,7 +45,7 @@ impl SimMemory {
     }
 }
 
-/// Without the words: a broken rule shows both ends of a ring.
+/// Omits the words, since a broken rule prints both ends of a ring.
 impl fmt::Debug for SimMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} words", self.words.len())

@@ -1,6 +1,6 @@
-//! One node of the simulation: a session, its ends, and the bytes on their way in and out.
+//! A node of the simulation: a session, its ends, and the bytes on their way in and out.
 //!
-//! It does what a link does over a socket, and nothing that a link does not.
+//! The node does what a connection does over a socket, and nothing else.
 #![forbid(unsafe_code)]
 
 mod landings;
@@ -46,50 +46,50 @@ pub(super) struct Node {
     pub(super) has_heard_goodbye: bool,
 
     // The wires.
-    /// Which ones it has joined.
+    /// The epoch of the wires that it has joined.
     pub(super) epoch: u64,
     pub(super) stage: Stage,
     wires: WireTerms,
-    /// The peer has newer wires already.
+    /// Set if the peer has newer wires already.
     pub(super) is_behind: bool,
     inbound: wires::Inbound,
     outbound: wires::Outbound,
-    /// What went over the wires of this epoch.
+    /// Frames carried over the wires of this epoch.
     pub(super) carried: Carried,
-    /// Ends whose rings had records at the last look; kept for its memory.
+    /// Ends whose rings had records at the last look; a field only to keep its memory.
     with_records: Vec<u32>,
-    /// The control frame that came last.
+    /// The last control frame that arrived.
     last_control: Vec<u8>,
-    /// For what wires and the order of channels are like.
+    /// Draws for the wires and for the order of channels.
     random: Random,
 
     // The record of the run.
     pub(super) counts: Counts,
-    /// A hash of everything that went out and was handed out, in order.
+    /// A hash of everything that was sent and handed out, in order.
     pub(super) trace: u64,
 }
 
-/// How far a session's life has come.
+/// The phase of a session's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// Channels come and go.
+    /// Channels open and close.
     Up,
-    /// Either side says goodbye: what was published goes out, and nothing new comes.
+    /// A side says goodbye: published messages still go out, and nothing new begins.
     Ending,
 }
 
-/// Where a node is between old wires and new ones.
+/// The position of a node between old wires and new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Live,
     Suspended,
-    /// It has new ones, and the peer has not said what it knows.
+    /// New wires are there, and the peer has not said yet what it knows.
     Resuming,
-    /// It has no session yet, and nothing happens to it.
+    /// The session has not begun, and nothing happens to it.
     Before,
 }
 
-/// Frames over the wires of one epoch, and what they cost.
+/// Frames over the wires of one epoch, and their cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Carried {
     pub(super) charged_out: u64,
@@ -98,7 +98,7 @@ pub(super) struct Carried {
     pub(super) frames_in: u64,
 }
 
-/// What a node did.
+/// Counts of a node's actions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) opened: u64,
@@ -108,26 +108,26 @@ pub(super) struct Counts {
     pub(super) frames: u64,
     pub(super) handed_out: u64,
     pub(super) large: u64,
-    /// Those of them that were written.
+    /// Large messages that were written.
     pub(super) written: u64,
-    /// Times that the grant of one waited for others to be released.
+    /// Number of times that a large message's grant waited for others to be released.
     pub(super) grants_waited: u64,
-    /// Messages that came in blocks.
+    /// Messages that arrived in blocks.
     pub(super) landed: u64,
-    /// Blocks that came back.
+    /// Blocks that were returned.
     pub(super) returned: u64,
     pub(super) out_of_credit: u64,
-    /// Records that went out alone, past the queue of ready channels.
+    /// Records that were sent alone, bypassing the queue of ready channels.
     pub(super) lone: u64,
-    /// Such that were taken for that at the first look.
+    /// Lone records that were handled as such at the first look.
     pub(super) lone_in: u64,
-    /// Times that it went on over new wires.
+    /// Number of times that the session resumed over new wires.
     pub(super) resumed: u64,
-    /// Records that went out again.
+    /// Records that were sent again.
     pub(super) replayed: u64,
-    /// Handshakes behind which the first frames had come already.
+    /// Handshakes behind which the first frames had already arrived.
     pub(super) leftovers: u64,
-    /// What the application and the engine did to it.
+    /// Faults by the application and the engine.
     pub(super) faults: Faults,
     pub(super) coverage: Coverage,
 }
@@ -170,29 +170,29 @@ impl Node {
         self.trace = mix(self.trace ^ word);
     }
 
-    // ---- What wires do ---------------------------------------------------------------
+    // ---- Wires -----------------------------------------------------------------------
 
-    /// Its session begins, over these wires.
+    /// Begins the session over these wires.
     pub(super) fn begin(&mut self, wires: WireTerms) {
         self.session = Session::new(config(self.side, &self.options, wires));
         self.wires = wires;
         self.stage = Stage::Live;
     }
 
-    /// So many bytes went out before those of the session, and these have come behind the
-    /// peer's last words of the handshake.
+    /// Takes over the wires from the handshake, which wrote `written` bytes. `leftover` are the
+    /// bytes that arrived behind the peer's part of it.
     pub(super) fn take_over(&mut self, written: u64, leftover: Vec<u8>) {
         self.counts.leftovers += u64::from(!leftover.is_empty());
         self.outbound = wires::Outbound::behind(written);
         self.inbound = wires::Inbound::beginning_with(leftover);
     }
 
-    /// The wires are broken, and what has come over them is all that comes.
+    /// Suspends the session: its wires are broken, and nothing more arrives over them.
     pub(super) fn suspend(&mut self) {
         self.stage = Stage::Suspended;
         self.session.suspend();
         self.counts.faults.count(Fault::Purge, self.is_writing());
-        // Nothing of the old wires may come once we say how far we are.
+        // No bytes of the old wires may be handled after this side says how much it has.
         self.inbound = wires::Inbound::default();
         self.outbound = wires::Outbound::default();
         for sender in self.senders.values_mut() {
@@ -200,7 +200,7 @@ impl Node {
         }
     }
 
-    /// There are new wires.
+    /// Joins new wires.
     pub(super) fn join(&mut self, epoch: u64, wires: WireTerms, ledger: &Ledger) -> Checked {
         ensure!(
             epoch > self.epoch,
@@ -220,7 +220,7 @@ impl Node {
         Ok(())
     }
 
-    /// A session without wires has nothing to send, whatever its handles want.
+    /// Checks that a session without wires has nothing to send, whatever its handles want.
     pub(super) fn idle(&mut self, ledger: &Ledger) -> Checked {
         self.look_at_rings()?;
         let is_due = self.session.is_due();
@@ -234,26 +234,26 @@ impl Node {
         self.handle_events(ledger)
     }
 
-    /// Whether it writes into memory of the peer's, and does not know that this is there.
+    /// Returns whether it has written to the peer's memory without a completion yet.
     pub(super) fn is_writing(&self) -> bool {
         self.outbound.has_writes()
     }
 
-    /// What its frames travel in.
+    /// Returns the carriage of its frames.
     pub(super) fn carriage(&self) -> Carriage {
         self.wires.carriage
     }
 
-    /// Whether it has said and heard goodbye.
+    /// Returns whether it has said and heard goodbye.
     pub(super) fn has_parted(&self) -> bool {
         self.has_heard_goodbye && self.session.said_goodbye() && self.is_flushed()
     }
 
-    // ---- What handles do -------------------------------------------------------------
+    // ---- Handles ---------------------------------------------------------------------
 
-    /// Opens an end. Whether it may be opened is known here as well, so the session's
-    /// answer is checked. The end knows the oldest `knows` versions, or one that its
-    /// counterpart never knows; `window` is what it asks for.
+    /// Opens an end, and checks the session's answer, since the node knows whether the end may be
+    /// opened. The end knows the oldest `knows` versions, or, with 0, a version that its
+    /// counterpart never knows. `window` is the window that it asks for.
     pub(super) fn open(
         &mut self,
         role: Role,
@@ -334,7 +334,7 @@ impl Node {
         self.handle_events(ledger)
     }
 
-    /// Closes all senders and says goodbye behind what they published.
+    /// Closes all senders and says goodbye behind their messages.
     pub(super) fn end_session(&mut self, ledger: &Ledger) -> Checked {
         self.life = Life::Ending;
         for end in self.senders.keys().copied().collect::<Vec<_>>() {
@@ -344,7 +344,7 @@ impl Node {
         self.handle_events(ledger)
     }
 
-    /// Wants memory for the large messages of a receiving end, as far as it may have more.
+    /// Requests memory for the large messages of a receiving end, as far as it may have more.
     fn want_large(&mut self, end: u32) {
         let Some(receiver) = self.receivers.get_mut(&end).filter(|end| !end.is_closed) else {
             return;
@@ -358,19 +358,19 @@ impl Node {
         }
     }
 
-    /// Memory for one of the large messages has come.
+    /// Grants memory to one of the large messages.
     pub(super) fn grant(&mut self, at: usize) {
         let (end, sequence) = self.wanted.swap_remove(at);
         if let Some(receiver) = self.receivers.get_mut(&end) {
             let is_written = self.wires.writes && sequence % 2 == 0;
             let length = receiver.grant(sequence, is_written);
-            // At the address the wire finds the end.
+            // The wire finds the end by the address.
             let memory = length.and_then(|length| RemoteMemory::new(end.into(), 0, length));
             match memory.filter(|_| is_written) {
                 Some(memory) => self.session.grant_memory(end, sequence, memory),
                 None => {
                     let length = length.unwrap_or_default();
-                    // As far as there is memory, and then for the rest.
+                    // Grants a part at first, as if memory were short, then the rest.
                     if sequence % 3 == 0 {
                         self.session.grant(end, sequence, length.div_ceil(2));
                     }
@@ -380,7 +380,7 @@ impl Node {
         }
     }
 
-    /// Tells the session how far the guards of a receiving end are.
+    /// Tells the session the progress of a receiving end's guards.
     pub(super) fn released(&mut self, end: u32) {
         if let Some(receiver) = self.receivers.get(&end).filter(|end| !end.is_closed) {
             self.session.released(end, &receiver.counters());
@@ -388,7 +388,8 @@ impl Node {
         self.want_large(end);
     }
 
-    /// Whether the next guard that settles rings: its sender waits for that, or a grant does.
+    /// Returns whether the next guard that settles rings, because its sender or a grant waits for
+    /// that.
     pub(super) fn is_asked(&self, end: u32) -> bool {
         let receiver = self.receivers.get(&end);
         self.session.is_asked(end) || receiver.is_some_and(Receiver::grant_waits)
@@ -445,7 +446,7 @@ impl Node {
                         .get_mut(&end)
                         .ok_or("news for no sender")?
                         .hear(&counters)?;
-                    // As if it rested: what is not in use goes back.
+                    // Returns unused blocks, as if the channel were idle.
                     if counters.released % 7 == 3 {
                         self.session.return_landings(end);
                     }
@@ -454,7 +455,7 @@ impl Node {
                 Event::Told { end, counters } => {
                     let receiver = self.receivers.get(&end).ok_or("news of no receiver")?;
                     receiver.check_told(&counters)?;
-                    // From here on the peer may write where these were.
+                    // From here on the peer may overwrite the released blocks.
                     self.landings.check_released(end, counters.released)?;
                 }
                 Event::PeerClosed {
@@ -535,8 +536,8 @@ impl Node {
     pub(super) fn check_footprint(&self) -> Checked {
         let footprint = self.session.footprint();
         let limit = self.options.max_channels;
-        // An open, a close, an ask, grants of two messages in two parts, and those of blocks.
-        // And what is known over new wires.
+        // Per end: an open, a close, an ask, two grants of two parts each, and grants of blocks. In
+        // addition, what is exchanged over new wires.
         let control = footprint.ends.max(1) * (7 + LANDINGS_PER_CHANNEL)
             + usize::from(self.life == Life::Ending)
             + footprint.peer_ends
@@ -568,7 +569,7 @@ fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
     }
 }
 
-/// Why a sender closes behind its last message: some give up.
+/// Returns a reason for a sender to close behind its last message; some give up.
 fn parting_after(last: u64) -> CloseReason {
     match last % 5 {
         3 => CloseReason::Aborted,

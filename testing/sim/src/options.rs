@@ -11,161 +11,161 @@ use ibex_protocol::{
 
 use super::{Side, random::Random};
 
-/// Sizes and probabilities of one run. Probabilities are per thousand and step.
+/// Sizes and probabilities of a run. Probabilities are per thousand and step.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     // The wires.
-    /// How long bytes may be on their way.
+    /// The most steps that bytes are on their way.
     pub delay_steps: u64,
-    /// The most that one write or read moves; 1 cuts everything into single bytes.
+    /// The most bytes that one write or read moves; 1 cuts everything into single bytes.
     pub piece_bytes: usize,
-    /// What a direction holds before a write takes nothing.
+    /// Bytes that a direction holds before a write takes nothing.
     pub wire_bytes: usize,
-    /// How often a direction stands still.
+    /// The chance that a direction stalls.
     pub stall_per_mille: u64,
-    /// For how long, at most.
+    /// The most steps of a stall.
     pub stall_steps: u64,
-    /// One side dies without a word, and begins anew.
+    /// A side that dies without a goodbye, and restarts.
     pub crash: Option<Crash>,
 
-    /// How many nodes the left sides are; all of their right sides are one, which shares what
-    /// it has between them.
+    /// The number of left nodes. All of their right sides are one node, which shares its capacity
+    /// between them.
     pub peers: usize,
 
     // The connection.
-    /// It breaks at this step in any case.
+    /// A step at which the connection breaks in any case.
     pub break_at: Option<u64>,
-    /// How often it breaks.
+    /// The chance that the connection breaks.
     pub break_per_mille: u64,
-    /// How often new wires break at once, at any byte of the handshake or before both sides have
-    /// said what they know.
+    /// The chance that new wires break at once, at any byte of the handshake or before both sides
+    /// have exchanged what they know.
     pub break_again_per_mille: u64,
-    /// One breaks behind this byte of a handshake.
+    /// A handshake that breaks behind a given byte.
     pub meeting_cut: Option<MeetingCut>,
-    /// How long a side may take to notice, at most.
+    /// The most steps until a side notices a break.
     pub notice_steps: u64,
-    /// How long nobody dials, at most.
+    /// The most steps until the next attempt.
     pub redial_steps: u64,
-    /// How long a handshake may take at each side, by its clock.
+    /// The time that a handshake may take at each side, by its clock.
     pub handshake_steps: [u64; 2],
     /// Both sides authenticate each other by TLS.
     pub secured: bool,
-    /// How many attempts are given up, and come late.
+    /// The share of attempts that are given up, and whose bytes arrive late.
     pub late_per_mille: u64,
-    /// How often somebody calls at the side that listens who knows no secret.
+    /// The chance that a stranger without the secret dials the listening side.
     pub stranger_per_mille: u64,
-    /// How many attempts to go on with a session are answered by such a one.
+    /// The share of resumption attempts that an impostor answers.
     pub impostor_per_mille: u64,
-    /// How often a queue pair, a device or a Unix socket cannot be had, or is slow to come.
+    /// The chance that a queue pair, a device or a Unix socket is unavailable, or slow.
     pub errand_fails_per_mille: u64,
-    /// How often nobody dials at all.
+    /// The chance that the dialing side never dials again.
     pub outage_per_mille: u64,
-    /// How long a side waits for new wires before the session is over, by its own clock.
+    /// The steps that a side waits for new wires before its session is over, by its own clock.
     pub patience_steps: u64,
-    /// Wires may be a stream where buffers are chosen first, with so much credit.
+    /// The credit of a stream that may replace the first choice, buffers.
     pub fails_over: Option<u64>,
-    /// And buffers again behind that.
+    /// A session on a stream may return to buffers.
     pub fails_back: bool,
 
     // The engines.
-    /// How often one stands still.
+    /// The chance that an engine stops.
     pub stop_per_mille: u64,
-    /// For how long, at most.
+    /// The most steps of a stop.
     pub stop_steps: u64,
-    /// How often a clock leaps.
+    /// The chance that a clock jumps.
     pub leap_per_mille: u64,
-    /// How often channels are served in another order than usual.
+    /// The chance that channels are served in an unusual order.
     pub reorder_per_mille: u64,
-    /// How often a control message comes twice that may.
+    /// The chance that a repeatable control message arrives twice.
     pub duplicate_per_mille: u64,
-    /// How often one comes with other bytes, which ends the session.
+    /// The chance that a control message arrives with other bytes, which ends the session.
     pub malform_per_mille: u64,
 
     // The sessions.
-    /// Records travel in frames; else through shared memory, which is not simulated, and
-    /// only channels are opened and closed.
+    /// Records travel in frames. Otherwise they travel through shared memory, which is not
+    /// simulated, and channels only open and close.
     pub data_in_band: bool,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
-    /// What frames travel in.
+    /// The carriage of frames.
     pub carriage: Carriage,
-    /// What either side may keep in flight, arrival bytes or buffers.
+    /// The most that either side may keep in flight, in arrival bytes or buffers.
     pub credit: u64,
-    /// How often an engine recalls credit or lends some again.
+    /// The chance that an engine recalls credit or lends some again.
     pub lend_per_mille: u64,
-    /// Large messages of even sequences are written into memory that was granted, and some of
-    /// medium size into blocks that were granted ahead.
+    /// Large messages of even sequences are written into granted memory, and some of medium size
+    /// into blocks granted ahead.
     pub writes: bool,
-    /// A write tells of itself where it can.
+    /// A write announces itself by immediate data if it can.
     pub immediate: bool,
-    /// The alignment of payloads in each version of the message type, the oldest first. Every
-    /// end knows the oldest, some know the next one or all.
+    /// The alignment of payloads in each version of the message type, the oldest first. Every end
+    /// knows the oldest, some know the next one or all.
     pub alignments: [u32; 3],
-    /// The largest window that an end asks for, a power of two; some ask for less.
+    /// The largest window that an end asks for, a power of two; some ends ask for less.
     pub window_bytes: u64,
-    /// The same in messages.
+    /// The largest window in messages.
     pub window_messages: u64,
-    /// The longest message that travels as a record, if a ring holds it; a longer one is
-    /// announced and goes in chunks.
+    /// The longest message that travels as a record, if a ring holds it. A longer one is announced
+    /// and sent in chunks.
     pub max_record_bytes: usize,
     /// The longest message.
     pub max_message_bytes: u64,
 
     // The applications.
-    /// From how many names they choose.
+    /// The number of channel names.
     pub names: u64,
-    /// How often they open an end.
+    /// The chance that an application opens an end.
     pub open_per_mille: u64,
-    /// How often an end does not fit its counterpart.
+    /// The chance that an end does not fit its counterpart.
     pub mismatch_per_mille: u64,
-    /// How often they close an end.
+    /// The chance that an application closes an end.
     pub close_per_mille: u64,
-    /// How often they send.
+    /// The chance that an application sends.
     pub send_per_mille: u64,
-    /// How much of it is long.
+    /// The share of messages that are long.
     pub long_per_mille: u64,
-    /// How often senders wait to hear that their messages are received or acknowledged.
+    /// The chance that a sender waits until its messages are received or acknowledged.
     pub wait_per_mille: u64,
-    /// How often receivers take messages.
+    /// The chance that a receiver takes messages.
     pub receive_per_mille: u64,
-    /// How often they let go of a message that they hold.
+    /// The chance that a receiver releases a message that it holds.
     pub settle_per_mille: u64,
-    /// How many of these are acknowledged.
+    /// The share of released messages that are acknowledged.
     pub acknowledge_per_mille: u64,
-    /// How often a session says goodbye although its channels are busy.
+    /// The chance that a session says goodbye although its channels are busy.
     pub goodbye_per_mille: u64,
-    /// How often a program takes nothing for a while, or has no memory for large messages.
+    /// The chance that a program takes nothing for a while, or has no memory for large messages.
     pub pause_per_mille: u64,
-    /// For how long, at most.
+    /// The most steps of such a pause.
     pub pause_steps: u64,
-    /// How much of large messages the receiving end of a channel may have before it lets go of
-    /// some; it always has one.
+    /// The bytes of large messages that the receiving end of a channel may have before it releases
+    /// some; it may always have one.
     pub large_bytes: u64,
 
-    /// How long faults happen and applications are busy; then progress is demanded.
+    /// The steps during which faults happen and applications are busy; then progress is demanded.
     pub busy_steps: u64,
 }
 
 /// The death of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crash {
-    /// Whose.
+    /// The side that dies.
     pub side: Side,
-    /// When.
+    /// The step at which it dies.
     pub step: u64,
 }
 
-/// The break of one meeting.
+/// The break of one handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeetingCut {
-    /// The number of the attempt; that of the first is 0.
+    /// The number of the attempt; the first is 0.
     pub meeting: u64,
-    /// Behind so many bytes, both ways together.
+    /// The number of bytes before the break, both ways together.
     pub byte: usize,
 }
 
 impl SimOptions {
-    /// The options that belong to `seed`.
+    /// Draws the options that belong to `seed`.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -190,7 +190,7 @@ impl SimOptions {
             80..96 => 2 + random.below(4),
             _ => 6 + random.below(MOST_PEERS - 5),
         } as usize;
-        // Of many each has a shorter run.
+        // With many peers, each has a shorter run.
         let busy_steps = (busy_steps / peers as u64).max(LEAST_BUSY_STEPS);
         let crash = random.chance(200).then(|| Crash {
             side: random.pick(&[Side::Left, Side::Right]),
@@ -254,19 +254,19 @@ impl SimOptions {
             errand_fails_per_mille: random.pick(&[0, 100]),
             fails_back: random.chance(500),
             large_bytes: random.pick(&[0, 1 << 16, 1 << 20]),
-            // The last that is drawn, and of few: a handshake of TLS takes as long as many steps.
+            // Drawn last, and seldom true: a handshake of TLS takes as much time as many steps.
             secured: random.chance(200),
         }
     }
 }
 
-/// A session needs credit for two of its longest frames: news of credit are owed at half
-/// of it, and less than half could then be too little for the next frame.
+/// Returns the least credit of a session, which covers two of its longest frames. Credit is
+/// reported when half of it is due, and less than half could be too little for the next frame.
 fn least_credit_bytes(longest_record: usize) -> u64 {
     2 * (longest_record + HEAD_BYTES + HEADER_BYTES + MAX_ALIGNMENT) as u64
 }
 
-/// With the one that all of them dial they are 32.
+/// With the node that they all dial, they are 32.
 const MOST_PEERS: u64 = 31;
 /// Enough for channels to open, fill up and break.
 const LEAST_BUSY_STEPS: u64 = 300;

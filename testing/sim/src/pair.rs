@@ -1,8 +1,8 @@
-//! Two nodes and the connections between them, over as many sessions as it takes: when one is
-//! over, by goodbye, by death or by a verdict, another begins.
+//! Two nodes and the connections between them, over any number of sessions: when one ends, by
+//! goodbye, by death or by a verdict, another begins.
 //!
-//! A session is over at each side when that side knows. What a side knew stays as it is until
-//! the other side's session is over as well, which is compared with it.
+//! A session is over at a side when that side knows. What the side knew is kept until the session
+//! is over at the other side as well, and is compared with it.
 #![forbid(unsafe_code)]
 
 mod wires;
@@ -33,9 +33,9 @@ pub(super) struct Pair {
     left: Place,
     right: Place,
     connection: Connection,
-    /// How many sessions were over at both sides.
+    /// The number of sessions that ended at both sides.
     sessions: u64,
-    /// The side that died, and when it runs anew.
+    /// The dead side, and the step at which it restarts.
     dead: Option<(Side, u64)>,
     is_healed: bool,
     faults: Faults,
@@ -46,32 +46,32 @@ pub(super) struct Pair {
 pub(super) struct Place {
     pub(super) node: Node,
     pub(super) application: Application,
-    /// How far its clock is ahead.
+    /// The steps by which its clock is ahead.
     ahead: u64,
     stopped_until: u64,
-    /// The name of its session, once it has one.
+    /// The identity of its session, once it has one.
     session: [u8; 16],
     /// The number of the connection that it has joined; 0 before the first.
     joined: u64,
-    /// When it noticed that its wires are broken, by its clock.
+    /// The time at which it noticed its wires' break, by its clock.
     suspended_at: Option<u64>,
-    /// Its session is over, and it has wires no more.
+    /// Set if its session is over, and it has no wires.
     is_over: bool,
 }
 
 impl Place {
-    /// Whether it has a session.
+    /// Returns whether it has a session.
     fn is_up(&self) -> bool {
         self.node.stage != Stage::Before && !self.is_over
     }
 
-    /// Whether it waits for other wires.
+    /// Returns whether it waits for new wires.
     fn is_suspended(&self) -> bool {
         self.node.stage == Stage::Suspended && !self.is_over
     }
 }
 
-/// A rule that was broken, and by which side.
+/// A broken rule, and the side that broke it, if it was one.
 pub(super) type Broken = (Option<Side>, String);
 
 impl Pair {
@@ -128,8 +128,8 @@ impl Pair {
         self.give_up_if_lost(now)
     }
 
-    /// The same without faults, and of programs that finish what they have; whether anything
-    /// moved or is to.
+    /// Moves everything once without faults, with programs that finish what they have. Returns
+    /// whether anything moved or is about to.
     pub(super) fn finish(&mut self, now: u64) -> Result<bool, Broken> {
         let mut any = false;
         for side in [Side::Left, Side::Right] {
@@ -145,14 +145,15 @@ impl Pair {
         if self.left.is_over && self.right.is_over {
             self.begin_anew(now);
         }
-        // The last completions come when everything else has.
+        // The last completions arrive after everything else.
         any |= self.left.node.is_writing() || self.right.node.is_writing();
         let has_parted = self.has_parted() && !self.left.is_over && !self.right.is_over;
         let rests = has_parted || self.is_live() && self.connection.is_empty(self.left.joined);
         Ok(any || !rests)
     }
 
-    /// One turn of a node: looks after its wires, reads, then writes. Whether anything moved.
+    /// Takes a turn of a node: looks after its wires, reads, then writes. Returns whether anything
+    /// moved.
     fn turn(&mut self, side: Side, now: u64) -> Result<bool, Broken> {
         if self.is_still(side, now) {
             return Ok(false);
@@ -195,7 +196,7 @@ impl Pair {
         [now + self.left.ahead, now + self.right.ahead]
     }
 
-    /// Whether both sides have the newest wires and know of each other.
+    /// Returns whether both sides have the newest wires and know of each other.
     fn is_live(&self) -> bool {
         let number = self.left.joined;
         let is_live = |place: &Place| place.is_up() && place.node.stage == Stage::Live;
@@ -246,8 +247,8 @@ impl Pair {
         }
     }
 
-    /// No more faults: what is on its way arrives, who stands still goes on, and what is broken
-    /// is mended.
+    /// Ends all faults: bytes under way arrive, stopped sides continue, and broken connections are
+    /// replaced.
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.connection.heal();
@@ -259,13 +260,13 @@ impl Pair {
 
     // ---- The end of a session --------------------------------------------------------
 
-    /// Whether both sides have said goodbye.
+    /// Returns whether both sides have said goodbye.
     pub(super) fn has_parted(&self) -> bool {
         let has_parted = |place: &Place| place.is_over || place.node.has_parted();
         self.dead.is_none() && has_parted(&self.left) && has_parted(&self.right)
     }
 
-    /// A side gives its session up that has waited too long for other wires.
+    /// Ends the session of a side that has waited too long for new wires.
     fn give_up_if_lost(&mut self, now: u64) -> Result<(), Broken> {
         for side in [Side::Left, Side::Right] {
             let place = self.place(side);
@@ -279,7 +280,7 @@ impl Pair {
         Ok(())
     }
 
-    /// A side's session is over without a goodbye. What it knows then has to be true.
+    /// Ends a side's session without a goodbye. What the side knows then must be true.
     fn session_is_over(&mut self, side: Side, now: u64) -> Result<(), Broken> {
         self.check_last_words(side).map_err(of(side))?;
         self.place_mut(side).is_over = true;
@@ -287,7 +288,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The side that died runs anew, if it is time: its session is no more.
+    /// Restarts the dead side without its session, if it is time.
     fn run_anew(&mut self, now: u64) {
         if let Some((side, _)) = self.dead.take_if(|(_, at)| *at <= now) {
             self.faults.count(Fault::Restart, true);
@@ -297,8 +298,8 @@ impl Pair {
         }
     }
 
-    /// What the errors of a side's senders would say when its session is over: all that was
-    /// sent, and at least what was received and acknowledged.
+    /// Checks the facts that a side's senders would report at the end of its session: the count of
+    /// sent messages is exact, and those of received and acknowledged ones are not too high.
     fn check_last_words(&self, side: Side) -> Checked {
         let (here, there) = (&self.place(side).node, &self.place(side.other()).node);
         for (&end, sender) in &here.senders {
@@ -309,7 +310,7 @@ impl Pair {
                 sender.published
             );
             let receiver = sender.peer_end.and_then(|peer| there.receivers.get(&peer));
-            // One that does not know yet that the channel is open has told nothing.
+            // A receiver that does not know yet that the channel is open has reported nothing.
             if let Some(receiver) = receiver.filter(|receiver| receiver.is_answered) {
                 receiver.check_told(&sender.heard)?;
             }
@@ -317,7 +318,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Both sides are without a session, of the same programs or of new ones.
+    /// Begins anew when both sides are without a session, with the same programs or new ones.
     fn begin_anew(&mut self, now: u64) {
         self.sessions += 1;
         self.ledger = Ledger::default();
@@ -335,8 +336,8 @@ impl Pair {
 
     // ---- The end of a run ------------------------------------------------------------
 
-    /// Everything that was published to an open end is there, who waited is answered, and
-    /// what was kept for that is given back.
+    /// Checks that every message published to an open end has arrived, that every wait is answered,
+    /// and that memory kept for that is returned.
     pub(super) fn check_delivered(&self) -> Result<(), Broken> {
         for side in [Side::Left, Side::Right] {
             let (here, there) = (&self.place(side).node, &self.place(side.other()).node);
@@ -354,7 +355,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Every handle goes, in any order.
+    /// Closes every handle, in any order.
     pub(super) fn close_all(&mut self) -> Result<(), Broken> {
         for side in [Side::Left, Side::Right] {
             let senders_first = self.random.chance(500);
@@ -378,9 +379,9 @@ impl Pair {
         Ok(())
     }
 
-    /// An end that was closed before its counterpart was opened is kept, so that who opens
-    /// the counterpart later gets an orderly end. Here a side opens one, as far as there is
-    /// room, and closes it; whether there was one.
+    /// Opens and closes the counterpart of an end that was closed before it had one, if there is
+    /// room. Such an end is kept, so that its late counterpart gets an orderly end. Returns whether
+    /// there was one.
     pub(super) fn meet_leftover(&mut self, side: Side) -> Result<bool, Broken> {
         let other = &self.place(side.other()).node;
         let senders = other
@@ -410,7 +411,7 @@ impl Pair {
         Ok(any)
     }
 
-    /// Nothing is left of channels that both sides have closed.
+    /// Checks that nothing is left of channels that both sides have closed.
     pub(super) fn check_forgotten(&self) -> Result<(), Broken> {
         let [left, right] = [&self.left, &self.right].map(|place| place.node.session.footprint());
         let are_full = left.ends.min(right.ends) >= self.options.max_channels;
@@ -445,7 +446,8 @@ impl Pair {
         ))
     }
 
-    /// What is in flight is within what was granted, as far as both sides use the same wires.
+    /// Checks that everything in flight is within the granted credit, if both sides use the same
+    /// wires.
     fn check_credit(&self) -> Result<(), Broken> {
         if !self.is_live() {
             return Ok(());
@@ -480,7 +482,7 @@ impl Pair {
         Ok(())
     }
 
-    // ---- What the node that is dialed shares -----------------------------------------
+    // ---- The dialed node ---------------------------------------------------------------
 
     pub(super) fn hub(&self) -> &Node {
         &self.right.node
@@ -494,21 +496,21 @@ impl Pair {
         self.sessions
     }
 
-    /// What is on its way to it, where both sides use the same wires.
+    /// Returns what is on its way to the dialed node, if both sides use the same wires.
     pub(super) fn in_flight_to_hub(&self) -> Option<u64> {
         let (sent, arrived) = (&self.left.node.carried, &self.right.node.carried);
         self.is_live()
             .then(|| sent.charged_out - arrived.charged_in)
     }
 
-    // ---- What it came to -------------------------------------------------------------
+    // ---- Results -----------------------------------------------------------------------
 
     /// Both nodes.
     pub(super) fn nodes(&self) -> [&Node; 2] {
         [&self.left.node, &self.right.node]
     }
 
-    /// What went wrong.
+    /// Returns the faults that happened.
     pub(super) fn faults(&self) -> Faults {
         let mut faults = self.faults;
         faults += self.connection.faults();
@@ -555,7 +557,7 @@ impl Pair {
     }
 }
 
-/// A rule that `side` broke.
+/// Returns a function that makes a rule broken by `side`.
 fn of(side: Side) -> impl Fn(String) -> Broken {
     move |what| (Some(side), what)
 }

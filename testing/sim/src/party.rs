@@ -1,5 +1,5 @@
-//! A side as it presents itself when the two meet: its node, which run of it this is, and the
-//! session that the other side may come back for.
+//! A side as it presents itself in handshakes: its node, its incarnation, and the session that the
+//! other side may resume.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -29,25 +29,25 @@ use super::{
 pub(super) struct Party {
     local: Local,
     sessions: Arc<Known>,
-    /// What its sessions may go on over.
+    /// The fabrics over which its sessions may resume.
     fabrics: Vec<FabricKind>,
-    /// Whether one that went over to the connection may have a queue pair again.
+    /// Set if a session that moved to TCP may return to a queue pair.
     fails_back: bool,
 }
 
-/// A side's time, and when a handshake that begins then has to be over.
+/// A side's time, and the deadline of a handshake that begins then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     pub(super) now: Instant,
     pub(super) deadline: Instant,
 }
 
-/// The session that the other side may come back for, by its name.
+/// The session that the other side may resume, by its identity.
 #[derive(Debug, Default)]
 struct Known(Mutex<Option<([u8; 16], Resumable)>>);
 
 impl Known {
-    /// Nothing panics while it is locked.
+    /// Locks the session. Nothing panics while it is locked.
     fn lock(&self) -> MutexGuard<'_, Option<([u8; 16], Resumable)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,8 +91,8 @@ impl Party {
         }
     }
 
-    /// Somebody in its place who knows of its session, and not the secret; where nodes are
-    /// authenticated, a member of its cluster or of another.
+    /// Returns an impostor, who knows of this side's session but not its secret. If nodes are
+    /// authenticated, the impostor is a member of this cluster or of another.
     pub(super) fn impostor(&self, random: &mut Random) -> Self {
         let mut known = self.sessions.lock().clone();
         if let Some((_, session)) = &mut known {
@@ -112,7 +112,7 @@ impl Party {
         }
     }
 
-    /// Its process runs anew.
+    /// Starts a new incarnation, without its session.
     pub(super) fn restart(&mut self, random: &mut Random) {
         self.local.incarnation = random.next();
         self.forget();
@@ -120,7 +120,7 @@ impl Party {
 
     // ---- Its session -----------------------------------------------------------------
 
-    /// A session has begun.
+    /// Begins a session.
     pub(super) fn enter(&mut self, id: [u8; 16], secret: Secret) {
         let session = Resumable {
             authenticated_as: self
@@ -136,7 +136,7 @@ impl Party {
         *self.sessions.lock() = Some((id, session));
     }
 
-    /// Its session goes on, as far as it is that one.
+    /// Continues the session, if it is the present one.
     pub(super) fn goes_on(&mut self, met: &Met) {
         let mut known = self.sessions.lock();
         if let Some((_, session)) = known.as_mut().filter(|(id, _)| *id == met.session) {
@@ -147,12 +147,12 @@ impl Party {
         }
     }
 
-    /// Its session is over.
+    /// Forgets the session.
     pub(super) fn forget(&mut self) {
         *self.sessions.lock() = None;
     }
 
-    // ---- Its ends of handshakes ------------------------------------------------------
+    // ---- Its ends of handshakes --------------------------------------------------------
 
     pub(super) fn dial(&self, random: &mut Random, clock: Clock) -> Box<dyn Machine> {
         let nonce = drawn(random);
@@ -184,8 +184,8 @@ impl Party {
     }
 }
 
-/// What a session goes over if that can be had: buffers are a queue pair's, and where records
-/// go through memory that is not simulated that is shared memory.
+/// Returns the preferred fabric of a session: verbs for a carriage of buffers, and shared memory if
+/// records travel through memory that is not simulated.
 pub(super) fn first_choice(options: &SimOptions) -> FabricKind {
     match (options.carriage, options.data_in_band) {
         (Carriage::Buffers { .. }, _) => FabricKind::Verbs,
@@ -202,7 +202,7 @@ pub(super) fn secret(random: &mut Random) -> Secret {
     Secret::new(drawn(random))
 }
 
-/// Tells that a node has RDMA devices; handshakes ask the meeting for them.
+/// States that a node has RDMA devices; handshakes ask the meeting for them.
 #[derive(Debug)]
 struct Site;
 
@@ -216,7 +216,7 @@ impl VerbsSite for Site {
     }
 }
 
-/// Both sides are on it.
+/// The host of both sides.
 const HOST: HostHint = HostHint {
     boot_id: [1; 16],
     pid: 1,

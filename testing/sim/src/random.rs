@@ -14,8 +14,8 @@ impl Random {
         Self { state: seed }
     }
 
-    /// A generator of its own for a part of the simulation, so that what one part draws
-    /// does not shift what the others do.
+    /// Returns an independent generator for a part of the simulation, so that one part's draws do
+    /// not shift another's.
     pub(super) fn fork(&mut self) -> Self {
         Self::new(self.next())
     }
@@ -25,12 +25,12 @@ impl Random {
         mix(self.state)
     }
 
-    /// A number from 0 to `bound - 1`; 0 if there is none.
+    /// Returns a number from 0 to `bound - 1`; 0 if `bound` is 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// True in `per_mille` of 1000 cases.
+    /// Returns true in `per_mille` of 1000 cases.
     pub(super) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }

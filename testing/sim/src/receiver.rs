@@ -24,30 +24,30 @@ pub(super) struct Receiver {
     pub(super) name: String,
     /// The side that sends.
     sender_side: Side,
-    /// What holds for both ends, once both are open.
+    /// The agreed terms, once both ends are open.
     agreed: Option<Agreed>,
     pub(super) peer_end: Option<u32>,
     /// The handle is gone.
     pub(super) is_closed: bool,
-    /// The channel does not fit, or ended otherwise than in order.
+    /// The channel does not fit, or did not end in order.
     pub(super) is_over: bool,
     pub(super) is_answered: bool,
-    /// The last message there will be.
+    /// The last message of the channel, once the sender has closed.
     last: Option<u64>,
 
-    // What arrived.
+    // Arrivals.
     arrived: u64,
     position: u64,
     /// Messages that the application has not taken, in order.
     waiting: VecDeque<Arrived>,
 
-    // What was handed out.
-    /// Behind the released prefix, in order.
+    // Messages that were handed out.
+    /// Messages behind the released prefix, in order.
     cells: VecDeque<Cell>,
     /// Messages whose guards live, in no order.
     held: Vec<u64>,
     counters: Counters,
-    /// Bytes of large messages that it has or wants memory for, up to their release.
+    /// Bytes of large messages that have memory or wait for it, up to their release.
     large_bytes: u64,
 }
 
@@ -62,19 +62,19 @@ struct Arrived {
 #[derive(Debug)]
 struct Large {
     length: u64,
-    /// It is in a block that was granted ahead.
+    /// Set if the message is in a block that was granted ahead.
     has_landed: bool,
     is_wanted: bool,
     is_granted: bool,
     placed: u64,
-    /// The sender is to say when it is written.
+    /// Set if the sender is to announce the end of the write.
     awaits_word: bool,
 }
 
 #[derive(Debug)]
 struct Cell {
     behind: u64,
-    /// Of memory that was granted for it.
+    /// Bytes of memory granted for the message.
     large_bytes: u64,
     state: CellState,
 }
@@ -126,7 +126,7 @@ impl Receiver {
 
     // ---- Arrivals --------------------------------------------------------------------
 
-    /// Takes the records of a frame; `landing` is where they begin in arrival memory.
+    /// Takes the records of a frame; `landing` is their offset in arrival memory.
     pub(super) fn take_records(
         &mut self,
         first_sequence: u64,
@@ -226,7 +226,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next large message for which memory may be had, `limit` bytes in all, now wanted.
+    /// Returns the next large message for which memory may be requested, within `limit` bytes in
+    /// all, and marks it as wanted.
     pub(super) fn next_wanted(&mut self, limit: u64) -> Option<u64> {
         let has_some = self.large_bytes > 0;
         let mut large = self
@@ -242,7 +243,7 @@ impl Receiver {
         Some(sequence)
     }
 
-    /// Whether a large message waits for others to be released.
+    /// Returns whether a large message waits for others to be released.
     pub(super) fn grant_waits(&self) -> bool {
         let mut large = self
             .waiting
@@ -251,8 +252,7 @@ impl Receiver {
         large.any(|large| !large.is_wanted)
     }
 
-    /// Memory for a large message was granted, for chunks or to be written to; gives its
-    /// length.
+    /// Grants memory to a large message, for chunks or for writes. Returns its length.
     pub(super) fn grant(&mut self, sequence: u64, is_written: bool) -> Option<u64> {
         let large = self.large_mut(sequence)?;
         large.is_granted = true;
@@ -260,7 +260,7 @@ impl Receiver {
         Some(large.length)
     }
 
-    /// There are new wires: what did not come whole comes from its beginning.
+    /// Begins on new wires: a message that arrived in part comes again from its beginning.
     pub(super) fn begin_anew(&mut self, writes: bool) {
         let cut = self
             .waiting
@@ -272,7 +272,7 @@ impl Receiver {
         }
     }
 
-    /// The sender says that a large message is written.
+    /// Notes that the sender has written a large message.
     pub(super) fn written(&mut self, sequence: u64) -> Checked {
         let message = self.message(sequence);
         let large = self.large_mut(sequence).ok_or("nothing is to be written")?;
@@ -322,7 +322,7 @@ impl Receiver {
             .as_mut()
     }
 
-    /// The sender closed behind message `last`.
+    /// Notes that the sender closed behind message `last`.
     pub(super) fn sender_closed(&mut self, last: u64, ledger: &Ledger) -> Checked {
         self.last = Some(last);
         if self.is_closed {
@@ -340,7 +340,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Messages that are here as a whole, without a gap.
+    /// Returns the number of messages that are here as a whole, without a gap.
     pub(super) fn received(&self) -> u64 {
         let gap = self.waiting.iter().find(|arrived| !arrived.is_whole());
         gap.map_or(self.arrived, |arrived| arrived.sequence - 1)
@@ -352,7 +352,7 @@ impl Receiver {
         self.agreed.is_some() && !self.is_closed && !self.is_over
     }
 
-    /// Takes the next message; whether there was one.
+    /// Takes the next message, if there is one.
     pub(super) fn take(&mut self) -> Option<u64> {
         self.waiting.front().filter(|arrived| arrived.is_whole())?;
         let Arrived {
@@ -370,7 +370,7 @@ impl Receiver {
         Some(sequence)
     }
 
-    /// Drops or acknowledges one of the guards, any of them; whether there was one.
+    /// Drops or acknowledges a random guard. Returns whether there was one.
     pub(super) fn settle(&mut self, random: &mut Random, acknowledge_per_mille: u64) -> bool {
         if self.held.is_empty() {
             return false;
@@ -407,7 +407,7 @@ impl Receiver {
         }
     }
 
-    /// Checks what the session told the sender in our name.
+    /// Checks what the session told the sender on this end's behalf.
     pub(super) fn check_told(&self, told: &Counters) -> Checked {
         let now = self.counters();
         ensure!(
@@ -422,7 +422,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether everything that the sender published was handed out and let go of.
+    /// Returns whether every message that the sender published was handed out and released.
     pub(super) fn is_done(&self, ledger: &Ledger) -> bool {
         let published = self
             .peer_end
@@ -430,7 +430,7 @@ impl Receiver {
         self.counters.released == published
     }
 
-    /// Whether the sender has closed, so that no more will arrive.
+    /// Returns whether the sender has closed, so that no more will arrive.
     pub(super) fn is_closed_there(&self) -> bool {
         self.last.is_some()
     }

@@ -1,4 +1,4 @@
-//! Nodes that authenticate each other, under the faults that others have.
+//! Nodes that authenticate each other, under the usual faults.
 
 use ibex_protocol::framing::{Carriage, LEAST_BUFFER_BYTES};
 
@@ -7,8 +7,8 @@ use super::{
     *,
 };
 
-/// Two that authenticate each other: their sessions begin, break and go on as others do, and
-/// nobody gets in who has another secret.
+/// Sessions between two authenticated nodes begin, break and resume as others do, and no node with
+/// another secret gets in.
 #[test]
 fn nodes_that_authenticate_each_other_meet_under_every_fault() {
     let buffers = Carriage::Buffers {
@@ -47,7 +47,7 @@ fn nodes_that_authenticate_each_other_meet_under_every_fault() {
     }
 }
 
-/// The meeting of two that authenticate each other is cut at many a byte of its records.
+/// The meeting of two authenticated nodes is cut at many bytes of its records.
 #[test]
 fn a_meeting_inside_tls_may_be_cut_anywhere() {
     let (mut cut, mut messages) = (0, 0);
@@ -73,7 +73,7 @@ fn a_meeting_inside_tls_may_be_cut_anywhere() {
     assert!(cut > 60 && messages > 500, "{cut} cut, {messages} messages");
 }
 
-/// Handshakes that take too long are given up by the clock of each side, inside TLS as well.
+/// Each side gives a slow handshake up by its own clock, inside TLS as well.
 #[test]
 fn a_handshake_inside_tls_has_its_time() {
     let mut expired = 0;

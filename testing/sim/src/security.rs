@@ -1,8 +1,9 @@
-//! Handshakes inside TLS: the keys of the simulated nodes, randomness that can be replayed, and
-//! where the records of a handshake end.
+//! Handshakes inside TLS: the keys of the simulated nodes, reproducible randomness, and the
+//! boundary between a handshake's records and the session.
 //!
-//! What follows the handshake is a session's, and goes over the simulated wires as it is. So a
-//! machine is given one record at a time, and what is behind its last one is not its own.
+//! Bytes behind the handshake belong to a session, and travel over the simulated wires unencrypted.
+//! A machine is therefore given one record at a time, and bytes behind its last record are not its
+//! own.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, OnceLock};
@@ -15,14 +16,14 @@ use super::{machine::Machine, random::Random};
 /// Keys of the simulated nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cluster {
-    /// That of both sides.
+    /// The cluster of both sides.
     Own,
-    /// One with another secret.
+    /// A cluster with another secret.
     Foreign,
 }
 
 impl Cluster {
-    /// Returns the keys of its nodes, which are derived once in a process.
+    /// Returns the keys of the cluster's nodes, which are derived once per process.
     pub(super) fn credentials(self) -> Arc<Credentials> {
         static KEYS: [OnceLock<Arc<Credentials>>; 2] = [OnceLock::new(), OnceLock::new()];
         let open = || {
@@ -35,7 +36,7 @@ impl Cluster {
     }
 }
 
-/// Has all that TLS draws next follow from the simulation's seed.
+/// Makes TLS draw from the simulation's seed from now on.
 pub(super) fn seed(random: &mut Random) {
     fixed_random::seed(random.next());
 }
@@ -44,7 +45,7 @@ pub(super) fn seed(random: &mut Random) {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     bytes: Vec<u8>,
-    /// Bytes that are missing of the record whose beginning the machine has.
+    /// Missing bytes of the record whose beginning the machine has.
     left_of_record: usize,
 }
 
@@ -56,7 +57,7 @@ impl Records {
     /// Gives the machine the next piece of its handshake. Returns whether there was one.
     pub(super) fn feed(&mut self, machine: &mut dyn Machine) -> bool {
         let piece = match (machine.is_sealed(), self.left_of_record) {
-            // The Hello, of which TLS does not know where it ends.
+            // The Hello is outside TLS, which does not know its end.
             (false, _) => self.bytes.len().min(1),
             (true, 0) => {
                 let [_, _, _, high, low, ..] = *self.bytes else {
@@ -78,11 +79,11 @@ impl Records {
         true
     }
 
-    /// What is behind the handshake.
+    /// Returns the bytes behind the handshake.
     pub(super) fn into_rest(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Of a record: RFC 8446, section 5.1.
+/// Bytes of a record's header: RFC 8446, section 5.1.
 const HEADER_BYTES: usize = 5;

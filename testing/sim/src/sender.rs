@@ -36,14 +36,14 @@ pub(super) struct Sender {
     pub(super) is_closed: bool,
     /// The peer's end is gone or does not fit.
     pub(super) is_over: bool,
-    /// The open was answered: opened or mismatched.
+    /// The open was answered, by success or by a mismatch.
     pub(super) is_answered: bool,
 
     pub(super) published: u64,
     pub(super) heard: Counters,
     /// Large messages that are not known to be received.
     large: VecDeque<Large>,
-    /// What the handle waits for; 0 for nothing.
+    /// The counts that the handle waits for; 0 for none.
     waits: Ask,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Sender {
 struct Large {
     sequence: u64,
     length: u64,
-    /// Bytes that went out over the wires that there are.
+    /// Bytes sent over the present wires.
     sent: u64,
 }
 
@@ -100,13 +100,13 @@ impl Sender {
         self.is_answered = true;
     }
 
-    /// Whether the application can still use it.
+    /// Returns whether the application can still use the end.
     pub(super) fn is_usable(&self) -> bool {
         self.ring.is_some() && !self.is_closed && !self.is_over
     }
 
-    /// Publishes a message of at most `length` bytes if there is room; else asks for room
-    /// as a blocked handle does.
+    /// Publishes a message of at most `length` bytes if there is room. Otherwise asks for room, as
+    /// a blocked handle does.
     pub(super) fn send(
         &mut self,
         length: u64,
@@ -121,11 +121,11 @@ impl Sender {
         let record = if is_large { longest } else { length as usize };
         let under_way = match lands(length) {
             true => LANDINGS_UNDER_WAY,
-            // One that has arrived is kept until the peer says so.
+            // An arrived message is kept until the peer reports it.
             false => LARGE_PER_CHANNEL + 1,
         };
         if is_large && self.large.len() >= under_way {
-            // It waits for its own engine, or for news.
+            // The handle waits for its own engine, or for news.
             return;
         }
         if !ring.producer.fits(record) {
@@ -187,12 +187,12 @@ impl Sender {
         }
     }
 
-    /// Whether a handle still waits, although its channel lives.
+    /// Returns whether a handle still waits although its channel lives.
     pub(super) fn waits(&self) -> bool {
         self.is_usable() && self.waits != Ask::default()
     }
 
-    /// The receiving end's news.
+    /// Takes the receiving end's news.
     pub(super) fn hear(&mut self, news: &Counters) -> Checked {
         let before = std::mem::replace(&mut self.heard, *news);
         ensure!(
@@ -221,7 +221,7 @@ impl Sender {
                 .refresh(released)
                 .map_err(|misbehaved| misbehaved.to_string())?;
         }
-        // Their memory is the application's again.
+        // Memory of received messages belongs to the application again.
         self.large.retain(|large| large.sequence > news.received);
         let waits = &mut self.waits;
         if news.received >= waits.received {
@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The bytes of a large message's chunk, which go out now.
+    /// Returns the bytes of a large message's chunk, which are sent now.
     pub(super) fn chunk(
         &mut self,
         sequence: u64,
@@ -249,7 +249,8 @@ impl Sender {
                 "a chunk of message {sequence} of end {end} goes out, which is received"
             ));
         };
-        // Others that began before are on their way from their beginning to their end.
+        // Others that began before must not be cut: a message is sent from its beginning to its
+        // end.
         let is_cut = |large: &&Large| large.sent > 0 && large.sent < large.length;
         let cut = self.large.iter().find(is_cut).map(|large| large.sequence);
         let large = &mut self.large[index];
@@ -271,12 +272,12 @@ impl Sender {
         .part(offset, bytes))
     }
 
-    /// The wires are gone: what is not received may have to go out again.
+    /// Handles broken wires: messages that were not received may have to be sent again.
     pub(super) fn wires_broke(&mut self) {
         self.large.iter_mut().for_each(|large| large.sent = 0);
     }
 
-    /// Records behind message `received` go out again.
+    /// Sends records behind message `received` again.
     pub(super) fn replay(&mut self, received: u64, position: u64) -> Checked {
         let end = self.end;
         let ring = self
@@ -298,8 +299,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether memory is kept for more large messages than of which nobody may say by
-    /// themselves that they arrived.
+    /// Returns whether memory is kept for more large messages than may be unconfirmed.
     pub(super) fn keeps_large(&self) -> bool {
         self.large.len() > LANDINGS_UNDER_WAY.max(LARGE_PER_CHANNEL + 1)
     }
@@ -332,7 +332,7 @@ impl Rings<'_> {
         into.extend(senders.map(|(&end, _)| end));
     }
 
-    /// Where the only record of a ring stands and its bytes, if it is an ordinary one.
+    /// Returns the position and length of a ring's only record, if it is an ordinary one.
     pub(super) fn lone_record(&mut self, end: u32) -> Option<(u64, usize)> {
         let consumer = self.consumer(end)?;
         let record = consumer.peek().expect("nobody else writes this ring")?;
@@ -340,7 +340,7 @@ impl Rings<'_> {
         is_lone.then_some((consumer.position(), record.size))
     }
 
-    /// The record is in a frame.
+    /// Moves past a record that is in a frame.
     pub(super) fn advance(&mut self, end: u32, bytes: usize) {
         if let Some(consumer) = self.consumer(end) {
             consumer.advance_by(bytes, 1);

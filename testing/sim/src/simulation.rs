@@ -19,50 +19,50 @@ pub struct Simulation {
     options: SimOptions,
     step: u64,
     pairs: Vec<Pair>,
-    /// What the right side of all of them shares, if they are several.
+    /// Capacity that the common right side shares, if there are several pairs.
     hub: Option<Hub>,
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Steps until both sides had said goodbye.
     pub steps: u64,
     /// Ends that found their counterpart.
     pub opened: u64,
-    /// Ends that found one that does not fit.
+    /// Ends whose counterpart did not fit.
     pub mismatched: u64,
-    /// Channels whose sender gave up, as their receiver heard.
+    /// Channels whose sender gave up, as seen by their receiver.
     pub aborted: u64,
     /// Frames sent.
     pub frames: u64,
     /// Messages handed out.
     pub messages: u64,
-    /// Large ones that arrived whole.
+    /// Large messages that arrived as a whole.
     pub large: u64,
-    /// Those of them that were written into granted memory.
+    /// Large messages that were written into granted memory.
     pub written: u64,
-    /// Times that the grant of one waited for others to be released.
+    /// Number of times that a grant waited for other messages to be released.
     pub grants_waited: u64,
-    /// Messages that were written into blocks that were granted ahead.
+    /// Messages that were written into blocks granted ahead.
     pub landed: u64,
-    /// Such blocks that were given back.
+    /// Blocks that were returned.
     pub returned: u64,
-    /// Times that a session went on over new wires.
+    /// Number of times that a session resumed over new wires.
     pub resumed: u64,
-    /// Records that went out again then.
+    /// Records that were sent again after a resumption.
     pub replayed: u64,
-    /// Handshakes behind which the first frames had come already.
+    /// Handshakes behind which the first frames had already arrived.
     pub leftovers: u64,
-    /// Times that sending waited for credit.
+    /// Number of times that sending waited for credit.
     pub out_of_credit: u64,
     /// Records that went out alone.
     pub lone: u64,
-    /// Such that were taken for that at the first look.
+    /// Lone records that were handled as such at the first look.
     pub lone_in: u64,
-    /// What went wrong.
+    /// Faults that happened.
     pub faults: Faults,
-    /// What the sessions went through.
+    /// Pairs of state and event that the sessions met.
     pub coverage: Coverage,
     /// A hash of everything that was sent and handed out, in order.
     pub trace: u64,
@@ -71,15 +71,15 @@ pub struct Summary {
 /// A rule that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Violation {
-    /// What makes the run again.
+    /// The seed that reproduces the run.
     pub seed: u64,
-    /// When.
+    /// The step at which the rule was broken.
     pub step: u64,
-    /// With which peer.
+    /// The index of the peer.
     pub peer: usize,
-    /// On which side, where it is one side's.
+    /// The side that broke the rule, if it was one.
     pub side: Option<Side>,
-    /// What was broken.
+    /// The broken rule.
     pub what: String,
 }
 
@@ -101,13 +101,13 @@ impl fmt::Display for Violation {
 }
 
 impl Simulation {
-    /// The run of `seed`, with the options that belong to it.
+    /// Creates the run of `seed`, with the options drawn from it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_options(seed, SimOptions::from_seed(seed))
     }
 
-    /// A run with options of one's own.
+    /// Creates a run with given options.
     #[must_use]
     pub fn with_options(seed: u64, options: SimOptions) -> Self {
         // Options are drawn from the seed itself, so the run draws from another one.
@@ -116,7 +116,7 @@ impl Simulation {
         let hub = is_hub.then(|| Hub::new(&options, &mut random));
         let pairs = (0..options.peers).map(|peer| {
             let mut options = options.clone();
-            // The one that all dial dies for all, another for itself.
+            // The death of the common node ends all pairs; another node dies alone.
             options.crash = options
                 .crash
                 .filter(|crash| crash.side == Side::Right || peer == 0);
@@ -131,8 +131,8 @@ impl Simulation {
         }
     }
 
-    /// Runs to the end: busy with faults, then all that is begun is finished, closed and
-    /// said goodbye to.
+    /// Runs to the end: first busy and with faults; then everything begun is finished, closed, and
+    /// the sides say goodbye.
     pub fn run(mut self) -> Result<Summary, Violation> {
         for _ in 0..self.options.busy_steps {
             self.step()?;
@@ -164,7 +164,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What the node that all dial does behind a turn with one of them; whether that was
+    /// Lets the common node share its capacity after a turn of one pair. Returns whether it did
     /// anything.
     fn share(&mut self, peer: usize) -> Result<bool, Violation> {
         let Some(hub) = &mut self.hub else {
@@ -188,7 +188,7 @@ impl Simulation {
 
     // ---- The end of a run ------------------------------------------------------------
 
-    /// Each session that has not ended.
+    /// Runs `act` on each session that has not ended.
     fn for_each(
         &mut self,
         mut act: impl FnMut(&mut Pair) -> Result<(), Broken>,
@@ -202,9 +202,9 @@ impl Simulation {
         Ok(())
     }
 
-    /// Lets the programs finish what they have until nothing moves any more.
+    /// Lets the programs finish until nothing moves any more.
     fn finish_until_quiet(&mut self) -> Result<(), Violation> {
-        // Where many share little each waits for all others.
+        // If many share little, each waits for all others.
         let patience = PATIENCE_STEPS * self.pairs.len() as u64;
         for _ in 0..patience {
             let mut any = false;
@@ -222,7 +222,7 @@ impl Simulation {
         Err(self.violation(0, (None, what)))
     }
 
-    /// Ends that nobody met are met, and closed, until there are none.
+    /// Opens and closes counterparts of leftover ends, until there are none.
     fn meet_leftovers(&mut self) -> Result<(), Violation> {
         for _ in 0..2 * self.options.max_channels {
             let mut any = false;
@@ -278,5 +278,5 @@ impl Summary {
     }
 }
 
-/// How many steps without faults are enough for anything, for each peer.
+/// Steps without faults that suffice for anything, for each peer.
 const PATIENCE_STEPS: u64 = 20_000;

@@ -6,20 +6,20 @@ use ibex_protocol::{framing::Carriage, session::WireTerms};
 
 use super::{Side, options::SimOptions, random::Random};
 
-/// What both sides know of the wires that they join.
+/// Facts that both sides know about the wires that they join.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) carriage: Carriage,
-    /// What either side may let the other keep in flight.
+    /// The most that either side may let the other keep in flight.
     pub(super) credit: u64,
-    /// What each side lends at first.
+    /// The credit that each side lends at first.
     pub(super) lent: [u64; 2],
     writes: bool,
     immediate: bool,
 }
 
 impl Terms {
-    /// Those of a session's first wires over `fabric`.
+    /// Returns the terms of a session's first wires over `fabric`.
     pub(super) fn first(options: &SimOptions, fabric: FabricKind) -> Self {
         let (carriage, credit) = match (fabric, options.fails_over) {
             (FabricKind::Tcp, Some(credit)) => (Carriage::Stream, credit),
@@ -30,12 +30,12 @@ impl Terms {
             credit,
             lent: [credit, lent_at_first(options, credit)],
             writes: options.writes,
-            // Only writes into buffers have it.
+            // Only writes into buffers carry immediate data.
             immediate: options.immediate && carriage != Carriage::Stream,
         }
     }
 
-    /// Those of wires over which a session goes on.
+    /// Draws the terms of wires over which a session resumes.
     pub(super) fn next(options: &SimOptions, fabric: FabricKind, random: &mut Random) -> Self {
         let first = Self::first(options, fabric);
         let mut lend = || match random.below(3) {
@@ -51,7 +51,7 @@ impl Terms {
         }
     }
 
-    /// As a side's session takes them.
+    /// Returns the terms as seen by a side's session.
     pub(super) fn of(&self, side: Side) -> WireTerms {
         WireTerms {
             carriage: self.carriage,
@@ -63,7 +63,7 @@ impl Terms {
     }
 }
 
-/// A broker lends when it hears of a session, and nothing before.
+/// Returns the initial credit: 0 if a broker lends, which it does only once it knows the session.
 fn lent_at_first(options: &SimOptions, credit: u64) -> u64 {
     if options.peers > 1 { 0 } else { credit }
 }

@@ -1,10 +1,10 @@
-//! Many seeds, and a few stories for which one seed in many would not do.
+//! Runs of many seeds, and a few targeted stories that random seeds would hit too seldom.
 
 use ibex_protocol::framing::{Carriage, LEAST_BUFFER_BYTES};
 
 use super::*;
 
-/// `IBEX_SIM_SEED=n` replays the run of one seed.
+/// Runs many seeds; `IBEX_SIM_SEED=n` repeats the run of one seed.
 #[test]
 fn no_seed_breaks_a_rule() {
     if let Ok(seed) = std::env::var("IBEX_SIM_SEED") {
@@ -32,7 +32,7 @@ fn no_seed_breaks_a_rule() {
         sum.grants_waited += run.grants_waited;
         sum.leftovers += run.leftovers;
     }
-    // Rules that nothing tries to break hold by themselves.
+    // A rule holds trivially if nothing challenges it.
     assert!(
         sum.opened > 5 * SEEDS && sum.mismatched > SEEDS / 10,
         "{sum:?}"
@@ -61,7 +61,7 @@ fn the_same_seed_makes_the_same_run() {
     );
 }
 
-/// And a campaign's seed the same runs, on however many threads.
+/// A campaign's seed also makes the same runs, on any number of threads.
 #[test]
 fn the_same_seed_makes_the_same_campaign() {
     let (first, again) = (campaign(1, 150_000, 1), campaign(1, 150_000, 3));
@@ -69,7 +69,7 @@ fn the_same_seed_makes_the_same_campaign() {
     assert_ne!(first.trace, campaign(2, 150_000, 2).trace);
 }
 
-/// In some hundred runs there is every kind of fault.
+/// A few hundred runs have every kind of fault.
 #[test]
 fn a_campaign_has_every_kind_of_fault() {
     let totals = campaign(7, 1_000_000, 2);
@@ -85,9 +85,9 @@ fn campaign(seed: u64, steps: u64, threads: usize) -> Totals {
     totals.unwrap_or_else(|violation| panic!("{violation}"))
 }
 
-/// Of a stream and of buffers, with writes and without, and from the one to the other.
+/// Covers a stream and buffers, with and without writes, and moves from one to the other.
 #[test]
-fn what_is_sent_over_wires_that_break_comes_once() {
+fn messages_over_wires_that_break_come_once() {
     let (mut resumed, mut replayed) = (0, 0);
     for seed in 0..60 {
         let broken = SimOptions {
@@ -119,7 +119,7 @@ fn what_is_sent_over_wires_that_break_comes_once() {
     );
 }
 
-/// Of a node with up to 31 peers that shares its memory between them.
+/// A node with up to 31 peers shares its memory between them.
 #[test]
 fn one_node_serves_many_whose_wires_break() {
     for seed in 0..12 {
@@ -141,7 +141,7 @@ fn one_node_serves_many_whose_wires_break() {
     }
 }
 
-/// Broken at every step of its life, and again while both sides tell what they know.
+/// Wires break at every step of a session, and again while both sides exchange what they know.
 #[test]
 fn wires_may_break_at_every_step() {
     for step in 0..400 {
@@ -155,8 +155,8 @@ fn wires_may_break_at_every_step() {
     }
 }
 
-/// The first meeting, or that of the first resumption, is cut behind every byte, whatever it is
-/// over: both sides end up in one session and epoch, and everything comes once.
+/// The first meeting, or that of the first resumption, is cut behind every byte, over any fabric.
+/// Both sides reach the same session and epoch, and every message arrives once.
 #[test]
 fn a_meeting_may_be_cut_behind_every_byte() {
     let buffers = Carriage::Buffers {
@@ -229,7 +229,7 @@ fn a_goodbye_in_the_middle_loses_nothing_that_was_published() {
     }
 }
 
-/// Two bytes at a time, with the wire standing still most of the time.
+/// The wire moves two bytes at a time, and stalls most of the time.
 #[test]
 fn a_wire_that_hardly_moves_is_slow_and_nothing_else() {
     let wire = SimOptions {
@@ -244,7 +244,7 @@ fn a_wire_that_hardly_moves_is_slow_and_nothing_else() {
     }
 }
 
-/// Every channel is full, of large messages too, and its receiver looks in now and then.
+/// Every channel is full, with large messages too, and its receiver takes messages seldom.
 #[test]
 fn slow_receivers_stop_their_channels_and_no_other() {
     let slow = SimOptions {
@@ -266,9 +266,9 @@ fn slow_receivers_stop_their_channels_and_no_other() {
     }
 }
 
-/// More is granted than may be on its way, in the middle of many short messages.
+/// More memory is granted than may be in flight, amid many short messages.
 #[test]
-fn what_waits_to_be_written_is_written() {
+fn granted_messages_that_wait_are_written() {
     let granted = SimOptions {
         carriage: Carriage::Buffers {
             bytes: LEAST_BUFFER_BYTES,
@@ -291,7 +291,7 @@ fn what_waits_to_be_written_is_written() {
     assert!(written > 1000, "only {written} were written");
 }
 
-/// Half a window is more than the credit, so nothing but news of credit keeps it going.
+/// Half a window exceeds the credit, so only news of credit keep the channel going.
 #[test]
 fn a_window_wider_than_the_credit_fills_up_all_the_same() {
     let narrow = SimOptions {
@@ -326,8 +326,8 @@ fn credit_that_comes_and_goes_stops_nothing() {
     }
 }
 
-/// What is recalled is not lent again before it came back: there would be more in flight
-/// than a node can take in. Enough is on its way for a long time to show it.
+/// Recalled credit is not lent again before it has come back. Otherwise more would be in flight
+/// than a node can take in. Long delays keep enough under way to show that.
 #[test]
 fn credit_that_is_on_its_way_is_not_lent() {
     for carriage in [
@@ -366,7 +366,7 @@ fn restless(carriage: Carriage) -> SimOptions {
     }
 }
 
-/// One name, opened and closed all the time by both sides.
+/// Both sides open and close one name all the time.
 #[test]
 fn a_name_is_opened_again_and_again() {
     let names = SimOptions {
@@ -384,7 +384,7 @@ fn a_name_is_opened_again_and_again() {
     assert!(opened > 40 * 20, "only {opened} ends were opened");
 }
 
-/// Shared memory: frames carry control alone.
+/// Over shared memory, frames carry control messages alone.
 #[test]
 fn channels_open_and_close_without_data_in_the_frames() {
     for seed in 0..40 {
@@ -401,7 +401,7 @@ fn channels_open_and_close_without_data_in_the_frames() {
     }
 }
 
-/// A wire that behaves and programs that do everything often.
+/// A wire without faults, and programs that do everything often.
 pub(super) fn busy() -> SimOptions {
     SimOptions {
         delay_steps: 5,
@@ -468,12 +468,12 @@ pub(super) fn story(seed: u64, options: SimOptions) -> Simulation {
 }
 
 pub(super) fn finish(seed: u64, simulation: Simulation) -> Summary {
-    // A violation names its seed; a story's run is made again by its test.
+    // A violation names its seed; the test itself repeats a story's run.
     simulation
         .run()
         .unwrap_or_else(|violation| panic!("{violation} (IBEX_SIM_SEED={seed})"))
 }
 
 const SEEDS: u64 = 300;
-/// More than any handshake takes, both ways together.
+/// More bytes than any handshake takes, both ways together.
 const MOST_MEETING_BYTES: usize = 480;

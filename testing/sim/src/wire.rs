@@ -1,8 +1,8 @@
-//! One direction of a connection: an ordered pipe of bytes, as a socket pair is one.
+//! A direction of a connection: an ordered pipe of bytes, like a socket pair's.
 //!
-//! Bytes arrive in order, none is lost, and that is all it promises: a write takes what
-//! it likes of what it is given, a read gives what it likes of what has arrived, bytes
-//! take their time, and now and then nothing moves for a while.
+//! Bytes arrive in order and none is lost, which is all that the pipe promises. A write takes any
+//! part of its bytes, a read returns any part of those that have arrived, bytes are delayed, and
+//! now and then nothing moves for a while.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -13,16 +13,16 @@ use super::{Fault, Faults, options::SimOptions, random::Random};
 #[derive(Debug)]
 pub(super) struct Wire {
     random: Random,
-    /// What was written and not read, with the step at which it arrives.
+    /// Bytes that were written and not read, with the step at which they arrive.
     pieces: VecDeque<(u64, Vec<u8>)>,
     /// Bytes in `pieces`.
     held: usize,
     /// Bytes that were read in all, and written.
     read: u64,
     written: u64,
-    /// Nothing can be read before this step.
+    /// The step before which nothing can be read.
     stalled_until: u64,
-    /// Broken, or the writer is gone: what is in the pipe is all there will be.
+    /// Broken, or closed by the writer: nothing comes behind the bytes in the pipe.
     is_cut: bool,
 
     // The faults.
@@ -53,7 +53,7 @@ impl Wire {
         }
     }
 
-    /// No more delays, stalls and short pieces; what is on its way arrives now.
+    /// Ends delays, stalls and short pieces; bytes under way arrive now.
     pub(super) fn heal(&mut self) {
         (self.delay_steps, self.stall_per_mille, self.stalled_until) = (0, 0, 0);
         self.capacity = HEALTHY_BYTES;
@@ -63,9 +63,9 @@ impl Wire {
         }
     }
 
-    /// The wire breaks, or its writer dies: of what it had written a part arrives, up to any
-    /// byte, when it likes, and nothing that it writes from now on. What lingers comes as a
-    /// whole, but not before so many steps.
+    /// Breaks the wire, as when its writer dies: a random part of the written bytes arrives, up to
+    /// any byte, at any time, and nothing that is written later. With `linger`, all of them arrive,
+    /// after that many steps.
     pub(super) fn cut(&mut self, now: u64, linger: Option<u64>) {
         self.is_cut = true;
         let linger_steps = linger.unwrap_or(0);
@@ -82,7 +82,7 @@ impl Wire {
         self.held = self.pieces.iter().map(|(_, bytes)| bytes.len()).sum();
     }
 
-    /// The wire breaks, and nothing comes of what is on it.
+    /// Breaks the wire and loses all bytes on it.
     pub(super) fn lose(&mut self) {
         self.is_cut = true;
         self.faults.count(Fault::Loss, !self.pieces.is_empty());
@@ -90,32 +90,33 @@ impl Wire {
         self.held = 0;
     }
 
-    /// Its writer is done: what it had written arrives.
+    /// Closes the wire: everything that was written arrives.
     pub(super) fn close(&mut self) {
         self.is_cut = true;
     }
 
-    /// What is on its way comes at that step, and not before.
+    /// Holds bytes under way back until this step.
     pub(super) fn hold(&mut self, until: u64) {
         self.stalled_until = self.stalled_until.max(until);
     }
 
-    /// How many bytes have come to the other side, as far as the writer hears of that.
+    /// Returns the number of bytes that have reached the other side, as far as the writer learns of
+    /// that.
     pub(super) fn arrived(&self) -> u64 {
         if self.is_cut { 0 } else { self.read }
     }
 
-    /// How many bytes were written.
+    /// Returns the number of bytes written.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Whether nothing is on its way.
+    /// Returns whether no byte is on its way.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Takes a part of `bytes`; returns how much.
+    /// Takes a part of `bytes`. Returns its length.
     pub(super) fn write(&mut self, now: u64, bytes: &[u8]) -> usize {
         let room = (self.capacity - self.held).min(bytes.len());
         let taken = room.min(1 + self.random.below(self.longest_piece as u64) as usize);
@@ -134,7 +135,7 @@ impl Wire {
         taken
     }
 
-    /// Takes as much of `bytes` as it has room for; returns how much.
+    /// Takes as much of `bytes` as there is room for. Returns the length.
     pub(super) fn write_all(&mut self, now: u64, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
@@ -173,5 +174,5 @@ impl Wire {
     }
 }
 
-/// What a direction without faults holds and moves in a step.
+/// Bytes that a direction without faults holds, and moves in a step.
 const HEALTHY_BYTES: usize = 1 << 18;

@@ -1,12 +1,12 @@
-//! What processes tell the checker, and how: records of one size in a pipe that all of them
-//! write to and the checker alone reads.
+//! Facts that processes report to the checker: records of one size in a pipe to which all of them
+//! write and from which the checker alone reads.
 //!
 //! Rules:
 //!
 //! 1. A write has at most [`AT_ONCE`] records, which the kernel puts into the pipe together
-//!    (`PIPE_BUF`, pipe(7)): whoever is killed has told all of them or none.
-//! 2. A message is told before it is sent, and before it is acknowledged. So the order in
-//!    the pipe is one in which things may have happened: nothing comes before its cause.
+//!    (`PIPE_BUF`, pipe(7)): a killed process has reported all of them or none.
+//! 2. A message is reported before it is sent, and before it is acknowledged. The order in the pipe
+//!    is therefore a possible order of events: no effect precedes its cause.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -14,32 +14,32 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-/// One thing that happened.
+/// An event of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// A process has an end of a stream.
+    /// A process has opened an end of a stream.
     Began {
         stream: u64,
         side: Side,
         process: u64,
     },
-    /// A message is going to be sent.
+    /// A message is about to be sent.
     Sending {
         stream: u64,
         sequence: u64,
         checksum: u64,
     },
-    /// A message was received, and is going to be acknowledged.
+    /// A message was received, and is about to be acknowledged.
     Received {
         stream: u64,
         sequence: u64,
         checksum: u64,
     },
-    /// The sender was told that the receiver acknowledged all up to here.
+    /// The sender learned that the receiver acknowledged all messages up to `up_to`.
     Acknowledged { stream: u64, up_to: u64 },
-    /// The sender closed in order, and everything was acknowledged before.
+    /// The sender closed in order, after everything was acknowledged.
     Closed { stream: u64, accepted: u64 },
-    /// The sender got an error, after `accepted` messages, with these counters.
+    /// The sender got an error with these counters, after `accepted` messages.
     SendBroke {
         stream: u64,
         accepted: u64,
@@ -49,15 +49,15 @@ pub(crate) enum Fact {
     },
     /// The receiver got the orderly end.
     Ended { stream: u64 },
-    /// The receiver got an error that says that so many were received.
+    /// The receiver got an error that reports `received` messages.
     ReceiveBroke { stream: u64, received: u64 },
-    /// A process was killed, and all that it told stands before this.
+    /// A process was killed, and all its facts stand before this one.
     Died { process: u64 },
-    /// A process was refused what it wanted, by an error that says so, and goes on.
+    /// A process was refused something by an error that says so, and continues.
     Refused { process: u64 },
     /// A session of a process was suspended.
     Suspended { process: u64 },
-    /// A session of a process was resumed, and so many messages were sent again.
+    /// A session of a process was resumed, and `replayed` messages were sent again.
     Resumed { process: u64, replayed: u64 },
 }
 
@@ -157,7 +157,7 @@ impl Fact {
         })
     }
 
-    /// The next record of the pipe; none at its end.
+    /// Reads the next record of the pipe; `None` at its end.
     pub(crate) fn read(pipe: &mut impl Read) -> io::Result<Option<Self>> {
         let mut record = [0; RECORD_BYTES];
         match pipe.read_exact(&mut record) {
@@ -186,25 +186,25 @@ impl Feed {
         Self { pipe }
     }
 
-    /// This process's standard output, which its supervisor has made the pipe.
+    /// Wraps this process's standard output, which its supervisor has made the pipe.
     pub(crate) fn of_this_process() -> io::Result<Self> {
         Ok(Self::new(std::io::stdout().as_fd().try_clone_to_owned()?))
     }
 
-    /// The same end, for another process.
+    /// Returns the same end of the pipe, for another process.
     pub(crate) fn pipe(&self) -> io::Result<OwnedFd> {
         self.pipe.try_clone()
     }
 
-    /// Tells of one thing.
+    /// Reports a fact.
     ///
     /// # Panics
-    /// If the checker is gone: then nothing is worth going on.
+    /// If the checker is gone, since the run is worthless then.
     pub(crate) fn tell(&self, fact: Fact) {
         self.tell_all(&[fact]);
     }
 
-    /// Tells of several; where they are many, other processes' come between.
+    /// Reports several facts. If they are many, other processes' facts come in between.
     pub(crate) fn tell_all(&self, facts: &[Fact]) {
         for piece in facts.chunks(AT_ONCE) {
             let words = piece.iter().flat_map(|fact| fact.words());

@@ -1,4 +1,4 @@
-//! What befalls the processes, and where.
+//! The faults that are injected, and where.
 #![forbid(unsafe_code)]
 
 use ibex_harness::network::Network;
@@ -8,33 +8,33 @@ use crate::options::Carrier;
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// `kill -9` of a process that connects, ten times, one in 100 ms.
+    /// Kills ten connecting processes with SIGKILL, one every 100 ms.
     KillSenders,
-    /// `kill -9` of the process that all connect to.
+    /// Kills the hub, to which all connect, with SIGKILL.
     KillHub,
-    /// SIGSTOP of one that connects, and SIGCONT.
+    /// Stops a connecting process with SIGSTOP, and continues it.
     StopSender,
-    /// The same of the one that all connect to.
+    /// Stops the hub with SIGSTOP, and continues it.
     StopHub,
-    /// The link is cut and comes back.
+    /// Cuts the link and restores it.
     CutLink,
-    /// The link loses, delays, doubles, reorders or garbles packets.
+    /// Makes the link lose, delay, duplicate, reorder or corrupt packets.
     DisturbLink,
-    /// The proxy resets a connection that carries a session.
+    /// Lets the proxy reset a connection that carries a session.
     ResetConnection,
-    /// The proxy ends one.
+    /// Lets the proxy end such a connection.
     CutConnection,
-    /// The proxy passes nothing on for a while.
+    /// Lets the proxy hold everything up for a while.
     StallConnection,
-    /// The one that all connect to can open no more descriptors.
+    /// Denies the hub further descriptors.
     Descriptors,
-    /// Memory files cannot grow at one of the processes.
+    /// Keeps memory files of one process from growing.
     MemoryFiles,
-    /// A process connects that may not lock memory.
+    /// Starts a connecting process that may not lock memory.
     LockedMemory,
-    /// A thousand connects at once.
+    /// Opens a thousand connections at once.
     Crowd,
-    /// The same, and their process is killed meanwhile.
+    /// Opens a thousand connections, and kills their process meanwhile.
     CrowdKilled,
 }
 
@@ -75,12 +75,12 @@ impl Fault {
         }
     }
 
-    /// Whether sessions go on behind it, over other wires, if nothing else happens.
+    /// Returns whether sessions survive the fault by resuming, if nothing else happens.
     pub(crate) fn is_survived(self) -> bool {
         matches!(self, Fault::ResetConnection | Fault::CutConnection)
     }
 
-    /// Whether it can befall processes here, or why not.
+    /// Returns the reason why this fault cannot be injected in this run, if there is one.
     pub(crate) fn applies(self, carrier: Carrier, network: &Network) -> Result<(), String> {
         match self {
             Fault::CutLink => network.has_link(),

@@ -1,4 +1,4 @@
-//! The process that listens: it takes what comes over each session, and sends back.
+//! The listening process: it receives the messages of each session, and sends others back.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &NodeOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// The address is that of the hub that was killed, so it may take a moment.
+/// The address is that of the killed hub, so it may take a moment to be free.
 fn listen(options: &NodeOptions) -> io::Result<Node> {
     let mut tries = 0..1000;
     loop {
@@ -67,12 +67,12 @@ fn listen(options: &NodeOptions) -> io::Result<Node> {
     }
 }
 
-/// One session: both of its streams.
+/// Serves both streams of a session.
 fn serve(peer: &Peer, options: &NodeOptions, feed: &Feed) {
     let Some(mut incoming) = Incoming::open(peer, UP, None, options.process, feed) else {
         return;
     };
-    // The first message says what session it is.
+    // The first message names the session.
     while incoming.stream().is_none() {
         if incoming.wait_for_some().is_err() {
             return;
@@ -91,7 +91,7 @@ fn serve(peer: &Peer, options: &NodeOptions, feed: &Feed) {
     });
 }
 
-/// Sends until nothing comes any more, and ends in order.
+/// Sends until the other stream ends, then ends in order.
 fn send_back(mut outgoing: Outgoing<'_>, is_done: &AtomicBool) {
     let mut draw = Draw::new(outgoing.accepted());
     while !is_done.load(Ordering::Relaxed) {
@@ -103,7 +103,7 @@ fn send_back(mut outgoing: Outgoing<'_>, is_done: &AtomicBool) {
     outgoing.close();
 }
 
-/// How long until it looks whether it is to end.
+/// Interval at which it looks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
-/// There are two for each session.
+/// Each session has two such threads.
 const STACK_BYTES: usize = 256 << 10;

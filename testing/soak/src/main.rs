@@ -1,9 +1,9 @@
-//! Real faults on real processes: one listens, others connect and send to it and take what
-//! it sends back, while they are killed, stopped, starved and cut off. A checker, a process
-//! of its own, is told over a pipe of every message that is sent and received.
+//! Real faults on real processes. One process listens; others connect, exchange messages with it,
+//! and are killed, stopped, starved and cut off meanwhile. The checker, a process of its own,
+//! learns through a pipe of every message that is sent and received.
 //!
-//! `cargo xtask soak --seconds 30 --fabric tcp` builds and runs it; `supervisor.rs` is the
-//! run, `fault.rs` lists what may befall a process, `checker/ledger.rs` says what must hold.
+//! `cargo xtask soak --seconds 30 --fabric tcp` builds and runs it; `supervisor.rs` is the run,
+//! `fault.rs` lists the faults, `checker/ledger.rs` states what must hold.
 
 mod checker;
 mod fact;

@@ -1,4 +1,4 @@
-//! What a node says of its sessions' suspensions, for the checker to count.
+//! A node's suspensions and resumptions, which the checker counts.
 #![forbid(unsafe_code)]
 
 use std::thread;
@@ -7,7 +7,7 @@ use ibex::{Event, Node};
 
 use crate::{fact::Fact, node::Life};
 
-/// Passes on, in a thread of its own, what the node says until it is closed.
+/// Passes a node's events on until the node is closed, in a thread of its own.
 pub(crate) fn pass_on(node: &Node, life: &Life, process: u64) {
     let (events, feed) = (node.events(), life.feed.clone());
     thread::spawn(move || {
@@ -16,7 +16,7 @@ pub(crate) fn pass_on(node: &Node, life: &Life, process: u64) {
     });
 }
 
-/// What counts of an event.
+/// Returns the fact in an event, if the checker counts it.
 fn fact_of(event: &Event, process: u64) -> Option<Fact> {
     match *event {
         Event::Suspended { .. } => Some(Fact::Suspended { process }),

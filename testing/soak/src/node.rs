@@ -1,4 +1,4 @@
-//! A process with a node, and what becomes of it when its supervisor goes.
+//! A process with a node, and its end when the supervisor goes.
 
 use std::{
     io::{self, Read},
@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal,
 
 use crate::{fact::Feed, options::NodeOptions};
 
-/// What all threads of the process share.
+/// State that all threads of the process share.
 #[derive(Clone)]
 pub(crate) struct Life {
     pub(crate) feed: Arc<Feed>,
@@ -23,8 +23,8 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Settles into where the process is to live. It is to end in order when its standard
-    /// input does.
+    /// Enters the process's namespace and limits. The process will end in order when its standard
+    /// input closes.
     pub(crate) fn begin(options: &NodeOptions) -> io::Result<Self> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if let Some(path) = &options.namespace {
@@ -53,7 +53,7 @@ impl Life {
     }
 }
 
-/// A node as the run wants it.
+/// Returns a builder with the run's settings.
 pub(crate) fn builder(options: &NodeOptions) -> NodeBuilder {
     let driver = if options.caller {
         Driver::Caller
@@ -70,7 +70,7 @@ pub(crate) fn builder(options: &NodeOptions) -> NodeBuilder {
     #[cfg(feature = "verbs")]
     if let Some(device) = &options.device {
         let settings = ibex::rdma::RdmaSettings::new().device(device.clone());
-        // Nodes are made often, and register all of them each time.
+        // Nodes are created often, and each registers all its buffers.
         let settings = settings.max_sessions(128);
         let settings = settings.receive_buffers(512).held_buffers(512);
         return builder.rdma(settings.trust_peers(true));
@@ -78,5 +78,5 @@ pub(crate) fn builder(options: &NodeOptions) -> NodeBuilder {
     builder
 }
 
-/// Small, so that a thousand sessions find room and every stream fills it.
+/// Small, so that a thousand sessions fit and every stream fills its window.
 const WINDOW_BYTES: u64 = 128 << 10;

@@ -1,4 +1,4 @@
-//! What the program is asked for, by people and by itself.
+//! The command line, for people and for the program's own processes.
 #![forbid(unsafe_code)]
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibex::Fabric;
 use ibex_harness::network::Medium;
 
-/// Real processes talk over ibex while real faults befall them, and a checker that is told
-/// beside it holds what came to what was sent.
+/// Exchanges messages between real processes over ibex while real faults are injected, and checks
+/// that none is lost, doubled or changed.
 #[derive(Debug, Parser)]
 #[command(name = "soak", args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
@@ -18,28 +18,28 @@ pub(crate) struct Options {
     pub(crate) run: RunOptions,
 }
 
-/// A run.
+/// Options of a run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunOptions {
-    /// For how long faults are injected; longer if each kind was not yet.
+    /// Seconds for which faults are injected; longer if a kind has not occurred yet.
     #[arg(long, default_value_t = 30)]
     pub(crate) seconds: u64,
-    /// What carries the messages.
+    /// Fabric of the messages.
     #[arg(long, value_enum, default_value = "tcp")]
     pub(crate) fabric: Carrier,
-    /// What the faults follow from; drawn and printed if not given.
+    /// Seed of the faults; drawn and printed if not given.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Processes that send; 16, or 4 over verbs, where a guest has two emulated cores.
+    /// Sending processes; by default 16, or 4 over verbs, where a guest has two emulated cores.
     #[arg(long)]
     pub(crate) senders: Option<usize>,
-    /// Only these faults, by name.
+    /// Injects only these faults, by name.
     #[arg(long, value_delimiter = ',')]
     pub(crate) faults: Vec<String>,
-    /// Fewer messages fail the run.
+    /// The least number of messages; fewer fail the run.
     #[arg(long, default_value_t = 100_000)]
     pub(crate) at_least: u64,
-    /// One object in place of the table.
+    /// Prints one JSON object instead of the table.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -78,54 +78,54 @@ impl Carrier {
     }
 }
 
-/// What another process of a run does.
+/// The role of a process of a run.
 #[derive(Clone, Debug, Subcommand)]
 #[command(hide = true)]
 pub(crate) enum Role {
-    /// Compares what it is told.
+    /// Checks the facts that it is given.
     Checker,
-    /// Listens, takes what comes, and sends back.
+    /// Listens, receives messages, and sends others back.
     Hub(NodeOptions),
-    /// Connects, sends, and takes what comes back.
+    /// Connects, sends messages, and receives those that come back.
     Sender(NodeOptions),
 }
 
-/// A process with a node.
+/// Options of a process with a node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeOptions {
-    /// Its number in the run.
+    /// Number of the process in the run.
     #[arg(long)]
     pub(crate) process: u64,
-    /// Where it listens, or connects to.
+    /// The address at which it listens, or to which it connects.
     #[arg(long)]
     pub(crate) address: SocketAddr,
     #[arg(long, value_enum)]
     pub(crate) fabric: Carrier,
-    /// What it does follows from this.
+    /// The seed of its actions.
     #[arg(long)]
     pub(crate) seed: u64,
-    /// The network namespace that it lives in.
+    /// The network namespace to enter.
     #[arg(long)]
     pub(crate) namespace: Option<PathBuf>,
-    /// The RDMA device that it uses.
+    /// The RDMA device to use.
     #[arg(long)]
     pub(crate) device: Option<String>,
-    /// The node runs when it is called.
+    /// Runs the node by the calling thread.
     #[arg(long)]
     pub(crate) caller: bool,
-    /// So many sessions at once, and then none; 0: one after the other.
+    /// Sessions to open at once before ending; with 0, one session after the other.
     #[arg(long, default_value_t = 0)]
     pub(crate) crowd: u64,
-    /// Messages of a session, at most; then it makes another.
+    /// The most messages of a session, after which the process opens another.
     #[arg(long, default_value_t = 20_000)]
     pub(crate) messages: u64,
-    /// Messages that are not short are so many times rarer than where bytes are cheap.
+    /// The factor by which longer messages are rarer than where bytes are cheap.
     #[arg(long, default_value_t = 1)]
     pub(crate) rarity: u64,
-    /// How long an attempt to connect goes on.
+    /// The longest attempt to connect, in milliseconds.
     #[arg(long, default_value_t = 2000)]
     pub(crate) patience_ms: u64,
-    /// Locked memory is limited to this.
+    /// The limit on locked memory, in bytes.
     #[arg(long)]
     pub(crate) locked_bytes: Option<u64>,
 }

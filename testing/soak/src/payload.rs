@@ -1,13 +1,13 @@
-//! What messages hold: whose they are and what follows from that, in lengths that take every
-//! path.
+//! The content of messages: stream and number, and bytes that follow from both, in lengths that
+//! take every path.
 #![forbid(unsafe_code)]
 
 use ibex_harness::draw::Draw;
 
-/// Bytes at the beginning: the stream and the number.
+/// Bytes of the head: the stream and the number.
 pub(crate) const HEAD_BYTES: usize = 16;
 
-/// Writes message `sequence` of a stream, of `length` bytes but at least a head.
+/// Writes message `sequence` of a stream, with `length` bytes and at least a head.
 pub(crate) fn write(stream: u64, sequence: u64, length: usize, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend(stream.to_le_bytes());
@@ -20,13 +20,13 @@ pub(crate) fn write(stream: u64, sequence: u64, length: usize, bytes: &mut Vec<u
     }
 }
 
-/// The stream that a message says it is of.
+/// Returns the stream that a message claims to belong to.
 pub(crate) fn stream_of(bytes: &[u8]) -> Option<u64> {
     let head = bytes.get(..8)?;
     Some(u64::from_le_bytes(head.try_into().ok()?))
 }
 
-/// A word that depends on every byte and on the length.
+/// Returns a word that depends on every byte and on the length.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     let mut sum = bytes.len() as u64;
     let mut mix = |word: u64| sum = (sum ^ word).wrapping_mul(MULTIPLIER).rotate_left(29);
@@ -38,8 +38,8 @@ pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     sum ^ (sum >> 32)
 }
 
-/// A length: most are short, and the rarer the longer ones, of those up to 2 kB that one in
-/// five is to those with memory of their own.
+/// Draws a length. Most are short; longer ones are rarer: one in five has up to 2 kB, and the
+/// rarest have memory of their own.
 pub(crate) fn draw_length(draw: &mut Draw, rarity: u64) -> usize {
     let longest = match draw.of(0..500 * rarity) {
         0 => return draw.of(140_000..400_000) as usize,
@@ -50,7 +50,7 @@ pub(crate) fn draw_length(draw: &mut Draw, rarity: u64) -> usize {
     draw.of(HEAD_BYTES as u64..longest) as usize
 }
 
-/// Odd, with its bits spread.
+/// Odd, with well spread bits.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]

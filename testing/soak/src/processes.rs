@@ -1,5 +1,5 @@
-//! The processes of a run: this program again, each with a role of its own. None outlives
-//! its supervisor: the kernel kills it with the thread that started it.
+//! The processes of a run: this program again, each in a role of its own. No process outlives its
+//! supervisor: the kernel kills it with the thread that started it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -20,12 +20,12 @@ use crate::{
     options::Carrier,
 };
 
-/// This program.
+/// Returns the path of this program.
 pub(crate) fn program() -> io::Result<PathBuf> {
     env::current_exe()
 }
 
-/// How a process is started.
+/// The arguments with which to start a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) role: &'static str,
@@ -33,19 +33,19 @@ pub(crate) struct Recipe {
     pub(crate) fabric: Carrier,
     pub(crate) namespace: Option<PathBuf>,
     pub(crate) device: Option<String>,
-    /// Whatever else it is to be told.
+    /// Further arguments.
     pub(crate) more: Vec<String>,
-    /// As nobody, to whom limits apply.
+    /// Runs the process as the user `nobody`, to whom limits apply.
     pub(crate) is_nobody: bool,
 }
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) number: u64,
     recipe: Recipe,
     child: Child,
-    /// It ends in order when this is closed.
+    /// The process's standard input; the process ends in order when it is closed.
     life: Option<ChildStdin>,
 }
 
@@ -81,7 +81,7 @@ impl Process {
         })
     }
 
-    /// What another one like it is started with.
+    /// Returns the recipe of another process like this one.
     pub(crate) fn recipe(&self) -> Recipe {
         self.recipe.clone()
     }
@@ -90,7 +90,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Ends it as nothing else can, and tells so.
+    /// Kills the process with SIGKILL, and reports that.
     pub(crate) fn kill(&mut self, feed: &Feed) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -109,22 +109,22 @@ impl Process {
         Ok(kill_process(self.pid(), Signal::CONT)?)
     }
 
-    /// Limits something to `most`, or again to what this process itself may have.
+    /// Limits a resource to `most`, or resets the limit to this process's own.
     pub(crate) fn limit(&self, resource: Resource, most: Option<u64>) -> io::Result<()> {
         resources::limit(&self.child, resource, most)
     }
 
-    /// Lets it have no more descriptors than it has open.
+    /// Limits the process's descriptors to those that it has open.
     pub(crate) fn starve(&self) -> io::Result<()> {
         resources::starve(&self.child)
     }
 
-    /// Lets it have as many descriptors again as this process may.
+    /// Resets the limit of descriptors to this process's own.
     pub(crate) fn relieve(&self) -> io::Result<()> {
         resources::relieve(&self.child)
     }
 
-    /// An error if it ended by itself.
+    /// Returns an error if the process ended by itself.
     pub(crate) fn check(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -132,15 +132,15 @@ impl Process {
         }
     }
 
-    /// Asks it to end in order.
+    /// Asks the process to end in order.
     pub(crate) fn ask_to_end(&mut self) {
         self.life = None;
     }
 
-    /// Waits for its end, which has to be one in order.
+    /// Waits for the process to end, which must be in order.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.ask_to_end();
-        // No clock: whoever stops all of us does not make anybody late.
+        // Counts pauses instead of time, so that a suspended machine makes no process late.
         for _ in 0..PATIENCE {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
@@ -165,7 +165,7 @@ impl Process {
         ))
     }
 
-    /// What its threads are doing, as far as a debugger or the kernel tells.
+    /// Returns the stacks of the process's threads, from a debugger or the kernel.
     fn stacks(&self) -> String {
         let pid = self.child.id().to_string();
         let commands = ["-batch", "-nx", "-ex", "thread apply all bt 16", "-p", &pid];
@@ -188,7 +188,7 @@ impl Drop for Process {
 }
 
 const NOBODY: u32 = 65534;
-/// Between two looks whether a process has ended, and how many there are: a minute, far
-/// beyond how soon it does.
+/// The pause between two looks at a process, and their number: a minute, far longer than an orderly
+/// end takes.
 const LOOK: Duration = Duration::from_millis(5);
 const PATIENCE: u32 = 12_000;

@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The report of a run.
 #![forbid(unsafe_code)]
 
 use std::{collections::BTreeMap, fmt};
@@ -7,29 +7,29 @@ use serde::Serialize;
 
 use crate::checker::Verdict;
 
-/// A run that came to its end.
+/// Results of a completed run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) fabric: &'static str,
     pub(crate) seed: u64,
     pub(crate) seconds: u64,
-    /// How often each kind of fault was injected.
+    /// Count of each kind of fault.
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// Kinds that were not, and why.
+    /// Kinds that could not be injected, and why.
     pub(crate) left_out: BTreeMap<&'static str, String>,
-    /// Places of the first bytes of connections that were harmed, of how many.
+    /// Harmed places among the first bytes of connections, and the number of such places.
     pub(crate) places_harmed: (usize, usize),
-    /// What the checker was shown to find before.
+    /// Faults that the checker proved to find before the run.
     pub(crate) checker_finds: Vec<&'static str>,
-    /// What it found.
+    /// The checker's verdict.
     pub(crate) verdict: Verdict,
-    /// Whatever else fails the run.
+    /// Other reasons for which the run fails.
     pub(crate) failures: Vec<String>,
 }
 
 impl Report {
-    /// Adds what is missing for the run to have shown anything. Of faults that sessions survive,
-    /// if there were some, one has to have been survived.
+    /// Adds failures for everything that the run did not exercise. If faults that sessions survive
+    /// were injected, a session must have survived one.
     pub(crate) fn judge(&mut self, at_least: u64, has_survivable: bool) {
         let injected: u64 = self.faults.values().sum();
         if injected == 0 {
@@ -39,7 +39,7 @@ impl Report {
             self.failures
                 .push("no connection was harmed in its first bytes".to_owned());
         }
-        // How a connection is harmed there is drawn for each.
+        // The harm at these places is drawn for each.
         let is_drawn = |name: &str| name.ends_with("_at_byte");
         let never = self.faults.iter();
         let never = never.filter(|(name, count)| **count == 0 && !is_drawn(name));

@@ -1,4 +1,4 @@
-//! A process that connects: session after session, each with a stream both ways.
+//! A connecting process: session after session, each with a stream in both directions.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -44,7 +44,8 @@ pub(crate) fn run(options: &NodeOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// A session lives as long as its node, so each has a node of its own, and a crowd has one.
+/// Runs `play` with a node. A session lives as long as its node, so each session has its own; a
+/// crowd shares one.
 fn with_a_node(options: &NodeOptions, life: &Life, play: impl FnOnce(&Node) -> Option<()>) {
     let played = match builder(options).build() {
         Ok(node) => {
@@ -62,7 +63,7 @@ fn with_a_node(options: &NodeOptions, life: &Life, play: impl FnOnce(&Node) -> O
     }
 }
 
-/// None if it came to nothing.
+/// Plays one session. Returns `None` if it could not be established.
 fn one_session(
     node: &Node,
     options: &NodeOptions,
@@ -76,19 +77,19 @@ fn one_session(
     let (up, down) = (up_of(session), down_of(up_of(session)));
     let mut outgoing = Outgoing::open(&peer, UP, up, process, options.rarity, feed)?;
     let Some(mut incoming) = Incoming::open(&peer, DOWN, Some(down), process, feed) else {
-        // It broke between the two; the first says so.
+        // The session broke between the two calls; sending reports that.
         while outgoing.send_some().is_ok() {}
         return Some(());
     };
     let count = draw.of(1..options.messages.max(2));
-    // At least once: the first message says what session it is.
+    // At least once: the first message names the session.
     loop {
         if outgoing.send_some().is_err() {
             incoming.drain();
             return Some(());
         }
         if incoming.take_some().is_err() {
-            // It broke, and the other end says so too.
+            // The session broke, and the other end reports that, too.
             outgoing.close();
             return Some(());
         }
@@ -99,7 +100,7 @@ fn one_session(
             thread::sleep(Duration::from_micros(draw.of(0..2000)));
         }
     }
-    // It takes what comes while the last messages are acknowledged.
+    // Receives while the last messages are acknowledged.
     thread::scope(|scope| {
         scope.spawn(|| outgoing.close());
         incoming.drain();

@@ -1,4 +1,4 @@
-//! The two ends of a stream: messages that follow from their numbers, told to the checker
+//! The two ends of a stream: messages that follow from their numbers, reported to the checker
 //! before they are sent, and before they are acknowledged.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const UP: &str = "up";
 pub(crate) const DOWN: &str = "down";
 
-/// The streams of a session: `up` from whoever connects, `down` to it.
+/// Returns the stream of messages to the hub, which the connecting process sends.
 pub(crate) fn up_of(session: u64) -> u64 {
     session << 1
 }
@@ -28,12 +28,12 @@ pub(crate) fn down_of(up: u64) -> u64 {
     up | 1
 }
 
-/// An end that is over, in order or by an error.
+/// The end of a stream, in order or by an error.
 #[derive(Debug)]
 pub(crate) struct Over;
 
-/// Opens an end of a channel: without memory again and again, since the peer waits for it as
-/// long as the session lives. None if that is over.
+/// Opens an end of a channel. Without memory it tries again, since the peer waits for the channel
+/// as long as the session lives. Returns `None` if the session is over.
 fn opened<T>(process: u64, feed: &Feed, open: impl Fn() -> Result<T, OpenError>) -> Option<T> {
     loop {
         match open() {
@@ -50,7 +50,7 @@ fn opened<T>(process: u64, feed: &Feed, open: impl Fn() -> Result<T, OpenError>)
     }
 }
 
-/// The end that sends.
+/// The sending end.
 pub(crate) struct Outgoing<'a> {
     sender: Sender<[u8], Raw>,
     stream: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// None if the session is over.
+    /// Opens the end. Returns `None` if the session is over.
     pub(crate) fn open(
         peer: &Peer,
         name: &str,
@@ -97,7 +97,7 @@ impl<'a> Outgoing<'a> {
         self.accepted
     }
 
-    /// Tells of a few messages, then sends them.
+    /// Reports a few messages, then sends them.
     pub(crate) fn send_some(&mut self) -> Result<(), Over> {
         let lengths: Vec<usize> = (0..self.draw.of(1..AT_ONCE as u64))
             .map(|_| payload::draw_length(&mut self.draw, self.rarity))
@@ -130,7 +130,7 @@ impl<'a> Outgoing<'a> {
                     self.accepted = sequence;
                     return Ok(());
                 }
-                // Nothing was sent, and the channel goes on.
+                // Nothing was sent, and the channel continues.
                 Err(error) if error.kind() == SendErrorKind::Memory => {
                     self.feed.tell(Fact::Refused {
                         process: self.process,
@@ -167,7 +167,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Tells of the end of the channel, with the counts of its error if that has any.
+    /// Reports the end of the channel, with the counts of its error if it has any.
     fn broke(&mut self, counts: Option<Counts>) -> Over {
         let Counts {
             sent,
@@ -186,18 +186,19 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// The end that receives.
+/// The receiving end.
 pub(crate) struct Incoming<'a> {
     receiver: Receiver<[u8], Raw>,
     stream: Option<u64>,
     process: u64,
     feed: &'a Feed,
-    /// Told of and not acknowledged.
+    /// Messages that were reported and not acknowledged.
     held: Vec<Message<[u8], Raw>>,
 }
 
 impl<'a> Incoming<'a> {
-    /// None if the session is over. Without a stream it is what the first message says.
+    /// Opens the end. Returns `None` if the session is over. Without a given stream, the first
+    /// message names it.
     pub(crate) fn open(
         peer: &Peer,
         name: &str,
@@ -224,12 +225,12 @@ impl<'a> Incoming<'a> {
         })
     }
 
-    /// Once a message has come.
+    /// Returns the stream, once a message has arrived.
     pub(crate) fn stream(&self) -> Option<u64> {
         self.stream
     }
 
-    /// Takes what is there.
+    /// Takes the messages that have arrived.
     pub(crate) fn take_some(&mut self) -> Result<(), Over> {
         while self.held.len() < AT_ONCE - 1 {
             match self.receiver.try_recv() {
@@ -246,7 +247,7 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Waits for a message, and takes what is there with it.
+    /// Waits for a message, and takes those that have arrived with it.
     pub(crate) fn wait_for_some(&mut self) -> Result<(), Over> {
         loop {
             match self.receiver.recv() {
@@ -260,7 +261,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// What came cannot be mapped now, and is there to be taken later.
+    /// Reports that an arrived message could not be mapped; it can be taken later.
     fn was_refused(&self) {
         self.feed.tell(Fact::Refused {
             process: self.process,
@@ -268,12 +269,12 @@ impl<'a> Incoming<'a> {
         thread::sleep(PAUSE);
     }
 
-    /// Takes everything until the end.
+    /// Takes all messages until the end.
     pub(crate) fn drain(mut self) {
         while self.wait_for_some().is_ok() {}
     }
 
-    /// Tells of what was taken, then acknowledges it.
+    /// Reports the messages that were taken, then acknowledges them.
     fn settle(&mut self) {
         let Some(first) = self.held.first() else {
             return;
@@ -317,5 +318,5 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Before something is tried again.
+/// The pause before another attempt.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! A run: the processes, what befalls them, and their end.
+//! A run: the processes, the faults, and the end.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -29,7 +29,7 @@ use crate::{
     report::Report,
 };
 
-/// Runs, and says what came of it.
+/// Runs the soak test. Returns its report.
 pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
     let checker_finds = checker::prove()?;
     let seed = options.seed.unwrap_or_else(Draw::seed);
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
     Ok(report)
 }
 
-/// The kinds of faults that can be, and why the others cannot.
+/// Chooses the kinds of faults that can be injected, and notes why the others cannot.
 #[allow(clippy::type_complexity, reason = "two lists")]
 fn choose(
     options: &RunOptions,
@@ -102,19 +102,19 @@ fn choose(
     Ok((kinds, left_out))
 }
 
-/// Everything that runs.
+/// Everything that takes part in the run.
 struct Stage {
     feed: Feed,
     network: Network,
     draw: Draw,
     carrier: Carrier,
     next_process: u64,
-    /// How often an end of a session went on so far.
+    /// The number of resumed ends so far.
     resumes: Arc<AtomicU64>,
 
     hub: Process,
     senders: Vec<Process>,
-    /// They connect again and again through the second proxy, for a few messages.
+    /// Processes that connect repeatedly through the second proxy, for a few messages each.
     probers: Vec<Process>,
     proxy: Proxy,
     prober_proxy: Proxy,
@@ -188,8 +188,8 @@ impl Stage {
         })
     }
 
-    /// Injects faults until the time is over: each kind once in any case, until a session has
-    /// gone on if any does, then as drawn.
+    /// Injects faults until the time is over: each kind once in any case, survivable ones until a
+    /// session has resumed, then as drawn.
     fn play(
         &mut self,
         kinds: &[Fault],
@@ -218,12 +218,14 @@ impl Stage {
         Ok(())
     }
 
-    /// What befalls connections may meet one that was just made, and the next fault comes before
-    /// its session goes on: so one kind alone, until a session has.
+    /// Injects a survivable fault until a session has resumed. A harmed connection may be too new
+    /// to have a session, and another fault could end the session before it resumes, so no other
+    /// kind is injected meanwhile.
     fn inject_until_survived(&mut self, kind: Fault) -> io::Result<u64> {
         let looks = match self.carrier {
             Carrier::Shm | Carrier::Tcp => LOOKS,
-            // In the guest it takes that long, and what comes too early is another attempt's end.
+            // In the guest a resumption takes that long, and an early fault would hit another
+            // attempt.
             Carrier::Verbs => 5 * LOOKS,
         };
         let before = self.resumes.load(Ordering::Relaxed);
@@ -244,14 +246,14 @@ impl Stage {
 
     fn draw_kind(&mut self, kinds: &[Fault]) -> Fault {
         let kind = *self.draw.one_of(kinds);
-        // A crowd takes as long as several others.
+        // A crowd takes as long as several other faults.
         match kind {
             Fault::Crowd | Fault::CrowdKilled if !self.draw.once_in(4) => *self.draw.one_of(kinds),
             kind => kind,
         }
     }
 
-    /// How often it was done.
+    /// Injects a fault. Returns how often it was done.
     fn inject(&mut self, kind: Fault) -> io::Result<u64> {
         match kind {
             Fault::KillSenders => {
@@ -334,7 +336,7 @@ impl Stage {
         Ok(1)
     }
 
-    /// Until the hub listens: a program that is only being loaded cannot do without descriptors.
+    /// Waits until the hub listens: a program that is still being loaded needs descriptors.
     fn await_hub(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = TcpStream::connect_timeout(&self.network.address, PATIENCE) {
@@ -351,14 +353,14 @@ impl Stage {
         Ok(())
     }
 
-    /// A sender, or behind them the hub.
+    /// Returns a sender, or the hub for the index behind them.
     fn of_all(&self, index: usize) -> &Process {
         self.senders.get(index).unwrap_or(&self.hub)
     }
 
     fn harm(&mut self, harm: Harm) -> u64 {
         let time = Duration::from_millis(self.draw.of(20..1000));
-        // A moment ago all may have been killed.
+        // All processes may just have been killed, so a connection may first have to appear.
         let deadline = Instant::now() + PATIENCE;
         while !self.proxy.harm_one(harm, time) {
             if Instant::now() > deadline {
@@ -369,12 +371,12 @@ impl Stage {
         1
     }
 
-    /// So many connections at once, each for a few messages.
+    /// Starts a process with many connections at once, each for a few messages.
     fn start_crowd(&mut self) -> io::Result<Process> {
         let mut recipe = self.senders[0].recipe();
         let count = match self.carrier {
             Carrier::Shm | Carrier::Tcp => 1000,
-            // The guest takes its time for each.
+            // The guest is slow with each of them.
             Carrier::Verbs => 32,
         };
         let more = format!("--crowd {count} --messages 2 --rarity 1000 --patience-ms 20000");
@@ -392,14 +394,14 @@ impl Stage {
         thread::sleep(Duration::from_millis(self.draw.of(millis)));
     }
 
-    /// Whether all live.
+    /// Returns an error if a process has ended by itself.
     fn check(&mut self) -> io::Result<()> {
         self.hub.check()?;
         self.probers.iter_mut().try_for_each(Process::check)?;
         self.senders.iter_mut().try_for_each(Process::check)
     }
 
-    /// Everything ends in order; what did not.
+    /// Ends everything in order. Returns the failures.
     fn strike(self) -> Vec<String> {
         let Self {
             mut senders,
@@ -410,7 +412,7 @@ impl Stage {
         probers.iter_mut().for_each(Process::ask_to_end);
         senders.iter_mut().for_each(Process::ask_to_end);
         senders.extend(probers);
-        // The hub last: it waits for who is connected.
+        // The hub ends last, since it waits for connected processes.
         let all = senders.into_iter().chain([hub]);
         all.filter_map(|process| process.finish().err())
             .map(|error| error.to_string())
@@ -418,14 +420,14 @@ impl Stage {
     }
 }
 
-/// Bytes of a connection's beginning, each way, that are harmed one by one.
+/// Bytes at the beginning of each direction of a connection that are harmed one by one.
 const FIRST_BYTES: u64 = 1500;
-/// Processes that connect where connections are harmed in their first bytes.
+/// Processes whose connections are harmed in their first bytes.
 const PROBERS: usize = 2;
-/// How many are killed in a row, and how long after each other.
+/// Processes killed in a row, and the pause between them.
 const KILLS: u64 = 10;
 const KILL_PAUSE: Duration = Duration::from_millis(100);
-/// So many of these pauses are enough for a session to go on.
+/// Pauses that suffice for a session to resume.
 const LOOKS: u32 = 30;
-/// For a connection to come, or the hub.
+/// The longest wait for a connection, or for the hub.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! What a guest is for, tried in guests: each device carries messages, what a
-//! command writes and how it ends reaches whoever called.
+//! The promises of a guest, tested in guests: each device carries messages, and a command's output
+//! and exit status reach the caller.
 
 use std::env;
 
@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::step::{Step, lists_at_once};
 use crate::watchdog::Watchdog;
 
-/// A command line of `cargo xtask vm`, and what has to come of it.
+/// A command line of `cargo xtask vm`, and its expected result.
 #[derive(Debug)]
 struct Check {
     options: &'static [&'static str],
@@ -16,7 +16,7 @@ struct Check {
     status: i32,
 }
 
-// A client that comes too soon is refused, and comes again.
+// A client that comes too soon is refused, and tries again.
 const CHECKS: &[Check] = &[
     Check {
         options: &[],
@@ -38,7 +38,7 @@ const CHECKS: &[Check] = &[
         stdout: "over the link\n",
         status: 0,
     },
-    // What is written until then is not lost, and what runs is ended.
+    // Output up to then is not lost, and the running command is ended.
     Check {
         options: &["--time-out", "2"],
         script: "echo so far; sleep 1000",
@@ -54,11 +54,11 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// The stage `vm` of `cargo xtask test`.
+/// Runs the stage `vm` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let run = |check: &Check| check.run(watchdog);
     let (first, rest) = CHECKS.split_at(1);
-    // It fetches what all are made of. A guest that starts keeps one core busy.
+    // The first check fetches the packages for all. A starting guest keeps one core busy.
     lists_at_once(&[first], run)?;
     let (second, rest) = rest.split_at(1);
     lists_at_once(&[second, rest], run)

@@ -1,14 +1,14 @@
 //! The rate of the guest's clock.
 //!
-//! The guest counts time in ticks of our own time-stamp counter, which the emulator passes
-//! on. A kernel finds out their rate while it boots, from a timer that the emulator serves
-//! late when this machine is busy: one boot of many had a clock twenty times too fast,
-//! and whatever waited for a time to pass gave up at once. So it is told the rate.
+//! The guest counts time in ticks of this machine's time-stamp counter, which the emulator passes
+//! on. A kernel measures the rate while it boots, with a timer that the emulator serves late when
+//! this machine is busy. In one boot of many the clock was twenty times too fast, and every wait
+//! for a time to pass ended at once. So the kernel is told the rate.
 #![allow(unsafe_code, reason = "the counter is read by an intrinsic")]
 
 use std::time::{Duration, Instant};
 
-/// Ticks per millisecond of this machine's time-stamp counter, if it has one.
+/// Returns the ticks per millisecond of this machine's time-stamp counter, if it has one.
 pub(super) fn ticks_per_millisecond() -> Option<u64> {
     let began = Reading::take()?;
     std::thread::sleep(MEASURED);
@@ -23,7 +23,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// Of several the one that was least interrupted between its two looks at the clock.
+    /// Takes several readings, and returns the one with the least time between its two looks at the
+    /// clock.
     fn take() -> Option<Self> {
         let readings = (0..READINGS).map(|_| {
             let before = Instant::now();
@@ -54,7 +55,7 @@ fn ticks() -> Option<u64> {
     None
 }
 
-/// Long beside what a reading is off by, a fraction of a microsecond.
+/// Long compared to the error of a reading, a fraction of a microsecond.
 const MEASURED: Duration = Duration::from_millis(50);
 const READINGS: usize = 16;
 
@@ -78,7 +79,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn this_machine_ticks_as_fast_now_as_a_moment_later() {
-        // Somebody may set the clock meanwhile, but not each time.
+        // The clock may be set meanwhile, but not each time.
         let rates = [(); 5].map(|()| ticks_per_millisecond().unwrap());
         let is_near = |pair: &[u64]| pair[0].abs_diff(pair[1]) < pair[0] / 100;
         assert!(rates.windows(2).any(is_near), "{rates:?}");

@@ -1,9 +1,9 @@
-//! What was last on a guest's console, for when the guest says nothing else.
+//! The last output on a guest's console, for guests that report nothing else.
 
 use std::fmt;
 use std::io::Read;
 
-/// The end of what was on a console.
+/// The end of a console's output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Console(String);
 
@@ -19,20 +19,20 @@ impl Console {
         Self(String::from_utf8_lossy(&kept).replace('\r', ""))
     }
 
-    /// The line that says why the guest gave up, if it did.
+    /// Returns the line that says why the guest gave up, if it did.
     pub(crate) fn verdict(&self) -> Option<&str> {
         let is_one = |line: &&str| VERDICTS.iter().any(|verdict| line.contains(verdict));
         self.0.lines().find(is_one)
     }
 
-    /// Whether the emulator failed, not the guest: it now and then lets a CPU run
-    /// into the breakpoint that guards a patch which another has already finished.
+    /// Returns whether the emulator failed rather than the guest: now and then it lets a CPU run
+    /// into the breakpoint that guards a patch which another CPU has already finished.
     pub(crate) fn is_emulators_fault(&self) -> bool {
         self.0.contains("Oops: int3")
     }
 }
 
-/// The last lines. A trace takes about so many.
+/// Formats the last lines, about as many as a trace takes.
 impl fmt::Display for Console {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<_> = self.0.lines().collect();
@@ -44,7 +44,7 @@ impl fmt::Display for Console {
     }
 }
 
-/// What the kernel and `vm/init` say before they give up, the cause first.
+/// Words of the kernel and of `vm/init` before they give up, the cause first.
 const VERDICTS: &[&str] = &["Oops: ", "BUG: ", "Kernel panic", "init: "];
 
 const KEPT_BYTES: usize = 64 * 1024;

@@ -1,16 +1,15 @@
 //! A guest in the cache: a root, a kernel and an initrd of known versions.
 //!
-//! The cache is `$IBEX_VM_CACHE`, else `ibex-vm` in `$XDG_CACHE_HOME` or
-//! `~/.cache`, so that all clones share it. In it stands
-//! `RELEASE/KERNEL+rdma-core-VERSION-HASH`, the hash being of the list of packages,
-//! each with
+//! The cache is `$IBEX_VM_CACHE`, else `ibex-vm` in `$XDG_CACHE_HOME` or `~/.cache`, so that all
+//! clones share it. It contains `RELEASE/KERNEL+rdma-core-VERSION-HASH`, where the hash is of the
+//! list of packages, each with
 //!
 //! 1. `root/`, these packages, unpacked,
 //! 2. `about`, the versions and the list,
-//! 3. `initrd-HASH`, by the content of what we put into it.
+//! 3. `initrd-HASH`, by the content of the files put into it.
 //!
-//! Whoever makes one makes it beside, in `new.*`, and renames it when it is whole.
-//! So what has a name is complete and never changes, and nobody waits for anybody.
+//! A new guest is made in `new.*`, and renamed when it is complete. A guest with a name is
+//! therefore complete and never changes, and no process waits for another.
 
 use std::env;
 use std::fs;
@@ -31,12 +30,13 @@ pub(crate) struct Guest {
     release: Release,
     folder: PathBuf,
     kernel: String,
-    /// What stands in the root; of our own root only that root knows it.
+    /// The version of rdma-core in the root; if the root is this machine's own, the guest reports
+    /// it.
     rdma_core: Option<String>,
 }
 
 impl Guest {
-    /// The guest of this release, with packages that another list adds: the newest in the
+    /// Returns the guest of this release, with packages that another list adds: the newest in the
     /// cache, or a new one.
     pub(crate) fn of(release: &Release, more: Option<&str>, update: bool) -> Result<Self, Failure> {
         let shelf = cache()?.join(release.name());
@@ -53,7 +53,7 @@ impl Guest {
         }
     }
 
-    /// The folder that becomes the guest's root.
+    /// Returns the folder that becomes the guest's root.
     pub(crate) fn root(&self) -> PathBuf {
         match self.release {
             Release::Debian(_) => self.folder.join("root"),
@@ -61,17 +61,17 @@ impl Guest {
         }
     }
 
-    /// Whether that is this machine's own.
+    /// Returns whether the guest's root is this machine's own.
     pub(crate) fn has_our_root(&self) -> bool {
         self.release == Release::Host
     }
 
-    /// The folder of the kernel's modules, by version.
+    /// Returns the folder of the kernel's modules, by version.
     pub(crate) fn modules(&self) -> PathBuf {
         self.folder.join("root/lib/modules")
     }
 
-    /// The kernel's image.
+    /// Returns the path of the kernel's image.
     pub(crate) fn kernel_image(&self) -> Result<PathBuf, Failure> {
         let beside_modules = self.modules().join(&self.kernel).join("vmlinuz");
         let in_boot = self
@@ -86,7 +86,7 @@ impl Guest {
         })
     }
 
-    /// The initrd, made now if the cache has none like it.
+    /// Returns the initrd, which is made now if the cache has none like it.
     pub(crate) fn initrd(&self) -> Result<PathBuf, Failure> {
         let init = workspace::root().join("vm/init");
         let init = fs::read(&init)
@@ -104,14 +104,14 @@ impl Guest {
         Ok(path)
     }
 
-    /// What it is, in words.
+    /// Describes the guest.
     pub(crate) fn describe(&self) -> String {
         let rdma_core = self.rdma_core.as_ref();
         let rdma_core = rdma_core.map_or(String::new(), |version| format!(", rdma-core {version}"));
         format!("{}, Linux {}{rdma_core}", self.release, self.kernel)
     }
 
-    /// The newest guest on the shelf that is made as we would make it.
+    /// Returns the newest guest on the shelf that was made by this recipe.
     fn cached(release: &Release, shelf: &Path, recipe: &str) -> Option<Self> {
         let entries = fs::read_dir(shelf).ok()?.flatten();
         let guests = entries.filter_map(|entry| {
@@ -153,7 +153,7 @@ impl Guest {
             place(&new, &folder)?;
             Ok(Self::at(release, folder, about))
         });
-        // What is left of it is of no use to anybody.
+        // The rest of an incomplete guest is useless.
         let _ = fs::remove_dir_all(&new);
         made
     }
@@ -195,12 +195,12 @@ impl Guest {
     }
 }
 
-/// What a guest was made of.
+/// The sources of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct About {
     kernel: String,
     rdma_core: Option<String>,
-    /// The packages that were asked for.
+    /// The requested packages.
     recipe: String,
 }
 
@@ -226,7 +226,7 @@ impl About {
     }
 }
 
-/// The packages of a guest, one a line: those of `vm/packages` and of another list.
+/// Returns the packages of a guest, one per line: those of `vm/packages` and of another list.
 fn recipe(release: &Release, more: Option<&str>) -> Result<String, Failure> {
     let lines = |packages: &mut dyn Iterator<Item = &str>| -> String {
         packages.map(|package| format!("{package}\n")).collect()
@@ -242,7 +242,7 @@ fn recipe(release: &Release, more: Option<&str>) -> Result<String, Failure> {
             }
             Ok(recipe)
         }
-        // The root is there. Ubuntu calls its kernel by another name.
+        // The root exists already. Ubuntu's kernel package has another name.
         Release::Host => {
             let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
             let is_ubuntu = os_release.lines().any(|line| line == "ID=ubuntu");
@@ -258,7 +258,7 @@ fn recipe(release: &Release, more: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-/// What the packages' own scripts would have made, as far as it is needed.
+/// Does what the packages' own scripts would have done, as far as it is needed.
 fn configure(root: &Path) -> Result<(), Failure> {
     let unusable = |error| Failure::new(format!("{}: {error}", root.display()));
     for name in ["passwd", "group"] {
@@ -278,7 +278,7 @@ fn configure(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The version of the only kernel in a root.
+/// Returns the version of the only kernel in a root.
 fn kernel_in(root: &Path) -> Result<String, Failure> {
     let folder = root.join("lib/modules");
     let names = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -287,7 +287,7 @@ fn kernel_in(root: &Path) -> Result<String, Failure> {
     name.ok_or_else(|| Failure::new(format!("{}: there is no kernel", folder.display())))
 }
 
-/// Programs that were built here run with the same C library or a newer one.
+/// Checks that programs built here can run there, which needs the same C library or a newer one.
 fn runs_our_programs(packages: &Packages) -> Result<(), Failure> {
     let theirs = packages.version_of("libc6")?;
     let ours = packages::output(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
@@ -300,14 +300,14 @@ fn runs_our_programs(packages: &Packages) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The first two numbers of a version, such as `2.43-7` or `glibc 2.36`.
+/// Returns the first two numbers of a version, such as `2.43-7` or `glibc 2.36`.
 fn release_number(version: &str) -> Option<(u32, u32)> {
     let digits = version.trim_start_matches(|letter: char| !letter.is_ascii_digit());
     let mut numbers = digits.split(|letter: char| !letter.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Gives a finished guest its name. If somebody was faster, theirs is as good.
+/// Gives a complete guest its name. If another process was faster, its guest is as good.
 fn place(new: &Path, folder: &Path) -> Result<(), Failure> {
     match fs::rename(new, folder) {
         Err(error) if !folder.exists() => {
@@ -317,7 +317,7 @@ fn place(new: &Path, folder: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Removes what apt was given and what it fetched.
+/// Removes apt's lists and the archives that it fetched.
 fn remove_lists(new: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("{}: {error}", new.display()));
     for entry in fs::read_dir(new).map_err(failed)? {
@@ -329,14 +329,14 @@ fn remove_lists(new: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A name that nobody else gives, even if the cache is shared between machines.
+/// Returns a unique name, even if several machines share the cache.
 fn new_name() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = now.unwrap_or_default().as_nanos();
     format!("{NEW}{}-{nanos}", process::id())
 }
 
-/// Removes what somebody began to make and did not live to finish.
+/// Removes unfinished guests of processes that died.
 fn remove_abandoned(shelf: &Path) {
     for entry in fs::read_dir(shelf).into_iter().flatten().flatten() {
         let is_new = entry.file_name().to_string_lossy().starts_with(NEW);
@@ -348,7 +348,7 @@ fn remove_abandoned(shelf: &Path) {
     }
 }
 
-/// Where guests are kept, as the head of this file says.
+/// Returns the folder of the cache, described at the head of this file.
 fn cache() -> Result<PathBuf, Failure> {
     let folder = |name| {
         env::var_os(name)
@@ -369,10 +369,10 @@ fn hash(bytes: &[u8]) -> u64 {
 
 const NEW: &str = "new.";
 
-/// Stands between an older release and a package that is taken from it.
+/// Separates an older release from the package that is taken from it.
 const FROM: &str = ": ";
 
-/// To make a guest takes a minute or two.
+/// Far longer than making a guest, which takes a minute or two.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

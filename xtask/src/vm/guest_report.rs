@@ -1,15 +1,15 @@
-//! What `vm/guest` reports to us, a line at a time.
+//! The reports of `vm/guest`, a line each.
 
-/// One report.
+/// A report of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GuestReport {
-    /// The version of rdma-core in a root that we did not make.
+    /// The version of rdma-core in a root that was not made here.
     RdmaCore(String),
     /// An RDMA device, as rdma(8) shows it.
     Device(String),
     /// The guest cannot run the command.
     Failed(String),
-    /// The command runs from here on.
+    /// The command starts here.
     Started,
     /// The command has ended.
     Exit(Exit),
@@ -18,16 +18,16 @@ pub(crate) enum GuestReport {
 /// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
-    /// Its exit status, or 128 and the number of the signal that ended it.
+    /// The exit status, or 128 plus the number of the signal that ended the command.
     pub(crate) status: u8,
-    /// How many bytes it has written to its standard output.
+    /// Bytes that the command has written to its standard output.
     pub(crate) stdout_bytes: u64,
-    /// How many bytes it has written to its standard error.
+    /// Bytes that the command has written to its standard error.
     pub(crate) stderr_bytes: u64,
 }
 
 impl GuestReport {
-    /// Reads one; `None` if it is none that we know.
+    /// Parses a report; `None` if it is unknown.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let line = line.trim_end();
         let (name, rest) = line.split_once(' ').unwrap_or((line, ""));

@@ -1,8 +1,7 @@
-//! The initrd: what the kernel unpacks into memory and starts `/init` from.
+//! The initrd: an archive that the kernel unpacks into memory and from which it starts `/init`.
 //!
-//! It holds busybox, `vm/init` and the modules that are needed to reach the
-//! root. Its format is "newc", of the kernel's
-//! Documentation/driver-api/early-userspace/buffer-format.rst.
+//! It holds busybox, `vm/init` and the modules that are needed to reach the root. Its format is
+//! "newc", of the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,23 +17,23 @@ pub(crate) struct Initrd {
     files: u32,
 }
 
-/// What has to be loaded, in order, and what needs not.
+/// The modules of a kernel: those to load, with their dependencies, and those built in.
 #[derive(Debug)]
 pub(crate) struct Modules {
     /// The path of each module, and those of the modules that it needs.
     needs: HashMap<String, Vec<String>>,
-    /// Paths of those that the kernel has built in.
+    /// Paths of the modules that the kernel has built in.
     builtin: Vec<String>,
 }
 
 impl Initrd {
-    /// The initrd for the kernel whose modules are in `modules`.
+    /// Builds the initrd for the kernel whose modules are in `modules`.
     pub(crate) fn build(modules: &Path, busybox: &Path, init: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut initrd = Self::default();
         for folder in ["bin", "dev", "modules", "proc", "sys"] {
             initrd.add(folder, FOLDER, &[]);
         }
-        // /dev/console, for what is said before devices are there.
+        // /dev/console, for output before there are devices.
         initrd.add_device("dev/console", (5, 1));
         initrd.add("bin/busybox", PROGRAM, &read(busybox)?);
         initrd.add("init", PROGRAM, init);
@@ -102,7 +101,7 @@ impl Initrd {
 }
 
 impl Modules {
-    /// Reads what depmod(8) found out.
+    /// Reads the files that depmod(8) wrote.
     fn read(folder: &Path) -> Result<Self, Failure> {
         let text = |name| {
             let bytes = read(&folder.join(name))?;
@@ -126,7 +125,7 @@ impl Modules {
         }
     }
 
-    /// The paths of the modules to load, each behind those that it needs.
+    /// Returns the paths of the modules to load, each behind those that it needs.
     fn in_order(&self, names: &[&str]) -> Result<Vec<String>, Failure> {
         let mut order: Vec<String> = Vec::new();
         for name in names {
@@ -137,8 +136,8 @@ impl Modules {
                 }
                 return Err(Failure::new(format!("the kernel has no module {name}")));
             };
-            // modules.dep names all of them, also those of those, and the last
-            // one first has none of its own.
+            // modules.dep names direct and indirect dependencies, and the last of them has none of
+            // its own.
             for path in self.needs[path].iter().rev().chain([path]) {
                 if !order.contains(path) {
                     order.push(path.clone());
@@ -149,13 +148,13 @@ impl Modules {
     }
 }
 
-/// The name in a path: `kernel/fs/9p/9p.ko.xz` is `9p`. Dashes are underscores.
+/// Returns the module's name in a path: `kernel/fs/9p/9p.ko.xz` is `9p`. Dashes become underscores.
 fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or_default();
     file.split('.').next().unwrap_or_default().replace('-', "_")
 }
 
-/// A module as the kernel takes it, whatever it is packed with.
+/// Returns an uncompressed module, as the kernel takes it.
 fn plain(path: &Path) -> Result<Vec<u8>, Failure> {
     let program = match path.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",
@@ -178,7 +177,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// What it takes to reach the root. The rest is loaded from there.
+/// Modules that are needed to reach the root. Others are loaded from there.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -188,7 +187,7 @@ const MODULES: &[&str] = &[
     "overlay",
 ];
 
-// Type and permissions, see inode(7).
+// File type and permissions, see inode(7).
 const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
 const PROGRAM: u32 = 0o100_755;

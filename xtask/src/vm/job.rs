@@ -1,21 +1,21 @@
-//! What a guest is told: two shell scripts, of settings and of the command.
+//! The input of a guest: two shell scripts, one with settings and one with the command.
 
 use std::path::Path;
 
 use crate::vm::options::Topology;
 
-/// A folder of this machine in the guest.
+/// A folder of this machine that the guest mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// The tag by which the guest mounts it.
     pub(crate) tag: String,
-    /// Where it is here.
+    /// The path on this machine.
     pub(crate) here: String,
-    /// Where it is there.
+    /// The path in the guest.
     pub(crate) there: String,
 }
 
-/// What `vm/init` and `vm/guest` ask for.
+/// Returns the settings that `vm/init` and `vm/guest` read.
 pub(crate) fn settings(
     topology: Topology,
     guest_number: u32,
@@ -34,7 +34,7 @@ pub(crate) fn settings(
     text
 }
 
-/// The command, in this folder and with these variables.
+/// Returns the script of the command, in this folder and with these variables.
 pub(crate) fn script(
     command: &[String],
     folder: &Path,
@@ -53,15 +53,15 @@ pub(crate) fn script(
     text
 }
 
-/// Whether the guest's command sees a variable of ours: those that are about this
-/// library, but not about guests, and those that programs in Rust look at.
+/// Returns whether the guest's command sees a variable of this process: those about this library
+/// except about guests, and those that Rust programs read.
 pub(crate) fn is_passed_on(name: &str) -> bool {
     let is_name = |rest: &str| rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let is_ours = |rest: &str| is_name(rest) && !rest.starts_with("VM_");
     name.strip_prefix("IBEX_").is_some_and(is_ours) || RUST_VARIABLES.contains(&name)
 }
 
-/// A word for the shell, whatever is in it.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,9 +1,8 @@
-//! One boot of a guest, in QEMU without the help of hardware, so that it is the
-//! same wherever it runs.
+//! A boot of a guest, in QEMU without hardware acceleration, so that it is the same on any machine.
 //!
-//! The guest has four ways out, each a pipe to a thread of ours: the console and
-//! the ports `stdout`, `stderr` and `report`. QEMU alone holds their other ends,
-//! so they end when it ends. Its ways in are shares and fw_cfg.
+//! The guest has four outputs, each a pipe to a thread of this process: the console and the ports
+//! `stdout`, `stderr` and `report`. QEMU alone holds their other ends, so they end when it ends.
+//! Its inputs are shares and fw_cfg.
 
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::mem;
@@ -24,7 +23,7 @@ use crate::vm::console::Console;
 use crate::vm::guest_report::{Exit, GuestReport};
 use crate::vm::job::Share;
 
-/// What a boot is made of.
+/// The settings of a boot.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     // The machine.
@@ -33,42 +32,42 @@ pub(crate) struct Machine {
     /// Our end of a link to another machine, and the address on it.
     pub(crate) link: Option<Link>,
 
-    // What it runs.
+    // The software.
     pub(crate) kernel_image: PathBuf,
     pub(crate) initrd: PathBuf,
     pub(crate) shares: Vec<Share>,
     /// Files that the guest finds under `opt/ibex/`: name and content.
     pub(crate) files: Vec<(&'static str, String)>,
 
-    // What becomes of it.
+    // The run.
     pub(crate) time_out: Duration,
-    /// Stands before each line of output, to tell guests apart.
+    /// The prefix of each line of output, which tells guests apart.
     pub(crate) label: String,
 }
 
-/// One end of a link between machines.
+/// An end of a link between machines.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) mac: &'static str,
 }
 
-/// How a boot ended.
+/// The end of a boot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The command ended with this status.
     Exit(u8),
-    /// The command did not end in its time.
+    /// The command did not end in time.
     TimedOut,
-    /// The guest said that it cannot run the command.
+    /// The guest reported that it cannot run the command.
     Failed(String),
-    /// There was nothing from the guest before the command was started.
+    /// The guest reported nothing before the command should have started.
     NoBoot(Console),
-    /// The guest came to its end and the command had not.
+    /// The guest ended before the command did.
     Died(Console),
 }
 
-/// What the threads tell.
+/// Events that the threads report.
 #[derive(Debug)]
 enum Event {
     Report(GuestReport),
@@ -76,7 +75,7 @@ enum Event {
     Closed,
 }
 
-/// A boot that goes on. Dropping it ends it.
+/// A running boot. Dropping it kills QEMU.
 #[derive(Debug)]
 struct Running {
     child: Child,
@@ -88,7 +87,7 @@ struct Running {
 }
 
 impl Machine {
-    /// Boots it once and waits for its end.
+    /// Boots once and waits for the end.
     pub(crate) fn run(&self) -> Result<Ending, Failure> {
         let mut running = self.start()?;
         let mut deadline = Instant::now() + BOOT_LIMIT;
@@ -125,19 +124,19 @@ impl Machine {
 
     fn start(&self) -> Result<Running, Failure> {
         let failed = |error: io::Error| Failure::new(format!("cannot start the guest: {error}"));
-        // Whoever is started meanwhile would inherit the ends below, and the pipes
-        // would not end with this guest.
+        // A process started meanwhile would inherit the pipe ends below, and the pipes would not
+        // end with this guest.
         let alone = STARTING.lock();
         let mut command = self.command();
         let mut ends = Vec::new();
         let mut readers = Vec::new();
         for name in ["console", "stdout", "stderr", "report"] {
             let (reader, writer) = io::pipe().map_err(failed)?;
-            // It is to outlive the exec, under its number.
+            // The descriptor must survive the exec, under its number.
             fcntl_setfd(&writer, FdFlags::empty()).map_err(|error| failed(error.into()))?;
             let (fd, set) = (writer.as_raw_fd(), readers.len() + 1);
             command.arg("-add-fd").arg(format!("fd={fd},set={set}"));
-            // Without `append` it would truncate, which a pipe refuses.
+            // Without `append`, QEMU would truncate, which a pipe refuses.
             command
                 .arg("-chardev")
                 .arg(format!("file,id={name},path=/dev/fdset/{set},append=on"));
@@ -177,7 +176,7 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        // If we are killed, the guest is too.
+        // Kills the guest if this process is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         command.args("-M q35 -accel tcg,thread=multi -cpu max".split(' '));
@@ -216,7 +215,7 @@ impl Machine {
         command
     }
 
-    /// Copies what the guest writes, as it comes.
+    /// Copies the guest's output as it comes.
     fn copy(
         &self,
         mut from: PipeReader,
@@ -228,7 +227,7 @@ impl Machine {
         thread::spawn(move || {
             let mut buffer = vec![0; 64 * 1024];
             while let Ok(length @ 1..) = from.read(&mut buffer) {
-                // Who does not read us any more still wants to know the status.
+                // If the output's reader is gone, the status is still wanted.
                 let _ = to.write_all(&buffer[..length]).and_then(|()| to.flush());
                 // COPIED, pairs with `Running::drain`: it ends us after this.
                 copied.fetch_add(length as u64, Ordering::Release);
@@ -238,7 +237,7 @@ impl Machine {
 }
 
 impl Running {
-    /// Waits until all that the command has written was passed on.
+    /// Waits until all output of the command was passed on.
     fn drain(&self, exit: Exit) {
         let deadline = Instant::now() + DRAIN_LIMIT;
         // COPIED, pairs with `Machine::copy`.
@@ -251,8 +250,8 @@ impl Running {
         }
     }
 
-    /// Fails if QEMU did, once it has closed everything. A guest that panics ends
-    /// its machine in good order.
+    /// Fails if QEMU failed, once it has closed everything. A guest that panics ends QEMU in good
+    /// order.
     fn emulator_ended_well(&mut self) -> Result<(), Failure> {
         match self.child.wait() {
             Ok(status) if status.success() => Ok(()),
@@ -272,7 +271,7 @@ impl Running {
         }
     }
 
-    /// Ends it; what was on the console.
+    /// Kills QEMU. Returns the console's output.
     fn end(&mut self) -> Console {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -329,19 +328,19 @@ impl<W: Write> Write for Labelled<W> {
     }
 }
 
-/// Tells each report, and the end.
+/// Sends each report, and the end.
 fn listen(from: PipeReader, to: Sender<Event>) -> JoinHandle<()> {
     thread::spawn(move || {
         let lines = BufReader::new(from).lines().map_while(Result::ok);
         for report in lines.filter_map(|line| GuestReport::parse(&line)) {
-            // Nobody listens after the last one.
+            // No thread listens after the last one.
             let _ = to.send(Event::Report(report));
         }
         let _ = to.send(Event::Closed);
     })
 }
 
-/// A value among QEMU's options, which a comma would end.
+/// Escapes a value among QEMU's options, which a comma would end.
 fn escaped(value: &str) -> String {
     value.replace(',', ",,")
 }
@@ -349,22 +348,22 @@ fn escaped(value: &str) -> String {
 /// Held while a guest is started.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The console on the serial line; a panic ends QEMU, which does not reboot.
+/// Arguments of the kernel. The console is on the serial line; a panic ends QEMU, which does not
+/// reboot.
 ///
-/// A kernel patches itself while it boots, and the emulator now and then lets
-/// another CPU run into the breakpoint that guards a patch. So there is no other
-/// CPU until `vm/guest` switches it on, and the clock is not patched at all.
-/// `no_timer_check`, since on a busy machine the timer may well come too late to
-/// convince the kernel that there is one. Every process is at the same addresses, since the
-/// emulator translates code for the address that it runs at: to start `true` took 106 to
-/// 155 ms where each process was elsewhere, and takes 55 to 90.
+/// A kernel patches itself while it boots, and the emulator now and then lets another CPU run into
+/// the breakpoint that guards a patch. So there is no other CPU until `vm/guest` switches it on,
+/// and the clock is not patched at all. `no_timer_check`: on a busy machine the timer may come too
+/// late to convince the kernel that there is one. Every process has the same addresses, since the
+/// emulator translates code for the address at which it runs: starting `true` took 106 to 155 ms
+/// with random addresses, and takes 55 to 90.
 const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable no_timer_check maxcpus=1 norandmaps";
 
-/// Two cores with some other work boot it in 8 s, with much of it in 40 s.
+/// Two cores with some other work boot it in 8 s, with much other work in 40 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Only a reader of ours that stands still makes us wait.
+/// Only a stalled reader in this process delays the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

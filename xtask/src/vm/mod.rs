@@ -1,9 +1,8 @@
-//! `cargo xtask vm`: a command in a guest that has RDMA devices, on a machine
-//! that has none.
+//! `cargo xtask vm`: a command in a guest that has RDMA devices, on a machine that has none.
 //!
-//! The guest is QEMU with a kernel of Debian's, whose soft-RoCE makes an RDMA
-//! device of any network device. `vm/README.md` tells what the command finds in
-//! there. Nothing but the command writes to our standard output.
+//! The guest is QEMU with a kernel of Debian's, whose soft-RoCE makes an RDMA device of any network
+//! device. `vm/README.md` describes the command's environment. Only the command's own output goes
+//! to standard output.
 
 mod checks;
 mod clock;
@@ -39,7 +38,7 @@ use crate::workspace;
 pub(crate) use crate::vm::checks::stage;
 pub(crate) use crate::vm::options::{Topology, VmOptions};
 
-/// `cargo xtask vm`: the exit status is the command's, or one of ours.
+/// Runs `cargo xtask vm`. The exit status is the command's, or one of this program's.
 pub(crate) fn run(options: &VmOptions) -> ExitCode {
     let status = boot(options).unwrap_or_else(|failure| {
         eprintln!("vm: {failure}");
@@ -48,7 +47,7 @@ pub(crate) fn run(options: &VmOptions) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Runs the command in a guest, or in two; its exit status.
+/// Runs the command in a guest, or in two. Returns its exit status.
 fn boot(options: &VmOptions) -> Result<u8, Failure> {
     if env::consts::ARCH != "x86_64" {
         return Err(Failure::new(
@@ -74,7 +73,7 @@ fn boot(options: &VmOptions) -> Result<u8, Failure> {
     })
 }
 
-/// Names and installs what is missing, and fails if it still is.
+/// Names and installs missing tools, and fails if one is still missing.
 fn prepare(tools: &[Tool], options: &VmOptions) -> Result<(), Failure> {
     tool::check(tools).or_else(|_| {
         tool::prepare(&tools.iter().collect::<Vec<_>>(), !options.no_install);
@@ -82,7 +81,7 @@ fn prepare(tools: &[Tool], options: &VmOptions) -> Result<(), Failure> {
     })
 }
 
-/// The first release that can be had.
+/// Returns a guest of the first release that is available.
 fn choose(options: &VmOptions) -> Result<Guest, Failure> {
     let releases = Release::all()?;
     let names: Vec<_> = releases.iter().map(Release::name).collect();
@@ -111,7 +110,7 @@ fn choose(options: &VmOptions) -> Result<Guest, Failure> {
     ))
 }
 
-/// Boots until the command was started, but not for ever.
+/// Boots until the command was started, but not forever.
 fn repeat(machine: &Machine) -> Result<u8, Failure> {
     let mut boots = 0;
     loop {
@@ -155,12 +154,12 @@ fn repeat(machine: &Machine) -> Result<u8, Failure> {
     }
 }
 
-/// Two machines with a link between them.
+/// Returns two machines with a link between them.
 fn linked(guest: &Guest, options: &VmOptions) -> Result<[Machine; 2], Failure> {
     let failed = |error| Failure::new(format!("cannot link two guests: {error}"));
     let (one, other) = UnixStream::pair().map_err(failed)?;
     let link = |socket: UnixStream, mac| {
-        // Both guests inherit both; each is told of one.
+        // Both guests inherit both ends; each is told of one.
         fcntl_setfd(&socket, FdFlags::empty()).map_err(|error| failed(error.into()))?;
         let socket = Arc::new(OwnedFd::from(socket));
         Ok(Link { socket, mac })
@@ -195,7 +194,7 @@ fn machine(
         workspace::root(),
         variables.chain([target]),
     );
-    // The root is mounted by itself.
+    // The root is mounted separately.
     let settings = job::settings(options.topology, number, guest.has_our_root(), &shares[1..]);
     Ok(Machine {
         cpus: options.cpus,
@@ -210,8 +209,8 @@ fn machine(
     })
 }
 
-/// The root, then what stands in the guest where it stands here: the repository
-/// and what cargo has built, which is also at `target` whatever cargo was told.
+/// Returns the root, then the folders that have the same path in the guest: the repository and
+/// cargo's build folder, which is also at `target`, whatever path cargo uses.
 fn shares(guest: &Guest) -> Result<Vec<Share>, Failure> {
     let mut shares = Vec::new();
     let mut add = |tag: &str, here: String, there: String| {
@@ -240,10 +239,10 @@ fn shares(guest: &Guest) -> Result<Vec<Share>, Failure> {
     Ok(shares)
 }
 
-/// What it takes to make a guest and to run it.
+/// Tools for making a guest and running it.
 pub(crate) const TOOLS: &[Tool] = &[tool::QEMU, tool::KMOD, tool::XZ, tool::DEBIAN_KEYRING];
 
-/// What the guest needs of this machine's own root.
+/// Tools that the guest needs in this machine's own root.
 const OWN_ROOT_TOOLS: &[Tool] = &[
     tool::ZSTD,
     tool::IPROUTE,

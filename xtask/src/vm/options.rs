@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::failure::Failure;
 
-/// What `cargo xtask vm` was asked for.
+/// The options of `cargo xtask vm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VmOptions {
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
-    /// How long it may run. Booting is not counted.
+    /// The longest time that it may run, after booting.
     pub(crate) time_out: Duration,
-    /// What stands before each line that comes out of the guest.
+    /// The prefix of each line of output from the guest.
     pub(crate) label: String,
 
     // The machine.
@@ -20,25 +20,25 @@ pub(crate) struct VmOptions {
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
 
-    // What it is made of.
-    /// A file that lists packages beside those of `vm/packages`.
+    // The software.
+    /// A file that lists packages in addition to `vm/packages`.
     pub(crate) packages: Option<String>,
-    /// Only this release of `vm/releases`.
+    /// The only release of `vm/releases` to use.
     pub(crate) release: Option<String>,
-    /// Fetch it anew, whatever the cache holds.
+    /// Fetches the release again, even if the cache has it.
     pub(crate) update: bool,
-    /// Install nothing on this machine.
+    /// Installs nothing on this machine.
     pub(crate) no_install: bool,
 }
 
-/// Which RDMA devices there are, and what is between them.
+/// The RDMA devices of the guest, and the links between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// One device.
+    /// A single device.
     One,
     /// Two devices of one guest, at the ends of a link.
     Pair,
-    /// One device in each of two guests, with a link between them.
+    /// A device in each of two guests, with a link between them.
     Two,
 }
 
@@ -117,7 +117,7 @@ impl VmOptions {
 }
 
 impl Topology {
-    /// The name by which `vm/guest` knows it.
+    /// Returns the name by which `vm/guest` knows it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -126,8 +126,8 @@ impl Topology {
         }
     }
 
-    /// Two at most, and never more than there are: CPUs of a guest that wait for
-    /// one another's core make a latency of 35 µs one of 3 ms.
+    /// Returns two CPUs, or fewer if the machine has fewer: CPUs of a guest that wait for one
+    /// another's core turn a latency of 35 µs into one of 3 ms.
     fn default_cpus(self) -> u32 {
         let there_are = thread::available_parallelism().map_or(1, usize::from);
         match self {
@@ -147,7 +147,7 @@ fn number(name: &str, value: Option<&String>) -> Result<u32, Failure> {
 /// The guest is about 15 times slower than this machine.
 const DEFAULT_TIME_OUT: Duration = Duration::from_secs(600);
 
-/// The idle guest takes 170 MiB; the rest is for what tests register and write.
+/// The idle guest takes 170 MiB; the rest is for the memory that tests register and write.
 const DEFAULT_MEMORY_MIB: u32 = 2048;
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(options.topology, Topology::Pair);
         assert_eq!(options.time_out, Duration::from_secs(5));
         assert_eq!(options.cpus, 1);
-        // Without dashes it begins with the first word that is no option.
+        // Without dashes, the command begins with the first word that is no option.
         let options = parse("--memory 1024 sh --two").unwrap();
         assert_eq!(options.command, ["sh", "--two"]);
         assert_eq!(options.memory_mib, 1024);

@@ -1,6 +1,6 @@
-//! A package manager that touches nothing of this machine's: apt with its lists,
-//! its archives and its idea of what is installed (nothing) in a folder of ours.
-//! So it needs no root rights, and serves any release on any Debian or Ubuntu.
+//! A package manager that leaves this machine unchanged: apt with its lists, its archives and its
+//! record of installed packages (none) in a folder of ours. It therefore needs no root rights, and
+//! serves any release on any Debian or Ubuntu.
 
 use std::env;
 use std::ffi::OsStr;
@@ -27,12 +27,12 @@ pub(crate) struct Archive {
 }
 
 impl Packages {
-    /// Asks for the release's index; `folder` is where everything goes.
+    /// Fetches the release's index; `folder` receives all files.
     pub(crate) fn of(release: &Release, folder: &Path) -> Result<Self, Failure> {
         for part in ["lists/partial", "archives/partial", "sources"] {
             make_folder(&folder.join(part))?;
         }
-        // What is installed: nothing.
+        // The record of installed packages, which is empty.
         write(&folder.join("status"), "")?;
         let at = |part: &str| format!("{}/{part}", folder.display());
         let mut options = vec![
@@ -44,9 +44,9 @@ impl Packages {
             "APT::Architecture=amd64".into(),
             "APT::Architectures=amd64".into(),
             "APT::Install-Recommends=false".into(),
-            // The folder is ours, not apt's own user's.
+            // The folder belongs to us, and not to apt's own user.
             "APT::Sandbox::User=".into(),
-            // A mirror may be a copy of some day.
+            // A mirror may be a snapshot of an earlier day.
             "Acquire::Check-Valid-Until=false".into(),
             "Acquire::Languages=none".into(),
         ];
@@ -67,12 +67,12 @@ impl Packages {
             folder: folder.to_path_buf(),
             options,
         };
-        // Without `any` it would go on without what it could not reach.
+        // Without `any`, apt would continue without the lists that it could not fetch.
         packages.ask("apt-get", ["update", "--error-on=any", "-qq"])?;
         Ok(packages)
     }
 
-    /// Which version of a package it would install.
+    /// Returns the version of a package that apt would install.
     pub(crate) fn version_of(&self, package: &str) -> Result<String, Failure> {
         let shown = self.ask("apt-cache", ["show", "--no-all-versions", package])?;
         let version = shown
@@ -82,7 +82,7 @@ impl Packages {
         Ok(version.to_string())
     }
 
-    /// Downloads these packages and all that they depend on.
+    /// Downloads these packages and all their dependencies.
     pub(crate) fn download<'a>(
         &self,
         packages: impl IntoIterator<Item = &'a str>,
@@ -90,13 +90,13 @@ impl Packages {
         let words = ["install", "--download-only", "-y", "-qq"];
         self.ask("apt-get", words.into_iter().chain(packages))?;
         let mut archives = self.archives()?;
-        // The links that make /bin and /usr/bin one are in this package, and have
-        // to be there before something is put into either.
+        // This package has the links that unite /bin and /usr/bin. They must exist before a file is
+        // put into either.
         archives.sort_by_key(|archive| (archive.name != "base-files", archive.name.clone()));
         Ok(archives)
     }
 
-    /// Downloads this package and nothing that it depends on.
+    /// Downloads this package without its dependencies.
     pub(crate) fn download_alone(&self, package: &str) -> Result<Archive, Failure> {
         let mut command = self.command("apt-get");
         let folder = self.folder.join("archives");
@@ -110,7 +110,7 @@ impl Packages {
         archive.ok_or_else(|| Failure::new(format!("{package} was not downloaded")))
     }
 
-    /// What was downloaded.
+    /// Returns the downloaded archives.
     fn archives(&self) -> Result<Vec<Archive>, Failure> {
         let folder = self.folder.join("archives");
         let unreadable = |error| Failure::new(format!("{}: {error}", folder.display()));
@@ -147,14 +147,14 @@ impl Packages {
 }
 
 impl Archive {
-    /// Unpacks what it would install. No script of it is run.
+    /// Unpacks the files that it would install, without running its scripts.
     pub(crate) fn unpack(&self, root: &Path) -> Result<(), Failure> {
         let mut command = Command::new("dpkg-deb");
         output(command.arg("--extract").arg(&self.path).arg(root)).map(|_| ())
     }
 }
 
-/// Runs a command to its end, silently; its standard output, or what it said.
+/// Runs a command silently to its end. Returns its standard output, or an error with its messages.
 pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
@@ -163,7 +163,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    // What went wrong first is the cause of the rest.
+    // The first error causes the others.
     let said: Vec<_> = said
         .lines()
         .filter(|line| !line.is_empty())
@@ -183,8 +183,8 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
     fs::create_dir_all(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// The mirror of Debian: the one that the user names, the one that this machine
-/// uses, or the one that is everybody's.
+/// Returns the mirror of Debian: the user's choice, the one that this machine uses, or the public
+/// one.
 fn mirror() -> String {
     if let Ok(mirror) = env::var("IBEX_VM_MIRROR") {
         return mirror;
@@ -196,14 +196,14 @@ fn mirror() -> String {
     known.lines().next().unwrap_or(DEFAULT_MIRROR).to_string()
 }
 
-/// The entry for sources.list(5).
+/// Returns the entry for sources.list(5).
 fn source(release: &str, mirror: &str) -> String {
     format!(
         "Types: deb\nURIs: {mirror}\nSuites: {release}\nComponents: main\nSigned-By: {KEYRING}\n"
     )
 }
 
-/// Name and version in the name of an archive, `NAME_VERSION_ARCHITECTURE.deb`.
+/// Returns name and version from the name of an archive, `NAME_VERSION_ARCHITECTURE.deb`.
 fn described(file_name: &OsStr) -> Option<(String, String)> {
     let mut parts = file_name.to_str()?.strip_suffix(".deb")?.split('_');
     let (name, version) = (parts.next()?, parts.next()?);
@@ -212,7 +212,7 @@ fn described(file_name: &OsStr) -> Option<(String, String)> {
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 
-/// Of the package debian-archive-keyring, which Ubuntu has too.
+/// A file of the package debian-archive-keyring, which Ubuntu has as well.
 pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 #[cfg(test)]
@@ -226,7 +226,7 @@ mod tests {
             described("rdma-core_65.0-1.1_amd64.deb"),
             Some(("rdma-core".into(), "65.0-1.1".into()))
         );
-        // Colons are not for file names.
+        // File names contain no colons.
         assert_eq!(
             described("procps_2%3a4.0.7-1_amd64.deb").unwrap().1,
             "2:4.0.7-1"

@@ -1,4 +1,4 @@
-//! The releases that a guest may be made of, as `vm/releases` lists them.
+//! The releases from which a guest may be made, as `vm/releases` lists them.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use crate::failure::Failure;
 use crate::workspace;
 
-/// Where a guest's packages come from.
+/// The source of a guest's packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// A release of Debian, by its name.
@@ -16,7 +16,7 @@ pub(crate) enum Release {
 }
 
 impl Release {
-    /// All releases, in the order in which they are to be tried.
+    /// Returns all releases, in the order in which they are tried.
     pub(crate) fn all() -> Result<Vec<Self>, Failure> {
         let path = workspace::root().join("vm/releases");
         let text = fs::read_to_string(&path)
@@ -24,7 +24,7 @@ impl Release {
         Ok(entries(&text).map(Self::named).collect())
     }
 
-    /// The name by which the list knows it.
+    /// Returns the name that the list uses.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Debian(name) => name,
@@ -50,7 +50,7 @@ impl fmt::Display for Release {
     }
 }
 
-/// The entries of a list: one a line, `#` begins a comment.
+/// Returns the entries of a list: one per line, and `#` begins a comment.
 pub(crate) fn entries(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim())

@@ -1,5 +1,5 @@
-//! What has to be in a log: every record that was acknowledged, once, in order, as it was
-//! given; and of the others none twice.
+//! The check of a log after the fire: it holds every acknowledged record once, in order and
+//! unchanged, and no other record twice.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use ibex_harness::draw::Draw;
 
 use crate::log::{Log, LogError};
 
-/// A record has its number in its first bytes.
+/// The least bytes of a record, whose first bytes hold its number.
 pub(crate) const SMALLEST_RECORD: usize = 8;
 
-/// The payload of a record: its number, and bytes that follow from it.
+/// Returns the payload of record `number`: the number, then bytes that are generated from it.
 pub(super) fn payload(number: u64, bytes: usize) -> Vec<u8> {
     let mut payload = number.to_le_bytes().to_vec();
     let mut draw = Draw::new(number);
@@ -21,21 +21,21 @@ pub(super) fn payload(number: u64, bytes: usize) -> Vec<u8> {
     payload
 }
 
-/// What a log has.
+/// Results of checking a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Findings {
-    /// Records.
+    /// Records in the log.
     pub(super) records: u64,
-    /// Acknowledged records that are not there.
+    /// Acknowledged records that are missing.
     pub(super) lost: u64,
-    /// Records that are there twice or out of order.
+    /// Records that occur twice or out of order.
     pub(super) misplaced: u64,
-    /// Records that are not what was given.
+    /// Records that differ from what the writer gave.
     pub(super) garbled: u64,
 }
 
 impl Findings {
-    /// Of a log, where these records were acknowledged: ranges in order.
+    /// Checks a log in which these records, ranges in ascending order, were acknowledged.
     pub(super) fn of(log: &mut Log, acknowledged: &[Range<u64>]) -> Result<Findings, LogError> {
         let mut findings = Findings::default();
         let mut next = 0;
@@ -60,7 +60,7 @@ impl Findings {
         Ok(findings)
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether the log has no fault.
     pub(super) fn are_good(&self) -> bool {
         (self.lost, self.misplaced, self.garbled) == (0, 0, 0)
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_has_to_be_there_and_the_rest_may_be() {
+    fn acknowledged_records_must_be_there_and_others_may_be() {
         let good = |numbers: &[u64]| {
             let log = payloads(numbers.iter().copied());
             findings(&log, &[0..3, 5..6]).are_good()

@@ -1,5 +1,5 @@
-//! The life of a primary: from its start to its end, or to `kill -9`; a writer who gives it
-//! records, and one who hears what is acknowledged.
+//! The life of a primary process, from its start to its end or to `kill -9`, with a writer thread
+//! that gives it records and a listener thread that reads its reports.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -26,12 +26,12 @@ use crate::{
     processes::{Role, limit, relieve, signal, spawn_with, starve},
 };
 
-/// A primary that lives.
+/// A running primary process.
 pub(super) struct Life {
     child: Child,
-    /// Where it listens.
+    /// The address at which it listens.
     pub(super) address: SocketAddr,
-    /// The first record that this one is given.
+    /// Number of the first record that this process is given.
     first: u64,
     is_over: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
@@ -39,29 +39,29 @@ pub(super) struct Life {
     listener: Option<JoinHandle<Result<Heard, Error>>>,
 }
 
-/// What came of one.
+/// Results of a primary that has ended.
 #[derive(Debug)]
 pub(super) struct Past {
-    /// The records that were given to it; some may never have reached it.
+    /// Records that were given to it; some may never have reached it.
     pub(super) given: Range<u64>,
-    /// Those of them that it acknowledged.
+    /// Records that it acknowledged.
     pub(super) acknowledged: Range<u64>,
-    /// What else it said.
+    /// Other reports of the primary.
     pub(super) heard: Heard,
 }
 
-/// What is heard of a primary.
+/// Reports of a primary.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     acknowledged: u64,
-    /// How often a replica joined.
+    /// Number of times that a replica joined.
     pub(super) joined: u64,
-    /// What carried the log and where it ends, from one that came to its end.
+    /// The carrier and the tip of the log, from a primary that completed.
     pub(super) complete: Option<(String, Tip)>,
 }
 
 impl Life {
-    /// Starts one, and a writer who gives it the records from `first` on.
+    /// Starts a primary, and a writer that gives it the records from `first` on.
     pub(super) fn start(serve: &Serve, first: u64, draw: Draw) -> Result<Life, Error> {
         let mut child = spawn_with(&Role::Primary(serve.clone()), |command| {
             command.stdin(Stdio::piped());
@@ -103,37 +103,37 @@ impl Life {
         })
     }
 
-    /// Stops it, until [`resume`](Self::resume).
+    /// Stops the process, until [`resume`](Self::resume).
     pub(super) fn stop(&self) -> Result<(), Error> {
         signal(&self.child, Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub(super) fn resume(&self) -> Result<(), Error> {
         signal(&self.child, Signal::CONT)
     }
 
-    /// Lets it open no more files and sockets, until [`relieve`](Self::relieve).
+    /// Denies the process further files and sockets, until [`relieve`](Self::relieve).
     pub(super) fn starve(&self) -> Result<(), Error> {
         starve(&self.child)
     }
 
-    /// Limits something of it to `most`, or again to what this process itself may have.
+    /// Limits a resource of the process to `most`, or resets the limit to this process's own.
     pub(super) fn limit(&self, resource: Resource, most: Option<u64>) -> Result<(), Error> {
         limit(&self.child, resource, most)
     }
 
-    /// Lets it open what it likes again.
+    /// Lets the process open files and sockets again.
     pub(super) fn relieve(&self) -> Result<(), Error> {
         relieve(&self.child)
     }
 
-    /// Records that it has acknowledged so far.
+    /// Returns the number of records that it has acknowledged so far.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the process has ended.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -145,13 +145,13 @@ impl Life {
         }
     }
 
-    /// Ends it as `kill -9` does.
+    /// Kills the process as `kill -9` does.
     pub(super) fn kill(mut self) -> Result<Past, Error> {
         self.child.kill().map_err(Error::io("killing a primary"))?;
         self.past()
     }
 
-    /// Gives it no more records, and waits until everybody has what there are.
+    /// Ends the input, and waits until every replica has all records.
     pub(super) fn complete(mut self) -> Result<Past, Error> {
         let past = self.past()?;
         let pid = self.child.id();
@@ -174,7 +174,7 @@ impl Life {
         let (next, heard) = (next.expect("no panics"), heard.expect("no panics")?);
         Ok(Past {
             given: self.first..next,
-            // Its log has them in the order in which they were given.
+            // The log keeps records in the order in which they were given.
             acknowledged: self.first..self.first + heard.acknowledged,
             heard,
         })
@@ -189,8 +189,8 @@ impl Drop for Life {
     }
 }
 
-/// Writes records at a middling pace, until it is over or nobody reads them; the number of
-/// the first that was not written at all.
+/// Writes records at a moderate pace, until `is_over` or until the primary stops reading. Returns
+/// the number after the last record that was begun.
 fn write(
     mut input: ChildStdin,
     first: u64,
@@ -212,7 +212,8 @@ fn write(
     next
 }
 
-/// Hears what a primary says until it ends, and has `acknowledged` say how far it is. Its log had `before` records when it began.
+/// Reads a primary's reports until it ends, and stores its progress in `acknowledged`. The log held
+/// `before` records when the process started.
 fn listen(
     output: BufReader<ChildStdout>,
     before: u64,
@@ -236,7 +237,7 @@ fn listen(
                 heard.acknowledged = tip.number - before;
                 heard.complete = Some((carrier, tip));
             }
-            // It was killed in the middle of the line.
+            // The primary was killed in the middle of the line.
             Err(_) if heard.complete.is_none() => {}
             Err(error) => return Err(error),
         }
@@ -245,7 +246,7 @@ fn listen(
 }
 
 fn note(text: &str) {
-    // Who does not look at our errors does not end us.
+    // A closed standard error must not end this process.
     let _ = writeln!(io::stderr(), "fire: {text}");
 }
 

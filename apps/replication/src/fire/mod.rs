@@ -1,6 +1,6 @@
-//! Replication under fire: primary and replicas as processes, with a proxy between them,
-//! and whatever follows from a seed happens to them. At the end all is healed, and every log
-//! has to have every record that was acknowledged to the writer.
+//! Replication under fire: primary and replicas run as processes with a proxy between them, and
+//! suffer faults that follow from a seed. At the end all faults are healed, and every log must hold
+//! every record that was acknowledged to the writer.
 
 mod ledger;
 mod life;
@@ -38,38 +38,39 @@ use crate::{
     transport::ibex,
 };
 
-/// What befalls them.
+/// A fault that is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Fault {
-    /// `kill -9` of a replica, and its start.
+    /// Kills a replica with SIGKILL and starts it again.
     KillReplica,
-    /// SIGSTOP of a replica, and SIGCONT.
+    /// Stops a replica with SIGSTOP and continues it.
     StopReplica,
-    /// `kill -9` of the primary, and its start.
+    /// Kills the primary with SIGKILL and starts it again.
     KillPrimary,
-    /// SIGSTOP of the primary, and SIGCONT.
+    /// Stops the primary with SIGSTOP and continues it.
     StopPrimary,
-    /// A connection is reset,
+    /// Resets a connection.
     ResetConnection,
-    /// ended,
+    /// Ends a connection in order.
     CutConnection,
-    /// or nothing goes on for a while.
+    /// Holds up all bytes of a connection for a while.
     StallConnection,
-    /// A replica may open no more files and sockets for a while,
+    /// Denies a replica further files and sockets for a while.
     StarveReplica,
-    /// or the primary.
+    /// Denies the primary further files and sockets for a while.
     StarvePrimary,
-    /// The primary is killed and started, and for a while no file of anybody grows beyond a
-    /// segment of the log: those neither that rings and large messages are made of,
+    /// Kills and restarts the primary, and for a while lets no process grow a file beyond a segment
+    /// of the log. Rings and large messages are then denied their memory files.
     MemoryFiles,
-    /// or nobody may lock memory, which a device is to read and to write.
+    /// Kills and restarts the primary, and for a while lets no process lock the memory that a
+    /// device reads and writes.
     LockedMemory,
-    /// Many connect to the primary at once, say nothing, and leave.
+    /// Opens many connections to the primary at once, which say nothing and leave.
     Crowd,
-    /// The link to the primary is cut and comes back.
+    /// Cuts the link to the primary and restores it.
     CutLink,
-    /// It delays, loses, doubles, reorders or garbles packets.
+    /// Makes the link delay, lose, duplicate, reorder or corrupt packets.
     DisturbLink,
 }
 
@@ -91,7 +92,7 @@ const FAULTS: [Fault; 14] = [
 ];
 
 impl Fault {
-    /// Whether it can befall anybody here, or why not.
+    /// Returns the reason why this fault cannot be injected in this run, if there is one.
     fn applies(self, options: &Options, network: &Network) -> Result<(), String> {
         let why = match self {
             Fault::CutLink => return network.has_link(),
@@ -111,7 +112,7 @@ impl Fault {
     }
 }
 
-/// Runs under fire for so many seconds, and prints what came of it; whether that is good.
+/// Runs under fire for `seconds` and prints the outcome. Returns whether it is good.
 pub(crate) fn run(options: &Options, seconds: u64) -> Result<bool, Error> {
     let medium = options.medium();
     network::move_away(medium);
@@ -139,23 +140,23 @@ pub(crate) fn run(options: &Options, seconds: u64) -> Result<bool, Error> {
     Ok(outcome.is_good)
 }
 
-/// Everything that runs.
+/// All processes of a run under fire, and the faults to inject.
 struct Stage {
     draw: Draw,
     network: Network,
     proxy: Proxy,
-    /// How often connections were to be harmed.
+    /// Number of connections harmed, tried or done.
     harms: u64,
-    /// Those that can be, and how often they were,
+    /// Faults that can be injected, and how often each was.
     faults: BTreeMap<Fault, u64>,
-    /// and why the others cannot.
+    /// Faults that cannot be injected, and why.
     left_out: BTreeMap<Fault, String>,
 
     serve: Serve,
     tasks: Vec<Task>,
     primary: Option<Life>,
     replicas: Processes,
-    /// Of the primaries before.
+    /// Results of the primaries that were killed.
     past: Vec<Past>,
 }
 
@@ -214,8 +215,8 @@ impl Stage {
         })
     }
 
-    /// Each fault once in any case, then as drawn, until the time is over. Every other one
-    /// comes when records are acknowledged again, the rest whatever goes on.
+    /// Injects each fault once in any case, then faults as drawn, until `time` is over. Every other
+    /// fault, as drawn, waits until records are acknowledged again; the rest come at any time.
     fn play(&mut self, time: Duration) -> Result<(), Error> {
         let begun = Instant::now();
         let kinds: Vec<Fault> = self.faults.keys().copied().collect();
@@ -250,7 +251,7 @@ impl Stage {
         self.primary.as_ref().map_or(0, Life::acknowledged)
     }
 
-    /// An error if a process has ended.
+    /// Returns an error if a process has ended.
     fn check(&mut self) -> Result<(), Error> {
         self.replicas.check()?;
         self.primary.as_mut().map_or(Ok(()), Life::check)
@@ -317,9 +318,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills the primary and starts it again, and gives nobody more than `most` of something
-    /// meanwhile and for a while: first replicas cannot come back, then the primary has no room
-    /// for them.
+    /// Kills the primary and starts it again, and limits a resource of every process to `most`
+    /// meanwhile and for a while. At first the replicas cannot come back, then the primary has no
+    /// room for them.
     fn withhold(&mut self, resource: Resource, most: u64) -> Result<(), Error> {
         self.limit_replicas(resource, Some(most))?;
         self.kill_primary(Some((resource, most)))?;
@@ -334,8 +335,8 @@ impl Stage {
         (0..self.tasks.len()).try_for_each(|replica| self.replicas.limit(replica, resource, most))
     }
 
-    /// Kills the primary, and starts it again with a limit before replicas find it, if it is
-    /// to have one.
+    /// Kills the primary and starts it again. A `limit`, if given, holds before replicas find the
+    /// new process.
     fn kill_primary(&mut self, limit: Option<(Resource, u64)>) -> Result<(), Error> {
         if let Some(primary) = self.primary.take() {
             self.past.push(primary.kill()?);
@@ -352,10 +353,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Has a connection harmed, and waits until it is.
+    /// Harms a connection, and waits until that is done.
     fn harm(&mut self, harm: Harm) -> Result<(), Error> {
         let time = Duration::from_millis(self.draw.of(20..500));
-        // A moment ago all may have been killed.
+        // All processes may just have been killed, so a connection may first have to appear.
         wait_for(NO_CONNECTION, || Ok(self.proxy.harm_one(harm, time)))?;
         self.harms += 1;
         wait_for(NO_CONNECTION, || {
@@ -368,8 +369,8 @@ impl Stage {
         thread::sleep(Duration::from_millis(self.draw.of(millis)));
     }
 
-    /// Nothing happens any more: everybody gets everything and ends, and the logs are looked
-    /// at.
+    /// Ends the run: the primary completes, the replicas receive everything, and all logs are
+    /// checked.
     fn strike(mut self, seed: u64) -> Result<Outcome, Error> {
         if let Some(primary) = self.primary.take() {
             self.past.push(primary.complete()?);
@@ -408,21 +409,21 @@ impl Stage {
     }
 }
 
-/// What came of it.
+/// Results of a run under fire.
 #[derive(Debug, Serialize)]
 struct Outcome {
     carrier: String,
     seed: u64,
     faults: BTreeMap<Fault, u64>,
-    /// Faults that cannot be here, and why.
+    /// Faults that cannot be injected here, and why.
     left_out: BTreeMap<Fault, String>,
-    /// How often replicas joined; the first time included.
+    /// Number of times that replicas joined, including the first.
     joined: u64,
-    /// Records that were given to a primary,
+    /// Records that were given to a primary.
     given: u64,
-    /// and that one acknowledged.
+    /// Records that a primary acknowledged.
     acknowledged: u64,
-    /// What the logs have, the primary's first.
+    /// Findings in the logs, the primary's first.
     logs: Vec<Findings>,
     tips: Vec<Tip>,
     logs_equal: bool,
@@ -467,7 +468,7 @@ impl Outcome {
         }
     }
 
-    /// The most that is wrong with a log.
+    /// Returns the highest count of one kind of fault among the logs.
     fn worst(&self, what: impl Fn(&Findings) -> u64) -> u64 {
         self.logs.iter().map(what).max().unwrap_or(0)
     }
@@ -522,11 +523,11 @@ fn wait_for(
     Ok(())
 }
 
-/// Connections at once, of somebody who has lost the way.
+/// Connections opened at once by stray clients.
 const CROWD: usize = 200;
-/// Bytes; receive buffers alone are more.
+/// Bytes that a process may lock; the receive buffers alone need more.
 const LITTLE_LOCKED: u64 = 64 << 10;
 const AT_THE_LINK: &str = "doing something to the link";
 const NO_CONNECTION: &str = "no replica has a connection any more";
-/// For a connection or an acknowledgement to come, and for a replica to find its primary.
+/// The longest wait for a connection, an acknowledgement, or a replica's search for its primary.
 const PATIENCE: Duration = Duration::from_secs(60);

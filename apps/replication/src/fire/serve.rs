@@ -1,5 +1,5 @@
-//! The primary as a process of its own: records come on its standard input, and what becomes
-//! of them goes to its standard output.
+//! The primary in a process of its own: it reads records from its standard input, and reports their
+//! progress on its standard output.
 
 use std::{
     io::{self, Write},
@@ -19,44 +19,44 @@ use crate::{
     transport::{Endpoint, ibex::IbexEndpoint, sockets::SocketEndpoint},
 };
 
-/// What a primary's process is told.
+/// Instructions to a primary process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Serve {
-    /// How many replicas it waits for.
+    /// The number of replicas that it waits for.
     pub(crate) replicas: usize,
-    /// How to talk to them.
+    /// The transport to the replicas.
     pub(crate) transport: Transport,
-    /// Where it listens,
+    /// The address at which it listens.
     pub(crate) address: IpAddr,
-    /// the network namespace that it lives in, if not in that of the others,
+    /// The network namespace to enter, if it differs from the other processes'.
     pub(crate) namespace: Option<PathBuf>,
-    /// and the RDMA device that it takes.
+    /// The RDMA device to use.
     pub(crate) device: Option<String>,
-    /// Its log.
+    /// Settings of its log.
     pub(crate) log: LogSettings,
-    /// What its input is cut into.
+    /// The size of the records into which its input is cut.
     pub(crate) record_bytes: usize,
-    /// How it takes records.
+    /// The pace at which it takes records.
     pub(crate) pace: Pace,
 }
 
-/// What it says, a line of JSON each.
+/// A report of the primary, one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Told {
-    /// It listens at `address`, and its log has so many records from before.
+    /// The primary listens at `address`, and its log holds `records` from before.
     Listens { address: SocketAddr, records: u64 },
-    /// So many records of its log are acknowledged, those from before included.
+    /// The number of acknowledged records in the log, earlier ones included.
     Acknowledged(u64),
-    /// A replica came, and has so many bytes of the log.
+    /// A replica joined and has `has` bytes of the log.
     Joined { replica: u32, has: u64 },
-    /// A replica is gone.
+    /// A replica is lost.
     Lost { replica: u32, why: String },
-    /// The input has ended, and everybody has everything.
+    /// The input has ended, and every replica has all records.
     Complete { tip: Tip, carrier: String },
 }
 
 impl Serve {
-    /// Replicates its input until that ends.
+    /// Replicates its input until the input ends.
     pub(crate) fn run(self) -> Result<(), Error> {
         if let Some(namespace) = &self.namespace {
             network::enter(namespace).map_err(Error::io("entering a network namespace"))?;
@@ -84,7 +84,7 @@ impl Serve {
     }
 }
 
-/// Tells what is acknowledged, and who comes and goes.
+/// Reports acknowledgements, and replicas that come and go.
 struct Teller(u64);
 
 impl Observer for Teller {
@@ -104,7 +104,7 @@ impl Observer for Teller {
                 why: why.clone(),
             },
         };
-        // If nobody listens any more, that is seen with the next acknowledgement.
+        // If nobody reads the reports any more, the next acknowledgement shows that.
         let _ = tell(&told);
     }
 }

@@ -1,14 +1,14 @@
 //! An append-only log of checksummed records in segments.
 //!
-//! 1. A record never straddles two segments, and a segment is followed by another only when
-//!    the next record does not fit: equal records make equal segments.
-//! 2. *Appended* is in memory, *written* is with the kernel (it survives the process),
-//!    *durable* is what the [`Fsync`] policy promises. [`Log::commit`] takes a group of
-//!    records from the first to the last with one write and one sync.
-//! 3. What is appended on a replica was checked before: a log never holds a record whose
-//!    checksum does not follow from the one before it.
-//! 4. After a crash the tail may be torn. [`Log::open`] reads everything, and cuts the log
-//!    where the first record is not valid; a replica gets what is missing from its primary.
+//! 1. A record never straddles two segments, and a segment is followed by another only when the
+//!    next record does not fit: equal records make equal segments.
+//! 2. *Appended* records are in memory, *written* ones are with the kernel (they survive the
+//!    process), and *durable* ones are safe as the [`Fsync`] policy promises. [`Log::commit`] takes
+//!    a group of records from the first to the last with one write and one sync.
+//! 3. A replica checks records before it appends them: a log never holds a record whose checksum
+//!    does not follow from the one before it.
+//! 4. After a crash the tail may be torn. [`Log::open`] reads everything, and cuts the log at the
+//!    first record that is not valid. A replica gets the missing records from its primary.
 
 mod record;
 mod segment;
@@ -25,39 +25,39 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::record::{HEADER_BYTES, Invalid, Tip, whole_records};
 use self::segment::Segment;
 
-/// When what is written is made durable.
+/// The time at which written records are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fsync {
-    /// Before each record is acknowledged.
+    /// Each record, before it is acknowledged.
     Record,
-    /// Before each group of records that came together is acknowledged.
+    /// Each group of records that came together, before any is acknowledged.
     Group,
-    /// Every so often. Records are acknowledged once the kernel has them: killing the
-    /// process loses none of them, the end of the machine up to so much time.
+    /// Once per interval. Records are acknowledged when the kernel has them: a killed process loses
+    /// none, a machine that fails loses up to an interval.
     Interval(Duration),
 }
 
-/// What a log is made of.
+/// Settings of a log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LogSettings {
-    /// Where its segments lie; memory if nowhere.
+    /// The directory of its segment files; `None` keeps the log in memory.
     pub(crate) directory: Option<PathBuf>,
-    /// When what is written is made durable.
+    /// The time at which written records are made durable.
     pub(crate) fsync: Fsync,
-    /// The most bytes of a segment, and so of a record with its header.
+    /// The most bytes of a segment, and therefore of a record with its header.
     pub(crate) segment_bytes: usize,
-    /// Memory for so many bytes of records is there from the start, if the log lies there.
+    /// Bytes of records for which a log in memory allocates at the start.
     pub(crate) expected_bytes: u64,
 }
 
-/// Where a log's time goes, in ticks of the harness's clock.
+/// Times that a log spent, in ticks of the harness's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     /// Making and checking checksums.
     pub(crate) checksum: u64,
     /// Copying into the segment, and writing to the file.
     pub(crate) write: u64,
-    /// Making durable.
+    /// Making records durable.
     pub(crate) sync: u64,
 }
 
@@ -66,14 +66,14 @@ pub(crate) struct Spent {
 pub(crate) struct Log {
     settings: LogSettings,
 
-    // The records. There is always an active segment, the last one.
+    // Segments in order; the last one is the active one, and always exists.
     segments: Vec<Segment>,
     tip: Tip,
     durable: u64,
     synced_at: Instant,
     cut: u64,
 
-    // Memory for further segments, and for those that are only in files.
+    // Memory for new segments, and for reading those that are only in files.
     spare: Vec<Vec<u8>>,
     scratch: Vec<u8>,
 
@@ -81,7 +81,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the log in the settings' directory, or a new one.
+    /// Opens the log in the settings' directory, or creates one.
     pub(crate) fn open(settings: LogSettings) -> Result<Log, LogError> {
         let mut log = Log {
             segments: Vec::new(),
@@ -100,8 +100,8 @@ impl Log {
             log.begin_segment()?;
         }
         if log.settings.directory.is_none() {
-            // Memory that is touched for the first time comes from the kernel, zeroed: that
-            // is not part of what a log costs.
+            // The kernel zeroes memory at the first touch, which is not part of a log's cost. Touch
+            // it now.
             let bytes = log.settings.segment_bytes;
             let segments = log.settings.expected_bytes / bytes as u64;
             log.spare
@@ -110,17 +110,17 @@ impl Log {
         Ok(log)
     }
 
-    /// Where it ends.
+    /// Returns the end of the log.
     pub(crate) fn tip(&self) -> Tip {
         self.tip
     }
 
-    /// Bytes that were cut off when it was opened, because they were no valid records.
+    /// Returns the bytes that were cut off at opening because they were no valid records.
     pub(crate) fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// Where the time went.
+    /// Returns the times spent so far.
     pub(crate) fn spent(&self) -> Spent {
         self.spent
     }
@@ -142,8 +142,8 @@ impl Log {
         self.commit_if_single()
     }
 
-    /// Appends records that another log has from offset `at` on, up to the first that is not
-    /// valid, if one is. Where this log goes on behind `at`, it is cut there first.
+    /// Appends records of another log, from its offset `at` on. Stops with an error at the first
+    /// record that is invalid. If this log extends beyond `at`, it is cut there first.
     pub(crate) fn append_records(&mut self, at: u64, records: &[u8]) -> Result<(), LogError> {
         if at != self.tip.end {
             self.truncate(at)?;
@@ -169,8 +169,8 @@ impl Log {
         Ok(())
     }
 
-    /// Whether the record that `rest` begins with may be appended together with `size` bytes
-    /// before it: not where each is made durable by itself, nor into another segment.
+    /// Returns whether the first record of `rest` may join a group of `size` bytes: not if each
+    /// record is made durable by itself, and not across a segment's end.
     fn may_follow(&self, size: usize, rest: &[u8]) -> bool {
         let next = record::size_of_first(rest).unwrap_or_default();
         let active = self.segments.last();
@@ -178,7 +178,7 @@ impl Log {
             && active.is_some_and(|active| active.has_room(size.saturating_add(next)))
     }
 
-    /// Where each record is made durable by itself, does so with the one just appended.
+    /// Commits the record just appended if each record is made durable by itself.
     fn commit_if_single(&mut self) -> Result<(), LogError> {
         if self.settings.fsync == Fsync::Record {
             self.commit()?;
@@ -186,8 +186,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what was appended, and makes it durable if the policy says so. Up to where the
-    /// log is durable then.
+    /// Writes appended records, and makes them durable if the policy says so. Returns the offset up
+    /// to which the log is durable.
     pub(crate) fn commit(&mut self) -> Result<u64, LogError> {
         if self.settings.directory.is_some() && self.durable < self.tip.end {
             let begun = clock::ticks();
@@ -202,12 +202,12 @@ impl Log {
         Ok(self.durable)
     }
 
-    /// Whether more records at a time cost less each, since one sync makes them durable.
+    /// Returns whether larger groups cost less per record because one sync makes a group durable.
     pub(crate) fn syncs_together(&self) -> bool {
         self.settings.directory.is_some() && self.settings.fsync == Fsync::Group
     }
 
-    /// How much later what is written has to be made durable.
+    /// Returns the time left until written records must be made durable.
     pub(crate) fn sync_due(&self) -> Duration {
         match self.settings.fsync {
             Fsync::Record | Fsync::Group => Duration::ZERO,
@@ -215,7 +215,7 @@ impl Log {
         }
     }
 
-    /// Makes durable what was written.
+    /// Makes written records durable.
     pub(crate) fn sync(&mut self) -> Result<(), LogError> {
         let begun = clock::ticks();
         let synced = self.active().sync();
@@ -227,8 +227,8 @@ impl Log {
 
     // ---- Reading ---------------------------------------------------------------------
 
-    /// Whole records from offset `from` on: at most `limit` bytes of one segment, or one
-    /// record where that is longer. Empty at the end of the log.
+    /// Returns whole records from offset `from` on: at most `limit` bytes of one segment, or one
+    /// longer record. Empty at the end of the log.
     pub(crate) fn records(&mut self, from: u64, limit: usize) -> Result<&[u8], LogError> {
         let index = self.index_of(from);
         match self.segments[index].records(from, limit, &mut self.scratch) {
@@ -241,7 +241,7 @@ impl Log {
         }
     }
 
-    /// Hands every payload to `take`, in order.
+    /// Passes every payload to `take`, in order.
     pub(crate) fn payloads(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), LogError> {
         let mut at = 0;
         while at < self.tip.end {
@@ -255,12 +255,12 @@ impl Log {
         Ok(())
     }
 
-    /// The tip of a log that is this one up to offset `end`; none where no record ends there.
+    /// Returns the tip of this log's prefix that ends at `end`, or `None` if no record ends there.
     pub(crate) fn tip_at(&mut self, end: u64) -> Result<Option<Tip>, LogError> {
         if end == 0 || end > self.tip.end {
             return Ok((end == 0).then(Tip::default));
         }
-        // The segment of the last byte before it.
+        // The segment of the last byte before `end`.
         let index = self.index_of(end - 1);
         let mut at = self.segments[index].base();
         let records = self.records(at, usize::MAX)?;
@@ -279,8 +279,8 @@ impl Log {
         Ok(None)
     }
 
-    /// Reads all of it back from where it lies, and checks every record: the tip that this
-    /// gives, which has to be [`tip`](Self::tip).
+    /// Reads the whole log back from its storage and checks every record. Returns the resulting
+    /// tip, which must equal [`tip`](Self::tip).
     pub(crate) fn read_back(&mut self) -> Result<Tip, LogError> {
         let mut tip = Tip::default();
         for index in 0..self.segments.len() {
@@ -301,7 +301,7 @@ impl Log {
 
     // ---- Segments --------------------------------------------------------------------
 
-    /// Reads what is in the directory, up to the first record that is not valid.
+    /// Reads the segments of the directory, up to the first invalid record.
     fn recover(&mut self) -> io::Result<()> {
         let Some(directory) = self.settings.directory.clone() else {
             return Ok(());
@@ -311,7 +311,7 @@ impl Log {
         for path in segment::files_in(&directory)? {
             let buffer = self.buffer();
             let mut segment = Segment::open(&path, buffer)?;
-            // A segment that does not follow, or follows what was cut, is of no use.
+            // Drop a segment that does not follow the one before, or that follows a cut.
             if is_cut || segment.base() != self.tip.end {
                 self.cut += segment.end() - segment.base();
                 self.spare.extend(segment.remove()?);
@@ -334,7 +334,7 @@ impl Log {
         Ok(())
     }
 
-    /// Room behind the last record, in a new segment where this one has not enough.
+    /// Returns room behind the last record, in a new segment if the active one has too little.
     fn room(&mut self, bytes: usize) -> Result<&mut [u8], LogError> {
         if bytes > self.settings.segment_bytes {
             return Err(LogError::TooLong {
@@ -348,7 +348,7 @@ impl Log {
         Ok(self.active().room(bytes))
     }
 
-    /// Ends the active segment, and begins the next.
+    /// Seals the active segment and begins the next.
     fn begin_segment(&mut self) -> Result<(), LogError> {
         let sealed = self.seal_active();
         sealed.map_err(|source| self.failed("sealing a segment", source))?;
@@ -367,7 +367,7 @@ impl Log {
         Ok(())
     }
 
-    /// Cuts off what is behind offset `end`, where a record ends.
+    /// Cuts the log at offset `end`, where a record ends.
     fn truncate(&mut self, end: u64) -> Result<(), LogError> {
         let tip = self.tip_at(end)?.ok_or(LogError::NoRecordEnds { end })?;
         let cut = self.cut_segments(end);
@@ -400,7 +400,7 @@ impl Log {
         last.expect("a log that is open has an active segment")
     }
 
-    /// The segment that holds the byte at an offset, or would.
+    /// Returns the index of the segment that holds the byte at an offset, or would hold it.
     fn index_of(&self, at: u64) -> usize {
         let behind = self.segments.partition_point(|one| one.base() <= at);
         behind.saturating_sub(1)
@@ -416,34 +416,34 @@ impl Log {
     }
 }
 
-/// What can go wrong with a log.
+/// An error of a log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("the log in {place}: {what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// Where the log lies.
+        /// The place of the log.
         place: String,
-        /// The refusal.
+        /// The system's error.
         r#source: io::Error,
     },
-    /// Records that do not follow from what the log has.
+    /// The records do not follow from those in the log.
     #[error("{0}, and it was not appended; the two logs have different pasts, or bytes changed")]
     Invalid(Invalid),
-    /// A record for which no segment is large enough.
+    /// The record is longer than a segment.
     #[error("a record of {bytes} bytes does not fit a segment of {limit}; raise --segment-bytes")]
     TooLong {
-        /// With its header.
+        /// Bytes of the record with its header.
         bytes: usize,
-        /// What a segment holds.
+        /// Bytes of a segment.
         limit: usize,
     },
     /// The log cannot be cut in the middle of a record.
     #[error("no record ends at offset {end}, so the log cannot go on from there")]
     NoRecordEnds {
-        /// The offset.
+        /// The offset at which no record ends.
         end: u64,
     },
 }

@@ -14,10 +14,10 @@ use std::fmt;
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 use serde::{Deserialize, Serialize};
 
-/// What stands before each payload.
+/// Bytes of the header before each payload.
 pub(crate) const HEADER_BYTES: usize = 16;
 
-/// Where a log ends, and what vouches for all that is before.
+/// The end of a log, with the checksum that vouches for everything before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tip {
     /// Bytes of all records.
@@ -29,8 +29,8 @@ pub(crate) struct Tip {
 }
 
 impl Tip {
-    /// Writes the header of the next record, whose payload stands in `record` already; the
-    /// tip behind it.
+    /// Writes the header of the next record, whose payload is in `record` already. Returns the tip
+    /// behind it.
     pub(crate) fn seal(self, record: &mut [u8]) -> Tip {
         let number = self.number + 1;
         let length = (record.len() - HEADER_BYTES) as u32;
@@ -45,7 +45,7 @@ impl Tip {
         }
     }
 
-    /// The tip behind the record that `bytes` begin with.
+    /// Checks the record at the beginning of `bytes`. Returns the tip behind it.
     pub(crate) fn check(self, bytes: &[u8]) -> Result<Tip, Invalid> {
         let size = size_of_first(bytes).ok_or(Invalid::Torn)?;
         let number = number_of_first(bytes);
@@ -77,14 +77,14 @@ impl fmt::Display for Tip {
     }
 }
 
-/// Why bytes are not the next record.
+/// The reason why bytes are not the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Invalid {
-    /// They end before it does.
+    /// The bytes end within the record.
     Torn,
-    /// They are another record, or none.
+    /// The bytes are another record, or none.
     Number(u64),
-    /// They, or what is before them, are not what was written.
+    /// The checksum does not match: these bytes, or earlier ones, differ from the written ones.
     Checksum(u64),
 }
 
@@ -98,24 +98,25 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// Bytes of the record that `bytes` begin with, header included, if its header is there.
+/// Returns the bytes of the record at the beginning of `bytes`, with its header, if `bytes` contain
+/// the header.
 pub(crate) fn size_of_first(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..HEADER_BYTES)?;
     Some(HEADER_BYTES + u32::from_le_bytes(part(header, 4)) as usize)
 }
 
-/// The number of the record that `bytes` begin with.
+/// Returns the number of the record at the beginning of `bytes`.
 pub(crate) fn number_of_first(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(part(bytes, 8))
 }
 
-/// The checksum of the record that `bytes` begin with.
+/// Returns the checksum of the record at the beginning of `bytes`.
 pub(crate) fn checksum_of_first(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(part(bytes, 0))
 }
 
-/// How much of `bytes` are whole records: at most `limit` bytes of them, or the first alone
-/// where that is longer.
+/// Returns the length of the whole records at the beginning of `bytes`: at most `limit`, or the
+/// first record alone if it is longer.
 pub(crate) fn whole_records(bytes: &[u8], limit: usize) -> usize {
     let mut whole = 0;
     while let Some(size) = size_of_first(&bytes[whole..]) {
@@ -127,9 +128,9 @@ pub(crate) fn whole_records(bytes: &[u8], limit: usize) -> usize {
     whole
 }
 
-/// CRC-32C of `bytes` behind those that gave `before`.
+/// Continues a CRC-32C: returns that of `bytes` behind those that gave `before`.
 fn continued(before: u32, bytes: &[u8]) -> u32 {
-    // The state is the checksum before its last step, which inverts it.
+    // The state is the checksum without its final inversion.
     let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(!before));
     digest.update(bytes);
     digest.finalize() as u32
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_valid_and_continues() {
+    fn a_sealed_record_is_valid_and_continues_the_log() {
         let (mut log, first) = record(Tip::default(), b"one");
         let (second, last) = record(first, b"");
         log.extend(&second);

@@ -1,14 +1,13 @@
-//! A segment: a run of whole records, in memory and, where the log is kept in files, in a
-//! file whose name is the log offset at which it begins.
+//! A segment: a run of whole records, in memory and, if the log is kept in files, in a file whose
+//! name is the log offset at which it begins.
 //!
-//! The last segment of a log is *active*: its bytes are in memory, so that appending is a
-//! copy, and replicas that keep up are served without a read. [`write_out`] brings what was
-//! appended since the last call to the file in one write; [`sync`] makes that durable. The
-//! files of the others are opened to be read, and closed: a log may have more of them than a
-//! process may have open.
+//! The last segment of a log is *active*: its bytes are in memory, so that appending is a copy, and
+//! replicas that keep up are served without a read. [`write_out`] brings everything appended since
+//! the last call to the file in one write; [`sync`] makes that durable. The files of the other
+//! segments are opened for each read, since a log may have more of them than a process may have
+//! open.
 //!
-//! [`write_out`]: Segment::write_out
-//! [`sync`]: Segment::sync
+//! [`write_out`]: Segment::write_out [`sync`]: Segment::sync
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -26,10 +25,10 @@ use super::record::{self, HEADER_BYTES};
 /// A run of whole records.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// The log offset of its first byte.
+    /// The log offset of the segment's first byte.
     base: u64,
     used: usize,
-    /// Its bytes, of which `used` are records. Empty once it is only in its file.
+    /// The segment's bytes, of which `used` are records. Empty if they are only in the file.
     buffer: Vec<u8>,
     file: Option<SegmentFile>,
 }
@@ -37,15 +36,15 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 struct SegmentFile {
     path: PathBuf,
-    /// Until the segment is sealed.
+    /// Open until the segment is sealed.
     open: Option<File>,
-    /// Bytes that were handed to the kernel, and bytes that the kernel has made durable.
+    /// Bytes handed to the kernel, and bytes that the kernel has made durable.
     written: usize,
     synced: usize,
 }
 
 impl Segment {
-    /// An empty segment in `buffer`, with a file in `directory` if there is one.
+    /// Creates an empty segment in `buffer`, with a file in `directory` if one is given.
     pub(crate) fn create(
         base: u64,
         buffer: Vec<u8>,
@@ -62,8 +61,7 @@ impl Segment {
         })
     }
 
-    /// The segment in a file that is there, read into `buffer`: what it holds are not
-    /// necessarily records.
+    /// Reads the segment of an existing file into `buffer`. Its bytes are not necessarily records.
     pub(crate) fn open(path: &Path, mut buffer: Vec<u8>) -> io::Result<Segment> {
         let base = base_of(path).ok_or_else(|| io::Error::other("not a segment's name"))?;
         let file = to_be_changed().open(path)?;
@@ -88,33 +86,33 @@ impl Segment {
         })
     }
 
-    /// The log offset at which it begins.
+    /// Returns the log offset at which the segment begins.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// The log offset at which it ends.
+    /// Returns the log offset at which the segment ends.
     pub(crate) fn end(&self) -> u64 {
         self.base + self.used as u64
     }
 
-    /// Whether further `bytes` fit.
+    /// Returns whether `bytes` more fit.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         bytes <= self.buffer.len() - self.used
     }
 
-    /// Room for further `bytes`, which fit.
+    /// Returns room for `bytes` more, which must fit.
     pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
         &mut self.buffer[self.used..self.used + bytes]
     }
 
-    /// What was put into [`room`](Self::room) are records.
+    /// Counts the bytes written to [`room`](Self::room) as records.
     pub(crate) fn commit(&mut self, bytes: usize) {
         self.used += bytes;
     }
 
-    /// Whole records from a log offset on: at most `limit` bytes, or one record where that is
-    /// longer. What is in memory is borrowed, else `scratch` is read into.
+    /// Returns whole records from a log offset on: at most `limit` bytes, or one longer record.
+    /// Borrows them from memory, or reads them from the file into `scratch`.
     pub(crate) fn records<'a>(
         &'a self,
         from: u64,
@@ -138,7 +136,7 @@ impl Segment {
         Ok(&bytes[..record::whole_records(bytes, limit)])
     }
 
-    /// All of it, as its file has it.
+    /// Reads the whole segment back from its file, if it has one.
     pub(crate) fn read_back<'a>(&'a self, scratch: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
         match &self.file {
             Some(file) => {
@@ -150,7 +148,7 @@ impl Segment {
         }
     }
 
-    /// Writes what was appended since the last call.
+    /// Writes the bytes appended since the last call to the file.
     pub(crate) fn write_out(&mut self) -> io::Result<()> {
         if let Some(file) = &mut self.file
             && let Some(open) = &file.open
@@ -163,7 +161,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes durable what was written.
+    /// Makes the written bytes durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         if let Some(file) = &mut self.file
             && let Some(open) = &file.open
@@ -175,8 +173,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Nothing will be appended any more: writes and syncs the rest. A segment that has a
-    /// file gives its memory back, for the next one.
+    /// Writes and syncs the rest; nothing is appended afterwards. A segment with a file gives its
+    /// memory back for the next one.
     pub(crate) fn seal(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.write_out()?;
         self.sync()?;
@@ -186,7 +184,7 @@ impl Segment {
         }))
     }
 
-    /// Cuts off what is behind a log offset. The segment has to be active.
+    /// Cuts the segment at a log offset. The segment must be active.
     pub(crate) fn truncate(&mut self, end: u64) -> io::Result<()> {
         self.used = (end - self.base) as usize;
         if let Some(file) = &mut self.file
@@ -200,7 +198,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Removes its file, and gives its memory back, if it has any.
+    /// Removes the file, and returns the memory, if there is any.
     pub(crate) fn remove(self) -> io::Result<Option<Vec<u8>>> {
         if let Some(file) = self.file {
             fs::remove_file(file.path)?;
@@ -208,8 +206,8 @@ impl Segment {
         Ok((!self.buffer.is_empty()).then_some(self.buffer))
     }
 
-    /// Gets its bytes into memory, in `buffer`, so that it may be appended to again; what it
-    /// has no use for comes back.
+    /// Brings the bytes into memory, in `buffer`, so that records can be appended again. Returns
+    /// `buffer` if it is not needed.
     pub(crate) fn reactivate(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
         match &mut self.file {
             Some(file) if self.buffer.is_empty() => {
@@ -227,7 +225,7 @@ impl Segment {
 impl SegmentFile {
     fn create(directory: &Path, base: u64) -> io::Result<SegmentFile> {
         let path = directory.join(format!("{base:020}.{EXTENSION}"));
-        // The name is durable only with its directory.
+        // The new name is durable only once the directory is synced.
         let directory = once_there_is_a_descriptor(|| File::open(directory))?;
         let file = once_there_is_a_descriptor(|| to_be_changed().create_new(true).open(&path))?;
         directory.sync_all()?;
@@ -253,8 +251,8 @@ fn to_be_changed() -> OpenOptions {
     options
 }
 
-/// Opens something, and waits for a while where the process or the system has no descriptor
-/// left: that passes, and is no reason for a log to end.
+/// Opens a file. If the process or the system has no descriptor left, retries for a while: such a
+/// shortage passes, and should not end a log.
 fn once_there_is_a_descriptor(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     let patience = Instant::now() + PATIENCE;
     loop {
@@ -272,7 +270,7 @@ fn is_starved(error: &io::Error) -> bool {
     )
 }
 
-/// The segment files of a directory, in the order of the log.
+/// Lists the segment files of a directory, in the order of the log.
 pub(crate) fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -285,7 +283,7 @@ pub(crate) fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The log offset in a segment's file name.
+/// Returns the log offset in a segment's file name.
 fn base_of(path: &Path) -> Option<u64> {
     if path.extension()? != EXTENSION {
         return None;
@@ -293,7 +291,7 @@ fn base_of(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 
-/// How long a segment waits for a descriptor, and how often it looks.
+/// The time to wait for a descriptor, and below it the pause between attempts.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 const EXTENSION: &str = "segment";

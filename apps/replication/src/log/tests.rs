@@ -1,4 +1,4 @@
-//! The log under what crashes and disks do to it.
+//! Tests of the log after crashes and damage on disk.
 
 use std::{
     fs::OpenOptions,
@@ -10,7 +10,7 @@ use std::{
 
 use super::*;
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -29,10 +29,10 @@ impl Directory {
         segment::files_in(&self.0).unwrap()
     }
 
-    /// How many of its files this process has open.
+    /// Counts the files of the directory that this process has open.
     fn open_files(&self) -> usize {
         let open = fs::read_dir("/proc/self/fd").unwrap();
-        // Other tests close theirs meanwhile.
+        // Other tests may close files between the two reads.
         let paths = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         paths.filter(|path| path.starts_with(&self.0)).count()
     }
@@ -44,7 +44,7 @@ impl Drop for Directory {
     }
 }
 
-/// Segments of 1000 bytes: ten records of 100 bytes.
+/// Opens a log with segments of 1000 bytes: ten records of 100 bytes.
 fn open(directory: Option<&Path>) -> Log {
     Log::open(LogSettings {
         directory: directory.map(Path::to_owned),
@@ -63,7 +63,7 @@ fn fill(log: &mut Log, records: u64) {
     log.commit().unwrap();
 }
 
-/// Everything that a log holds, in pieces of at most `limit` bytes.
+/// Returns the whole log, read in pieces of at most `limit` bytes.
 fn contents(log: &mut Log, limit: usize) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -127,7 +127,7 @@ fn no_record_straddles_two_segments() {
     assert!(refused.contains("--segment-bytes"), "{refused}");
     log.commit().unwrap();
     assert_eq!(log.read_back().unwrap(), log.tip());
-    // Pieces end where segments do.
+    // A piece ends with its segment.
     assert_eq!(log.records(0, 10_000).unwrap().len(), 1000);
     assert_eq!(log.records(900, 10_000).unwrap().len(), 100);
 }
@@ -142,7 +142,7 @@ fn a_log_of_many_segments_has_one_file_open() {
     drop(log);
     let mut log = directory.log();
     assert!(contents(&mut log, 350) == all);
-    // Back to where a segment that was closed goes on.
+    // Cuts back into a segment that was sealed, which is active again.
     let mut other = open(None);
     fill(&mut other, 43);
     log.append_records(4300, &[]).unwrap();
@@ -167,7 +167,7 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let mut log = directory.log();
         assert_eq!((log.tip(), log.cut()), (whole, torn));
         assert_eq!(log.read_back().unwrap(), whole);
-        // What is cut is gone, and the next opening finds nothing to cut.
+        // The cut bytes are gone, so the next opening finds nothing to cut.
         drop(log);
         assert_eq!(directory.log().cut(), 0);
         file.set_len(400).unwrap();
@@ -177,7 +177,7 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
 
 #[test]
 fn a_tail_of_zeroes_is_cut() {
-    // What some file systems leave when the size was durable and the bytes were not.
+    // Some file systems leave this after a crash: the size was durable, the bytes were not.
     let directory = Directory::new();
     fill(&mut directory.log(), 5);
     let file = OpenOptions::new()
@@ -201,7 +201,7 @@ fn behind_a_flipped_bit_nothing_is_trusted() {
     let mut log = directory.log();
     assert_eq!((log.tip(), log.cut()), (sound, 1200));
     assert_eq!(directory.files().len(), 2);
-    // The rest comes from whoever has it.
+    // A replica that has the rest supplies it.
     log.append_records(1300, &all[1300..]).unwrap();
     log.commit().unwrap();
     assert_eq!(log.read_back().unwrap().end, 2500);
@@ -243,7 +243,7 @@ fn a_log_that_went_astray_is_cut_and_goes_on() {
             log.append(b"never acknowledged").unwrap();
         }
         log.commit().unwrap();
-        // From the middle of a sealed segment, from a boundary, from the beginning.
+        // From the middle of a sealed segment, from a segment's boundary, and from the beginning.
         for from in [700, 1000, 0] {
             log.append_records(from as u64, &all[from..]).unwrap();
             log.commit().unwrap();

@@ -1,10 +1,10 @@
-//! Replication over ibex: a channel "log" of batches to each replica, on which it
-//! acknowledges what is durable, and a channel "join" from it. The first is a [`LogSender`]'s, which
-//! reads the log from where the replica joined.
+//! Replication over ibex. Each replica has a channel "log" from the primary, which carries batches
+//! and is acknowledged when records are durable, and a channel "join" to it. A [`LogSender`] sends
+//! the log from the position at which the replica joined.
 //!
-//! A batch is built in the ring, or beside it where it is long, and read where it arrived.
-//! An acknowledgement is [`Message::ack`]; the library tells the sender of it in its own
-//! time, and at once where somebody waits.
+//! A batch is built in the ring, or beside it if it is long, and read where it arrived. An
+//! acknowledgement is [`Message::ack`]; the library sends it in its own time, or at once if the
+//! primary waits.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -26,16 +26,16 @@ use super::{
 };
 use crate::{catch_up, log::Log};
 
-/// How a node is made; the same for all processes.
+/// Settings of a node, the same for all processes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    /// The fabric that must be used; none leaves the choice to ibex.
+    /// The required fabric; with `None`, ibex chooses.
     pub(crate) fabric: Option<FabricName>,
-    /// Who runs the engine.
+    /// The driver of the engine.
     pub(crate) driver: DriverName,
-    /// How to wait.
+    /// The way to wait.
     pub(crate) waiting: Waiting,
-    /// How nodes authenticate each other, if they do.
+    /// Keys by which nodes authenticate each other, if they do.
     pub(crate) keys: Option<RunKeys>,
 }
 
@@ -50,13 +50,13 @@ pub(crate) enum FabricName {
     Verbs,
 }
 
-/// Who runs the engine.
+/// The driver of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DriverName {
-    /// The thread that calls.
+    /// The calling thread turns the engine.
     Caller,
-    /// Whoever waits, and the node's I/O thread while nobody does.
+    /// Any waiting thread turns the engine, and the node's I/O thread while none waits.
     Threads,
 }
 
@@ -92,14 +92,15 @@ pub(crate) struct IbexEndpoint {
     node: Rc<Node>,
     setup: Setup,
     address: SocketAddr,
-    /// Replicas say here where their logs end.
+    /// Messages of replicas that say where their logs end.
     joins: FanIn<Join>,
     carrier: Option<Fabric>,
     select: Select,
 }
 
 impl IbexEndpoint {
-    /// Listens at any port of `address`, which strangers do not reach.
+    /// Listens at any port of `address`. Strangers must not be able to reach `address`, unless
+    /// nodes authenticate each other.
     pub(crate) fn listen(setup: Setup, address: IpAddr) -> Result<IbexEndpoint, Error> {
         let mut builder = setup.builder()?.listen((address, 0));
         if !address.is_loopback() && setup.keys.is_none() {
@@ -147,7 +148,8 @@ impl Endpoint for IbexEndpoint {
             };
             let has = catch_up::position(&join, log).map_err(Error::subject)?;
             let fabric = *self.carrier.insert(peer.fabric());
-            // In shared memory a batch is there once it is published.
+            // Over shared memory a published batch has arrived; other fabrics need a turn of the
+            // engine.
             let turns = self.setup.driver == DriverName::Caller && fabric != Fabric::Shm;
             let mut log = LogSender::new();
             log.go_on_with(peer);
@@ -171,19 +173,21 @@ impl Endpoint for IbexEndpoint {
         limit: Duration,
     ) {
         if self.setup.waiting == Waiting::Poll {
-            // What replicas tell comes with a turn of the engine, but in shared memory.
+            // Except over shared memory, acknowledgements arrive only with a turn of the engine.
             if self.carrier != Some(Fabric::Shm) {
                 self.node.poll();
             }
             thread::yield_now();
             return;
         }
-        // What they say is seen in the counters, and what ends one by its next batch.
+        // Acknowledgements show in the counters; a lost replica shows when the next batch is sent
+        // to it.
         let mut acknowledged: Vec<_> = links
             .filter_map(|link| link.log.until_acked(offset))
             .collect();
         if acknowledged.is_empty() {
-            // Nothing is under way that could be acknowledged: who comes is waited for.
+            // No batch is under way that could be acknowledged, so only a joining replica can end
+            // this wait.
             thread::sleep(limit.min(JOINS_EVERY));
             return;
         }
@@ -198,9 +202,9 @@ impl Endpoint for IbexEndpoint {
 /// A replica that joined.
 pub(crate) struct IbexReplica {
     log: LogSender<[u8], Raw>,
-    /// Where its part of the log ended when it joined.
+    /// The end of the replica's log when it joined.
     has: u64,
-    /// The node, where a short batch is transmitted only when somebody turns its engine.
+    /// The node, if somebody has to turn its engine to transmit a short batch.
     turns: Option<Rc<Node>>,
 }
 
@@ -242,7 +246,7 @@ impl ReplicaLink for IbexReplica {
         let has = self.has;
         let before = self.log.position().max(has);
         match self.log.try_send(&mut Joining { log, has }) {
-            // There may be memory for the next attempt.
+            // Memory may be available at the next attempt.
             Ok(false) => return Ok(false),
             Err(error) => match error.send_error() {
                 Some(reason) if reason.kind() == SendErrorKind::Memory => return Ok(false),
@@ -250,7 +254,7 @@ impl ReplicaLink for IbexReplica {
             },
             Ok(true) => {}
         }
-        // A long one was transmitted when it was published.
+        // Publishing a long batch has transmitted it.
         if let Some(node) = &self.turns
             && self.log.position() - before < TRANSMITTED_BYTES
         {
@@ -264,15 +268,16 @@ impl ReplicaLink for IbexReplica {
     }
 
     fn end(self) {
-        // A batch without records. If it cannot be said the replica is gone, and knows.
+        // A batch without records ends the log. If it cannot be sent, the replica is lost and
+        // knows.
         let last = Batch {
             at: self.log.acked(),
             records: &[],
         };
         if let Some(mut log) = self.log.into_channel() {
             let _ = log.send(&last.header());
-            // Closing waits until the peer's engine has everything; whether its application has is
-            // known by then from the counters.
+            // Closing waits until the peer's engine has everything. By then the counters say how
+            // much its application has acknowledged.
             let _ = log.close();
         }
     }
@@ -280,18 +285,18 @@ impl ReplicaLink for IbexReplica {
 
 /// The primary, as a replica sees it over ibex.
 pub(crate) struct IbexPrimary {
-    /// Its session lives as long as the node.
+    /// Keeps the session alive.
     _node: Node,
     waiting: Waiting,
     log: Receiver<[u8], Raw>,
-    /// Handed out, and not known to be durable.
+    /// Messages that were handed out and are not yet known to be durable.
     unacknowledged: Vec<Message<[u8], Raw>>,
-    /// Behind those, there will be nothing more.
+    /// Set when the log has ended behind the unacknowledged messages.
     is_complete: bool,
 }
 
 impl IbexPrimary {
-    /// Connects to the primary at `address`, and says where the log of this replica ends.
+    /// Connects to the primary at `address`, and tells it where this replica's log ends.
     pub(crate) fn connect(
         setup: Setup,
         address: SocketAddr,
@@ -302,7 +307,8 @@ impl IbexPrimary {
         let mut joining = peer.sender::<Join>("join").map_err(Error::subject)?;
         joining.send(&join).map_err(Error::subject)?;
         joining.close().map_err(Error::subject)?;
-        // The primary looks at what both replicas have, and waits for neither.
+        // The primary watches the positions of both replicas and waits for neither, so each message
+        // is acknowledged at once.
         let log = peer.channel("log").codec::<Raw>().ack_every(1);
         let log = log.receiver::<[u8]>();
         Ok(IbexPrimary {
@@ -314,7 +320,7 @@ impl IbexPrimary {
         })
     }
 
-    /// The next batch; none if nothing came in time.
+    /// Returns the next batch; `None` if none came in time.
     fn next(&mut self, limit: Duration) -> Result<Option<Message<[u8], Raw>>, RecvError> {
         if self.waiting != Waiting::Poll {
             return match self.log.recv_timeout(limit) {
@@ -337,7 +343,8 @@ impl IbexPrimary {
 }
 
 impl PrimaryLink for IbexPrimary {
-    // An acknowledgement costs a store, so a batch need not wait for the next one's.
+    // An acknowledgement costs one store, so a batch is not held back to be acknowledged with the
+    // next.
     fn receive(
         &mut self,
         limit: Duration,
@@ -347,7 +354,7 @@ impl PrimaryLink for IbexPrimary {
         while !self.is_complete {
             let message = match self.log.try_recv() {
                 Ok(message) => message,
-                // What else there is to say is said again.
+                // The next call meets the same error again.
                 Err(_) if !self.unacknowledged.is_empty() => return Ok(Received::Batches),
                 Err(error) if !error.is_transient() => return Ok(Received::Lost(lost(error))),
                 Err(_) => match self.next(limit) {
@@ -379,7 +386,8 @@ impl PrimaryLink for IbexPrimary {
     }
 }
 
-/// A channel that ends in order is not a log that does: the primary has left this replica out.
+/// Maps a receive error to a loss. If the channel ends in order before the log does, the primary
+/// has left this replica out.
 fn lost(error: RecvError) -> Lost {
     match error.kind() {
         RecvErrorKind::Ended => Lost("it was left out by its primary".to_owned()),
@@ -387,12 +395,13 @@ fn lost(error: RecvError) -> Lost {
     }
 }
 
-/// Batches that may be on their way to a replica; what it lacks beyond that waits in the log,
-/// which is there anyway. More than are outstanding.
+/// Batches that may be on their way to a replica; more than are outstanding. Further records wait
+/// in the log.
 const WINDOW_MESSAGES: u64 = 8;
-/// So many fit, of records of 4 KiB, and what they are copied through stays in a core's cache.
+/// Room for that many batches of 4 KiB records, small enough that the copies stay in a core's
+/// cache.
 pub(crate) const WINDOW_BYTES: u64 = 512 << 10;
-/// Under `Driver::Caller`, publishing so much runs a turn of the engine.
+/// Bytes whose publication runs a turn of the engine under `Driver::Caller`.
 const TRANSMITTED_BYTES: u64 = 32 << 10;
-/// How often who may have come is looked for, while nothing is under way.
+/// Interval at which joining replicas are looked for while no batch is under way.
 const JOINS_EVERY: Duration = Duration::from_millis(1);

@@ -1,9 +1,9 @@
-//! What replication asks of a transport, with two answers: [`ibex`] and [`sockets`].
+//! The interface that replication needs of a transport, with two implementations: [`ibex`] and
+//! [`sockets`].
 //!
-//! Batches of the log's bytes go one way, how far they are durable comes back, and whoever
-//! joins says where its log ends. All else (the log, its framing and checksums, what goes
-//! into a batch, how much may be outstanding, catching up, the quorum) is the same code for
-//! both.
+//! Batches of the log's bytes go one way, the offset up to which they are durable comes back, and a
+//! joining replica says where its log ends. Everything else (the log, its framing and checksums,
+//! the content of batches, the number outstanding, catching up, the quorum) is common code.
 
 pub(crate) mod ibex;
 mod security;
@@ -18,22 +18,22 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::wire::{Batch, Join};
 use crate::log::Log;
 
-/// Where a primary takes replicas in.
+/// The primary's end, which replicas join.
 pub(crate) trait Endpoint: Sized {
     /// A replica, as its primary sees it.
     type Link: ReplicaLink;
 
-    /// Where replicas connect to.
+    /// Returns the address to which replicas connect.
     fn address(&self) -> SocketAddr;
 
-    /// What carries the bytes, in words.
+    /// Describes the carrier of the bytes.
     fn carrier(&self) -> String;
 
-    /// A replica that has come since the last call, if one has, and the position up to which it
-    /// has `log`. Never waits.
+    /// Returns a replica that has joined since the last call, if there is one, with the position up
+    /// to which it has `log`. Never waits.
     fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<Self::Link>>, Error>;
 
-    /// Waits until one of `links` has acknowledged the log up to `offset`, for up to `limit`. May
+    /// Waits until one of `links` has acknowledged the log up to `offset`, or for `limit`. May
     /// return early.
     fn wait<'a>(
         &mut self,
@@ -44,34 +44,34 @@ pub(crate) trait Endpoint: Sized {
         Self::Link: 'a;
 }
 
-/// A replica that has come.
+/// A replica that has joined.
 pub(crate) struct Joined<L> {
-    /// Which one.
+    /// Index of the replica.
     pub(crate) replica: u32,
-    /// Where its part of the log ends.
+    /// The end of its part of the log.
     pub(crate) has: u64,
-    /// The way to it.
+    /// The link to it.
     pub(crate) link: L,
 }
 
-/// A replica, as its primary sees it.
+/// The primary's link to a replica.
 pub(crate) trait ReplicaLink {
-    /// Sends the next batch of `log` that the replica lacks; false if there is none, or no room.
+    /// Sends the next batch of `log` that the replica lacks. Returns false if there is none, or no
+    /// room for it.
     fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost>;
 
-    /// Up to which offset the replica has acknowledged what was sent, as far as is known here;
-    /// 0 before the first acknowledgement.
+    /// Returns the highest offset known to be acknowledged by the replica; 0 before the first
+    /// acknowledgement.
     fn acknowledged(&mut self) -> Result<u64, Lost>;
 
-    /// Says that there will be nothing more, behind everything that was sent.
+    /// Tells the replica that the log ends behind the batches sent.
     fn end(self);
 }
 
-/// The primary, as a replica sees it.
+/// A replica's link to its primary.
 pub(crate) trait PrimaryLink {
-    /// Hands a batch that has arrived to `take`, and what came with it as far as it is cheaper
-    /// to acknowledge that together, or where it is made durable `together`; waits for the first
-    /// for up to `limit`.
+    /// Waits up to `limit` for a batch and hands it to `take`. Also hands over batches that arrived
+    /// with it, if `together` is set or if the transport acknowledges several at once more cheaply.
     fn receive(
         &mut self,
         limit: Duration,
@@ -79,24 +79,24 @@ pub(crate) trait PrimaryLink {
         take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
     ) -> Result<Received, Error>;
 
-    /// Everything that [`receive`](Self::receive) handed out is durable.
+    /// Acknowledges everything that [`receive`](Self::receive) handed out; it is durable.
     fn acknowledge(&mut self) -> Result<(), Lost>;
 }
 
-/// What [`PrimaryLink::receive`] found.
+/// The result of [`PrimaryLink::receive`].
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// Batches, which were handed out.
+    /// Batches were handed out.
     Batches,
-    /// Nothing, in all the time.
+    /// No batch came in time.
     Nothing,
-    /// The primary has said that there will be nothing more.
+    /// The primary has ended the log.
     End,
-    /// It is gone, and perhaps not for ever.
+    /// The primary is lost, perhaps only for a while.
     Lost(Lost),
 }
 
-/// The other one is gone, and why. A primary goes on without.
+/// The loss of the other process, with the reason. A primary continues without the replica.
 #[derive(Debug)]
 pub(crate) struct Lost(pub(crate) String);
 
@@ -106,20 +106,20 @@ impl Lost {
     }
 }
 
-/// How both ends wait, over either transport.
+/// The way in which both ends wait, over either transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Waiting {
     /// Sleep at once.
     Sleep,
-    /// Look for 20 µs, then sleep.
+    /// Poll for 20 µs, then sleep.
     Spin,
-    /// Never sleep: look again and again, and let others have the core in between.
+    /// Never sleep: poll, and yield the core between polls.
     Poll,
 }
 
 impl Waiting {
-    /// How long to look before sleeping.
+    /// Returns the time to poll before sleeping.
     fn spin(self) -> Duration {
         match self {
             Waiting::Sleep => Duration::ZERO,

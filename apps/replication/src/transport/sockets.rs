@@ -1,6 +1,6 @@
-//! Replication over TCP sockets, as well as they can: no delay, a batch in one vectored
-//! write from where it lies in the log, as much as has come in one read, and one answer of
-//! eight bytes for all of that.
+//! Replication over TCP sockets, tuned well: no delay, one vectored write for a batch from its
+//! place in the log, one read for all that has arrived, and one answer of eight bytes for all of
+//! that.
 
 use std::{
     io::{self, ErrorKind, IoSlice, Read, Write},
@@ -21,7 +21,7 @@ pub(crate) struct SocketEndpoint {
     listener: TcpListener,
     address: SocketAddr,
     waiting: Waiting,
-    /// Connected, and has not said all of where its log ends.
+    /// Connected replicas whose join message is incomplete.
     joining: Vec<(TcpStream, Vec<u8>)>,
 }
 
@@ -73,7 +73,7 @@ impl Endpoint for SocketEndpoint {
                 Ok(Some(count)) if count > 0 => {
                     said.extend_from_slice(&bytes[said.len()..][..count]);
                 }
-                // Gone before it had joined.
+                // The connection closed before the replica joined.
                 _ => drop(self.joining.swap_remove(index)),
             }
             let Some((_, said)) = self.joining.get(index) else {
@@ -114,11 +114,11 @@ impl Endpoint for SocketEndpoint {
 /// A replica that joined.
 pub(crate) struct SocketReplica {
     socket: TcpStream,
-    /// The log was sent up to here.
+    /// The offset up to which the log was sent.
     position: u64,
-    /// The rest of a batch that the socket had no room for.
+    /// The rest of a batch for which the socket had no room.
     unsent: Vec<u8>,
-    /// The beginning of an answer.
+    /// The beginning of an incomplete answer.
     answer: Vec<u8>,
     acknowledged: u64,
 }
@@ -134,7 +134,7 @@ impl SocketReplica {
         }
     }
 
-    /// Sends what is left of the last batch; whether that is all.
+    /// Sends the rest of the last batch. Returns whether that was all.
     fn send_rest(&mut self) -> Result<bool, Lost> {
         while !self.unsent.is_empty() {
             match ready(self.socket.write(&self.unsent)).map_err(Lost::because)? {
@@ -157,7 +157,7 @@ impl ReplicaLink for SocketReplica {
         let Some(count) = ready(self.socket.write_vectored(&parts)).map_err(Lost::because)? else {
             return Ok(false);
         };
-        // Rarely more than nothing: the socket's buffer holds more than is outstanding. A
+        // The rest is rarely anything: the socket's buffer holds more than is outstanding. Only a
         // replica that catches up fills it.
         let of_header = count.min(header.len());
         self.unsent.extend_from_slice(&header[of_header..]);
@@ -176,7 +176,7 @@ impl ReplicaLink for SocketReplica {
             }
             self.answer.extend_from_slice(&answers[..count]);
             let whole = self.answer.len() / ANSWER_BYTES * ANSWER_BYTES;
-            // Each says more than the one before.
+            // Each answer includes those before, so the last one counts.
             if let Some(last) = self.answer[..whole].last_chunk::<ANSWER_BYTES>() {
                 self.acknowledged = u64::from_le_bytes(*last);
             }
@@ -189,7 +189,8 @@ impl ReplicaLink for SocketReplica {
     }
 
     fn end(mut self) {
-        // A batch without records. If it cannot be said the replica is gone, and knows.
+        // A batch without records ends the log. If it cannot be sent, the replica is lost and
+        // knows.
         let header = Batch {
             at: self.acknowledged,
             records: &[],
@@ -204,15 +205,15 @@ impl ReplicaLink for SocketReplica {
 pub(crate) struct SocketPrimary {
     socket: TcpStream,
     waiting: Waiting,
-    /// What was read, and which bytes of it are not handed out yet.
+    /// Bytes that were read, and the range of them that is not handed out yet.
     buffer: Vec<u8>,
     unread: Range<usize>,
-    /// The log offset behind what was handed out.
+    /// The log offset behind the batches handed out.
     end: u64,
 }
 
 impl SocketPrimary {
-    /// Connects to the primary at `address`, and says where the log of this replica ends.
+    /// Connects to the primary at `address`, and tells it where this replica's log ends.
     pub(crate) fn connect(
         waiting: Waiting,
         address: SocketAddr,
@@ -233,7 +234,7 @@ impl SocketPrimary {
         })
     }
 
-    /// Reads as much as has come and there is room for; whether anything had.
+    /// Reads the bytes that have arrived, as far as there is room. Returns whether there were any.
     fn read(&mut self) -> Result<bool, Lost> {
         let first = Batch::size_of_first(&self.buffer[self.unread.clone()]).unwrap_or_default();
         if first > self.buffer.len() {
@@ -259,7 +260,8 @@ impl SocketPrimary {
 }
 
 impl PrimaryLink for SocketPrimary {
-    // What was read at once is acknowledged at once: each answer is a call of the kernel.
+    // Batches that were read together are acknowledged together, since each answer is a system
+    // call.
     fn receive(
         &mut self,
         limit: Duration,
@@ -320,7 +322,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// What a socket that never waits has to say: none if it would have had to wait.
+/// Returns the result of a call on a non-blocking socket; `None` if it would have had to wait.
 fn ready<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -331,7 +333,7 @@ fn ready<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Waits until one of the sockets is ready, for up to `limit`.
+/// Waits until one of the sockets is ready, or for `limit`.
 fn wait_for(waiting: Waiting, limit: Duration, sockets: &mut [(&TcpStream, PollFlags)]) {
     if waiting == Waiting::Poll {
         thread::yield_now();
@@ -349,13 +351,13 @@ fn wait_for(waiting: Waiting, limit: Duration, sockets: &mut [(&TcpStream, PollF
         }
     }
     let left = Timespec::try_from(limit.saturating_sub(spin)).ok();
-    // An interruption is as good as a look.
+    // An interrupted poll is as good as a successful one.
     let _ = poll(&mut fds, left.as_ref());
 }
 
 /// Bytes of an answer: the log offset up to which everything is durable.
 const ANSWER_BYTES: usize = 8;
-/// What is read at a time, at most; a longer batch makes the buffer longer.
+/// The most bytes of a read; a longer batch enlarges the buffer.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Where less room than this is left, what is unread moves to the front.
+/// The least room for a read; with less, unread bytes move to the front.
 const SMALLEST_READ: usize = 256 << 10;

@@ -1,17 +1,16 @@
-//! What both transports carry: the framing of a batch, and what a replica says when it
-//! joins.
+//! Messages that both transports carry: the framing of a batch, and a replica's join message.
 
 use ibex_harness::Error;
 
 use crate::log::Tip;
 
-/// Whole records, as they lie in the log from an offset on. On the wire it is a header (the
-/// offset and the length, 8 bytes each, little-endian) and the bytes.
+/// Whole records as they lie in the log from an offset on. On the wire, a batch is a header (the
+/// offset and the length, 8 bytes each, little-endian) and the records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch<'a> {
-    /// The log offset of the first.
+    /// The log offset of the first record.
     pub(crate) at: u64,
-    /// The records; none where the log ends.
+    /// The records; empty at the end of the log.
     pub(crate) records: &'a [u8],
 }
 
@@ -19,12 +18,12 @@ impl<'a> Batch<'a> {
     /// Bytes of a batch's header.
     pub(crate) const HEADER_BYTES: usize = 16;
 
-    /// The log offset behind the last record.
+    /// Returns the log offset behind the last record.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.records.len() as u64
     }
 
-    /// What goes before the records.
+    /// Returns the header that goes before the records.
     pub(crate) fn header(&self) -> [u8; Batch::HEADER_BYTES] {
         let mut header = [0; Batch::HEADER_BYTES];
         header[..8].copy_from_slice(&self.at.to_le_bytes());
@@ -32,15 +31,15 @@ impl<'a> Batch<'a> {
         header
     }
 
-    /// Bytes of the batch that `bytes` begin with, its header included, as soon as that is
-    /// there.
+    /// Returns the length of the batch at the beginning of `bytes`, with its header, once the
+    /// header has arrived.
     pub(crate) fn size_of_first(bytes: &[u8]) -> Option<usize> {
         let length = bytes.get(8..Self::HEADER_BYTES)?.try_into().ok()?;
         let length = usize::try_from(u64::from_le_bytes(length)).ok()?;
         Self::HEADER_BYTES.checked_add(length)
     }
 
-    /// The batch in `bytes`, which are no more and no less.
+    /// Parses `bytes`, which must be exactly one batch.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Batch<'a>, Error> {
         if Self::size_of_first(bytes) != Some(bytes.len()) {
             return Err(Error::subject("the primary sent what is no batch"));
@@ -54,25 +53,25 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What a replica says when it joins.
+/// A replica's join message.
 #[ibex::message]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Join {
-    /// Which replica it is.
+    /// Index of the replica.
     pub(crate) replica: u32,
-    /// Where its log ends,
+    /// The end of its log.
     pub(crate) end: u64,
-    /// how many records that is,
+    /// The number of its last record.
     pub(crate) number: u64,
-    /// and the checksum of all of them.
+    /// The checksum of its whole log.
     pub(crate) checksum: u32,
 }
 
 impl Join {
-    /// Bytes of it on a socket.
+    /// Bytes of the message on a socket.
     pub(crate) const BYTES: usize = 24;
 
-    /// Replica `replica` has a log with this tip.
+    /// Creates the message of replica `replica` with a log that ends in `tip`.
     pub(crate) fn new(replica: u32, tip: Tip) -> Join {
         Join {
             replica,
@@ -82,7 +81,7 @@ impl Join {
         }
     }
 
-    /// The tip of its log.
+    /// Returns the tip of the replica's log.
     pub(crate) fn tip(&self) -> Tip {
         Tip {
             end: self.end,
@@ -91,7 +90,7 @@ impl Join {
         }
     }
 
-    /// As it goes over a socket.
+    /// Encodes the message for a socket.
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.replica.to_le_bytes());
@@ -101,7 +100,7 @@ impl Join {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) made.
+    /// Decodes the output of [`to_bytes`](Self::to_bytes).
     pub(crate) fn from_bytes(bytes: [u8; Self::BYTES]) -> Join {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         Join {

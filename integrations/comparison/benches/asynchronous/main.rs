@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and prints the chosen rows; false if one of them could not be measured.
+/// Measures and prints the chosen rows. Returns false if one of them could not be measured.
 fn run(options: &Options) -> Result<bool, Error> {
     let mut groups = rows::groups(options.quick);
     for group in &mut groups {

@@ -52,7 +52,7 @@ pub(crate) enum Work {
     Bodies,
     /// A unary call: tonic's, or ibex's.
     Call,
-    /// A unary call of tonic's, over whatever transport.
+    /// A unary call of tonic's, over any transport.
     Tonic,
     /// The messages of an ibex call over two channels, without the call.
     Channels,

@@ -20,7 +20,7 @@ use crate::{
     ping_pong, raft, streams,
 };
 
-/// An error of whatever is measured.
+/// An error of the subject that is measured.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The task of an answering process.

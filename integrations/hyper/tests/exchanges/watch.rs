@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// How many exchanges are done.
+/// Number of completed exchanges.
 #[derive(Clone, Default)]
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// One more.
+    /// Counts an exchange.
     pub(crate) fn made(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -64,5 +64,5 @@ impl Watch {
     }
 }
 
-/// No exchange takes so long, on whatever machine.
+/// Longer than any exchange takes, on any machine.
 const STANDSTILL: Duration = Duration::from_secs(120);

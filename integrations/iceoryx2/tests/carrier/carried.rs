@@ -69,7 +69,7 @@ fn a_full_peer_holds_up_nobody(builder: NodeBuilder) {
     assert_eq!(service.sent + service.dropped, 2 * FRAMES, "{service:?}");
     assert!(service.dropped > 0, "{service:?}");
 
-    // Whoever reads late gets the oldest ones, all that were sent to it.
+    // A late reader gets the oldest ones, all that were sent to it.
     for number in 0..service.sent - FRAMES {
         assert_eq!(next(&mut unread)[..8], number.to_le_bytes());
     }

@@ -26,7 +26,7 @@ fn three_nodes_replicate() {
     over_each(replicate);
 }
 
-/// Two voters and then three; one of them is lost, and the others go on.
+/// Two voters, then three; one of them is lost, and the others continue.
 async fn replicate(fabric: Fabric) {
     let first = Site::start(1, fabric, Log::default()).await;
     let second = Site::start(2, fabric, Log::default()).await;
@@ -111,7 +111,7 @@ fn a_conflict_ends_the_stream_of_appends() {
         assert!(matches!(&answers[0], Ok(Ok(Some(id))) if id.index() == 0));
         let conflict = openraft::raft::StreamAppendError::Conflict(log_id(7));
         assert!(matches!(&answers[1], Ok(Err(error)) if *error == conflict));
-        // The next stream goes on.
+        // The next stream works.
         let next = client
             .append_entries(append(Some(0), Some("b")), long())
             .await;
@@ -124,14 +124,14 @@ fn a_conflict_ends_the_stream_of_appends() {
 fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
     over_each(async |fabric| {
         let soon = || RPCOption::new(Duration::from_millis(200));
-        // Nobody listens.
+        // No process listens.
         let gone = node(fabric, true);
         let address = gone.local_addr().expect("it listens").to_string();
         let _ = gone.close_async(WATCHDOG).await;
         let mut away = client(fabric, 1, &address).await;
         let error = away.append_entries(append(None, None), soon()).await;
         assert!(matches!(error, Err(RPCError::Unreachable(_))), "{error:?}");
-        // A node that nobody serves.
+        // A node without a server.
         let silent = node(fabric, true);
         let address = silent.local_addr().expect("it listens").to_string();
         let mut client_of_silent = client(fabric, 1, &address).await;

@@ -1,4 +1,4 @@
-//! Nodes of this process, and what a test asks them.
+//! Nodes of this process, and the requests of a test to them.
 
 #[cfg(feature = "fake-device")]
 use std::sync::LazyLock;

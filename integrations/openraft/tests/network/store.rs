@@ -50,7 +50,7 @@ impl SnapshotData for Writes {
 
 /// A permit for each snapshot of which half has come, in any node of this process.
 pub(crate) static HALF_TAKEN: Semaphore = Semaphore::const_new(0);
-/// A permit for each snapshot that may go on behind its half.
+/// A permit for each snapshot that may continue behind its half.
 pub(crate) static GO_ON: Semaphore = Semaphore::const_new(0);
 
 /// The state machine: counts writes and keeps their bytes.

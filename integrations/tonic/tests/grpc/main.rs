@@ -35,7 +35,7 @@ const WORKS: [(&str, Work); 8] = [
     ("generated_code", |called| Box::pin(generated_code(called))),
 ];
 
-/// A server's channel, and what the server saw.
+/// A server's channel, and the record of its calls.
 struct Called {
     channel: Channel,
     seen: Arc<Seen>,

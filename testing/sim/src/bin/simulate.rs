@@ -1,4 +1,4 @@
-//! Engines under seeded faults, as long as you like: `cargo xtask simulate`.
+//! Runs engines under seeded faults, for as long as the options say: `cargo xtask simulate`.
 
 use std::{
     env,
@@ -70,7 +70,8 @@ fn print(totals: &Totals, time: Duration) {
     );
 }
 
-/// What is asked for, and whether that is one run alone; `None` for what cannot be.
+/// Parses the command line. Returns the campaign and whether it is a single run; `None` if the
+/// arguments are invalid.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Campaign, bool)> {
     let (mut seed, mut until) = (None, None);
     while let Some(name) = arguments.next() {
@@ -93,5 +94,5 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Campaign, bool)
     Some((Campaign { seed, until }, is_single))
 }
 
-/// How long without being told.
+/// The default duration.
 const DEFAULT_TIME: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Blocks that a node has granted ahead, and what is written there, when.
+//! Blocks that a node has granted ahead, with the messages written to them.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use crate::{
     ledger::{Ledger, Message},
 };
 
-/// The blocks, by their addresses. None is used twice, so that a write to one that went back
-/// is found out.
+/// The blocks by address. No address is used twice, so that a write to a returned block is
+/// detected.
 #[derive(Debug, Default)]
 pub(super) struct Landings {
     blocks: BTreeMap<u64, Block>,
-    /// Where those are that the session knows by number.
+    /// The addresses of the blocks that the session knows by number.
     by_index: BTreeMap<u16, u64>,
     granted: u64,
 }
@@ -28,12 +28,12 @@ pub(super) struct Landings {
 struct Block {
     end: u32,
     bytes: Vec<u8>,
-    /// The message that an application may read there.
+    /// The message that an application may read in the block.
     holds: Option<Message>,
 }
 
 impl Landings {
-    /// Bytes of a write.
+    /// Places the bytes of a write.
     pub(super) fn place(&mut self, address: u64, bytes: &[u8], is_first: bool) -> Checked {
         let block = self.blocks.get_mut(&address);
         let block = block.ok_or_else(|| format!("block {address} is written, which is gone"))?;
@@ -49,7 +49,8 @@ impl Landings {
         Ok(())
     }
 
-    /// The sender is told that messages up to `released` of an end are released.
+    /// Checks the blocks when the sender learns that messages up to `released` of an end are
+    /// released.
     pub(super) fn check_released(&mut self, end: u32, released: u64) -> Checked {
         let of_end = self.blocks.values_mut().filter(|block| block.end == end);
         for block in of_end {
@@ -58,7 +59,7 @@ impl Landings {
         Ok(())
     }
 
-    /// The peer gives one back.
+    /// Takes back a block that the peer returns.
     pub(super) fn returned(&mut self, index: u16) -> Checked {
         let address = self.by_index.remove(&index).ok_or("no block comes back")?;
         let block = self.blocks.remove(&address).ok_or("no block comes back")?;
@@ -70,13 +71,14 @@ impl Landings {
         Ok(())
     }
 
-    /// The peer has none of them any more. Where messages are, they are read to their end.
+    /// Forgets all blocks that hold no message, since the peer has none any more. Messages are
+    /// still read to their end.
     pub(super) fn grants_are_over(&mut self) {
         self.blocks.retain(|_, block| block.holds.is_some());
         self.by_index.clear();
     }
 
-    /// An end is gone on both sides.
+    /// Forgets an end that is gone on both sides.
     pub(super) fn forget(&mut self, end: u32) {
         self.blocks.retain(|_, block| block.end != end);
         let blocks = &self.blocks;
@@ -86,8 +88,8 @@ impl Landings {
 }
 
 impl Node {
-    /// Grants the sender of a channel with messages of medium size some blocks, as many as
-    /// their sequences say, which are drawn from nothing.
+    /// Grants blocks to the sender of a channel with messages of medium size. Their number follows
+    /// from the sequence, so that nothing is drawn.
     pub(super) fn grant_landings(&mut self, end: u32, sequence: u64, length: u64) {
         if !self.wires.writes || !lands(length) {
             return;
@@ -110,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Messages that came in blocks are there.
+    /// Takes messages that arrived in blocks.
     pub(super) fn take_landed(&mut self, ledger: &Ledger) -> Checked {
         while let Some(landed) = self.session.poll_landed() {
             let Landed {

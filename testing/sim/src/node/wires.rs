@@ -1,4 +1,4 @@
-//! The bytes of a node on their way in and out: frames are built, cut, joined and handled.
+//! The bytes of a node on their way in and out: building, cutting, joining and handling frames.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,60 +15,60 @@ use ibex_protocol::{
 use super::{Node, Stage};
 use crate::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire};
 
-/// What came in and is not handled.
+/// Bytes that arrived and are not handled yet.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     bytes: Vec<u8>,
-    /// Where the next frame begins in `bytes`.
+    /// The beginning of the next frame in `bytes`.
     parsed: usize,
-    /// Where it begins in arrival memory, modulo [`BLOCK_ALIGNMENT`].
+    /// The beginning of the next frame in arrival memory, modulo [`BLOCK_ALIGNMENT`].
     landing: usize,
     chunk: Option<ChunkIn>,
 }
 
-/// A chunk whose head was handled and whose bytes are on their way.
+/// A chunk whose head was handled and whose bytes are still arriving.
 #[derive(Debug)]
 struct ChunkIn {
     place: Place,
-    /// It comes without a frame.
+    /// Set for a written chunk, which comes without a frame.
     is_written: bool,
     is_last: bool,
     left: usize,
-    /// Zeros behind it.
+    /// Zeros behind the chunk.
     fill: usize,
 }
 
-/// Where bytes belong.
+/// The destination of bytes.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Nowhere,
-    /// In a large message.
+    /// A large message.
     Message {
         end: u32,
         sequence: u64,
         offset: u64,
     },
-    /// In a block.
+    /// A block.
     Block {
         address: u64,
         is_first: bool,
     },
 }
 
-/// What is to go out.
+/// Bytes to send.
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     bytes: Vec<u8>,
     written: usize,
     landing: usize,
-    /// Bytes of before.
+    /// Bytes sent before these.
     behind: u64,
-    /// Behind which bytes the writes into the peer's memory end that are not known to be there.
+    /// The ends of writes into the peer's memory that are not known to have arrived.
     writes: VecDeque<u64>,
 }
 
 impl Outbound {
-    /// What goes out behind so many bytes.
+    /// Starts behind this many bytes.
     pub(super) fn behind(bytes: u64) -> Self {
         Self {
             behind: bytes,
@@ -76,14 +76,14 @@ impl Outbound {
         }
     }
 
-    /// Whether writes went out that are not known to be there.
+    /// Returns whether there are writes that are not known to have arrived.
     pub(super) fn has_writes(&self) -> bool {
         !self.writes.is_empty()
     }
 }
 
 impl Inbound {
-    /// What comes in behind these bytes.
+    /// Starts with these bytes, which arrived already.
     pub(super) fn beginning_with(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -102,7 +102,7 @@ impl Inbound {
 }
 
 impl Node {
-    /// Writes what is due; whether anything went out.
+    /// Writes everything that is due. Returns whether anything was sent.
     pub(crate) fn transmit(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
         let mut any = false;
         self.complete_writes(wire);
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Hears which writes have come to the peer's memory.
+    /// Completes writes that have arrived in the peer's memory.
     fn complete_writes(&mut self, wire: &Wire) {
         let arrived = wire.arrived();
         let writes = &mut self.outbound.writes;
@@ -137,7 +137,7 @@ impl Node {
         }
     }
 
-    /// Makes a frame of a record that is alone, or tells the session which rings have records.
+    /// Builds a frame of a lone record, or tells the session which rings have records.
     pub(super) fn look_at_rings(&mut self) -> Checked {
         let mut rings = Rings(&mut self.senders);
         let ends = &mut self.with_records;
@@ -234,7 +234,7 @@ impl Node {
                     *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
                     return Ok(true);
                 };
-                // What a device tells behind the write.
+                // The message that a device sends behind the write.
                 let start = out.len();
                 out.extend_from_slice(&head);
                 sender.ring_bytes(word.position, word.bytes, out);
@@ -246,7 +246,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Says something again that may come twice: that changes nothing.
+    /// Sends a frame twice if it may be repeated, which must change nothing.
     fn repeat(&mut self, start: usize) {
         let frame = &self.outbound.bytes[start..];
         let is_harmless = match FrameHeader::parse(frame) {
@@ -263,7 +263,7 @@ impl Node {
             }
             _ => false,
         };
-        // Where frames take buffers, so would this one.
+        // Over a carriage of buffers, the repeated frame would take one, too.
         let may_repeat = self.wires.carriage == Carriage::Stream && is_harmless;
         if may_repeat && self.random.chance(self.options.duplicate_per_mille) {
             self.outbound.bytes.extend_from_within(start..);
@@ -274,7 +274,7 @@ impl Node {
         }
     }
 
-    /// Fills a frame up and checks it.
+    /// Pads a frame and checks it.
     fn finish_frame(&mut self, start: usize) -> Checked {
         let Outbound {
             bytes: out,
@@ -309,7 +309,7 @@ impl Node {
         Ok(())
     }
 
-    /// Reads and handles what has arrived; whether anything had.
+    /// Reads and handles arrived bytes. Returns whether there were any.
     pub(crate) fn receive(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
         let before = self.inbound.bytes.len();
         wire.read(now, &mut self.inbound.bytes);
@@ -318,7 +318,7 @@ impl Node {
         Ok(any)
     }
 
-    /// Handles what has been read.
+    /// Handles all bytes that were read.
     pub(super) fn handle_inbound(&mut self, ledger: &Ledger) -> Checked {
         while self.parse_one(ledger)? {
             self.handle_events(ledger)?;
@@ -328,7 +328,7 @@ impl Node {
         Ok(())
     }
 
-    /// Handles one frame; false if none is whole.
+    /// Handles one frame. Returns false if none is complete.
     fn parse_one(&mut self, ledger: &Ledger) -> Checked<bool> {
         if let Some(chunk) = self.inbound.chunk.take() {
             self.continue_chunk(chunk, ledger)?;
@@ -363,7 +363,7 @@ impl Node {
         self.inbound.landing = landing;
         let bytes = self.inbound.unparsed();
         let frame = &bytes[..needed.min(header.length as usize)];
-        // Half of those that could be are taken for what they are at the first look.
+        // Half of the frames that could be lone records are handled as such at the first look.
         let lone = match header.sequence % 2 {
             0 => self.session.handle_lone_record(frame, landing),
             _ => None,
@@ -442,7 +442,7 @@ impl Node {
         Ok(true)
     }
 
-    /// The head of a write, if one is here: its bytes go where those of a chunk do.
+    /// Parses the head of a write, if one is here. Its bytes go to the place of a chunk's.
     fn parse_write(&mut self) -> Option<ChunkIn> {
         let bytes = self.inbound.unparsed().first_chunk::<WRITE_HEAD_BYTES>()?;
         let (words, _) = bytes.as_chunks::<8>();
@@ -471,8 +471,9 @@ impl Node {
         })
     }
 
-    /// Hears what it heard last again, as it was or with other bytes: the session may believe
-    /// it or not, and is in order as far as it goes. What it believes then is not what is.
+    /// Delivers the last control frame again, unchanged or with other bytes. The session may
+    /// believe it or not, but must stay sound. If it believes wrong bytes, its state is no longer
+    /// the true one.
     pub(crate) fn mishear(&mut self) -> Checked {
         let mut frame = std::mem::take(&mut self.last_control);
         if frame.is_empty() || matches!(self.stage, Stage::Suspended | Stage::Before) {
@@ -505,7 +506,7 @@ impl Node {
         self.check_footprint()
     }
 
-    /// Takes what is here of a chunk's bytes, and keeps the chunk if more is to come.
+    /// Takes the available bytes of a chunk, and keeps the chunk if more are to come.
     fn continue_chunk(&mut self, mut chunk: ChunkIn, ledger: &Ledger) -> Checked {
         let here = self.inbound.unparsed().len().min(chunk.left);
         let bytes = &self.inbound.bytes[self.inbound.parsed..][..here];
@@ -548,13 +549,13 @@ impl Node {
         self.handle_events(ledger)
     }
 
-    /// Whether everything that is due is on the wire.
+    /// Returns whether everything that is due is on the wire.
     pub(crate) fn is_flushed(&self) -> bool {
         self.outbound.bytes.is_empty()
     }
 }
 
-/// Appends a write.
+/// Appends a write to the outgoing bytes.
 fn write(words: [u64; 4], bytes: &[u8], out: &mut Vec<u8>) {
     for word in words.into_iter().chain([bytes.len() as u64]) {
         out.extend_from_slice(&word.to_le_bytes());
@@ -563,14 +564,13 @@ fn write(words: [u64; 4], bytes: &[u8], out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(FRAME_ALIGNMENT), 0);
 }
 
-/// What a write begins with on the simulated wire: as the head of a frame it would be
-/// malformed.
+/// The first word of a write on the simulated wire; as the head of a frame it would be malformed.
 const WRITE: u64 = u64::MAX;
-/// The offset of one to a block.
+/// The offset that marks a write to a block.
 const BLOCK: u64 = u64::MAX;
-/// With that: address, sequence, offset and length.
+/// Bytes of a write's head: the mark, address, sequence, offset and length.
 const WRITE_HEAD_BYTES: usize = 5 * 8;
-/// How many frames a session may send for what it misheard.
+/// The most frames that a session may send in response to a wrong message.
 const FRAMES_MISHEARD: usize = 100;
-/// Bytes that are built ahead of a wire that takes no more.
+/// Bytes that are built ahead while the wire takes no more.
 const FULL_BYTES: usize = 1 << 16;

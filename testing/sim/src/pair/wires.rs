@@ -1,5 +1,5 @@
-//! The wires of a pair: the sides meet, join what their handshakes agreed on, notice that a wire
-//! is broken, and dial.
+//! The wires of a pair: the sides meet, join the outcome of their handshakes, notice broken wires,
+//! and dial.
 #![forbid(unsafe_code)]
 
 use ibex_bootstrap::HandshakeError;
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Pair {
-    /// A side meets the other, joins what that came to, notices that its wires are broken, and
-    /// dials. Whether it did anything.
+    /// Looks after a side's wires: meets the other side, joins outcomes, notices breaks, and dials.
+    /// Returns whether it did anything.
     pub(super) fn look_after_wires(&mut self, side: Side, now: u64) -> Result<bool, Broken> {
         let clock = now + self.place(side).ahead;
         let outcomes = self.connection.meet(side, now, clock);
@@ -37,7 +37,7 @@ impl Pair {
         Ok(any)
     }
 
-    /// A side takes what its handshake came to, unless that comes too late.
+    /// Takes the outcome of a side's handshake, unless it comes too late.
     fn take(
         &mut self,
         side: Side,
@@ -49,11 +49,11 @@ impl Pair {
         let begins = met.secret.is_some();
         if begins && side == Side::Right {
             if number < self.right.joined {
-                // It was given up, and there is a session that was not.
+                // The attempt was given up, and there is a session from another one.
                 self.connection.is_late(side, number);
                 return Ok(());
             }
-            // Whoever comes for a new one has none.
+            // A side that dials for a new session has none.
             if self.right.is_up() {
                 self.session_is_over(Side::Right, now)?;
             }
@@ -123,7 +123,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The side that dials hears why its attempt came to nothing.
+    /// Tells the dialing side why its attempt failed.
     fn hear_failure(&mut self, error: &HandshakeError, now: u64) -> Result<(), Broken> {
         match self.connection.hear_failure(error, now) {
             Verdict::Gone => self.session_is_over(Side::Left, now),
@@ -131,7 +131,7 @@ impl Pair {
         }
     }
 
-    /// A side notices that its wires are broken, if it does now.
+    /// Lets a side notice broken wires, if it does now.
     fn notice(&mut self, side: Side, now: u64) -> bool {
         let (place, connection) = match side {
             Side::Left => (&mut self.left, &mut self.connection),
@@ -154,7 +154,7 @@ impl Pair {
         true
     }
 
-    /// The side that dials does, where it has no wires and it is time.
+    /// Dials if the dialing side has no wires and it is time.
     fn dial(&mut self, now: u64) -> bool {
         let has_wires = self.left.is_up() && !self.left.is_suspended();
         let is_anyone_there = !self.is_dead(Side::Right);

@@ -1,9 +1,11 @@
-//! What was sent and received, compared: pure, so that it can be held to what it must find.
+//! The comparison of everything sent with everything received. It is pure, so that the checker can
+//! be tested with facts that contain faults.
 //!
-//! A stream is one direction of one session. Within it every message comes at most once, in
-//! order and without a gap; what the sender was told is acknowledged has come, and so has
-//! everything when it ended in order. When it broke, the messages behind the last that came
-//! are unknown to its sender, and each error's counters are held to what happened.
+//! A stream is one direction of one session. Within it every message arrives at most once, in order
+//! and without a gap. Every message that the sender was told is acknowledged has arrived, and so
+//! has every message if the stream ended in order. If it broke, the messages behind the last
+//! arrived one are unknown to their sender, and each error's counters are compared to what
+//! happened.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,21 +14,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::{Fact, Side};
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    // How much there was.
+    // Volume.
     /// Messages that were received.
     pub(crate) messages: u64,
     /// Streams, two of a session.
     pub(crate) streams: u64,
-    /// Streams that an error ended at an end that lived.
+    /// Streams that an error ended at a live end.
     pub(crate) broken: u64,
     /// Streams that lost an end to a kill.
     pub(crate) orphaned: u64,
-    /// Messages of which their senders' errors left open whether they had come.
+    /// Messages whose arrival their senders' errors left open.
     pub(crate) unknown: u64,
-    /// Nodes, connections, sessions and messages that were refused by an error.
+    /// Nodes, connections, sessions and messages that an error refused.
     pub(crate) refused: u64,
     /// Sessions that were suspended.
     pub(crate) suspensions: u64,
@@ -35,22 +37,22 @@ pub(crate) struct Verdict {
     /// Messages that were sent again.
     pub(crate) replayed: u64,
 
-    // What must not be.
+    // Faults.
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) reordered: u64,
-    /// Messages with other bytes than were sent, or that nobody sent.
+    /// Messages that differ from the sent ones, or were never sent.
     pub(crate) garbled: u64,
-    /// Errors and acknowledgements that say what is not so.
+    /// Errors and acknowledgements with false statements.
     pub(crate) lies: u64,
-    /// Ends of which nothing more was heard, though their processes lived on.
+    /// Ends that fell silent although their processes lived on.
     pub(crate) unfinished: u64,
-    /// The first of these, in words.
+    /// Descriptions of the first faults.
     pub(crate) findings: Vec<String>,
 }
 
 impl Verdict {
-    /// Whether nothing is that must not be.
+    /// Returns whether there is no fault.
     pub(crate) fn is_clean(&self) -> bool {
         let Self {
             lost,
@@ -74,14 +76,14 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Stream {
-    // What was told of its messages.
-    /// The last that was announced.
+    // Facts about its messages.
+    /// The last announced message.
     announced: u64,
-    /// Checksums of those that have not come, in order.
+    /// Checksums of messages that have not arrived, in order.
     under_way: VecDeque<u64>,
-    /// The highest that has come.
+    /// The highest message that has arrived.
     highest: u64,
-    /// Those below that have not.
+    /// Messages below the highest that have not arrived.
     missing: BTreeMap<u64, u64>,
 
     // Its ends.
@@ -89,7 +91,7 @@ struct Stream {
     receiver: End,
 }
 
-/// How an end of a stream stands.
+/// The state of a stream's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     #[default]
@@ -103,7 +105,7 @@ enum End {
     Broke {
         /// Messages that were sent, or received.
         count: u64,
-        /// At the sender: what it knows was received.
+        /// At the sender: messages that it knows were received.
         received: u64,
     },
     Died,
@@ -116,7 +118,7 @@ impl End {
 }
 
 impl Ledger {
-    /// Takes what happened next.
+    /// Takes the next fact.
     pub(crate) fn take(&mut self, fact: Fact) {
         match fact {
             Fact::Began {
@@ -207,7 +209,7 @@ impl Ledger {
         }
     }
 
-    /// There will be no more.
+    /// Ends the run: no facts follow.
     pub(crate) fn close(mut self) -> Verdict {
         for (id, stream) in std::mem::take(&mut self.streams) {
             let mut found = Found {
@@ -219,7 +221,7 @@ impl Ledger {
         self.verdict
     }
 
-    /// Does something with a stream, and forgets it if it is over then.
+    /// Applies `act` to a stream, and forgets the stream if it is over then.
     fn with(&mut self, id: u64, act: impl FnOnce(&mut Stream, &mut Found<'_>)) {
         let mut found = Found {
             id,
@@ -291,7 +293,8 @@ impl Stream {
         }
     }
 
-    /// The sender knows that the receiver's application was done with all up to here.
+    /// Notes that the sender knows the receiver's application has handled all messages up to
+    /// `up_to`.
     fn acknowledged(&mut self, up_to: u64, found: &mut Found<'_>) {
         if up_to > self.highest {
             let came = self.highest;
@@ -302,7 +305,7 @@ impl Stream {
         self.missing = behind;
     }
 
-    /// Both of its ends are over, or nothing more will be heard of them.
+    /// Closes a stream whose ends are over, or fell silent.
     fn close(self, found: &mut Found<'_>) {
         for (end, name) in [(self.sender, "sender"), (self.receiver, "receiver")] {
             if matches!(end, End::Runs { .. }) {
@@ -333,7 +336,7 @@ impl Stream {
     }
 }
 
-/// Where what must not be is counted.
+/// Collects the faults found in a stream.
 struct Found<'a> {
     id: u64,
     verdict: &'a mut Verdict,

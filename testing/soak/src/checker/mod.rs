@@ -1,5 +1,5 @@
-//! The checker: a process of its own, told over a pipe what the others send and receive, and
-//! held at the start of each run to what it must find.
+//! The checker: a process that learns through a pipe what the others send and receive. At the start
+//! of each run it must prove that it finds faults.
 #![forbid(unsafe_code)]
 
 mod ledger;
@@ -24,8 +24,8 @@ use crate::{
 };
 use ledger::Ledger;
 
-/// The checker's process: reads until nobody can write any more, and says what it found.
-/// Meanwhile it says of each session that goes on that it does.
+/// Runs the checker's process: reads until all writers are gone, and prints the verdict. Meanwhile
+/// it reports each resumed session.
 pub(crate) fn run() -> io::Result<()> {
     let mut ledger = Ledger::default();
     let mut pipe = BufReader::with_capacity(1 << 20, io::stdin().lock());
@@ -38,23 +38,23 @@ pub(crate) fn run() -> io::Result<()> {
     serde_json::to_writer(io::stdout(), &ledger.close()).map_err(io::Error::other)
 }
 
-/// A checker that runs.
+/// A running checker.
 pub(crate) struct Checker {
     child: Child,
-    /// So far.
+    /// Resumptions reported so far.
     resumes: Arc<AtomicU64>,
-    /// Its last line.
+    /// The last line of its output.
     said: JoinHandle<io::Result<String>>,
 }
 
-/// What it says of a session that goes on.
+/// The line by which it reports a resumed session.
 const RESUMED: &str = "resumed";
 
 impl Checker {
-    /// Starts one, and gives the way to tell it.
+    /// Starts a checker. Returns the pipe that feeds it, too.
     pub(crate) fn start() -> io::Result<(Self, Feed)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        // As much as one may have without rights; with less it is only slower.
+        // The largest size without privileges; a smaller pipe is only slower.
         let _ = rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20);
         let mut command = Command::new(processes::program()?);
         command
@@ -81,12 +81,12 @@ impl Checker {
         Ok((checker, Feed::new(writer)))
     }
 
-    /// How often an end of a session went on, as far as it has heard, and hears later.
+    /// Returns the live count of ends that resumed.
     pub(crate) fn resumes(&self) -> Arc<AtomicU64> {
         self.resumes.clone()
     }
 
-    /// What it found, once nobody is left who could tell it something.
+    /// Returns the verdict, once no process is left that could add facts.
     pub(crate) fn verdict(mut self) -> io::Result<Verdict> {
         let said = self.said.join().expect("no panics")?;
         let status = self.child.wait()?;

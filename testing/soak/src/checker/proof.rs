@@ -1,4 +1,4 @@
-//! What a checker must find before anybody believes that there was nothing to find.
+//! The proof that the checker finds faults: without it, a clean verdict means nothing.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::{Checker, Verdict};
 use crate::fact::{Fact, Side};
 
-/// What is done to a stream of messages, and how often a checker must say what of it.
+/// A manipulated stream of messages, and the faults that a checker must find in it.
 struct Case {
     name: &'static str,
     tamper: fn(&mut Vec<Fact>),
@@ -15,7 +15,7 @@ struct Case {
 
 const STREAM: u64 = 1;
 const COUNT: u64 = 100;
-/// Where the records of receiving begin: both ends and all sending stand before.
+/// The index of the first fact about receiving, behind those of both ends and of all sending.
 const FIRST_RECEIVED: usize = 2 + COUNT as usize;
 
 const CASES: &[Case] = &[
@@ -62,7 +62,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// All messages of a stream, its orderly end, and nothing amiss.
+/// Returns all facts of a stream that ends in order without a fault.
 fn story() -> Vec<Fact> {
     let (stream, checksum) = (STREAM, |sequence| sequence * 7);
     let mut facts = vec![
@@ -96,7 +96,8 @@ fn story() -> Vec<Fact> {
     facts
 }
 
-/// The stream breaks when `came` have come, while its sender's error says one more.
+/// Breaks the stream when `came` messages have arrived, with an error at the sender that claims one
+/// more.
 fn break_off(facts: &mut Vec<Fact>, came: u64) {
     let stream = STREAM;
     facts.truncate(FIRST_RECEIVED + came as usize);
@@ -113,10 +114,11 @@ fn break_off(facts: &mut Vec<Fact>, came: u64) {
     });
 }
 
-/// Holds checkers to it, each a process as the one of the run is; what they found.
+/// Proves that checkers, each a process like the run's, find every planted fault. Returns their
+/// names.
 ///
 /// # Errors
-/// What was not found, or was found where nothing is.
+/// A fault that was missed, or was reported for a clean stream.
 pub(crate) fn prove() -> io::Result<Vec<&'static str>> {
     let clean = told(&story())?;
     if !clean.is_clean() || clean.messages != COUNT {

@@ -256,7 +256,7 @@ pub struct IllegalTransition {
     pub from: QueuePairState,
     /// The state after the change.
     pub to: QueuePairState,
-    /// These two states follow each other at all.
+    /// Set if the table has a change between these two states.
     pub in_table: bool,
     /// Attributes that it must have and has not.
     pub missing: AttributeMask,

@@ -1,4 +1,4 @@
-//! From RESET to RTS: what is set at each step, and what an error shows.
+//! From RESET to RTS: the attributes set at each step, and the content of an error.
 
 use std::net::IpAddr;
 

@@ -315,7 +315,7 @@ fn an_interface_that_is_not_there_is_told_from_one_without_a_device() {
         "this machine has no network interface mlx5_0; there are: eth0, eth0.100, lo, v0; RDMA \
          devices are at: mlx5_0 at eth0 and eth0.100, rxe0 at v0"
     );
-    // One that has an address is there, whatever `/sys` shows.
+    // An interface with an address exists, whatever `/sys` shows.
     let seen = LocalAddress {
         netdev: "eth7".to_owned(),
         address: address("203.0.113.7"),
@@ -481,7 +481,7 @@ fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
          router passes on, and the connection runs from 192.0.2.1; give v0 an address (`ip addr \
          add`), or, where all peers are on its link, name the device in the settings"
     );
-    // Whoever is on the link, or knows that the peer is, may have it.
+    // A program on the link, or one that knows its peer to be, may name the device.
     let named = Wish::Device {
         name: "rxe0".to_owned(),
         port: None,
@@ -537,7 +537,7 @@ fn a_machine_with_its_files_hidden_still_has_its_devices() {
             .collect::<Vec<_>>(),
         kinds
     );
-    // Whose interface it is nobody does, but an address is a GID.
+    // Nothing says whose interface it is, but an address is a GID.
     let at = |netdev: &str, text: &str| LocalAddress {
         netdev: netdev.to_owned(),
         address: address(text),

@@ -82,7 +82,7 @@ fn a_start_that_fails_is_not_ended_and_the_queue_is_lost() {
     );
 }
 
-/// The fake stops who begins a batch before the last one has ended.
+/// The fake refuses a batch that begins before the last one has ended.
 #[test]
 fn a_next_that_fails_ends_the_batch_behind_what_was_there() {
     let fake = one_device();
@@ -269,8 +269,8 @@ fn times_are_left_out_where_the_device_has_none() {
     );
 }
 
-/// A queue pair that comes to nothing goes by whatever thread, and takes its completions out of a
-/// queue that another is draining.
+/// A failed queue pair is destroyed by any thread, and takes its completions out of a queue that
+/// another thread is draining.
 #[test]
 fn nothing_is_destroyed_in_the_middle_of_a_batch() {
     let fake = one_device();

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::{DeviceMemory, ForkStatus, provider::fake::Call};
 
-/// A domain of a device whose library does as after `ibv_fork_init`.
+/// A domain of a device whose library behaves as after `ibv_fork_init`.
 fn domain() -> (FakeProvider, ProtectionDomain) {
     let fake = one_device();
     fake.set_fork_status(ForkStatus::Enabled);

@@ -1,4 +1,4 @@
-//! Objects are never destroyed too early, whatever is dropped first, and none is left.
+//! Objects are never destroyed too early, in any order of drops, and none is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ fn handles_dropped_first_stay_alive_below_the_queue_pair() {
         receives,
         pair,
     } = End::new(&fake.provider(), USUAL);
-    // From the root up: the reverse of what the verbs want.
+    // From the root up: the reverse of the order that the verbs require.
     drop(device);
     drop(completions);
     drop(shared);

@@ -55,7 +55,7 @@ fn a_batch_is_one_list_with_one_doorbell() {
     assert_eq!(opcodes, [wr_opcode::SEND, with_immediate, wr_opcode::SEND]);
     assert_eq!(posted[1].immediate, 0x0102_0304_u32.to_be());
 
-    // Two pieces over the seam, with the region's key, and what they hold arrives in one.
+    // Two pieces across the seam, with the region's key; their bytes arrive as one message.
     let base = one.sends.base().as_ptr().addr() as u64;
     let pieces: Vec<_> = posted[0]
         .entries
@@ -83,7 +83,7 @@ fn a_batch_is_one_list_with_one_doorbell() {
             (2, kind, 0, None),
         ]
     );
-    // One signaled of three: one completion, for all of them.
+    // One of three is signaled: one completion for all of them.
     let done = one.poll();
     assert_eq!(done.len(), 1);
     assert_eq!(done[0].id(), send_id(2));

@@ -44,7 +44,7 @@ pub(crate) async fn measure(links: Vec<Link>, order: Order) -> Result<f64, Failu
     let members: BTreeMap<_, _> = members.collect();
     let raft = start(LEADER, Followers::new(wires.clone())).await?;
     raft.initialize(members).await?;
-    // A leader takes writes when a quorum has acknowledged what it began with.
+    // A leader takes writes once a quorum has acknowledged its first entry.
     let leads = |metrics: &RaftMetrics<Types>| {
         metrics.state == ServerState::Leader && metrics.last_applied.is_some()
     };
@@ -74,7 +74,7 @@ pub(crate) async fn answer(link: Link, number: u64) -> Result<(), Failure> {
 
 async fn start(number: u64, followers: Followers) -> Result<Raft<Types, Counter>, Failure> {
     let config = Config {
-        // Longer than the run: nothing but writes is to be measured, and nobody else to lead.
+        // Longer than the run: the log has no entries but writes, and no other node becomes leader.
         heartbeat_interval: 10_000,
         election_timeout_min: 300_000,
         election_timeout_max: 600_000,
@@ -86,8 +86,8 @@ async fn start(number: u64, followers: Followers) -> Result<Raft<Types, Counter>
     Ok(Raft::new(number, config, followers, log, counter).await?)
 }
 
-/// Writes `count` entries or a few less, so many of them `outstanding` at a time, and returns how
-/// many were written.
+/// Writes `count` entries or slightly fewer, `outstanding` of them at a time. Returns the number
+/// written.
 async fn write(raft: &Raft<Types, Counter>, outstanding: u64, count: u64) -> Result<u64, Failure> {
     let each = (count / outstanding).max(1);
     let mut writers = JoinSet::new();

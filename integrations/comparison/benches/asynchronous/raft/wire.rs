@@ -87,8 +87,8 @@ impl Wire {
         }
     }
 
-    /// Ends the sending direction, and waits until the other end has ended the other one. Replies
-    /// that nobody waits for any more are dropped.
+    /// Ends the sending direction, and waits until the other end has ended its own. Replies that
+    /// nobody waits for any more are dropped.
     pub(crate) async fn finish(&mut self) -> Result<(), Failure> {
         match mem::replace(self, Wire::Over) {
             Wire::Socket(mut stream) => {

@@ -1,4 +1,4 @@
-//! The same cluster over ibex and over tokio's TCP, in turns.
+//! Compares a cluster over ibex and one over tokio's TCP, in turns.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
@@ -14,7 +14,7 @@ use crate::{
 /// A comparison: its place and its length.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// This program.
+    /// The path of this program.
     pub program: PathBuf,
     /// The directory in which the nodes' own are made: one in memory leaves the disk out.
     pub directory: PathBuf,

@@ -1,4 +1,4 @@
-//! Histories of what clients asked and were answered, and their check.
+//! Histories of the clients' requests and answers, and their check.
 //!
 //! A key is a register. Registers are linearizable each by itself if and only if all of them
 //! together are, so each has a history of its own, which stays short enough for the search.
@@ -13,7 +13,7 @@ use stateright::semantics::{
 /// Value of a register: none before the first write.
 pub type Value = Option<u64>;
 
-/// What clients did to all keys.
+/// The operations of clients on all keys.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     keys: BTreeMap<String, Vec<Event>>,
@@ -44,8 +44,8 @@ impl History {
         self.begin(key, RegisterOp::Read)
     }
 
-    /// Each operation is a process of its own: one whose outcome is unknown is under way for ever,
-    /// while its client goes on.
+    /// Begins an operation as a process of its own: one whose outcome is unknown stays under way
+    /// forever, while its client continues.
     fn begin(&mut self, key: &str, operation: RegisterOp<Value>) -> Begun {
         let process = self.next_process;
         self.next_process += 1;

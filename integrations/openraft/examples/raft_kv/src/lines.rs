@@ -33,7 +33,7 @@ use crate::{
 pub struct Answerer {
     /// The raft node.
     pub raft: Node,
-    /// Its state.
+    /// The state machine of the node.
     pub machine: Machine,
     /// The space of its disk.
     pub space: Space,
@@ -91,7 +91,7 @@ impl Answerer {
         answered.unwrap_or_else(|error| format!("unknown {error}"))
     }
 
-    /// Says who leads if that is somebody else, before anything is done.
+    /// Names the leader if it is another node, before anything is done.
     fn elsewhere(&self) -> Option<String> {
         if self.raft.is_leader() {
             return None;
@@ -162,7 +162,7 @@ impl Answerer {
         Ok("ok".to_owned())
     }
 
-    /// Has these vote; those that do not vote any more go on to get the log.
+    /// Makes these nodes the voters; earlier voters still get the log.
     async fn change_members(&self, ids: &[&str]) -> Result<String, Failure> {
         let mut members = Vec::new();
         for id in ids {
@@ -221,7 +221,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// Nobody listens there.
+    /// No process listens there.
     pub async fn connect(address: &str) -> io::Result<Lines> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;

@@ -30,11 +30,11 @@ struct Options {
     /// How often `--compare` gives each wire its turn.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// How many writes `--compare` measures at a time.
+    /// Number of writes that `--compare` measures at a time.
     #[arg(long, default_value_t = 8_000)]
     writes: u64,
-    /// Where the nodes keep their databases. Default: the directory for temporary files, and
-    /// memory (/dev/shm) for `--compare`.
+    /// The folder of the nodes' databases. Default: the directory for temporary files, and memory
+    /// (/dev/shm) for `--compare`.
     #[arg(long)]
     directory: Option<PathBuf>,
 }

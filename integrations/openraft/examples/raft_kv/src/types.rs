@@ -20,7 +20,7 @@ pub type Node = Raft<Types, Machine>;
 pub struct Put {
     /// The key.
     pub key: String,
-    /// Its value.
+    /// The value of the key.
     pub value: String,
 }
 

@@ -43,8 +43,8 @@ pub enum FakeExtended {
     Absent,
     /// The queues work as the manual says.
     Works,
-    /// A batch that is drained shows what nobody put there afterwards, as soft-RoCE's does
-    /// before rdma-core 55.
+    /// A batch that is drained shows invented completions afterwards, as soft-RoCE's does before
+    /// rdma-core 55.
     DrainsBeyond,
     /// The queues lose completions.
     Loses,

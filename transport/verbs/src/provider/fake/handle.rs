@@ -1,8 +1,8 @@
 //! Handles of the fake: each is a pointer to a box with the number of its object.
 //!
-//! 1. A handle is made here, from a leaked box, and taken back by the call that destroys
-//!    the object. In between nobody writes to it, but for the place where an extended
-//!    completion queue shows its completion: that one is its poller's alone.
+//! 1. A handle is made here, from a leaked box, and taken back by the call that destroys the
+//!    object. In between it is never written, except for the place where an extended completion
+//!    queue shows its completion: that one belongs to its poller alone.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;

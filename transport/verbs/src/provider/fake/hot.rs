@@ -87,7 +87,7 @@ unsafe extern "C" fn post_shared_receive(
 }
 
 /// # Safety
-/// As the two above.
+/// The contract of the two functions above.
 unsafe fn post_receives(
     handle: *mut c_void,
     mut target: ReceiveTarget,

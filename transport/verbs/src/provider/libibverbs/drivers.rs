@@ -76,8 +76,8 @@ fn libraries_of(driver: &str, directory: &Path) -> Result<Vec<PathBuf>, Errno> {
     Ok(libraries.map(|name| directory.join(name)).collect())
 }
 
-/// Loads a driver; whether that was done, which it is not if it is there already, or serves
-/// another libibverbs.
+/// Loads a driver. Returns whether it did: not if the driver is loaded already, or serves another
+/// libibverbs.
 fn load(file: &Path) -> bool {
     let Ok(name) = CString::new(file.as_os_str().as_bytes()) else {
         return false;
@@ -174,7 +174,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(configured(&root.join("none"), &beside), Ok(Vec::new()));
-        // None of them is a library.
+        // None of these files is a library.
         assert!(found.iter().all(|file| !load(file)));
         fs::remove_dir_all(root).expect("it is there");
     }
@@ -184,7 +184,7 @@ mod tests {
         let file = loaded_from(c"libc.so.6", c"getpid").expect("the C library");
         assert!(file.is_file(), "{file:?}");
         assert_eq!(loaded_from(c"no such library", c"getpid"), None);
-        // It is there already.
+        // The driver is loaded already.
         assert!(!load(&file));
     }
 }

@@ -43,7 +43,7 @@ pub(super) unsafe fn create(
     // SAFETY: the queue exists.
     let calls = unsafe { batch_calls(queue, init.times) };
     let Some(calls) = calls else {
-        // SAFETY: nobody uses it yet.
+        // SAFETY: no other code uses it yet.
         unsafe { sys::ibv_destroy_cq(handle.as_ptr()) };
         return Err(Errno::OPNOTSUPP);
     };

@@ -1,4 +1,4 @@
-//! Clients that write and read, and record what they are answered.
+//! Clients that write and read, and record the answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -54,7 +54,7 @@ impl Clients {
         Clients { record, running }
     }
 
-    /// Has them end what is under way.
+    /// Lets the clients end their operations under way.
     pub(super) async fn finish(mut self) -> Result<Recorded, Failure> {
         lock(&self.record).is_over = true;
         while let Some(ended) = self.running.join_next().await {
@@ -148,7 +148,7 @@ enum Work {
 enum Heard {
     Done(Value),
     Nothing,
-    /// It was not done, and will not be.
+    /// The operation was not executed, and will not be.
     Refused,
 }
 

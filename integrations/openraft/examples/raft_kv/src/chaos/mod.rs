@@ -1,4 +1,4 @@
-//! Faults on a cluster while clients write and read, and the check of what they were answered.
+//! Faults on a cluster while clients write and read, and the check of their answers.
 
 mod clients;
 mod faults;

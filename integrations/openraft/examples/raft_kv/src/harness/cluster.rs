@@ -50,7 +50,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// A process cannot be started, or nobody leads within three minutes.
+    /// A process cannot be started, or none leads within three minutes.
     pub async fn start(launch: Launch) -> Result<Cluster, Failure> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -154,7 +154,8 @@ impl Cluster {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Cuts a node off from the others, until what is returned is dropped; none without proxies.
+    /// Cuts a node off from the others, until the returned value is dropped; `None` without
+    /// proxies.
     #[must_use]
     pub fn cut(&self, id: u64) -> Option<Cut> {
         self.proxies.as_ref().map(|proxies| proxies.cut(id))

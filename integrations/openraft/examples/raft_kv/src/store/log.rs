@@ -37,7 +37,7 @@ struct Kept {
     purged: Option<LogIdOf<Types>>,
 }
 
-/// Something that is to be written, and who is to hear of it.
+/// A change to write, and the receiver of its outcome.
 struct Job {
     change: Change,
     done: Done,
@@ -191,7 +191,7 @@ fn write(database: &Database, jobs: &mpsc::Receiver<Job>) {
             };
             match job.done {
                 Done::Append(written) => written.io_completed(outcome),
-                // Who asked may be gone.
+                // The requester may be gone.
                 Done::Other(done) => drop(done.send(outcome)),
             }
         }

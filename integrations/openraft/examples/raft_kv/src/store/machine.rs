@@ -198,7 +198,7 @@ impl RaftSnapshotBuilder<Types> for Machine {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let snapshot = self.snapshot().map_err(failed)?;
-        // What was committed without `fsync` before is on disk with it.
+        // Earlier commits without `fsync` reach the disk with it.
         self.write(Durability::Immediate, |_| Ok(()))?;
         Ok(snapshot)
     }

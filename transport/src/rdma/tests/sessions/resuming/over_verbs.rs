@@ -1,0 +1,216 @@
+//! Sessions whose wires break, and that go on over other queue pairs.
+
+use super::*;
+
+fn gets_another_pair_behind(how: Breaks, at: u64, settings: SiteSettings) {
+    let mut test = Resuming::by(VERBS_FIRST, one_device(), settings);
+    let receives = match settings.shared_receives {
+        true => posted_receives(&test.stage),
+        false => 0,
+    };
+    // Again and again in one session.
+    for times in 1..3 {
+        test.carry(at);
+        test.calm_down();
+        test.stage.fake.hold_sends(true);
+        test.carry(1 + (at + times) % 5);
+        test.breaks(how);
+        test.stage.fake.hold_sends(false);
+        test.carry(5);
+        test.settle_resumed(times);
+        test.settle_over(Fabric::Verbs);
+    }
+    let written = test.written();
+    test.carry(40);
+    test.finish();
+    if settings.grants_memory {
+        assert!(
+            test.written() > written,
+            "large messages go by writes again"
+        );
+    }
+    if settings.shared_receives {
+        test.check_accounts_over_verbs(receives);
+    }
+    let stats = test.stage.stats();
+    let counts = stats.map(|stats| (stats.suspensions, stats.resumes));
+    assert_eq!(counts, [(2, 2); 2], "{how:?}");
+}
+
+#[test]
+fn a_stream_goes_on_over_another_queue_pair_wherever_it_breaks() {
+    for (at, how) in (3..).step_by(7).zip(WAYS_TO_BREAK) {
+        gets_another_pair_behind(how, at, trusting());
+    }
+}
+
+#[test]
+fn another_queue_pair_is_as_good_where_no_memory_is_granted_or_no_queue_shared() {
+    for (at, how) in [(9, Breaks::Send(5)), (16, Breaks::Connection)] {
+        gets_another_pair_behind(how, at, settings());
+    }
+    let own = SiteSettings {
+        shared_receives: false,
+        ..trusting()
+    };
+    for (at, how) in [(5, Breaks::Receive(5)), (14, Breaks::Connection)] {
+        gets_another_pair_behind(how, at, own);
+    }
+}
+
+#[test]
+fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
+    for after in [Duration::ZERO, Duration::from_secs(1)] {
+        let back = false;
+        let ways = FailoverPolicy::VerbsThenTcp { after, back };
+        let mut test = Resuming::by(ways, one_device(), trusting());
+        test.carry(30);
+        *test.way.sites.lock().unwrap() = None;
+        let broken = clock::now();
+        test.breaks(Breaks::PairEvent(1));
+        test.settle_resumed(1);
+        test.settle_over(Fabric::Tcp);
+        assert!(clock::now() >= broken + after);
+        let asked = test.way.asked.lock().unwrap().clone();
+        let (last, before) = asked.split_last().unwrap();
+        assert_eq!(*last, Fabric::Tcp);
+        assert!(before.iter().all(|fabric| *fabric == Fabric::Verbs));
+        assert_eq!(before.is_empty(), after.is_zero());
+        test.carry(40);
+        test.finish();
+        test.each(Stream::release);
+
+        // There it stays, whoever offers it a queue pair: its messages may be too long.
+        let sites = test.stage.nodes.each_ref().map(|node| node.site.clone());
+        let pairs = pairs([&sites[0], &sites[1]]).unwrap();
+        let [_here, there] = reconnections(100, Some(pairs));
+        test.stage.nodes[1].runtime.resume(there);
+        test.settle_resumed(2);
+        test.settle_over(Fabric::Tcp);
+        test.carry(20);
+        test.finish();
+    }
+}
+
+#[test]
+fn where_only_verbs_will_do_it_waits_for_it() {
+    let only = FailoverPolicy::Only(Fabric::Verbs);
+    let mut test = Resuming::by(only, one_device(), trusting());
+    test.carry(30);
+    let sites = test.way.sites.lock().unwrap().take();
+    test.breaks(Breaks::PairEvent(1));
+    test.carry(3);
+    test.settle_asking();
+    for _ in 0..1000 {
+        test.carry(1);
+        test.pass_time();
+    }
+    let sessions = || test.stage.nodes.iter().map(|node| &node.session);
+    assert!(sessions().all(|session| session.is_suspended()));
+    assert!(sessions().all(|session| session.fabric() == Fabric::Verbs));
+    *test.way.sites.lock().unwrap() = sites;
+    test.settle_resumed(1);
+    test.settle_over(Fabric::Verbs);
+    test.carry(40);
+    test.finish();
+    let asked = test.way.asked.lock().unwrap();
+    assert!(asked.iter().all(|fabric| *fabric == Fabric::Verbs));
+}
+
+#[test]
+fn a_device_that_was_removed_and_is_back_is_used_again() {
+    let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
+    test.carry(30);
+    *test.way.sites.lock().unwrap() = None;
+    test.stage
+        .fake
+        .change(DEVICE, |device| device.is_listed = false);
+    for node in &test.stage.nodes {
+        node.runtime.look_for_device(node.site.clone());
+    }
+    test.carry(10);
+    test.settle_asking();
+    let alive = test.stage.fake.alive();
+    assert!(alive.is_empty(), "{alive:?}");
+    test.stage
+        .fake
+        .change(DEVICE, |device| device.is_listed = true);
+    let sites = [0, 1].map(|_| open_site(&test.stage.fake, trusting()));
+    *test.way.sites.lock().unwrap() = Some(sites);
+    test.settle_resumed(1);
+    test.settle_over(Fabric::Verbs);
+    let written = test.written();
+    test.carry(40);
+    test.finish();
+    assert!(test.written() > written);
+    test.each(Stream::release);
+}
+
+#[test]
+fn queue_pairs_that_come_early_wait_until_the_one_before_is_gone() {
+    let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
+    test.carry(20);
+    test.calm_down();
+    let [here, there] = reconnections(1, Some(test.way.pairs().unwrap()));
+    test.stage.fake.hold_sends(true);
+    test.each(|stream| stream.send(2));
+    test.turn(4);
+    test.stage.nodes[1].runtime.resume(there);
+    test.stage.nodes[0].runtime.resume(here);
+    test.stage.fake.hold_sends(false);
+    test.settle_resumed(1);
+    test.settle_over(Fabric::Verbs);
+    test.carry(20);
+    test.finish();
+    let stats = test.stage.stats();
+    let counts = stats.map(|stats| (stats.suspensions, stats.resumes));
+    assert_eq!(counts, [(1, 1); 2]);
+}
+
+// ---- And back --------------------------------------------------------------------------
+
+#[test]
+fn who_goes_back_gets_a_queue_pair_when_tcp_breaks_in_mid_stream() {
+    for settings in [trusting(), settings()] {
+        let ways = FailoverPolicy::VerbsThenTcp {
+            after: Duration::ZERO,
+            back: true,
+        };
+        let mut test = Resuming::by(ways, one_device(), settings);
+        let receives = posted_receives(&test.stage);
+        let mut resumed = 0;
+        for at in [3, 14, 31] {
+            test.carry(at);
+            test.breaks(Breaks::PairEvent(1));
+            test.carry(5);
+            resumed += 1;
+            test.settle_resumed(resumed);
+            test.settle_over(Fabric::Tcp);
+            test.carry(at + 20);
+            let written = test.written();
+            test.breaks(Breaks::Connection);
+            test.carry(5);
+            resumed += 1;
+            test.settle_resumed(resumed);
+            test.settle_over(Fabric::Verbs);
+            test.carry(40);
+            assert!(!settings.grants_memory || test.written() > written);
+        }
+        test.finish();
+        test.check_accounts_over_verbs(receives);
+
+        // Where there is none, it asks once.
+        test.breaks(Breaks::PairEvent(1));
+        test.carry(5);
+        test.settle_resumed(resumed + 1);
+        *test.way.sites.lock().unwrap() = None;
+        test.way.asked.lock().unwrap().clear();
+        test.breaks(Breaks::Connection);
+        test.carry(5);
+        test.settle_resumed(resumed + 2);
+        test.settle_over(Fabric::Tcp);
+        let asked = test.way.asked.lock().unwrap().clone();
+        assert_eq!(asked, [Fabric::Verbs, Fabric::Tcp]);
+        test.finish();
+    }
+}
