@@ -60,7 +60,7 @@
 //! | How do I wait for two of three replicas? | [`Group::wait_acked`], [`guide::groups`] |
 //! | How do I stop a blocked receive? | [`Receiver`](Receiver#stopping-a-blocked-receive) |
 //! | Which fabric do I get, and why? | [`guide::which_fabric`], [`Peer::fabric_reason`] |
-//! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#senders-that-go-on-after-a-restart) |
+//! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#resuming-channels) |
 //! | What does an acknowledgement cost? | [`guide::acknowledgement`](guide::acknowledgement#price) |
 //! | How do I send 1 GiB without a copy? | [`guide::memory`](guide::memory#large-payloads) |
 //! | How do I run it in tokio? | [`guide::which_driver`](guide::which_driver#tokio) |

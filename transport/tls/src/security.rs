@@ -126,7 +126,7 @@ impl Security {
     }
 
     /// Takes the cryptography from this rustls provider. Default: that of the cargo feature
-    /// `tls-graviola` or `tls-ring`, the first of them that is on.
+    /// `tls-graviola` where the processor has the instructions that it needs, else `tls-ring`.
     pub fn provider(mut self, provider: Arc<CryptoProvider>) -> Security {
         self.provider = Some(provider);
         self
