@@ -135,8 +135,8 @@ impl<C, At: Clone> Clone for CallsBuilder<C, At> {
 }
 
 impl<C, At> CallsBuilder<C, At> {
-    /// How requests and replies are encoded. As
-    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
+    /// Chooses how requests and replies are encoded, as
+    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec) does.
     pub fn codec<D>(self) -> CallsBuilder<D, At> {
         CallsBuilder {
             at: self.at,
@@ -145,31 +145,31 @@ impl<C, At> CallsBuilder<C, At> {
         }
     }
 
-    /// Calls of one caller that may be under way. Default: 1024, range 1 to 65536. A caller
-    /// waits at its own limit; what goes beyond the service's is
-    /// [refused](crate::calls::CallError::Refused). More lets more requests and replies lie in the
-    /// window.
+    /// Limits the calls of one caller that may be under way. Default: 1024. Range: 1 to 65536.
+    /// Calls beyond the caller's own limit wait, and calls beyond the service's are
+    /// [refused](crate::calls::CallError::Refused). A higher limit lets more requests and replies
+    /// take room in the window.
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.settings = self.settings.max_in_flight(calls);
         self
     }
 
-    /// Bytes of requests, and of replies, that may be sent and not yet released. As
-    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
+    /// Limits the bytes of requests, and of replies, that may be sent and not yet released, as
+    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes) does.
     pub fn window_bytes(mut self, bytes: u64) -> Self {
         self.settings.template = self.settings.template.window_bytes(bytes);
         self
     }
 
-    /// The longest request or reply, with 16 to 64 bytes for what ibex says of it. As
-    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
+    /// Limits the length of a request or reply, including 16 to 64 bytes of header, as
+    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes) does.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         self.settings.template = self.settings.template.max_message_bytes(bytes);
         self
     }
 
-    /// How long a blocking call waits for the peer to open its end. As
-    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
+    /// Limits how long a blocking call waits for the peer to open its end, as
+    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout) does.
     pub fn open_timeout(mut self, timeout: std::time::Duration) -> Self {
         self.settings.template = self.settings.template.open_timeout(timeout);
         self
@@ -177,11 +177,11 @@ impl<C, At> CallsBuilder<C, At> {
 }
 
 impl<C> CallsBuilder<C> {
-    /// Opens the calling end: announces it and returns.
+    /// Opens the calling end. This announces the caller and returns.
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as for a channel. A peer whose types differ is told of by the first call.
+    /// [`OpenError`], as for a channel. If the peer's types differ, the first call fails.
     pub fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
         self,
     ) -> Result<Caller<Q, R, C>, OpenError>
@@ -206,7 +206,7 @@ impl<C> CallsBuilder<C> {
         Ok(Caller::new(Line::open(requests, replies, &settings)))
     }
 
-    /// Opens the serving end: announces it and returns.
+    /// Opens the serving end. This announces the service and returns.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ impl<C> CallsBuilder<C> {
 }
 
 impl<C> CallsBuilder<C, &Node> {
-    /// Opens the serving end with every peer that is there, and with those that come.
+    /// Opens the serving end with all peers, present and future.
     ///
     /// # Errors
     ///

@@ -10,11 +10,11 @@ use rustls::crypto::CryptoProvider;
 use crate::certificates::{Authorize, CertificateFiles};
 use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecret};
 
-/// How a node shows who it is, and whom it takes for a peer.
+/// Security settings of a node: its own keys, and the peers that it accepts.
 ///
-/// A node with security speaks to nobody without, and to nobody who cannot show the same: both
-/// ends of a session are authenticated, by TLS 1.3, before anything else is said, and each time
-/// the session is resumed. Everything over TCP is encrypted; [`Encryption`] says what is not.
+/// Both nodes of a session need the same kind of security. They authenticate each other by TLS 1.3
+/// before anything else is said, and again each time the session is resumed. Everything over TCP is
+/// encrypted; [`Encryption`] says what is not.
 #[derive(Clone)]
 #[must_use = "settings do nothing until a node is made with them"]
 pub struct Security {
