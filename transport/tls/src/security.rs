@@ -132,10 +132,11 @@ impl Security {
         self
     }
 
-    /// Reads the files and derives the keys.
+    /// Reads the files and derives the keys, for the crate `ibex`.
     ///
     /// # Errors
     /// [`SecurityError`], with the file that is wrong.
+    #[doc(hidden)]
     pub fn open(self) -> Result<Credentials, SecurityError> {
         Credentials::new(self)
     }
