@@ -7,8 +7,8 @@ use std::{collections::HashMap, net::SocketAddr, thread, time::Duration};
 
 use futures_util::future::join_all;
 use ibex::{
-    Node,
-    calls::{CallError, CallOptions, Caller, Request},
+    Node, SendError,
+    calls::{CallErrorKind, CallOptions, Caller, Request},
 };
 
 #[ibex::message]
@@ -39,7 +39,7 @@ fn serve(node: &Node) -> Result<(), Error> {
 }
 
 /// Sends the values one after the other, no faster than the client takes them.
-fn send_range(mut request: Request<Query, u64>, from: u64) -> Result<(), ibex::calls::AnswerError> {
+fn send_range(mut request: Request<Query, u64>, from: u64) -> Result<(), SendError> {
     let count: u64 = request.count.into();
     for value in from..from + count {
         request.send(&value)?;
@@ -64,7 +64,9 @@ fn ask_from_a_thread(lookup: &Caller<Query, u64>) -> Result<u64, Error> {
                 assert_eq!(value.to_native(), number % 1500); // read where it arrived
                 found += 1;
             }
-            Err(CallError::Failed { failure, .. }) => assert_eq!(failure.code, NOT_FOUND),
+            Err(error) if error.kind() == CallErrorKind::Failed => {
+                assert!(error.failure().is_some_and(|(code, _)| code == NOT_FOUND));
+            }
             Err(error) => return Err(error.into()),
         }
     }

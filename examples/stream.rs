@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr, thread};
 
 use ibex::{
     Node,
-    io::{Listener, Stream, connect},
+    io::{Listener, Stream},
 };
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -51,7 +51,7 @@ fn ask(server: SocketAddr) -> Result<(), Error> {
     use std::io::{BufRead, Read, Write};
 
     let node = Node::client()?;
-    let stream = connect(&node.connect(server)?, "lines")?;
+    let stream = Stream::connect(&node.connect(server)?, "lines")?;
     let (from, mut to) = stream.into_split();
     thread::scope(|scope| {
         let asking = scope.spawn(move || -> io::Result<()> {
@@ -71,7 +71,7 @@ fn ask(server: SocketAddr) -> Result<(), Error> {
         Ok::<_, Error>(())
     })?;
     // Many bytes over a stream of its own, to the end.
-    let mut stream = connect(&node.connect(server)?, "lines")?;
+    let mut stream = Stream::connect(&node.connect(server)?, "lines")?;
     stream.write_all(&[b'x'; 1 << 20])?;
     stream.write_all(b"\n")?;
     stream.finish();

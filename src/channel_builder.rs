@@ -15,7 +15,7 @@ use ibex_transport::{
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use crate::Node;
 use crate::{
-    Codec, OpenError, Peer, Receiver, Sender, VersionsBuilder,
+    Codec, OpenError, Peer, Receiver, Sender,
     error::{OpenFailure, Refusal},
     message::DefaultCodec,
     template::ChannelTemplate,
@@ -44,7 +44,9 @@ use crate::{
 /// |---|---|---|
 /// | one peer | [`sender`](Self::sender) | a [`Sender`] |
 /// | one peer | [`receiver`](Self::receiver) | a [`Receiver`] |
-/// | one peer | [`versions`](Self::versions) | an end that knows two [versions](crate::Versions) of the message type |
+/// | one peer | [`versioned_sender`](Self::versioned_sender), [`versioned_receiver`](Self::versioned_receiver) | an end that knows two [versions](crate::Versions) of the message type |
+/// | one peer | [`caller`](Self::caller) | a [`Caller`](crate::calls::Caller) of its service |
+/// | one peer, or all peers of a node | [`service`](Self::service) | a [`Service`](crate::calls::Service) for calls |
 /// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
 /// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::Group), which sends to each of them |
 ///
@@ -60,6 +62,7 @@ use crate::{
 /// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together | `window_bytes` and twice `max_message_bytes` |
 /// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end | 10 s |
 /// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender | each half window |
+/// | calls | [`max_in_flight`](Self::max_in_flight): calls of one caller that are under way | 1024 |
 ///
 /// RDMA has no settings of its own for a channel; [`NodeBuilder`](crate::NodeBuilder) has those of a
 /// node. The two ends may have different settings. Of limits and windows, the smaller value holds for
@@ -257,15 +260,6 @@ impl<C> ChannelBuilder<C> {
     {
         let offer = message_version::<T, C>().map(Offer::of_one);
         self.open_receiver(offer).map(Receiver::new)
-    }
-
-    /// Opens an end that knows two versions of the message type, a newer and an older one, for
-    /// programs that are updated one after the other; see [`Versions`](crate::Versions).
-    pub fn versions<N: ?Sized, O: ?Sized>(self) -> VersionsBuilder<N, O, C>
-    where
-        C: Codec<N> + Codec<O>,
-    {
-        VersionsBuilder::new(self)
     }
 
     pub(crate) fn open_sender(

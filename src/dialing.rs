@@ -25,7 +25,7 @@ use std::{
 use ibex_base::{fork, sync::lock};
 use ibex_transport::engine::Admission;
 
-use crate::{ConnectError, ConnectOptions, Node, Peer, ToAddress, address};
+use crate::{ConnectError, Node, Peer, ToAddress, address};
 
 /// Threads that dial, and what they are to do.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ impl Dialers {
 pub(crate) struct ConnectAsync<'a> {
     node: &'a Node,
     address: String,
-    options: ConnectOptions,
+    engine: Option<usize>,
     state: State,
 }
 
@@ -141,37 +141,42 @@ impl Node {
         &self,
         address: impl ToAddress,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
-        self.connect_async_with(address, ConnectOptions::new())
+        ConnectAsync::new(self, address::text_of(&address), None)
     }
 
-    /// Connects like [`connect_async`](Self::connect_async), with options.
+    /// Connects like [`connect_async`](Self::connect_async), and places the session on an engine as
+    /// [`connect_on`](Self::connect_on) does.
     ///
     /// # Errors
     ///
-    /// As [`connect_with`](Self::connect_with).
+    /// As [`connect_on`](Self::connect_on).
     ///
     /// # Panics
     ///
     /// If it is polled after it was ready.
-    pub fn connect_async_with(
+    pub fn connect_on_async(
         &self,
+        engine: usize,
         address: impl ToAddress,
-        options: ConnectOptions,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
-        ConnectAsync {
-            node: self,
-            address: address::text_of(&address),
-            options,
-            state: State::New,
-        }
+        ConnectAsync::new(self, address::text_of(&address), Some(engine))
     }
 }
 
-impl ConnectAsync<'_> {
+impl<'a> ConnectAsync<'a> {
+    fn new(node: &'a Node, address: String, engine: Option<usize>) -> Self {
+        Self {
+            node,
+            address,
+            engine,
+            state: State::New,
+        }
+    }
+
     fn start(&self) -> Result<Arc<Call>, ConnectError> {
         let call = Arc::<Call>::default();
         let address = self.address.clone();
-        let dial = self.node.dialing(&address, self.options)?;
+        let dial = self.node.dialing(&address, self.engine)?;
         let job = {
             let call = call.clone();
             Box::new(move || {

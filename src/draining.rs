@@ -25,8 +25,8 @@ pub struct DrainReport {
     /// Calls that handlers had when the node began to drain, and that have ended since.
     pub finished: usize,
     /// Calls that handlers still had when the time was up. If the node is closed then, their
-    /// callers get [`Lost`](crate::calls::CallError::Lost), and cannot know whether the calls were
-    /// executed.
+    /// callers get [`Lost`](crate::calls::CallErrorKind::Lost), and cannot know whether the calls
+    /// were executed.
     pub still_running: usize,
     /// Channels with messages that are not known to have reached their peers: messages that had
     /// been sent when the last call ended, or the time was up. Channels of sessions that ended
@@ -85,8 +85,7 @@ impl Node {
     ///
     /// 1. It [stops accepting](Self::stop_accepting).
     /// 2. It tells its peers, which get [`Event::Draining`](crate::Event::Draining). From then on
-    ///    their calls end as [`Refused`](crate::calls::CallError::Refused), with the reason
-    ///    [`Draining`](crate::calls::Refused::Draining).
+    ///    their calls end with the kind [`Draining`](crate::calls::CallErrorKind::Draining).
     /// 3. It refuses requests that no handler has, and those that arrive, in the same way, even if
     ///    the program asks for no more requests.
     /// 4. Handlers that have a request may answer it.

@@ -12,13 +12,12 @@ use crate::Fabric;
 
 /// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Environment {
+pub(crate) struct Environment {
     /// Variables that were set and took the place of what the program said, or the default, and
     /// their values.
-    pub overrides: Vec<(&'static str, String)>,
+    pub(crate) overrides: Vec<(&'static str, String)>,
     /// Variables that have no effect, and why not, as text; each is also a [`tracing`] warning.
-    pub warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// A variable that has no effect.

@@ -110,14 +110,13 @@
 //! | to | error | kinds |
 //! |---|---|---|
 //! | make a node | [`ListenError`] | [`ListenErrorKind`] |
-//! | connect | [`ConnectError`] | [`ConnectErrorKind`] |
-//! | accept | [`AcceptError`] | its variants |
+//! | connect, accept | [`ConnectError`] | [`ConnectErrorKind`] |
 //! | open an end | [`OpenError`] | [`OpenErrorKind`] |
-//! | send | [`SendError`] | [`SendErrorKind`] |
+//! | send, answer a call | [`SendError`] | [`SendErrorKind`] |
 //! | receive | [`RecvError`] | [`RecvErrorKind`] |
 //! | wait for what was sent | [`WaitError`] | [`WaitErrorKind`] |
-//! | call, answer a call | [`CallError`](calls::CallError), [`AnswerError`](calls::AnswerError) | their variants |
-//! | send a log | [`LogError`](log::LogError) | its variants |
+//! | call | [`CallError`](calls::CallError) | [`CallErrorKind`](calls::CallErrorKind) |
+//! | send a log | [`LogError`](log::LogError) | [`LogErrorKind`](log::LogErrorKind) |
 //! | read and write a byte stream | [`std::io::Error`] | [`std::io::ErrorKind`], with one of the above within |
 //!
 //! # Cargo features
@@ -176,7 +175,6 @@ pub mod asynchronous;
 pub mod calls;
 mod channel_builder;
 mod channel_defaults;
-mod connect_options;
 mod dialing;
 pub mod discovery;
 mod draining;
@@ -212,29 +210,24 @@ mod versions;
 
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
-pub use connect_options::ConnectOptions;
 pub use draining::DrainReport;
-pub use environment::Environment;
 pub use error::{
-    AcceptError, ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, OpenError,
-    OpenErrorKind, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
+    ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, OpenError, OpenErrorKind,
+    RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
 pub use events::{Event, Events};
-pub use fan_in::{FanIn, FanInEvent, FanInPeer};
+pub use fan_in::{FanIn, FanInEvent};
 pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;
-pub use peer::{Incoming, Peer, PeerAt, PeerId};
+pub use peer::{Peer, PeerAt, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
-pub use security_stats::SecurityStats;
 pub use select::{Select, Selectable};
-pub use sender::{Sender, Sequence, UntilAcked};
+pub use sender::Sender;
 pub use stats::{EngineStats, NodeSession, NodeStats, SessionState};
-pub use versions::{
-    VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
-};
+pub use versions::{VersionedReceiver, VersionedSender, Versions};
 
 #[doc(no_inline)]
 pub use ibex_codec as codec;
@@ -244,10 +237,9 @@ pub use ibex_codec::{Rkyv, message, rkyv};
 #[cfg(feature = "serde")]
 pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
-pub use ibex_base::fork::UsedAfterFork;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
-pub use ibex_tls::AuthenticatedAs;
+pub use ibex_tls::{AuthenticatedAs, SecurityStats};
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{

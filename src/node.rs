@@ -24,11 +24,12 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    AcceptError, ChannelBuilder, CloseReason, ConnectError, ConnectOptions, Environment, Events,
-    ListenError, NodeBuilder, NodeStats, Peer, PeerId, SecurityStats, ToAddress, address,
+    ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
+    PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
-    error::ListenFailure,
+    environment::Environment,
+    error::{ListenFailure, NotAccepted},
     io::ListenerNames,
     listener::{Failures, Listener, admission, admit},
     message::DefaultCodec,
@@ -36,6 +37,7 @@ use crate::{
     node_settings::NodeSettings,
     peers::Reaching,
     resuming::{Resuming, Sessions},
+    security_stats::{security_stats, warn_of_expiry},
     template::ChannelTemplate,
 };
 
@@ -123,9 +125,23 @@ use crate::{
 /// # Fork
 ///
 /// A child of `fork` cannot use its parent's nodes, nor make nodes of its own. Every call in the child
-/// returns [`UsedAfterFork`] and does nothing. The child may drop handles, messages and nodes, or leave
-/// them, and may end in any way: neither the parent nor a peer notices. [`UsedAfterFork`] lists what no
-/// error can tell. Above all, the bytes of messages that were held at the fork are not in the child.
+/// returns an error of the kind `UsedAfterFork`, as [`connect`](crate::ConnectErrorKind::UsedAfterFork)
+/// does, and does nothing. The child may drop handles, messages and nodes, or leave them, and may end
+/// in any way: neither the parent nor a peer notices. Fork before the first node is made, or let the
+/// child `exec`.
+///
+/// A child gets no error for these:
+///
+/// - A message or reservation that was held at the fork may be dropped, acknowledged and detached,
+///   all without effect. Its bytes are not there: reading them is a segmentation fault, or reads what
+///   the child has mapped in their place since. The caller of `fork`, which is `unsafe` for such
+///   reasons, must not do it.
+/// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler, the call
+///   must not go on in the child.
+/// - A descriptor that was given for an event loop is the parent's. A child that sleeps on it takes
+///   from the parent what the parent is told of.
+/// - A counter that a peer or the engine keeps reads as 0, a session as gone, and a list of sessions
+///   or events as empty.
 ///
 /// A child that calls `exec` passes no descriptor of ibex on to the new program, so
 /// [`std::process::Command`] may be used at any time. There is one exception: with an RDMA device on a
@@ -281,9 +297,7 @@ impl Node {
         local.absent = absent_fabrics();
         local.integrity = settings.integrity;
         local.credentials.clone_from(&settings.credentials);
-        if let Some(stats) = SecurityStats::of(&local) {
-            stats.warn_of_expiry(SystemTime::now());
-        }
+        warn_of_expiry(&local, SystemTime::now());
         #[cfg(feature = "verbs")]
         let devices = Arc::new(NodeDevices::new(
             settings.rdma.clone(),
@@ -380,11 +394,19 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the variables of the environment that overrode settings when the node was made, and
-    /// those that had no effect. [`NodeBuilder`](NodeBuilder#variables) lists them.
+    /// Returns the variables of the environment that took the place of what the program said, or of
+    /// the default, when the node was made, and their values.
+    /// [`NodeBuilder`](NodeBuilder#variables) lists all variables.
     #[must_use]
-    pub fn environment(&self) -> &Environment {
-        &self.environment
+    pub fn environment(&self) -> &[(&'static str, String)] {
+        &self.environment.overrides
+    }
+
+    /// Returns the variables of the environment that have no effect, and why not, as text. Each is
+    /// also a [`tracing`] warning.
+    #[must_use]
+    pub fn environment_warnings(&self) -> &[String] {
+        &self.environment.warnings
     }
 
     /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`], or
@@ -401,38 +423,54 @@ impl Node {
     /// another version or kind of security; or no fabric suits both nodes. A failed attempt leaves
     /// nothing behind.
     pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
-        self.connect_with(address, ConnectOptions::new())
+        self.connect_to(&address::text_of(&address), None)
     }
 
-    /// Connects like [`connect`](Self::connect), with options.
+    /// Connects like [`connect`](Self::connect), and places the session on one of the engines that
+    /// [`io_threads`](NodeBuilder::io_threads) gave the node, numbered from 0. It stays there for as
+    /// long as it lasts, and over RDMA uses the queues of that engine. Without this call the session
+    /// is on the engine with the fewest sessions.
+    ///
+    /// ```no_run
+    /// use ibex::Node;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = Node::builder().io_threads(2).build()?;
+    /// // Two sessions with one peer, each with an I/O thread to itself.
+    /// let bulk = node.connect_on(0, "db:7000")?;
+    /// let requests = node.connect_on(1, "db:7000")?;
+    /// assert_ne!(bulk.engine(), requests.engine());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and [`ConnectErrorKind::NoSuchEngine`](crate::ConnectErrorKind).
-    pub fn connect_with(
-        &self,
-        address: impl ToAddress,
-        options: ConnectOptions,
-    ) -> Result<Peer, ConnectError> {
-        self.check_fork()?;
-        let address = address::text_of(&address);
-        let (local, engine) = self.local_for(&address, options)?;
-        let (timeout, runtime) = (self.settings.connect_timeout, &self.runtime);
-        let established = dial(&address, &local, timeout, &Dialing(runtime))?;
-        let mut admission = admission(established, self.settings.max_channels, &self.resuming);
-        admission.engine = engine;
-        self.admit(&address, admission)
+    /// As [`connect`](Self::connect), and
+    /// [`NoSuchEngine`](crate::ConnectErrorKind::NoSuchEngine).
+    pub fn connect_on(&self, engine: usize, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_to(&address::text_of(&address), Some(engine))
     }
 
-    /// Returns what this node brings to the handshake of a session with these options, and the
-    /// engine that they ask for.
+    fn connect_to(&self, address: &str, engine: Option<usize>) -> Result<Peer, ConnectError> {
+        self.check_fork()?;
+        let (local, engine) = self.local_for(address, engine)?;
+        let (timeout, runtime) = (self.settings.connect_timeout, &self.runtime);
+        let established = dial(address, &local, timeout, &Dialing(runtime))?;
+        let mut admission = admission(established, self.settings.max_channels, &self.resuming);
+        admission.engine = engine;
+        self.admit(address, admission)
+    }
+
+    /// Returns what this node brings to the handshake of a session, and the engine that it is
+    /// placed on.
     fn local_for(
         &self,
         address: &str,
-        options: ConnectOptions,
+        engine: Option<usize>,
     ) -> Result<(Local, Option<EngineId>), ConnectError> {
         let local = self.local.clone();
-        let Some(engine) = options.engine else {
+        let Some(engine) = engine else {
             return Ok((local, None));
         };
         let engines = self.settings.io_threads;
@@ -458,9 +496,9 @@ impl Node {
     pub(crate) fn dialing(
         &self,
         address: &str,
-        options: ConnectOptions,
+        engine: Option<usize>,
     ) -> Result<impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<>, ConnectError> {
-        let (local, engine) = self.local_for(address, options)?;
+        let (local, engine) = self.local_for(address, engine)?;
         let runtime = self.runtime.clone();
         let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
         let resuming = self.resuming.clone();
@@ -500,9 +538,9 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`AcceptError`]: the node does not listen, or was closed; closing it from another
+    /// [`ConnectError`]: the node does not listen, or was closed; closing it from another
     /// thread ends the wait.
-    pub fn accept(&self) -> Result<Peer, AcceptError> {
+    pub fn accept(&self) -> Result<Peer, ConnectError> {
         self.accept_until(None)
     }
 
@@ -510,8 +548,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept), and [`AcceptError::Timeout`].
-    pub fn accept_timeout(&self, timeout: Duration) -> Result<Peer, AcceptError> {
+    /// As [`accept`](Self::accept), and [`Timeout`](crate::ConnectErrorKind::Timeout).
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Peer, ConnectError> {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
@@ -521,11 +559,11 @@ impl Node {
     /// # Errors
     ///
     /// As [`accept`](Self::accept).
-    pub fn try_accept(&self) -> Result<Option<Peer>, AcceptError> {
+    pub fn try_accept(&self) -> Result<Option<Peer>, ConnectError> {
         self.check_listening()?;
         match self.runtime.try_accept() {
             Some(session) => Ok(Some(self.peer(session))),
-            None if self.runtime.accepts_no_more() => Err(self.accepts_no_more()),
+            None if self.runtime.accepts_no_more() => Err(self.accepts_no_more().into()),
             None => Ok(None),
         }
     }
@@ -539,9 +577,9 @@ impl Node {
     /// connections. A node with a socket of its own keeps its address, so that sessions whose
     /// connections broke can be resumed.
     ///
-    /// [`accept`](Self::accept) still returns peers that had connected before, and then
-    /// [`AcceptError::Stopped`], also from calls that are waiting. A peer in the middle of its
-    /// handshake may become a session a moment later; a last `try_accept` finds it.
+    /// [`accept`](Self::accept) still returns peers that had connected before. Then it fails with
+    /// [`Stopped`](crate::ConnectErrorKind::Stopped), also in calls that are waiting. A peer in the
+    /// middle of its handshake may become a session a moment later; a last `try_accept` finds it.
     pub fn stop_accepting(&self) {
         if !fork::is_child() {
             self.runtime.stop_accepting();
@@ -549,19 +587,19 @@ impl Node {
     }
 
     /// Returns the reason why no more peers come.
-    pub(crate) fn accepts_no_more(&self) -> AcceptError {
+    pub(crate) fn accepts_no_more(&self) -> NotAccepted {
         match self.runtime.is_closed() {
-            true => AcceptError::Closed,
-            false => AcceptError::Stopped,
+            true => NotAccepted::Closed,
+            false => NotAccepted::Stopped,
         }
     }
 
-    fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, AcceptError> {
+    fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, ConnectError> {
         self.check_listening()?;
         match self.runtime.accept(deadline) {
             Ok(Some(session)) => Ok(self.peer(session)),
-            Ok(None) => Err(self.accepts_no_more()),
-            Err(_) => Err(AcceptError::Timeout),
+            Ok(None) => Err(self.accepts_no_more().into()),
+            Err(_) => Err(NotAccepted::Timeout.into()),
         }
     }
 
@@ -570,17 +608,18 @@ impl Node {
         fork::check(|| "this node".to_owned())
     }
 
-    pub(crate) fn check_listening(&self) -> Result<(), AcceptError> {
+    pub(crate) fn check_listening(&self) -> Result<(), ConnectError> {
         self.check_fork()?;
         match self.local_addr {
-            None => Err(AcceptError::NotListening),
-            Some(_) if self.runtime.is_closed() => Err(AcceptError::Closed),
+            None => Err(NotAccepted::NotListening.into()),
+            Some(_) if self.runtime.is_closed() => Err(NotAccepted::Closed.into()),
             Some(_) => Ok(()),
         }
     }
 
     /// Begins the settings of a channel with many peers, before it is opened as a
-    /// [`FanIn`](crate::FanIn) or a [`Group`](crate::Group).
+    /// [`FanIn`](crate::FanIn), a [`Group`](crate::Group) or a
+    /// [`Service`](crate::calls::Service).
     pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
         ChannelBuilder::new(self, ChannelTemplate::new(self, name))
     }
@@ -619,9 +658,7 @@ impl Node {
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.local.credentials.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
-        if let Some(stats) = SecurityStats::of(&self.local) {
-            stats.warn_of_expiry(SystemTime::now());
-        }
+        warn_of_expiry(&self.local, SystemTime::now());
         Ok(())
     }
 
@@ -642,7 +679,7 @@ impl Node {
             self.local_addr,
             self.settings.driver,
             has_membarrier(),
-            SecurityStats::of(&self.local),
+            security_stats(&self.local),
             self.runtime.stats(),
         )
     }

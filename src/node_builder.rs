@@ -252,7 +252,7 @@ impl NodeBuilder {
     ///
     /// An engine has its own epoll set, arrival memory and sessions. A new session is placed on the
     /// engine that has the fewest, and stays there; [`Peer::engine`](crate::Peer::engine) returns
-    /// which. [`ConnectOptions::engine`](crate::ConnectOptions::engine) and
+    /// which. [`Node::connect_on`] and
     /// [`place_accepted`](Self::place_accepted) name it instead. Over RDMA each engine has queues and
     /// receive buffers of its own on each device port that its sessions use, as many as
     /// `RdmaSettings` says. Fan-ins, groups and calls span engines.

@@ -145,15 +145,6 @@ pub struct Peer {
     defaults: ChannelDefaults,
 }
 
-/// A channel that the peer opened and this node did not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incoming {
-    /// The channel's name.
-    pub name: String,
-    /// True if the peer opened a sender, so that this node would open a receiver.
-    pub peer_sends: bool,
-}
-
 /// Writes the peer's [`PeerAt`].
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,10 +165,6 @@ impl fmt::Debug for Peer {
 impl Peer {
     pub(crate) fn new(session: Arc<SessionShared>, defaults: ChannelDefaults) -> Self {
         Self { session, defaults }
-    }
-
-    pub(crate) fn channel_defaults(&self) -> ChannelDefaults {
-        self.defaults
     }
 
     pub(crate) fn session(&self) -> &Arc<SessionShared> {
@@ -214,22 +201,17 @@ impl Peer {
         self.channel(name).receiver()
     }
 
-    /// Begins the settings of a channel with this peer.
+    /// Begins the settings of a channel, a caller or a service with this peer.
     pub fn channel(&self, name: &str) -> ChannelBuilder {
         ChannelBuilder::new(self.clone(), ChannelTemplate::with(self.defaults, name))
     }
 
-    /// Returns the names of channels that the peer has opened and this node has not. A name is also
-    /// listed if both nodes opened the same kind of end, because such ends do not pair.
+    /// Returns the channels that the peer has opened and this node has not, by name, with the end
+    /// that the peer has. A channel is also listed if both nodes opened the same kind of end,
+    /// because such ends do not pair.
     #[must_use]
-    pub fn incoming(&self) -> Vec<Incoming> {
-        let incoming = self.session.incoming().into_iter();
-        incoming
-            .map(|(name, role)| Incoming {
-                name,
-                peer_sends: role == Role::Sender,
-            })
-            .collect()
+    pub fn incoming(&self) -> Vec<(String, Role)> {
+        self.session.incoming()
     }
 
     /// Returns the fabric that carries the session's data now. A session over verbs goes on over

@@ -1,11 +1,14 @@
 //! RDMA devices: the inventory of this machine, the choice of a device, and a node's use of it
 //! ([`RdmaSettings`]).
 //!
+//! An [`Inventory`] and a [`Choice`] print themselves. A program that reads their fields finds the
+//! types of these in the crate `ibex-verbs`, in its module `discovery`.
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let inventory = ibex::rdma::discover()?;
 //! print!("{inventory}");
-//! let choice = ibex::rdma::choose(&inventory, &ibex::rdma::Wish::Netdev("eth0".to_owned()))?;
+//! let choice = inventory.choose(&ibex::rdma::Wish::Netdev("eth0".to_owned()))?;
 //! println!("{choice}");
 //! # Ok(())
 //! # }
@@ -62,19 +65,17 @@ mod node_pair;
 mod settings;
 mod tuning;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
+use ibex_ring::memory::HugePages;
 use ibex_verbs::{
+    ForkReport,
     discovery::{self, Sysfs},
     provider::{Libibverbs, Provider},
 };
 
-pub use ibex_ring::memory::HugePages;
-pub use ibex_verbs::discovery::{
-    Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
-    address_towards,
-};
-pub use ibex_verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, PartitionKey, VerbsError};
+pub use ibex_verbs::discovery::{Choice, Inventory, Wish};
+pub use ibex_verbs::{CompletionPolling, VerbsError};
 pub(crate) use node_devices::NodeDevices;
 pub use settings::RdmaSettings;
 pub use tuning::Tuning;
@@ -89,21 +90,13 @@ pub fn discover() -> Result<Inventory, VerbsError> {
     discovery::discover(&provider, &Sysfs::default())
 }
 
-/// Reads the effect of a fork on registered memory. A node logs the same when it opens its device.
+/// Returns a report of two lines: the effect of a fork on registered memory, and the system's policy
+/// on huge pages. A node logs the same when it opens its device.
 ///
 /// # Errors
 /// [`VerbsError`] if there is no libibverbs.
-pub fn fork_report() -> Result<ForkReport, VerbsError> {
+pub fn memory_report() -> Result<impl fmt::Display, VerbsError> {
     let provider: Arc<dyn Provider> = Arc::new(Libibverbs::load()?);
-    Ok(ForkReport::now(&provider))
-}
-
-/// Chooses one port and GID of an inventory, with the reason.
-///
-/// # Errors
-/// [`VerbsError`]: nothing fits, with what there is.
-pub fn choose(inventory: &Inventory, wish: &Wish) -> Result<Choice, VerbsError> {
-    // An address that the kernel will not list is told as one that nobody has.
-    let addresses = discovery::local_addresses().unwrap_or_default();
-    inventory.choose(wish, &addresses)
+    let (fork, pages) = (ForkReport::now(&provider), HugePages::of_system());
+    Ok(format!("fork: {fork}\npages: {pages}"))
 }

@@ -9,7 +9,7 @@ use ibex_transport::{
     session::Counts,
 };
 
-use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec, sender::Sequence};
+use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec};
 
 /// Receives messages of type `T`, encoded by `C`, on one channel.
 ///
@@ -186,13 +186,13 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
 
     /// Returns the number of messages handed out so far.
     #[must_use]
-    pub fn received(&self) -> Sequence {
+    pub fn received(&self) -> u64 {
         self.handle.counters().received
     }
 
     /// Returns the number of messages up to the first that is still held.
     #[must_use]
-    pub fn released(&self) -> Sequence {
+    pub fn released(&self) -> u64 {
         self.handle.counters().released
     }
 

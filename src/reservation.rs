@@ -9,7 +9,7 @@ use std::{
 use ibex_codec::Codec;
 use ibex_transport::channel::RawReservation;
 
-use crate::{SendError, Sender, Sequence, message::DefaultCodec};
+use crate::{SendError, Sender, message::DefaultCodec};
 
 /// Room for one message, to be built in place.
 ///
@@ -32,7 +32,7 @@ impl<'a> Reservation<'a> {
     /// [`SendErrorKind::Disconnected`](crate::SendErrorKind::Disconnected) if the channel has ended
     /// since the reservation was made; nothing was sent then.
     #[inline(always)]
-    pub fn send(self) -> Result<Sequence, SendError> {
+    pub fn send(self) -> Result<u64, SendError> {
         self.raw.publish().map_err(SendError::from)
     }
 }
@@ -99,7 +99,7 @@ impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
     /// [`SendErrorKind::Full`](crate::SendErrorKind::Full) if the message is longer than
     /// [`bytes`](Self::bytes) and there is no room for it; nothing was sent then. Else as
     /// [`send`](Sender::send).
-    pub fn send(self, value: &T) -> Result<Sequence, SendError> {
+    pub fn send(self, value: &T) -> Result<u64, SendError> {
         let encode = Sender::<T, C>::encoder(value);
         let sent = self.raw.send(C::size(value), encode);
         sent.map_err(SendError::from)

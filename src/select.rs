@@ -6,7 +6,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{Awaited, Ends, Several};
 
-use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
+use crate::{FanIn, Receiver, VersionedReceiver, sender::UntilAcked};
 
 /// Waits for the first of several receivers, fan-ins and acknowledgements.
 ///

@@ -11,16 +11,13 @@ use ibex_transport::{
     session::Counts,
 };
 
-use crate::{CloseReason, Reservation, SendError, WaitError, message::DefaultCodec};
-
-/// A message's place in its channel. The first is 1.
-pub type Sequence = u64;
+use crate::{CloseReason, Reservation, Selectable, SendError, WaitError, message::DefaultCodec};
 
 /// The condition that a message is acknowledged, or never will be; see [`Sender::until_acked`].
 #[derive(Clone, Copy, Debug)]
-pub struct UntilAcked<'a> {
+pub(crate) struct UntilAcked<'a> {
     pub(crate) handle: &'a SendHandle,
-    pub(crate) sequence: Sequence,
+    pub(crate) sequence: u64,
 }
 
 /// Sends messages of type `T`, encoded by `C`, on one channel.
@@ -132,8 +129,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Sends a message. Waits while the channel's window is full, or while the peer has not opened
     /// its end.
     ///
-    /// When it returns, the message is published, and will be delivered while both processes and
-    /// the session live. [`flush`](Self::flush) waits until the peer's engine holds it,
+    /// Returns the message's place in its channel; the first is 1. The message is published then,
+    /// and will be delivered while both processes and the session live. [`flush`](Self::flush) waits until the peer's engine holds it,
     /// [`wait_acked`](Self::wait_acked) until the peer's application is done with it. Under
     /// [`Driver::Caller`](crate::Driver::Caller) publishing alone transmits nothing.
     ///
@@ -150,7 +147,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// encoded, memory was refused, or the channel has ended. A panic of the value's
     /// serializer comes through; it sends nothing either, and the channel goes on.
     #[inline]
-    pub fn send(&mut self, value: &T) -> Result<Sequence, SendError> {
+    pub fn send(&mut self, value: &T) -> Result<u64, SendError> {
         self.send_with(value, Patience::FOREVER)
     }
 
@@ -175,7 +172,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) while it may work later; else
     /// as [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, value: &T) -> Result<Sequence, SendError> {
+    pub fn try_send(&mut self, value: &T) -> Result<u64, SendError> {
         self.send_with(value, Patience::None)
     }
 
@@ -186,12 +183,12 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// [`SendErrorKind::Timeout`](crate::SendErrorKind::Timeout) if the channel stayed full,
     /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) if the peer has not opened
     /// its end; else as [`send`](Self::send).
-    pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<Sequence, SendError> {
+    pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<u64, SendError> {
         self.send_with(value, Patience::at_most(timeout))
     }
 
     #[inline]
-    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendError> {
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
         self.handle
             .send(C::size(value), patience, Self::encoder(value))
             .map_err(SendError::from)
@@ -260,7 +257,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// dropped there without acknowledgement; [`Disconnected`](crate::WaitErrorKind::Disconnected)
     /// if the channel ended before, and other [kinds](WaitError::kind) if it never opened. What was
     /// acknowledged before the end still answers with `Ok`.
-    pub fn wait_acked(&mut self, sequence: Sequence) -> Result<(), WaitError> {
+    pub fn wait_acked(&mut self, sequence: u64) -> Result<(), WaitError> {
         let waited = self.handle.wait_acked(sequence, Patience::FOREVER);
         waited.map_err(WaitError::from)
     }
@@ -272,7 +269,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// As [`wait_acked`](Self::wait_acked), and [`Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
-        sequence: Sequence,
+        sequence: u64,
         timeout: Duration,
     ) -> Result<(), WaitError> {
         let waited = self.handle.wait_acked(sequence, Patience::at_most(timeout));
@@ -283,18 +280,18 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// [`Select`](crate::Select) waits for the first of several.
     ///
     /// ```
-    /// use ibex::{Raw, Select, Sender, Sequence};
+    /// use ibex::{Raw, Select, Sender};
     ///
     /// /// Waits until one of two replicas has all that it was sent.
     /// fn first_of(one: &Sender<[u8], Raw>, other: &Sender<[u8], Raw>) -> usize {
-    ///     let last = |log: &Sender<[u8], Raw>| -> Sequence { log.counts().sent };
+    ///     let last = |log: &Sender<[u8], Raw>| -> u64 { log.counts().sent };
     ///     let ends = (one.until_acked(last(one)), other.until_acked(last(other)));
     ///     let (mut one, mut other) = ends;
     ///     Select::new().ready(&mut [&mut one, &mut other])
     /// }
     /// ```
     #[must_use]
-    pub fn until_acked(&self, sequence: Sequence) -> UntilAcked<'_> {
+    pub fn until_acked(&self, sequence: u64) -> impl Selectable + Copy {
         UntilAcked {
             handle: &self.handle,
             sequence,
@@ -303,14 +300,14 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 
     /// Returns the sequence up to which everything is acknowledged, as far as this end has heard.
     #[must_use]
-    pub fn acked(&self) -> Sequence {
+    pub fn acked(&self) -> u64 {
         self.handle.counts().acknowledged
     }
 
     /// Returns the sequence up to which the receiver has released everything, as far as this end
     /// has heard.
     #[must_use]
-    pub fn released(&self) -> Sequence {
+    pub fn released(&self) -> u64 {
         self.handle.counts().released
     }
 
@@ -384,10 +381,10 @@ impl Sender<[u8], Raw> {
     ///
     /// ```
     /// use std::io::{Read, Result};
-    /// use ibex::{Raw, Sender, Sequence};
+    /// use ibex::{Raw, Sender};
     ///
     /// /// Reads from a file straight into the memory that is sent from.
-    /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<Sequence> {
+    /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<u64> {
     ///     let mut page = bytes.reserve(4096).map_err(std::io::Error::other)?;
     ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
     ///     page.send().map_err(std::io::Error::other)

@@ -9,10 +9,7 @@ use ibex_transport::{
     session::SessionStats,
 };
 
-use crate::{
-    ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of,
-    security_stats::SecurityStats,
-};
+use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, SecurityStats, peer::fabric_of};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///

@@ -13,6 +13,8 @@ pub(crate) struct ChannelTemplate {
     name: String,
     pub(crate) defaults: ChannelDefaults,
     pub(crate) interface: Interface,
+    /// The limit of calls under way, of a caller or a service.
+    pub(crate) max_in_flight: u32,
     /// The first setting that was out of its range.
     pub(crate) refused: Option<SettingError>,
 }
@@ -29,6 +31,7 @@ impl ChannelTemplate {
             name: name.to_owned(),
             defaults,
             interface: Interface::Channel,
+            max_in_flight: 1024,
             refused: None,
         }
     }
@@ -61,6 +64,12 @@ impl ChannelTemplate {
 
     pub(crate) fn ack_every(mut self, messages: u64) -> Self {
         let checked = self.defaults.set_ack_every(messages);
+        self.note(checked)
+    }
+
+    pub(crate) fn max_in_flight(mut self, calls: u32) -> Self {
+        let checked = SettingError::check_count("max_in_flight", calls.into(), 1..=1 << 16);
+        self.max_in_flight = calls;
         self.note(checked)
     }
 

@@ -14,9 +14,9 @@ use std::{
 
 use futures_util::future::{join, join_all};
 use ibex::{
-    Fabric, Node, Peer, Pod,
-    calls::{AnswerError, CallError, CallOptions, Caller, Execution, Service},
-    io::{Listener, Stream, connect, connect_async},
+    Fabric, Node, Peer, Pod, SendErrorKind,
+    calls::{CallError, CallOptions, Caller, Execution, Service},
+    io::{Listener, Stream},
 };
 use pair::{FABRICS, Pair};
 
@@ -25,7 +25,7 @@ const OF_CHANNELS: [&str; 9] = [
     "sender",
     "receiver",
     "fan-in",
-    "`versions`",
+    "`versioned_",
     "acknowledge",
     "send what was",
     "clone of this",
@@ -168,7 +168,7 @@ fn a_service_that_is_not_opened_in_time_is_missed_as_a_service() {
     let peer = &pair.peers[0];
     let address = peer.address().to_string();
     let hasty = |name| {
-        let caller = peer.calls(name).open_timeout(MOMENT);
+        let caller = peer.channel(name).open_timeout(MOMENT);
         caller.caller::<String, u64>().expect("a caller")
     };
     let parts = [
@@ -189,7 +189,7 @@ fn a_service_that_is_not_opened_in_time_is_missed_as_a_service() {
     let parts = ["\"quotes\"", "\"quote\"", "check the name at both nodes"];
     check_call(&call(&hasty("quotes")), Execution::NotExecuted, &parts);
     // A service waits for its caller.
-    let served = pair.peers[1].calls("prices").open_timeout(MOMENT);
+    let served = pair.peers[1].channel("prices").open_timeout(MOMENT);
     let mut served = served.service::<String, u64>().expect("a service");
     let missed = served.next().expect_err("nobody calls");
     check(
@@ -202,13 +202,13 @@ fn a_service_that_is_not_opened_in_time_is_missed_as_a_service() {
 fn requests_and_replies_that_are_too_long_are_told_as_such() {
     let pair = Pair::over(Fabric::Shm);
     let [there, here] = &pair.peers;
-    let short = there.calls("texts").max_message_bytes(1024);
+    let short = there.channel("texts").max_message_bytes(1024);
     let texts = short.caller::<String, String>().expect("a caller");
     let mut served = here.service::<String, String>("texts").expect("a service");
     let serving = thread::spawn(move || {
         let request = served.next().expect("no error").expect("a request");
         let unsent = request.reply(&"x".repeat(2000)).expect_err("too long");
-        assert!(matches!(unsent, AnswerError::NotSent(_)), "{unsent}");
+        assert_eq!(unsent.kind(), SendErrorKind::TooLong, "{unsent}");
         unsent
     });
     let error = texts.call(&"x".repeat(2000)).expect_err("too long");
@@ -338,7 +338,7 @@ fn calls_of_a_node_that_was_closed_ask_for_another_node() {
 fn stream(pair: &Pair) -> (Stream, Stream) {
     let mut listener = Listener::bind(&pair.nodes[1], "quotes").expect("a name");
     let accepting = thread::spawn(move || listener.accept().expect("accepted").0);
-    let there = connect(&pair.peers[0], "quotes").expect("connected");
+    let there = Stream::connect(&pair.peers[0], "quotes").expect("connected");
     (there, accepting.join().expect("accepted"))
 }
 
@@ -420,9 +420,9 @@ fn a_stream_of_a_session_that_is_over_is_connected_anew() {
             ErrorKind::ConnectionAborted,
             &["this node was closed"],
         );
-        let error = connect(&pair.peers[0], "quotes").expect_err("the session is over");
+        let error = Stream::connect(&pair.peers[0], "quotes").expect_err("the session is over");
         check(&error, &["byte streams \"quotes\"", &address, "again"]);
-        let error = connect(&pair.peers[1], "quotes").expect_err("closed");
+        let error = Stream::connect(&pair.peers[1], "quotes").expect_err("closed");
         let parts = [
             "byte streams \"quotes\"",
             "this node was closed; make another",
@@ -439,7 +439,7 @@ fn a_listener_that_is_missing_or_does_not_accept_is_told_as_a_listener() {
     let peer = hasty.connect(address).expect("a session");
     let theirs = server.accept().expect("the same");
     let address = address.to_string();
-    let error = connect(&peer, "quotes").expect_err("nobody listens");
+    let error = Stream::connect(&peer, "quotes").expect_err("nobody listens");
     let parts = [
         "byte streams \"quotes\"",
         &*address,
@@ -448,10 +448,13 @@ fn a_listener_that_is_missing_or_does_not_accept_is_told_as_a_listener() {
     check_io(&error, ErrorKind::TimedOut, &parts);
     // It accepts one, and no other.
     let mut listener = Listener::bind(&server, "quotes").expect("a name");
-    let one = join(connect_async(&peer, "quotes"), listener.accept_async());
+    let one = join(
+        Stream::connect_async(&peer, "quotes"),
+        listener.accept_async(),
+    );
     let (there, here) = smol::block_on(one);
     let _one = (there.expect("connected"), here.expect("accepted"));
-    let error = connect(&peer, "quotes").expect_err("it accepts no more");
+    let error = Stream::connect(&peer, "quotes").expect_err("it accepts no more");
     let parts = [
         "byte streams \"quotes\"",
         &*address,
@@ -468,7 +471,7 @@ fn a_listener_that_goes_refuses_in_its_own_words() {
         let pair = Pair::over(fabric);
         let address = pair.peers[0].address().to_string();
         let mut listener = Listener::bind(&pair.nodes[1], "quotes").expect("a name");
-        let connecting = (0..3).map(|_| connect_async(&pair.peers[0], "quotes"));
+        let connecting = (0..3).map(|_| Stream::connect_async(&pair.peers[0], "quotes"));
         let accepting = async {
             let accepted = listener.accept_async().await.expect("accepted");
             drop(listener);
@@ -509,7 +512,7 @@ fn a_name_that_something_else_has_is_told_as_taken_and_by_what() {
     check_io(&error, ErrorKind::AddrInUse, &parts);
     let messages = here.channel("messages").codec::<Pod>();
     let _messages = messages.receiver::<u64>().expect("a receiver");
-    let error = connect(there, "messages").expect_err("no listener");
+    let error = Stream::connect(there, "messages").expect_err("no listener");
     let address = there.address().to_string();
     let parts = [
         "byte streams \"messages\"",

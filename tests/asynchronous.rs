@@ -405,10 +405,10 @@ fn futures_can_move_to_other_threads() {
     let mut group = group.group::<u64>().expect("a group");
     is_send(&group.flush_async());
     let both = there.channel("both").codec::<Pod>();
-    let mut both = both.versions::<u64, u32>().sender().expect("a sender");
+    let mut both = both.versioned_sender::<u64, u32>().expect("a sender");
     is_send(&both.opened_async());
     let both = here.channel("both").codec::<Pod>();
-    let mut both = both.versions::<u64, u32>().receiver().expect("a receiver");
+    let mut both = both.versioned_receiver::<u64, u32>().expect("a receiver");
     is_send(&both.recv_async());
     is_send(&both.stream());
 }

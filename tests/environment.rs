@@ -2,7 +2,7 @@
 
 use std::{env, process::Command};
 
-use ibex::{Environment, Fabric, ListenErrorKind, Node, Policy};
+use ibex::{Fabric, ListenErrorKind, Node, Policy};
 
 #[test]
 fn the_process_has_the_last_word_about_its_site() {
@@ -48,15 +48,10 @@ fn a_node_in_this_environment() {
         Ok(node) => node,
         Err(error) => return println!("{error}"),
     };
-    let Environment {
-        overrides,
-        warnings,
-        ..
-    } = node.environment();
-    for (variable, value) in overrides {
+    for (variable, value) in node.environment() {
         println!("{variable}={value}");
     }
-    for warning in warnings {
+    for warning in node.environment_warnings() {
         println!("{warning}");
     }
     let listener = Node::builder()
@@ -82,11 +77,11 @@ fn variables_may_come_from_elsewhere() {
     );
     let list = [("IBEX_FABRICS", "verbs,tcp")];
     let node = Node::builder().environment(list).build().expect("a node");
-    let warnings = &node.environment().warnings;
+    let warnings = node.environment_warnings();
     if cfg!(feature = "verbs") {
         assert!(warnings.is_empty(), "{warnings:?}");
     } else {
-        let [warning] = &warnings[..] else {
+        let [warning] = warnings else {
             panic!("verbs is not there: {warnings:?}");
         };
         assert!(warning.contains("verbs"), "{warning}");

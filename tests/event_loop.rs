@@ -64,7 +64,10 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
     let mut streams = io::Listener::bind(&listener, "bytes").expect("a name");
     let (mut theirs, mut ours) = smol::block_on(beside([&listener, &client], async {
         let peer = client.connect_async(address).await.expect("a session");
-        let streams = smol::future::zip(streams.accept_async(), io::connect_async(&peer, "bytes"));
+        let streams = smol::future::zip(
+            streams.accept_async(),
+            io::Stream::connect_async(&peer, "bytes"),
+        );
         let (theirs, ours) = streams.await;
         (theirs.expect("a stream").0, ours.expect("a stream"))
     }));

@@ -283,7 +283,7 @@ fn watch_kept(party: &mut Party) {
 
 /// The watched process is this one: it drains, and a handler has a call.
 fn watch_drain(party: &mut Party) {
-    let calls = party.peer.calls("late").codec::<Raw>();
+    let calls = party.peer.channel("late").codec::<Raw>();
     let mut service = calls.service::<[u8], [u8]>().unwrap();
     let request = service.next().unwrap().unwrap();
     let report = thread::scope(|scope| {
@@ -299,7 +299,7 @@ fn watch_drain(party: &mut Party) {
 }
 
 fn call(party: &mut Party) {
-    let calls = party.peer.calls("late").codec::<Raw>();
+    let calls = party.peer.channel("late").codec::<Raw>();
     let caller = calls.caller::<[u8], [u8]>().unwrap();
     let reply = caller.call(b"and now?").unwrap();
     assert_eq!(&reply[..], b"at last");

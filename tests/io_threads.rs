@@ -14,8 +14,8 @@ use std::{
 
 use cable::Cable;
 use ibex::{
-    ConnectErrorKind, ConnectOptions, Driver, Fabric, FanInEvent, ListenErrorKind, Node,
-    NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
+    ConnectErrorKind, Driver, Fabric, FanInEvent, ListenErrorKind, Node, NodeBuilder, Peer, Pod,
+    Policy, Receiver, Select, Sender,
 };
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
@@ -51,7 +51,7 @@ fn incoming(peer: &Peer) -> String {
     loop {
         match &peer.incoming()[..] {
             [] => thread::yield_now(),
-            [end, ..] => break end.name.clone(),
+            [(name, _), ..] => break name.clone(),
         }
     }
 }
@@ -287,8 +287,7 @@ fn the_program_places_sessions_at_both_ends() {
         let client = builder(fabric, 2).build().expect("a node");
         let address = server.local_addr().expect("it listens");
         for wanted in [1, 1, 0] {
-            let options = ConnectOptions::new().engine(wanted);
-            let there = client.connect_with(address, options);
+            let there = client.connect_on(wanted, address);
             let there = there.expect("a session");
             let here = server.accept_timeout(LONG).expect("a session");
             assert_eq!((there.engine(), here.engine()), (wanted, 2));
@@ -296,7 +295,7 @@ fn the_program_places_sessions_at_both_ends() {
             sender.send(&3).expect("sent");
             assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), 3);
         }
-        let beyond = client.connect_with(address, ConnectOptions::new().engine(2));
+        let beyond = client.connect_on(2, address);
         let refused = beyond.expect_err("there are two");
         assert_eq!(refused.kind(), ConnectErrorKind::NoSuchEngine);
         let says = "is to be on engine 2, and this node has 2, numbered from 0";
@@ -347,8 +346,7 @@ fn tasks_drive_each_engine() {
             let address = server.local_addr().expect("it listens");
             let mut ends = Vec::new();
             for at in 0..4 {
-                let options = ConnectOptions::new().engine(at % 2);
-                let there = client.connect_async_with(address, options).await;
+                let there = client.connect_on_async(at % 2, address).await;
                 let there = there.expect("a session");
                 assert_eq!(there.engine(), at % 2);
                 let here = server.accept_async().await.expect("a session");

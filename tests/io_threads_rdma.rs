@@ -3,11 +3,10 @@
 #![cfg(feature = "fake-device")]
 #![forbid(unsafe_code)]
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use ibex::{
-    ConnectErrorKind, ConnectOptions, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
-    Sender,
+    ConnectError, ConnectErrorKind, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Sender,
     rdma::{RdmaSettings, Tuning},
 };
 use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
@@ -35,9 +34,13 @@ fn listener(builder: NodeBuilder) -> Node {
 }
 
 /// Both ends of a session.
-fn meet(client: &Node, server: &Node, options: ConnectOptions) -> [Peer; 2] {
+fn meet(client: &Node, server: &Node) -> [Peer; 2] {
+    met(server, |address| client.connect(address))
+}
+
+fn met(server: &Node, connect: impl FnOnce(SocketAddr) -> Result<Peer, ConnectError>) -> [Peer; 2] {
     let address = server.local_addr().expect("it listens");
-    let dialed = client.connect_with(address, options).expect("a session");
+    let dialed = connect(address).expect("a session");
     let accepted = server.accept_timeout(LONG).expect("a session");
     [dialed, accepted]
 }
@@ -61,7 +64,7 @@ fn carry((sender, receiver): &mut Channel) {
 fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
     let fake = device();
     let (server, client) = (listener(builder(&fake)), builder(&fake).build().unwrap());
-    let sessions = [(); 4].map(|()| meet(&client, &server, ConnectOptions::new()));
+    let sessions = [(); 4].map(|()| meet(&client, &server));
     for (node, side) in [(&client, 0), (&server, 1)] {
         let counts = node
             .stats()
@@ -104,7 +107,7 @@ fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
 fn a_session_goes_on_over_a_queue_pair_of_the_engine_that_it_has() {
     let fake = device();
     let (server, client) = (listener(builder(&fake)), builder(&fake).build().unwrap());
-    let sessions = [(); 2].map(|()| meet(&client, &server, ConnectOptions::new()));
+    let sessions = [(); 2].map(|()| meet(&client, &server));
     let engines = || {
         sessions
             .each_ref()
@@ -149,13 +152,12 @@ fn the_program_places_sessions_at_both_ends() {
     });
     let (server, client) = (listener(server), builder(&fake).build().unwrap());
     for wanted in [0, 0, 1] {
-        let options = ConnectOptions::new().engine(wanted);
-        let [there, here] = meet(&client, &server, options);
+        let [there, here] = met(&server, |address| client.connect_on(wanted, address));
         assert_eq!((there.engine(), here.engine()), (wanted, 1));
         carry(&mut channel([&there, &here]));
     }
     let address = server.local_addr().expect("it listens");
-    let beyond = client.connect_with(address, ConnectOptions::new().engine(ENGINES));
+    let beyond = client.connect_on(ENGINES, address);
     let refused = beyond.expect_err("there is no such engine");
     assert_eq!(refused.kind(), ConnectErrorKind::NoSuchEngine);
     assert!(!refused.is_transient());

@@ -103,11 +103,11 @@ fn a_group_has_members_on_each_engine_and_waits_for_all_of_them() {
 fn a_service_answers_callers_of_each_engine() {
     for fabric in FABRICS {
         let hub = Hub::new(fabric, 4);
-        let calls = hub.node.calls("double").codec::<Pod>();
+        let calls = hub.node.channel("double").codec::<Pod>();
         let mut service: Service<u64, u64, Pod> = calls.service().expect("a service");
         let mut callers = Vec::new();
         for (from, [_, there]) in hub.sessions.iter().enumerate() {
-            let caller = there.calls("double").codec::<Pod>().caller();
+            let caller = there.channel("double").codec::<Pod>().caller();
             let caller: Caller<u64, u64, Pod> = caller.expect("a caller");
             callers.push(thread::spawn(move || {
                 for number in 0..MESSAGES {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    error::Error,
     fs,
     net::{SocketAddr, TcpListener},
     sync::{
@@ -14,7 +15,7 @@ use std::{
 
 use ibex::{
     Driver, Node,
-    discovery::{Discovery, DiscoveryError, Dns, Found, Peers, PeersEvent, PeersEvents},
+    discovery::{Discovery, Dns, Found, Peers, PeersEvent, PeersEvents},
 };
 
 const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
@@ -87,7 +88,7 @@ fn told() -> (Told, Answers, Receiver<()>) {
 }
 
 impl Discovery for Told {
-    fn find(&mut self) -> Result<Found, DiscoveryError> {
+    fn find(&mut self) -> Result<Found, Box<dyn Error + Send + Sync>> {
         let _ = self.asked.send(());
         let answer = self.answers.recv()??;
         Ok(Found::new(answer).again_in(Duration::ZERO))

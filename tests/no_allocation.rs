@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Codec, Events, Raw, Receiver, Rkyv, SendErrorKind, Sender, Sequence};
+use ibex::{Codec, Events, Raw, Receiver, Rkyv, SendErrorKind, Sender};
 use processes::{Party, Proof, Setup};
 
 /// The system's allocator, counting.
@@ -403,7 +403,7 @@ fn tell(receiver: &mut Receiver<Entry, Rkyv>) {
     assert!(receiver.try_recv().is_err(), "all was received");
 }
 
-fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> Sequence {
+fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> u64 {
     sender.counts().sent
 }
 

@@ -169,11 +169,11 @@ fn a_fan_in_an_opening_and_an_accept_that_are_given_up_lose_nothing() {
         }
 
         let [there, here] = &pair.peers;
-        let both = there.channel("both").codec::<Pod>().versions::<u64, u32>();
-        let mut sender = both.sender().expect("a sender");
+        let both = there.channel("both").codec::<Pod>();
+        let mut sender = both.versioned_sender::<u64, u32>().expect("a sender");
         give_up(sender.opened_async());
-        let both = here.channel("both").codec::<Pod>().versions::<u64, u32>();
-        let mut receiver = both.receiver().expect("a receiver");
+        let both = here.channel("both").codec::<Pod>();
+        let mut receiver = both.versioned_receiver::<u64, u32>().expect("a receiver");
         give_up(receiver.recv_async());
         match smol::block_on(sender.opened_async()).expect("open") {
             Versions::Newer(sender) => sender.send(&7).expect("sent"),

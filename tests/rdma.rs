@@ -7,10 +7,8 @@
 
 use std::time::Duration;
 
-use ibex::{
-    Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw,
-    rdma::{DeviceKind, RdmaSettings},
-};
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, rdma::RdmaSettings};
+use ibex_verbs::discovery::DeviceKind;
 
 /// Nothing here takes long; a guest under emulation may.
 const PATIENCE: Duration = Duration::from_secs(120);

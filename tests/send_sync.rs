@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 use ibex::{
-    AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn,
-    FanInEvent, Group, Iter, ListenError, Message, Node, NodeBuilder, NodeStats, OpenError, Peer,
-    PeerAt, PeerId, Pod, Raw, Receiver, RecvError, Reservation, Select, SendError, Sender, Serde,
-    SessionStats, VersionedMessage, VersionedReceiver, VersionedSender, WaitError,
+    ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn, FanInEvent,
+    Group, Iter, ListenError, Message, Node, NodeBuilder, NodeStats, OpenError, Peer, PeerAt,
+    PeerId, Pod, Raw, Receiver, RecvError, Reservation, Select, SendError, Sender, Serde,
+    SessionStats, VersionedReceiver, VersionedSender, Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
     log::LogSender,
 };
@@ -107,8 +107,8 @@ fn messages_go_where_they_like() {
     is_static::<Message<Entry>>();
     is_send::<Message<[u8], Raw>>();
     is_static::<Message<[u8], Raw>>();
-    is_send::<VersionedMessage<Entry, u64>>();
-    is_static::<VersionedMessage<Entry, u64>>();
+    is_send::<Versions<Message<Entry>, Message<u64>>>();
+    is_static::<Versions<Message<Entry>, Message<u64>>>();
     is_send::<Message<u64, Pod>>();
     is_send::<FanInEvent<Message<Entry>>>();
     is_send::<Message<String, Serde>>();
@@ -124,7 +124,6 @@ fn a_reservation_belongs_to_its_sender() {
 
 #[test]
 fn errors_pass_question_marks_into_boxed_errors() {
-    is_error::<AcceptError>();
     is_error::<ConnectError>();
     is_error::<RecvError>();
     is_error::<WaitError>();

@@ -20,7 +20,7 @@ use std::{
 use futures_util::{StreamExt, future::join};
 use ibex::{
     Driver, Fabric, Node, Pod, Policy, RecvError, RecvErrorKind, SendError, SendErrorKind,
-    io::{Listener, ReuniteError, Stream, connect, connect_async},
+    io::{Listener, ReuniteError, Stream},
 };
 use pair::{FABRICS, Pair};
 use smol::io::{AsyncRead, AsyncWrite};
@@ -31,7 +31,7 @@ fn stream(pair: &Pair) -> (Stream, Stream) {
     let connecting = async {
         loop {
             // That the listener before this one is gone may be news.
-            match connect_async(&pair.peers[0], "streams").await {
+            match Stream::connect_async(&pair.peers[0], "streams").await {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 connected => return connected.expect("connected"),
             }
@@ -245,7 +245,7 @@ fn a_call_that_gets_through_wakes_who_had_to_wait_before_it() {
         peer
     });
     let mut accepting = Listener::bind(&listener, "streams").expect("a name");
-    let mut connecting = pin!(connect_async(&peer, "streams"));
+    let mut connecting = pin!(Stream::connect_async(&peer, "streams"));
     let (mut there, mut here) = (None, None);
     while there.is_none() || here.is_none() {
         if there.is_none()
@@ -408,7 +408,7 @@ fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
         assert_eq!(here.read(&mut [0]).expect("closing a node ends it"), 0);
         let error = there.read(&mut [0]).expect_err("this node is closed");
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
-        let error = connect(&pair.peers[0], "streams").expect_err("this node is closed");
+        let error = Stream::connect(&pair.peers[0], "streams").expect_err("this node is closed");
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         drop(listener);
     }
@@ -429,7 +429,7 @@ fn a_listener_that_goes_refuses_its_backlog_and_another_takes_its_place() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         let mut listener = Listener::bind(&pair.nodes[1], "streams").expect("a name");
-        let connect = || connect_async(&pair.peers[0], "streams");
+        let connect = || Stream::connect_async(&pair.peers[0], "streams");
         let (first, second, third) = (connect(), connect(), connect());
         let accepting = async {
             let (mut stream, _) = listener.accept_async().await.expect("accepted");
@@ -471,7 +471,7 @@ fn a_request_that_is_taken_back_is_not_accepted() {
             // The listener hears of the peer, and the peer of it.
             let mut accepting = pin!(listener.accept_async());
             assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
-            let mut taken_back = pin!(connect_async(&pair.peers[0], "streams"));
+            let mut taken_back = pin!(Stream::connect_async(&pair.peers[0], "streams"));
             let is_requested = || {
                 let sessions = pair.nodes[0].stats().sessions;
                 let mut channels = sessions.iter().flat_map(|session| &session.channels);
@@ -483,7 +483,7 @@ fn a_request_that_is_taken_back_is_not_accepted() {
             }
         }
         let wanted = async {
-            let mut stream = connect_async(&pair.peers[0], "streams")
+            let mut stream = Stream::connect_async(&pair.peers[0], "streams")
                 .await
                 .expect("connected");
             smol::io::AsyncWriteExt::write_all(&mut stream, b"wanted")
@@ -519,7 +519,7 @@ fn streams_of_all_peers_come_as_a_stream_until_the_node_is_closed() {
             thread::spawn(move || {
                 let node = ibex::Node::client().expect("a node");
                 let peer = node.connect(address).expect("a session");
-                let mut stream = connect(&peer, "streams").expect("connected");
+                let mut stream = Stream::connect(&peer, "streams").expect("connected");
                 stream.write_all(&[number]).expect("written");
                 // Its node says goodbye.
                 assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
@@ -561,12 +561,12 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     for name in [String::new(), "x".repeat(229)] {
         let error = Listener::bind(server, &name).expect_err("no name");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        let error = connect(&pair.peers[0], &name).expect_err("no name");
+        let error = Stream::connect(&pair.peers[0], &name).expect_err("no name");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
     let longest = "x".repeat(228);
     let mut listener = Listener::bind(server, &longest).expect("a name");
-    let connecting = connect_async(&pair.peers[0], &longest);
+    let connecting = Stream::connect_async(&pair.peers[0], &longest);
     let (there, here) = smol::block_on(join(connecting, listener.accept_async()));
     there.and(here.map(drop)).expect("a stream");
     // A second listener of the name.
@@ -580,7 +580,7 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     let mut second = Listener::bind(server, "messages").expect("it hears of peers later");
     let error = second.accept().expect_err("the receiver has the name");
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
-    let error = connect(&pair.peers[0], "messages").expect_err("no listener");
+    let error = Stream::connect(&pair.peers[0], "messages").expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
     // Nobody at all.
     drop((client, second));
@@ -590,7 +590,7 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
         .expect("a node");
     let address = server.local_addr().expect("it listens");
     let peer = impatient.connect(address).expect("a session");
-    let error = connect(&peer, "nobody").expect_err("no listener");
+    let error = Stream::connect(&peer, "nobody").expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
 }
 
@@ -604,8 +604,8 @@ fn both_nodes_listen_by_one_name_and_connect_to_each_other() {
         let [left, right] = &mut listeners;
         let ends = async {
             let connecting = join(
-                connect_async(&pair.peers[0], "streams"),
-                connect_async(&pair.peers[1], "streams"),
+                Stream::connect_async(&pair.peers[0], "streams"),
+                Stream::connect_async(&pair.peers[1], "streams"),
             );
             join(connecting, join(left.accept_async(), right.accept_async())).await
         };
@@ -632,7 +632,7 @@ fn streams_and_their_futures_can_move_to_other_threads() {
     let mut listener = Listener::bind(&pair.nodes[1], "others").expect("a name");
     is_send(&listener);
     is_send(&listener.accept_async());
-    is_send(&connect_async(&pair.peers[0], "others"));
+    is_send(&Stream::connect_async(&pair.peers[0], "others"));
 }
 
 const MOMENT: Duration = Duration::from_millis(30);

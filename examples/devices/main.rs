@@ -25,7 +25,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use ibex::rdma::{HugePages, Wish, address_towards, choose, discover, fork_report};
+use ibex::rdma::{Wish, discover, memory_report};
 
 /// Lists RDMA devices, or says which one would be taken.
 #[derive(Debug, Parser)]
@@ -53,16 +53,15 @@ fn run(options: &Options) -> Result<(), Box<dyn Error + Send + Sync>> {
     let inventory = discover()?;
     let wish = match (&options.netdev, &options.peer) {
         (Some(netdev), _) => Wish::Netdev(netdev.clone()),
-        (None, Some(host)) => Wish::Address(
-            address_towards(host).map_err(|error| format!("no way to {host}: {error}"))?,
-        ),
+        (None, Some(host)) => {
+            Wish::towards(host).map_err(|error| format!("no way to {host}: {error}"))?
+        }
         (None, None) => {
             print!("{inventory}");
-            println!("fork: {}", fork_report()?);
-            println!("pages: {}", HugePages::of_system());
+            println!("{}", memory_report()?);
             return Ok(());
         }
     };
-    println!("{}", choose(&inventory, &wish)?);
+    println!("{}", inventory.choose(&wish)?);
     Ok(())
 }

@@ -64,8 +64,8 @@ fn main() -> ExitCode {
 
 /// Sends entries of whichever version the replica takes, and waits for its report.
 fn primary(peer: &Peer) -> Result {
-    let log = peer.channel("wal").versions::<Entry, EntryV1>();
-    let mut log = log.sender()?;
+    let log = peer.channel("wal");
+    let mut log = log.versioned_sender::<Entry, EntryV1>()?;
     for offset in 0..ENTRIES {
         let data = vec![1; 100];
         match log.opened(PATIENCE)? {
@@ -83,8 +83,8 @@ fn primary(peer: &Peer) -> Result {
     }
     drop(log);
 
-    let reports = peer.channel("report").versions::<Report, ReportV1>();
-    let mut reports = reports.receiver()?;
+    let reports = peer.channel("report");
+    let mut reports = reports.versioned_receiver::<Report, ReportV1>()?;
     let report = reports.recv()?;
     match &report {
         Versions::Newer(report) => {
@@ -102,10 +102,7 @@ fn primary(peer: &Peer) -> Result {
 // [versions]
 /// Takes entries of whichever version the primary sends.
 fn receive(peer: &Peer, mut append: impl FnMut(Option<u64>, &[u8])) -> Result {
-    let mut log = peer
-        .channel("wal")
-        .versions::<Entry, EntryV1>()
-        .receiver()?;
+    let mut log = peer.channel("wal").versioned_receiver::<Entry, EntryV1>()?;
     while let Some(entry) = log.next()? {
         match &entry {
             Versions::Newer(entry) => append(Some(entry.term.into()), &entry.data),
@@ -128,8 +125,8 @@ fn replica(peer: &Peer) -> Result {
     } = store;
     println!("{entries} entries, {with_term} of them with a term");
 
-    let reports = peer.channel("report").versions::<Report, ReportV1>();
-    let mut reports = reports.sender()?;
+    let reports = peer.channel("report");
+    let mut reports = reports.versioned_sender::<Report, ReportV1>()?;
     match reports.opened(PATIENCE)? {
         Versions::Newer(reports) => {
             reports.send(&Report { entries, bytes })?;

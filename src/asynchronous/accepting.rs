@@ -8,7 +8,7 @@ use std::{
 
 use ibex_transport::channel::TaskWait;
 
-use crate::{AcceptError, Node, Peer};
+use crate::{ConnectError, Node, Peer};
 
 /// A wait for the next peer that connects; see [`Node::accept_async`].
 pub(crate) struct AcceptAsync<'a> {
@@ -25,7 +25,7 @@ impl Node {
     /// # Errors
     ///
     /// As [`accept`](Self::accept).
-    pub fn accept_async(&self) -> impl Future<Output = Result<Peer, AcceptError>> {
+    pub fn accept_async(&self) -> impl Future<Output = Result<Peer, ConnectError>> {
         AcceptAsync {
             node: self,
             wait: TaskWait::default(),
@@ -34,7 +34,7 @@ impl Node {
 }
 
 impl Future for AcceptAsync<'_> {
-    type Output = Result<Peer, AcceptError>;
+    type Output = Result<Peer, ConnectError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -45,7 +45,7 @@ impl Future for AcceptAsync<'_> {
             .poll_accept(&mut this.wait, context.waker());
         Poll::Ready(match ready!(accepted) {
             Some(session) => Ok(this.node.peer(session)),
-            None => Err(this.node.accepts_no_more()),
+            None => Err(this.node.accepts_no_more().into()),
         })
     }
 }

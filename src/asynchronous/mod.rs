@@ -26,7 +26,7 @@
 //! | [`next_async`](crate::calls::Service::next_async) of a service | a request that had come is there for the next call |
 //! | [`reply_async`](crate::calls::Request::reply_async) | the caller hears that there is no answer, unless it was sent |
 //! | [`accept_async`](crate::io::Listener::accept_async) of streams | a stream that had come is there for the next call |
-//! | [`connect_async`](crate::io::connect_async()) to a listener | the request is taken back; a listener that has accepted it reads the end |
+//! | [`connect_async`](crate::io::Stream::connect_async()) to a listener | the request is taken back; a listener that has accepted it reads the end |
 //!
 //! # Polls
 //!
@@ -114,10 +114,7 @@ mod receiving;
 mod sending;
 
 pub(crate) use self::receiving::RecvAsync;
-pub use self::{
-    receiving::{Messages, ReceivingEnd},
-    sending::{SendSink, SendingEnd},
-};
+pub use self::{receiving::Messages, sending::SendSink};
 
 #[allow(unused_imports, reason = "the documentation names them")]
 use crate::{Receiver, Sender};

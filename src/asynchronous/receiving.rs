@@ -11,28 +11,25 @@ use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
 
 use crate::{
-    FanIn, FanInEvent, Message, Receiver, RecvError, RecvErrorKind, VersionedMessage,
-    VersionedReceiver, receiver,
+    FanIn, FanInEvent, Message, Receiver, RecvError, RecvErrorKind, VersionedReceiver, receiver,
+    versions::VersionedMessage,
 };
 
 /// An end that receives: a [`Receiver`], a [`VersionedReceiver`], a [`FanIn`], or a `&mut` to
-/// one of them.
-pub trait ReceivingEnd: sealed::Sealed {
+/// one of them. Nobody outside of the crate can name it.
+pub trait ReceivingEnd {
     /// The output of a call that receives: a message or an error; for a fan-in an event, or `None` when
     /// the node was closed.
     type Received;
     /// The item of [`Messages`]: the output without the orderly end.
     type Item;
 
-    #[doc(hidden)]
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received>;
 
     /// Returns the item that a stream gives for an output, and whether the stream is over then.
-    #[doc(hidden)]
     fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item>;
 
     /// Takes back the waker that a poll left.
-    #[doc(hidden)]
     fn leave(&mut self);
 }
 
@@ -65,6 +62,12 @@ impl<R: ReceivingEnd> Drop for RecvAsync<'_, R> {
 
 /// The messages of an end, as a stream. [`stream`](Receiver::stream) borrows the end, and
 /// [`into_stream`](Receiver::into_stream) takes it.
+///
+/// | of | item |
+/// |---|---|
+/// | a [`Receiver`] | a [`Message`] or a [`RecvError`] |
+/// | a [`VersionedReceiver`] | a message of one of two [versions](crate::Versions), or a [`RecvError`] |
+/// | a [`FanIn`] | a [`FanInEvent`] |
 ///
 /// After an error that ends the channel the stream is over; after a message that is not valid it
 /// goes on. Dropping it loses no message.
@@ -246,16 +249,6 @@ fn item_of<M>(received: Result<M, RecvError>, is_over: &mut bool) -> Option<Resu
         Err(error) if error.kind() == RecvErrorKind::Ended => None,
         item => Some(item),
     }
-}
-
-mod sealed {
-    use super::{Codec, FanIn, Receiver, ReceivingEnd, VersionedReceiver};
-
-    pub trait Sealed {}
-    impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {}
-    impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {}
-    impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {}
-    impl<R: ReceivingEnd> Sealed for &mut R {}
 }
 
 impl<R: ReceivingEnd + fmt::Debug> fmt::Debug for Messages<R> {

@@ -13,7 +13,7 @@ use futures_sink::Sink;
 use ibex_codec::{Codec, Raw};
 use ibex_transport::channel::{RawReservation, SendHandle};
 
-use crate::{Permit, Reservation, SendError, Sender, Sequence, WaitError, message::DefaultCodec};
+use crate::{Permit, Reservation, SendError, Sender, WaitError, message::DefaultCodec};
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Sends a message in a task. Pending while the channel's window is full, or while the peer has
@@ -28,7 +28,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     pub fn send_async<'a>(
         &'a mut self,
         value: &'a T,
-    ) -> impl Future<Output = Result<Sequence, SendError>> {
+    ) -> impl Future<Output = Result<u64, SendError>> {
         SendAsync {
             sender: self,
             value,
@@ -45,7 +45,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         &mut self,
         context: &mut Context<'_>,
         value: &T,
-    ) -> Poll<Result<Sequence, SendError>> {
+    ) -> Poll<Result<u64, SendError>> {
         let encode = Self::encoder(value);
         self.handle
             .poll_send(context.waker(), C::size(value), encode)
@@ -133,7 +133,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// As [`wait_acked`](Self::wait_acked).
     pub fn wait_acked_async(
         &mut self,
-        sequence: Sequence,
+        sequence: u64,
     ) -> impl Future<Output = Result<(), WaitError>> {
         WaitAckedAsync {
             sender: self,
@@ -151,7 +151,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     pub fn poll_acked(
         &mut self,
         context: &mut Context<'_>,
-        sequence: Sequence,
+        sequence: u64,
     ) -> Poll<Result<(), WaitError>> {
         let acknowledged = self.handle.poll_acked(context.waker(), sequence);
         acknowledged.map_err(WaitError::from)
@@ -217,7 +217,7 @@ pub(crate) struct SendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
 }
 
 impl<T: ?Sized, C: Codec<T>> Future for SendAsync<'_, T, C> {
-    type Output = Result<Sequence, SendError>;
+    type Output = Result<u64, SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -297,7 +297,7 @@ impl<R> Drop for ReserveAsync<'_, R> {
 /// Dropping the future changes nothing.
 pub(crate) struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     sender: &'a mut Sender<T, C>,
-    sequence: Sequence,
+    sequence: u64,
     is_flush: bool,
 }
 
@@ -327,36 +327,29 @@ impl<T: ?Sized, C: Codec<T>> Drop for WaitAckedAsync<'_, T, C> {
 // ---- The sink ------------------------------------------------------------------------
 
 /// An end that a [`SendSink`] sends by: a [`Sender`], or a `&mut` to one.
-pub trait SendingEnd: sealed::Sealed {
+pub trait SendingEnd {
     /// The message type.
     type Value: ?Sized;
 
-    #[doc(hidden)]
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,
         value: &Self::Value,
-    ) -> Poll<Result<Sequence, SendError>>;
+    ) -> Poll<Result<u64, SendError>>;
 
-    #[doc(hidden)]
-    fn try_send(&mut self, value: &Self::Value) -> Result<Sequence, SendError>;
+    fn try_send(&mut self, value: &Self::Value) -> Result<u64, SendError>;
 
-    #[doc(hidden)]
     fn handle(&mut self) -> &mut SendHandle;
 }
 
 impl<T: ?Sized, C: Codec<T>> SendingEnd for Sender<T, C> {
     type Value = T;
 
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        value: &T,
-    ) -> Poll<Result<Sequence, SendError>> {
+    fn poll_send(&mut self, context: &mut Context<'_>, value: &T) -> Poll<Result<u64, SendError>> {
         Sender::poll_send(self, context, value)
     }
 
-    fn try_send(&mut self, value: &T) -> Result<Sequence, SendError> {
+    fn try_send(&mut self, value: &T) -> Result<u64, SendError> {
         Sender::try_send(self, value)
     }
 
@@ -372,11 +365,11 @@ impl<S: SendingEnd> SendingEnd for &mut S {
         &mut self,
         context: &mut Context<'_>,
         value: &S::Value,
-    ) -> Poll<Result<Sequence, SendError>> {
+    ) -> Poll<Result<u64, SendError>> {
         (**self).poll_send(context, value)
     }
 
-    fn try_send(&mut self, value: &S::Value) -> Result<Sequence, SendError> {
+    fn try_send(&mut self, value: &S::Value) -> Result<u64, SendError> {
         (**self).try_send(value)
     }
 
@@ -470,14 +463,6 @@ impl<S: SendingEnd, V> Drop for SendSink<S, V> {
             sender.handle().leave_room();
         }
     }
-}
-
-mod sealed {
-    use super::{Codec, Sender, SendingEnd};
-
-    pub trait Sealed {}
-    impl<T: ?Sized, C: Codec<T>> Sealed for Sender<T, C> {}
-    impl<S: SendingEnd> Sealed for &mut S {}
 }
 
 impl<S: SendingEnd + fmt::Debug, V> fmt::Debug for SendSink<S, V> {

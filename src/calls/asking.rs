@@ -10,10 +10,10 @@ use ibex_protocol::format::message_version::MessageVersion;
 use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
 
 use super::{
-    builder::{reply_version, request_version},
     client::{Client, Shared},
     frame::Body,
     header::{Header, Kind, Malformed},
+    opening::{reply_version, request_version},
 };
 use crate::{ChannelBuilder, channel_builder::Offer, error::OpenFailure, fan_in::Opening};
 

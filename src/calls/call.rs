@@ -23,6 +23,10 @@ use super::{
 /// A call, for a task. See [`Caller::call_async`](crate::calls::Caller::call_async). `V` is the request
 /// or a reference to it.
 #[must_use = "a future does nothing unless it is awaited"]
+#[cfg_attr(
+    not(feature = "tower"),
+    allow(unreachable_pub, reason = "only the impl of tower's trait shows it")
+)]
 pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,
     request: V,

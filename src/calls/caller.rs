@@ -16,12 +16,12 @@ use super::{
 use crate::message::DefaultCodec;
 
 /// Calls a service of a peer. [`Peer::caller`](crate::Peer::caller) opens one, or
-/// [`Peer::calls`](crate::Peer::calls) with settings.
+/// [`Peer::channel`](crate::Peer::channel) with settings.
 ///
 /// Clones share one pair of channels. Any number of threads and tasks may call at a time. Each
 /// waits for its own reply, and replies come in any order.
 ///
-/// Up to [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) calls are under way at a
+/// Up to [`max_in_flight`](crate::ChannelBuilder::max_in_flight) calls are under way at a
 /// time, and further ones wait for their turn in the order in which they came. Calls that wait for
 /// the peer to open the service, or for room in the channel, may overtake each other. If the order
 /// matters, wait for each answer before the next call.
@@ -52,19 +52,6 @@ pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     #[cfg(feature = "tower")]
     pub(super) ready: Option<Claim<LineRef>>,
     _types: super::Types<Q, R, C>,
-}
-
-/// Counts of a caller's calls; see [`Caller::stats`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CallerStats {
-    /// Calls that have been sent, or may be, and have not ended.
-    pub in_flight: usize,
-    /// Calls that wait for their turn.
-    pub queued: usize,
-    /// Frames of the peer that belong to no call: late replies to cancelled calls, and frames that
-    /// no service of ibex sends.
-    pub strays: u64,
 }
 
 impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q, R, C> {
@@ -128,8 +115,11 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     ///
     /// Errors are those of [`call`](Self::call), except that it waits without limit until the peer
     /// has opened its service.
-    pub fn call_async<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
-        CallAsync::new(self.line.clone(), &self.options, None, request)
+    pub fn call_async<'a>(
+        &self,
+        request: &'a Q,
+    ) -> impl Future<Output = Result<Reply<R, C>, CallError>> + use<'a, Q, R, C> {
+        CallAsync::<&Q, Q, R, C>::new(self.line.clone(), &self.options, None, request)
     }
 
     /// Calls for a stream of replies; waits until the request is sent.
@@ -153,15 +143,24 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         StreamAsync::new(self.line.clone(), &self.options, request)
     }
 
-    /// Returns the number of calls that are under way, of all clones. Never waits.
+    /// Returns the number of calls that have been sent, or may be, and have not ended, of all
+    /// clones. Never waits.
     #[must_use]
-    pub fn stats(&self) -> CallerStats {
-        let slots = self.line.slots();
-        CallerStats {
-            in_flight: slots.in_flight(),
-            queued: slots.queued(),
-            strays: slots.strays(),
-        }
+    pub fn in_flight(&self) -> usize {
+        self.line.slots().in_flight()
+    }
+
+    /// Returns the number of calls that wait for their turn, of all clones.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.line.slots().queued()
+    }
+
+    /// Returns the number of the peer's frames that belong to no call: late replies to cancelled
+    /// calls, and frames that no service of ibex sends.
+    #[must_use]
+    pub fn strays(&self) -> u64 {
+        self.line.slots().strays()
     }
 
     /// The service's name.

@@ -10,7 +10,7 @@ use ibex_codec::{Codec, Invalid};
 use ibex_ring::parking::{Ticket, TimedOut};
 
 use super::{
-    error::{CallError, Failure, MAX_FAILURE_BYTES, Over, Refused},
+    error::{CallError, CallFailure, MAX_FAILURE_BYTES, Over, Refused},
     frame::{Content, Opened},
     header::{CallId, Header, Kind},
     line::Line,
@@ -191,7 +191,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 self.is_sent = true;
                 Ok(())
             }
-            Err(Unsent::Failed(error)) => Err(CallError::NotSent(error.into())),
+            Err(Unsent::Failed(error)) => Err(CallFailure::NotSent(error.into()).into()),
             Err(Unsent::Late) => Err(self.late()),
             Err(Unsent::InVain) => Err(self.over_before_sent()),
         }
@@ -209,12 +209,13 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 Some(Err(match over {
                     // A handler may have had it until then.
                     Over::Drained if self.is_late() => self.late(),
-                    Over::Lost(why) => CallError::Lost { service, peer, why },
-                    Over::Drained => CallError::Refused {
+                    Over::Lost(why) => CallFailure::Lost { service, peer, why }.into(),
+                    Over::Drained => CallFailure::Refused {
                         service,
                         peer,
                         reason: Refused::Draining,
-                    },
+                    }
+                    .into(),
                 }))
             }
             Look::Landed(landed) => Some(self.landed(landed)),
@@ -243,23 +244,22 @@ impl<L: Deref<Target = Line>> Claim<L> {
             Kind::Failed => {
                 let text = body.bytes().get(Header::BYTES..).unwrap_or_default();
                 let text = &text[..text.len().min(MAX_FAILURE_BYTES)];
-                let failure = Failure {
-                    code: header.code(),
-                    text: String::from_utf8_lossy(text).into_owned(),
-                };
-                CallError::Failed {
+                CallFailure::Failed {
                     service,
                     peer,
-                    failure,
+                    code: header.code(),
+                    text: String::from_utf8_lossy(text).into_owned(),
                 }
+                .into()
             }
-            Kind::Refused => CallError::Refused {
+            Kind::Refused => CallFailure::Refused {
                 service,
                 peer,
                 reason: Refused::of(header.count),
-            },
+            }
+            .into(),
             _ if self.is_late() => self.late(),
-            _ => CallError::Unanswered { service, peer },
+            _ => CallFailure::Unanswered { service, peer }.into(),
         })
     }
 
@@ -284,22 +284,20 @@ impl<L: Deref<Target = Line>> Claim<L> {
     #[cold]
     fn late(&self) -> CallError {
         let (service, peer) = self.names();
-        CallError::DeadlineExceeded {
+        let failure = CallFailure::DeadlineExceeded {
             service,
             peer,
             is_sent: self.is_sent,
             is_open: self.is_sent || self.line.outbox.is_open(),
-        }
+        };
+        failure.into()
     }
 
     #[cold]
     fn invalid(&self, invalid: &Invalid) -> CallError {
         let (service, peer) = self.names();
-        CallError::InvalidReply {
-            service,
-            peer,
-            why: invalid.to_string(),
-        }
+        let why = invalid.to_string();
+        CallFailure::InvalidReply { service, peer, why }.into()
     }
 
     #[cold]
@@ -309,11 +307,12 @@ impl<L: Deref<Target = Line>> Claim<L> {
             true => Refused::Draining,
             false => Refused::Closed,
         };
-        CallError::Refused {
+        let failure = CallFailure::Refused {
             service,
             peer,
             reason,
-        }
+        };
+        failure.into()
     }
 }
 

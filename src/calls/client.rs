@@ -20,16 +20,17 @@ use ibex_ring::parking::{Condition, WaitSlot, thread_waker};
 use ibex_transport::{node::Serves, node::SessionShared};
 
 use super::{
-    builder::CallSettings,
     error::Refused,
     header::{CallId, Header, Kind},
     outbox::Outbox,
 };
-use crate::{OpenError, PeerAt, channel_builder::Offer, error::OpenFailure};
+use crate::{
+    OpenError, PeerAt, channel_builder::Offer, error::OpenFailure, template::ChannelTemplate,
+};
 
 /// The state that a service shares with its clients.
 pub(super) struct Shared {
-    pub(super) settings: CallSettings,
+    pub(super) template: ChannelTemplate,
     /// The message version of the replies.
     version: Result<MessageVersion, OpenFailure>,
     /// Takes in what has come, for a handler that waits.
@@ -54,12 +55,12 @@ pub(super) trait Attendant {
 
 impl Shared {
     pub(super) fn new(
-        settings: CallSettings,
+        template: ChannelTemplate,
         version: Result<MessageVersion, OpenFailure>,
         attendant: Weak<dyn Attendant + Send + Sync>,
     ) -> Self {
         Self {
-            settings,
+            template,
             version,
             attendant,
             clients: Mutex::default(),
@@ -186,14 +187,14 @@ impl Client {
             return;
         }
         shared.joined(self);
-        let max_in_flight = shared.settings.max_in_flight as usize;
+        let max_in_flight = shared.template.max_in_flight as usize;
         let outbox = Outbox::new(
             None,
             self.session.clone(),
             self.waker.clone(),
             // Of each call one frame is its last; more wait of a peer alone that takes none.
             2 * max_in_flight,
-            shared.settings.template.wait_for_open(),
+            shared.template.wait_for_open(),
         );
         if self.outbox.set(outbox).is_ok()
             && let Err(error) = self.open()
@@ -208,7 +209,7 @@ impl Client {
             return Ok(());
         };
         let offer = shared.version.clone().map(Offer::of_one);
-        let channel = shared.settings.template.over(&self.session);
+        let channel = shared.template.over(&self.session);
         outbox.open(|| channel.open_sender(offer))
     }
 
@@ -231,7 +232,7 @@ impl Client {
         let max_in_flight = self
             .shared
             .get()
-            .map_or(0, |shared| shared.settings.max_in_flight);
+            .map_or(0, |shared| shared.template.max_in_flight);
         let CallId { number, generation } = header.id;
         if number >= max_in_flight {
             return Begun::Overloaded;

@@ -6,7 +6,7 @@ use ibex_transport::{channel::RecvError, session::Interface};
 
 use crate::{SendError, SendErrorKind};
 
-/// How far a failed call came.
+/// The progress of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
     /// No handler got the request, and none will, so it may be sent again.
@@ -17,24 +17,9 @@ pub enum Execution {
     Executed,
 }
 
-/// Error of the application: a handler's answer to a call that it could not serve.
-///
-/// A service with error types of its own makes them part of the reply, as in
-/// `peer.caller::<Request, Result<Reply, Refusal>>(..)`. They are then read in place too.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text} (code {code})")]
-#[non_exhaustive]
-pub struct Failure {
-    /// The code that the handler gave. Its meaning is the application's.
-    pub code: u32,
-    /// Text for people, at most 4 KiB.
-    pub text: String,
-}
-
-/// Why a request was given to no handler.
+/// The reason for which a request was given to no handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Refused {
+pub(super) enum Refused {
     /// The call's deadline had passed before a handler could get the request.
     Expired,
     /// The caller has more calls under way than the service takes from one peer.
@@ -43,10 +28,9 @@ pub enum Refused {
     Invalid,
     /// The service ended before a handler got it.
     Closed,
-    /// The handler handed the request back by [`Request::refuse`](crate::calls::Request::refuse).
+    /// The handler handed the request back.
     ByHandler,
-    /// The serving node [drains](crate::Node::drain) and begins no more calls. Send the call to
-    /// another node, or again to the node that takes its place.
+    /// The serving node drains and begins no more calls.
     Draining,
     /// A reason that this release does not know.
     Other(u16),
@@ -62,6 +46,18 @@ impl Refused {
             Self::ByHandler => 5,
             Self::Draining => 6,
             Self::Other(code) => code,
+        }
+    }
+
+    fn kind(self) -> CallErrorKind {
+        match self {
+            Self::Expired => CallErrorKind::DeadlineExceeded,
+            Self::Overloaded => CallErrorKind::Overloaded,
+            Self::Invalid => CallErrorKind::InvalidRequest,
+            Self::Closed => CallErrorKind::ServiceEnded,
+            Self::ByHandler => CallErrorKind::HandedBack,
+            Self::Draining => CallErrorKind::Draining,
+            Self::Other(_) => CallErrorKind::Refused,
         }
     }
 
@@ -109,22 +105,86 @@ impl fmt::Display for Refused {
     }
 }
 
-/// A call got no reply.
+/// The error of a call: no reply, or not all of a stream.
 ///
-/// [`execution`](Self::execution) says how much is certain about the handler.
-#[derive(thiserror::Error)]
+/// Its text names the service and the peer, and says what happened and whether to call again.
+/// [`execution`](Self::execution) says how much is certain about the handler, and
+/// [`kind`](Self::kind) is for programs that decide by it.
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use ibex::calls::{CallError, CallErrorKind, Caller};
+///
+/// /// Looks a price up, unless the service knows no such symbol.
+/// fn price(quotes: &Caller<String, u64>, symbol: &String) -> Result<Option<u64>, CallError> {
+///     match quotes.call(symbol) {
+///         Ok(price) => Ok(Some(price.to_native())),
+///         Err(error) if error.kind() == CallErrorKind::Failed => Ok(None),
+///         Err(error) => Err(error),
+///     }
+/// }
+/// # }
+/// ```
+///
+/// | kind | was it executed | what helps |
+/// |---|---|---|
+/// | [`Failed`](CallErrorKind::Failed) | yes | the handler's [code and text](CallError::failure) |
+/// | [`NotSent`](CallErrorKind::NotSent) | no | as the [error of sending](CallError::send_error) says |
+/// | [`Overloaded`](CallErrorKind::Overloaded) | no | a lower `max_in_flight` of the caller, or a higher one of the service |
+/// | [`HandedBack`](CallErrorKind::HandedBack) | no | a later call |
+/// | [`Draining`](CallErrorKind::Draining) | no | another node, or the one that takes its place |
+/// | [`ServiceEnded`](CallErrorKind::ServiceEnded) | no | another caller, in another session if this one has ended |
+/// | [`InvalidRequest`](CallErrorKind::InvalidRequest) | no | one codec in both programs |
+/// | [`Refused`](CallErrorKind::Refused) | no | a newer release of this program, or a later call |
+/// | [`DeadlineExceeded`](CallErrorKind::DeadlineExceeded) | unknown; no, if it was not sent or no handler had got it | more time |
+/// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](crate::calls::CallOptions::idempotent), if it may be executed twice |
+/// | [`Lost`](CallErrorKind::Lost) | unknown | another caller, if it may be executed twice |
+/// | [`InvalidReply`](CallErrorKind::InvalidReply) | yes | a look at what that peer's codec writes |
+pub struct CallError(Box<CallFailure>);
+
+/// The kinds of a [`CallError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum CallError {
+pub enum CallErrorKind {
+    /// The handler answered with an error of the application, by
+    /// [`Request::fail`](crate::calls::Request::fail).
+    Failed,
+    /// The request did not go out.
+    NotSent,
+    /// The deadline passed. A handler that has the request is told.
+    DeadlineExceeded,
+    /// The caller has more calls under way than the service takes from one peer.
+    Overloaded,
+    /// The service found the request's bytes not valid.
+    InvalidRequest,
+    /// The service ended before a handler got the request.
+    ServiceEnded,
+    /// The handler handed the request back by [`Request::refuse`](crate::calls::Request::refuse).
+    HandedBack,
+    /// The serving node [drains](crate::Node::drain) and begins no more calls. Send the call to
+    /// another node, or again to the node that takes its place.
+    Draining,
+    /// The service gave the request to no handler, for a reason that this release does not know.
+    Refused,
+    /// The handler dropped the request without an answer, for example by a panic.
+    Unanswered,
+    /// The service or its session ended before the answer came.
+    Lost,
+    /// The reply's bytes are not valid.
+    InvalidReply,
+}
+
+/// The failure that ended a call.
+#[derive(thiserror::Error)]
+pub(super) enum CallFailure {
     /// The handler answered with an error of the application.
-    #[error("service \"{service}\" of {peer} failed the call: {failure}")]
-    #[non_exhaustive]
+    #[error("service \"{service}\" of {peer} failed the call: {text} (code {code})")]
     Failed {
-        /// The service's name.
         service: String,
-        /// The peer, as an address.
         peer: String,
-        /// The failure that the handler reported.
-        failure: Failure,
+        code: u32,
+        text: String,
     },
     /// The request did not go out, so it was not executed.
     #[error(
@@ -137,13 +197,9 @@ pub enum CallError {
     NotSent(SendError),
     /// No handler got the request, as the service said.
     #[error("service \"{service}\" of {peer} did not execute the call: {reason}")]
-    #[non_exhaustive]
     Refused {
-        /// The service's name.
         service: String,
-        /// The peer, as an address.
         peer: String,
-        /// Why.
         reason: Refused,
     },
     /// The deadline passed. The handler is told.
@@ -160,13 +216,9 @@ pub enum CallError {
                                next request",
         }
     )]
-    #[non_exhaustive]
     DeadlineExceeded {
-        /// The service's name.
         service: String,
-        /// The peer, as an address.
         peer: String,
-        /// True if the request was sent.
         is_sent: bool,
         /// True if the peer had opened the service.
         is_open: bool,
@@ -176,22 +228,13 @@ pub enum CallError {
         "service \"{service}\" of {peer}: the handler dropped the request without an answer; \
          {MAY_BE_EXECUTED}"
     )]
-    #[non_exhaustive]
-    Unanswered {
-        /// The service's name.
-        service: String,
-        /// The peer, as an address.
-        peer: String,
-    },
+    Unanswered { service: String, peer: String },
     /// The service or its session ended before the answer came.
     #[error("the call got no answer: {why}; {MAY_BE_EXECUTED}")]
-    #[non_exhaustive]
     Lost {
-        /// The service's name.
         service: String,
-        /// The peer, as an address.
         peer: String,
-        /// Which service ended, by what, and how to have another.
+        /// The service that ended, by what, and how to have another.
         why: String,
     },
     /// The reply's bytes are not valid.
@@ -199,11 +242,8 @@ pub enum CallError {
         "service \"{service}\" of {peer}: the reply is not valid: {why}; the handler has executed \
          the call; see what that peer's codec writes"
     )]
-    #[non_exhaustive]
     InvalidReply {
-        /// The service's name.
         service: String,
-        /// The peer, as an address.
         peer: String,
         /// The codec's reason.
         why: String,
@@ -211,25 +251,80 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Returns how far the call came, as far as that is certain.
+    /// Returns the kind of failure.
     #[must_use]
-    pub fn execution(&self) -> Execution {
-        match self {
-            Self::NotSent(_)
-            | Self::Refused { .. }
-            | Self::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
-            Self::DeadlineExceeded { .. } | Self::Unanswered { .. } | Self::Lost { .. } => {
-                Execution::Unknown
-            }
-            Self::Failed { .. } | Self::InvalidReply { .. } => Execution::Executed,
+    pub fn kind(&self) -> CallErrorKind {
+        match &*self.0 {
+            CallFailure::Failed { .. } => CallErrorKind::Failed,
+            CallFailure::NotSent(_) => CallErrorKind::NotSent,
+            CallFailure::Refused { reason, .. } => reason.kind(),
+            CallFailure::DeadlineExceeded { .. } => CallErrorKind::DeadlineExceeded,
+            CallFailure::Unanswered { .. } => CallErrorKind::Unanswered,
+            CallFailure::Lost { .. } => CallErrorKind::Lost,
+            CallFailure::InvalidReply { .. } => CallErrorKind::InvalidReply,
         }
     }
 
-    /// Returns the failure that the handler reported, if the application failed the call.
+    /// Returns how far the call came, as far as that is certain.
     #[must_use]
-    pub fn failure(&self) -> Option<&Failure> {
-        match self {
-            Self::Failed { failure, .. } => Some(failure),
+    pub fn execution(&self) -> Execution {
+        match &*self.0 {
+            CallFailure::NotSent(_)
+            | CallFailure::Refused { .. }
+            | CallFailure::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
+            CallFailure::DeadlineExceeded { .. }
+            | CallFailure::Unanswered { .. }
+            | CallFailure::Lost { .. } => Execution::Unknown,
+            CallFailure::Failed { .. } | CallFailure::InvalidReply { .. } => Execution::Executed,
+        }
+    }
+
+    /// Returns the service's name, where the error has it.
+    #[must_use]
+    pub fn service(&self) -> Option<&str> {
+        match &*self.0 {
+            CallFailure::NotSent(error) => error.channel(),
+            CallFailure::Failed { service, .. }
+            | CallFailure::Refused { service, .. }
+            | CallFailure::DeadlineExceeded { service, .. }
+            | CallFailure::Unanswered { service, .. }
+            | CallFailure::Lost { service, .. }
+            | CallFailure::InvalidReply { service, .. } => Some(service),
+        }
+    }
+
+    /// Returns the peer as an address, where the error has it.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        match &*self.0 {
+            CallFailure::NotSent(error) => error.peer(),
+            CallFailure::Failed { peer, .. }
+            | CallFailure::Refused { peer, .. }
+            | CallFailure::DeadlineExceeded { peer, .. }
+            | CallFailure::Unanswered { peer, .. }
+            | CallFailure::Lost { peer, .. }
+            | CallFailure::InvalidReply { peer, .. } => Some(peer),
+        }
+    }
+
+    /// Returns the code and the text that the handler [failed](crate::calls::Request::fail) the
+    /// call with. The code's meaning is the application's, and the text has at most 4 KiB.
+    ///
+    /// A service with error types of its own makes them part of the reply, as in
+    /// `peer.caller::<Request, Result<Reply, Refusal>>(..)`. They are then read in place too.
+    #[must_use]
+    pub fn failure(&self) -> Option<(u32, &str)> {
+        match &*self.0 {
+            CallFailure::Failed { code, text, .. } => Some((*code, text)),
+            _ => None,
+        }
+    }
+
+    /// Returns the error of sending, if the request did not go out.
+    #[must_use]
+    pub fn send_error(&self) -> Option<&SendError> {
+        match &*self.0 {
+            CallFailure::NotSent(error) => Some(error),
             _ => None,
         }
     }
@@ -251,36 +346,26 @@ impl CallError {
     /// Returns whether another attempt may succeed where this one did not: the session lives, and
     /// the handler was lost or handed the request back.
     pub(super) fn is_worth_another(&self) -> bool {
-        matches!(
-            self,
-            Self::Unanswered { .. }
-                | Self::Refused {
-                    reason: Refused::ByHandler,
-                    ..
-                }
-        )
+        let kind = self.kind();
+        matches!(kind, CallErrorKind::Unanswered | CallErrorKind::HandedBack)
     }
 }
 
-/// An answer did not go out.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum AnswerError {
-    /// The answer is no longer waited for: the caller cancelled the call or is gone, or the
-    /// deadline has passed.
-    #[error(
-        "the caller does not wait any more: it cancelled the call, its deadline passed, or it is gone"
-    )]
-    Cancelled,
-    /// More than one reply was to be sent to a call that takes one.
-    #[error("the call takes one reply and no stream; answer it with `reply`")]
-    NotAStream,
-    /// The channel of replies did not take the reply. The caller hears that there is no answer.
-    #[error("the answer was not sent: {0}")]
-    NotSent(SendError),
+impl From<CallFailure> for CallError {
+    fn from(failure: CallFailure) -> Self {
+        Self(Box::new(failure))
+    }
 }
 
-/// Why no more replies come over a channel.
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for CallError {}
+
+/// The reason for which no more replies come over a channel.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
     /// The service has answered every call that it had begun, and begins no more.
@@ -303,7 +388,7 @@ impl Over {
     }
 }
 
-ibex_base::debug_as_display!(CallError, AnswerError);
+ibex_base::debug_as_display!(CallError, CallFailure);
 
 /// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \

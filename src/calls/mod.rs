@@ -14,7 +14,6 @@ use crate::RecvError;
 
 mod asking;
 mod attended;
-mod builder;
 mod call;
 mod caller;
 mod claim;
@@ -24,6 +23,7 @@ mod frame;
 mod header;
 mod line;
 mod line_ref;
+mod opening;
 mod options;
 mod outbox;
 mod replies;
@@ -36,15 +36,13 @@ mod source;
 mod tower;
 
 pub use self::{
-    builder::CallsBuilder,
-    call::CallAsync,
-    caller::{Caller, CallerStats},
-    error::{AnswerError, CallError, Execution, Failure, Refused},
+    caller::Caller,
+    error::{CallError, CallErrorKind, Execution},
     options::CallOptions,
     replies::Replies,
     reply::Reply,
     request::Request,
-    service::{Service, ServiceStats},
+    service::Service,
 };
 
 /// Marks the request, the reply and the codec of a type that holds none of them.

@@ -13,16 +13,16 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Ticket;
-use ibex_transport::channel::SendError;
+use ibex_transport::channel;
 
 use super::{
     client::{Client, Credit},
-    error::{AnswerError, MAX_FAILURE_BYTES, Refused},
+    error::{MAX_FAILURE_BYTES, Refused},
     frame::{Content, Opened},
     header::{CallId, Header, Kind},
     outbox::Unsent,
 };
-use crate::{PeerAt, message::DefaultCodec};
+use crate::{PeerAt, SendError, SendErrorKind, message::DefaultCodec};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::calls::Service::next) returns it.
@@ -114,16 +114,16 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// ```
     /// # #[cfg(all(feature = "rkyv", feature = "tokio"))]
     /// # mod example {
-    /// use ibex::calls::{AnswerError, Request};
+    /// use ibex::{SendError, calls::Request};
     ///
     /// async fn lookup(_key: u64) -> u64 { 7 }
     ///
     /// /// Stops looking when nobody waits for it.
-    /// async fn handle(request: Request<u64, u64>) -> Result<(), AnswerError> {
+    /// async fn handle(request: Request<u64, u64>) -> Result<(), SendError> {
     ///     let key = request.to_native();
     ///     let found = tokio::select! {
     ///         found = lookup(key) => found,
-    ///         () = request.cancelled() => return Err(AnswerError::Cancelled),
+    ///         () = request.cancelled() => return Ok(()),
     ///     };
     ///     request.reply_async(&found).await
     /// }
@@ -154,9 +154,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// # Errors
     ///
-    /// [`AnswerError::NotSent`]: the reply is too long or cannot be encoded, or memory was refused.
-    /// The caller hears that there is no answer.
-    pub fn reply(mut self, reply: &R) -> Result<(), AnswerError> {
+    /// [`SendError`]: the reply is too long or cannot be encoded, or memory was refused. The caller
+    /// hears that there is no answer.
+    pub fn reply(mut self, reply: &R) -> Result<(), SendError> {
         let sent = self.call.send::<R, C>(Kind::Reply, reply);
         self.call.is_over = sent.is_ok();
         unless_cancelled(sent)
@@ -168,14 +168,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// # Errors
     ///
     /// As [`reply`](Self::reply).
-    pub async fn reply_async(mut self, reply: &R) -> Result<(), AnswerError> {
+    pub async fn reply_async(mut self, reply: &R) -> Result<(), SendError> {
         let sent = self.call.send_async::<R, C>(Kind::Reply, reply).await;
         self.call.is_over = sent.is_ok();
         unless_cancelled(sent)
     }
 
     /// Fails the call with an error of the application: a code, and a text of up to 4 KiB. The
-    /// caller gets it as [`CallError::Failed`](crate::calls::CallError::Failed). Never waits.
+    /// caller gets it as [`Failed`](crate::calls::CallErrorKind::Failed). Never waits.
     pub fn fail(mut self, code: u32, text: &str) {
         let mut end = text.len().min(MAX_FAILURE_BYTES);
         while !text.is_char_boundary(end) {
@@ -197,9 +197,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// # Errors
     ///
-    /// [`AnswerError`]: nobody waits for items any more, the call takes one reply alone, or the
-    /// item cannot be sent.
-    pub fn send(&mut self, item: &R) -> Result<(), AnswerError> {
+    /// [`SendError`]: nobody waits for items any more
+    /// ([`Cancelled`](SendErrorKind::Cancelled)), the call takes one reply alone
+    /// ([`NotAStream`](SendErrorKind::NotAStream)), or the item cannot be sent.
+    pub fn send(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         self.call.wait_for_credit()?;
         self.call.send::<R, C>(Kind::Item, item)
@@ -211,7 +212,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub async fn send_async(&mut self, item: &R) -> Result<(), AnswerError> {
+    pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         {
             let _waiting = Waiting::on(&self.call.client);
@@ -225,9 +226,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.finish(Kind::End, 0, "");
     }
 
-    fn begin_stream(&mut self) -> Result<(), AnswerError> {
+    fn begin_stream(&mut self) -> Result<(), SendError> {
         if !self.call.is_stream {
-            return Err(AnswerError::NotAStream);
+            return Err(SendError::not_a_stream());
         }
         self.copy_out();
         Ok(())
@@ -268,9 +269,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 }
 
 /// A reply is no error even if the caller has stopped waiting.
-fn unless_cancelled(sent: Result<(), AnswerError>) -> Result<(), AnswerError> {
+fn unless_cancelled(sent: Result<(), SendError>) -> Result<(), SendError> {
     match sent {
-        Err(AnswerError::Cancelled) => Ok(()),
+        Err(error) if error.kind() == SendErrorKind::Cancelled => Ok(()),
         sent => sent,
     }
 }
@@ -321,7 +322,7 @@ impl Call {
         }
     }
 
-    fn poll_credit(&self, context: &mut Context<'_>) -> Poll<Result<(), AnswerError>> {
+    fn poll_credit(&self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let mut credit = self.client.take_credit(self.id);
         if credit == Credit::NotYet {
             self.client.set_waker(self.id, Some(context.waker()));
@@ -331,11 +332,11 @@ impl Call {
         match credit {
             Credit::Taken => Poll::Ready(Ok(())),
             Credit::NotYet => Poll::Pending,
-            Credit::Cancelled => Poll::Ready(Err(AnswerError::Cancelled)),
+            Credit::Cancelled => Poll::Ready(Err(SendError::cancelled())),
         }
     }
 
-    fn wait_for_credit(&self) -> Result<(), AnswerError> {
+    fn wait_for_credit(&self) -> Result<(), SendError> {
         let credit = match self.client.take_credit(self.id) {
             Credit::NotYet => {
                 let _waiting = Waiting::on(&self.client);
@@ -345,14 +346,14 @@ impl Call {
         };
         match credit {
             Credit::Taken => Ok(()),
-            Credit::NotYet | Credit::Cancelled => Err(AnswerError::Cancelled),
+            Credit::NotYet | Credit::Cancelled => Err(SendError::cancelled()),
         }
     }
 
     #[inline]
-    fn send<R: ?Sized, C: Codec<R>>(&self, kind: Kind, value: &R) -> Result<(), AnswerError> {
+    fn send<R: ?Sized, C: Codec<R>>(&self, kind: Kind, value: &R) -> Result<(), SendError> {
         let Some(outbox) = self.client.outbox() else {
-            return Err(AnswerError::Cancelled);
+            return Err(SendError::cancelled());
         };
         let header = || {
             let is_wanted = !self.client.is_cancelled(self.id);
@@ -365,9 +366,9 @@ impl Call {
         &self,
         kind: Kind,
         value: &R,
-    ) -> Result<(), AnswerError> {
+    ) -> Result<(), SendError> {
         if self.client.is_cancelled(self.id) {
-            return Err(AnswerError::Cancelled);
+            return Err(SendError::cancelled());
         }
         let sending = Sending::<R, C> {
             call: self,
@@ -409,14 +410,14 @@ impl Drop for Call {
     }
 }
 
-fn sent(sent: Result<(), Unsent>) -> Result<(), AnswerError> {
+fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
     match sent {
         Ok(()) => Ok(()),
         // The caller's end is gone, and so is who waits.
-        Err(Unsent::Late | Unsent::InVain | Unsent::Failed(SendError::Disconnected(_))) => {
-            Err(AnswerError::Cancelled)
-        }
-        Err(Unsent::Failed(error)) => Err(AnswerError::NotSent(error.into())),
+        Err(
+            Unsent::Late | Unsent::InVain | Unsent::Failed(channel::SendError::Disconnected(_)),
+        ) => Err(SendError::cancelled()),
+        Err(Unsent::Failed(error)) => Err(SendError::of_answer(error)),
     }
 }
 
@@ -431,12 +432,12 @@ struct Sending<'a, R: ?Sized, C> {
 }
 
 impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
-    type Output = Result<(), AnswerError>;
+    type Output = Result<(), SendError>;
 
     fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let Some(outbox) = this.call.client.outbox() else {
-            return Poll::Ready(Err(AnswerError::Cancelled));
+            return Poll::Ready(Err(SendError::cancelled()));
         };
         let header = || Header::new(this.call.id, this.kind);
         let value = Content::Value(this.value);
@@ -447,7 +448,7 @@ impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
                 .client
                 .set_waker(this.call.id, Some(context.waker()));
             if this.call.client.is_cancelled(this.call.id) {
-                return Poll::Ready(Err(AnswerError::Cancelled));
+                return Poll::Ready(Err(SendError::cancelled()));
             }
         }
         Poll::Ready(sent(ready!(polled)))

@@ -15,22 +15,25 @@ use std::{
 use futures_core::Stream;
 use ibex_base::sync::lock;
 use ibex_codec::Codec;
-use ibex_transport::node::{NodeState, ServiceName, SessionShared};
+use ibex_transport::{
+    node::{NodeState, ServiceName, SessionShared},
+    session::Interface,
+};
 
 use super::{
     asking::Asked,
     attended::Attended,
-    builder::{CallSettings, reply_version, request_version},
     client::{Attendant, Begun, Shared},
     error::Refused,
     frame::Opened,
     header::Kind,
+    opening::{reply_version, request_version},
     request::Request,
     source::Source,
 };
 use crate::{
     Node, OpenError, RecvError, Role, channel_builder::Offer, error::OpenFailure, fan_in::Gathered,
-    message::DefaultCodec,
+    message::DefaultCodec, template::ChannelTemplate,
 };
 
 /// Serves calls. [`Node::service`] opens one for all peers, and
@@ -69,18 +72,6 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
     _name: ServiceName,
 }
 
-/// Counts of a service's requests; see [`Service::stats`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ServiceStats {
-    /// Requests that handlers have, and that wait here for one.
-    pub in_progress: usize,
-    /// Requests that were refused: late, too many, not valid, or handed back.
-    pub refused: u64,
-    /// Frames that no caller of ibex sends. They are dropped.
-    pub strays: u64,
-}
-
 /// The state that a service shares with its wakers.
 struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     source: Attended<Source<Q, R, C>>,
@@ -104,35 +95,36 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for News<Q, R, C> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
-    pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, OpenError> {
+    pub(super) fn of_node(template: ChannelTemplate, node: &Node) -> Result<Self, OpenError> {
         node.check_fork()?;
-        let template = settings.template.clone().checked()?;
+        let template = template.told_as(Interface::Service).checked()?;
         let name = node.runtime.take_service_name(template.name());
         let name = name.ok_or_else(|| OpenError::name_taken(template.name()))?;
-        let source = Source::of_node(Gathered::open(node, template)?);
+        let source = Source::of_node(Gathered::open(node, template.clone())?);
         Ok(Self::on(
             source,
-            settings,
+            template,
             node.runtime.state().clone(),
             name,
         ))
     }
 
     pub(super) fn of_peer(
-        settings: CallSettings,
+        template: ChannelTemplate,
         session: &Arc<SessionShared>,
     ) -> Result<Self, OpenError> {
-        let channel = settings.template.over(session);
-        let name = session.node().share_service_name(settings.template.name());
+        let template = template.told_as(Interface::Service);
+        let channel = template.over(session);
+        let name = session.node().share_service_name(template.name());
         let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
         let source = Source::of_peer(requests, channel);
-        Ok(Self::on(source, settings, session.node().clone(), name))
+        Ok(Self::on(source, template, session.node().clone(), name))
     }
 
     fn on(
         source: Source<Q, R, C>,
-        settings: CallSettings,
+        template: ChannelTemplate,
         node: Arc<NodeState>,
         name: ServiceName,
     ) -> Self {
@@ -141,7 +133,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
             let version = reply_version::<Q, R, C>();
             Hub {
                 source: Attended::new(source),
-                shared: Arc::new(Shared::new(settings, version, hub.clone())),
+                shared: Arc::new(Shared::new(template, version, hub.clone())),
                 waker: Waker::from(Arc::new(News(hub.clone()))),
                 is_registered: AtomicBool::new(false),
                 next: Mutex::new(None),
@@ -187,15 +179,22 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         poll_fn(|context| self.hub.poll_next(context)).await
     }
 
-    /// Returns the service's counts. Never waits.
+    /// Returns the number of requests that handlers have, and that wait here for one. Never waits.
     #[must_use]
-    pub fn stats(&self) -> ServiceStats {
-        let shared = &self.hub.shared;
-        ServiceStats {
-            in_progress: shared.in_progress.load(Ordering::Relaxed),
-            refused: shared.refused.load(Ordering::Relaxed),
-            strays: shared.strays.load(Ordering::Relaxed),
-        }
+    pub fn in_progress(&self) -> usize {
+        self.hub.shared.in_progress.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of requests that were refused: late, too many, not valid, or handed back.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.hub.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of frames that no caller of ibex sends. They are dropped.
+    #[must_use]
+    pub fn strays(&self) -> u64 {
+        self.hub.shared.strays.load(Ordering::Relaxed)
     }
 }
 
@@ -402,7 +401,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Service")
-            .field("name", &self.hub.shared.settings.template.name())
+            .field("name", &self.hub.shared.template.name())
             .finish_non_exhaustive()
     }
 }

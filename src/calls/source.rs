@@ -11,7 +11,7 @@ use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure}
 
 use super::{
     asking::{Asked, Asking, Seat},
-    builder::reply_version,
+    opening::reply_version,
     request::Request,
 };
 use crate::{ChannelBuilder, FanInEvent, RecvErrorKind, fan_in::Gathered};

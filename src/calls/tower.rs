@@ -13,7 +13,7 @@ use super::{
     reply::Reply,
 };
 
-/// Ready when a call may be under way: [`max_in_flight`](crate::calls::CallsBuilder::max_in_flight) is
+/// Ready when a call may be under way: [`max_in_flight`](crate::ChannelBuilder::max_in_flight) is
 /// the back-pressure. A call that was made ready and is not made is given back when the caller is
 /// dropped. The options are the caller's ([`Caller::with`]); a deadline counts from the call.
 impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Caller<Q, R, C> {

@@ -12,7 +12,7 @@ use super::{Discovery, DiscoveryError, Found};
 /// The name stands for all of them.
 ///
 /// ```
-/// # fn start(node: &ibex::Node) -> std::io::Result<ibex::discovery::Peers> {
+/// # fn start(node: &ibex::Node) -> Result<ibex::discovery::Peers, ibex::ConnectError> {
 /// node.keep_connected(ibex::discovery::Dns::new("replicas.storage.svc", 7000))
 /// # }
 /// ```

@@ -19,13 +19,13 @@ use crate::{ToAddress, address};
 /// becomes one in a few lines; here the registry is a file:
 ///
 /// ```
-/// use std::{fs, path::PathBuf, time::Duration};
-/// use ibex::discovery::{Discovery, DiscoveryError, Found};
+/// use std::{error::Error, fs, path::PathBuf, time::Duration};
+/// use ibex::discovery::{Discovery, Found};
 ///
 /// struct Listed(PathBuf);
 ///
 /// impl Discovery for Listed {
-///     fn find(&mut self) -> Result<Found, DiscoveryError> {
+///     fn find(&mut self) -> Result<Found, Box<dyn Error + Send + Sync>> {
 ///         let text = fs::read_to_string(&self.0)?;
 ///         Ok(Found::new(text.lines()).again_in(Duration::from_secs(10)))
 ///     }
@@ -47,7 +47,7 @@ pub trait Discovery: Send + 'static {
 }
 
 /// The reason why a [`Discovery`] has no answer.
-pub type DiscoveryError = Box<dyn Error + Send + Sync>;
+pub(crate) type DiscoveryError = Box<dyn Error + Send + Sync>;
 
 /// The answer of a [`Discovery`].
 #[derive(Clone, Debug, PartialEq, Eq)]

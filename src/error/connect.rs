@@ -5,10 +5,11 @@ use std::{fmt, io, net::SocketAddr};
 use ibex_base::fork::UsedAfterFork;
 use ibex_bootstrap::{DialError, HandshakeError};
 
-/// The error of [`Node::connect`](crate::Node::connect): no session with a peer.
+/// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and
+/// [`Node::keep_connected`](crate::Node::keep_connected): no session with a peer.
 ///
-/// Its text says which address was dialed, what happened there, what follows and what to do.
-/// Programs decide by [`kind`](Self::kind).
+/// Its text says which address was dialed, what happened there, what follows and what to do, or
+/// why the node accepts no peer. Programs decide by [`kind`](Self::kind).
 ///
 /// ```
 /// use ibex::{ConnectErrorKind, Node, Peer};
@@ -33,7 +34,9 @@ use ibex_bootstrap::{DialError, HandshakeError};
 /// | [`Refused`](ConnectErrorKind::Refused) | a later attempt, or a higher limit |
 /// | [`Interrupted`](ConnectErrorKind::Interrupted) | a later attempt |
 /// | [`NoSuchEngine`](ConnectErrorKind::NoSuchEngine) | an engine that [`io_threads`](crate::NodeBuilder::io_threads) gave the node |
-/// | [`Closed`](ConnectErrorKind::Closed) | another node |
+/// | [`NotListening`](ConnectErrorKind::NotListening) | a node with a listen address |
+/// | [`Timeout`](ConnectErrorKind::Timeout) | a later attempt to accept |
+/// | [`Stopped`](ConnectErrorKind::Stopped), [`Closed`](ConnectErrorKind::Closed) | another node |
 /// | [`Resources`](ConnectErrorKind::Resources) | more descriptors (`ulimit -n`), threads or memory, and a later attempt |
 /// | [`UsedAfterFork`](ConnectErrorKind::UsedAfterFork) | a node that this process makes |
 pub struct ConnectError(Box<Failure>);
@@ -58,9 +61,17 @@ pub enum ConnectErrorKind {
     Refused,
     /// The peer fell silent, closed the connection or broke the protocol during the handshake.
     Interrupted,
-    /// The node has no engine of the number that [`ConnectOptions`](crate::ConnectOptions) ask for.
+    /// The node has no engine of the number that [`connect_on`](crate::Node::connect_on) names.
     NoSuchEngine,
-    /// The node was closed meanwhile.
+    /// The node is to accept a peer and has no listen address.
+    NotListening,
+    /// No peer connected within the time-out of
+    /// [`accept_timeout`](crate::Node::accept_timeout).
+    Timeout,
+    /// The node [begins no session any more](crate::Node::stop_accepting), and all that it had
+    /// begun were handed out.
+    Stopped,
+    /// The node was closed.
     Closed,
     /// The process lacks descriptors, threads or memory.
     Resources,
@@ -74,14 +85,35 @@ enum Failure {
     Dial(DialError),
     /// The session could not be set up on this side.
     Environment { address: String, error: io::Error },
-    /// The options name an engine that the node does not have.
+    /// The session is to be on an engine that the node does not have.
     NoSuchEngine {
         address: String,
         engine: usize,
         engines: usize,
     },
+    /// Peers cannot be kept connected, as there is no thread for it.
+    NoThread(io::Error),
+    /// No peer was accepted.
+    Accept(NotAccepted),
     /// The process is a fork.
     UsedAfterFork(UsedAfterFork),
+}
+
+/// The reason for which no peer was accepted.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotAccepted {
+    /// The node has no listen address.
+    #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
+    NotListening,
+    /// The node accepts nobody, as it was closed.
+    #[error("this node was closed; make another to accept with")]
+    Closed,
+    /// The node begins no session any more, and all that it had begun were handed out.
+    #[error("this node accepts nobody any more: stop_accepting was called")]
+    Stopped,
+    /// No peer connected within the time-out.
+    #[error("nobody connected within the time-out")]
+    Timeout,
 }
 
 impl ConnectError {
@@ -91,7 +123,12 @@ impl ConnectError {
         Self(Box::new(Failure::Environment { address, error }))
     }
 
-    /// The error of options for a session with `address` that name an engine beyond the last.
+    /// The error of a process that lacks a thread to keep peers connected by.
+    pub(crate) fn no_thread(error: io::Error) -> Self {
+        Self(Box::new(Failure::NoThread(error)))
+    }
+
+    /// The error of a session with `address` that is to be placed on an engine beyond the last.
     pub(crate) fn no_such_engine(address: String, engine: usize, engines: usize) -> Self {
         Self(Box::new(Failure::NoSuchEngine {
             address,
@@ -105,8 +142,12 @@ impl ConnectError {
     pub fn kind(&self) -> ConnectErrorKind {
         match &*self.0 {
             Failure::Dial(error) => kind_of_dial(error),
-            Failure::Environment { .. } => ConnectErrorKind::Resources,
+            Failure::Environment { .. } | Failure::NoThread(_) => ConnectErrorKind::Resources,
             Failure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
+            Failure::Accept(NotAccepted::NotListening) => ConnectErrorKind::NotListening,
+            Failure::Accept(NotAccepted::Closed) => ConnectErrorKind::Closed,
+            Failure::Accept(NotAccepted::Stopped) => ConnectErrorKind::Stopped,
+            Failure::Accept(NotAccepted::Timeout) => ConnectErrorKind::Timeout,
             Failure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
         }
     }
@@ -128,6 +169,7 @@ impl ConnectError {
             ConnectErrorKind::Unreachable
                 | ConnectErrorKind::Refused
                 | ConnectErrorKind::Interrupted
+                | ConnectErrorKind::Timeout
                 | ConnectErrorKind::Resources
         )
     }
@@ -177,6 +219,12 @@ impl From<DialError> for ConnectError {
     }
 }
 
+impl From<NotAccepted> for ConnectError {
+    fn from(reason: NotAccepted) -> Self {
+        Self(Box::new(Failure::Accept(reason)))
+    }
+}
+
 impl From<UsedAfterFork> for ConnectError {
     fn from(error: UsedAfterFork) -> Self {
         Self(Box::new(Failure::UsedAfterFork(error)))
@@ -201,6 +249,12 @@ impl fmt::Display for ConnectError {
                 "the session with {address} is to be on engine {engine}, and this node has \
                  {engines}, numbered from 0; name one of them, or give the node more io_threads"
             ),
+            Failure::NoThread(error) => write!(
+                f,
+                "cannot keep peers connected: {error}{}",
+                ibex_bootstrap::shortage_step(error)
+            ),
+            Failure::Accept(reason) => reason.fmt(f),
             Failure::UsedAfterFork(error) => error.fmt(f),
         }
     }
@@ -208,7 +262,7 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-ibex_base::debug_as_display!(ConnectError);
+ibex_base::debug_as_display!(ConnectError, NotAccepted);
 
 #[cfg(test)]
 mod tests {

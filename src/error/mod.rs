@@ -3,8 +3,11 @@
 //! A text has its cause in it, so `source()` does not give that once more: a field that would
 //! be taken for the source by its name is written `r#source`.
 
-use ibex_base::fork::UsedAfterFork;
-
+pub(crate) use self::{
+    connect::NotAccepted,
+    listen::ListenFailure,
+    open::{OpenFailure, Refusal},
+};
 pub use self::{
     connect::{ConnectError, ConnectErrorKind},
     listen::{ListenError, ListenErrorKind},
@@ -13,38 +16,14 @@ pub use self::{
     send::{SendError, SendErrorKind},
     wait::{WaitError, WaitErrorKind},
 };
-pub(crate) use self::{
-    listen::ListenFailure,
-    open::{OpenFailure, Refusal},
-};
 
 mod connect;
 mod listen;
 mod open;
 mod receive;
 mod send;
+mod send_facts;
 mod wait;
-
-/// No peer was accepted, and none will be.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum AcceptError {
-    /// The node has no listen address.
-    #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
-    NotListening,
-    /// The node accepts nobody, as it was closed.
-    #[error("this node was closed; make another to accept with")]
-    Closed,
-    /// The node begins no session any more, and all that it had begun were handed out.
-    #[error("this node accepts nobody any more: stop_accepting was called")]
-    Stopped,
-    /// No peer connected within the time-out.
-    #[error("nobody connected within the time-out")]
-    Timeout,
-    /// The process is a fork of the one that made the node.
-    #[error(transparent)]
-    UsedAfterFork(#[from] UsedAfterFork),
-}
 
 /// The channel and the peer that an error is about.
 #[derive(Clone, Copy)]
@@ -58,8 +37,6 @@ impl<'a> Subject<'a> {
         Some(Self { channel, peer })
     }
 }
-
-ibex_base::debug_as_display!(AcceptError);
 
 #[cfg(test)]
 mod tests {

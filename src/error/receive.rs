@@ -5,7 +5,7 @@ use std::fmt;
 use ibex_transport::channel::{self, RecvFailure};
 
 use super::Subject;
-use crate::{Counts, EndCause, NotOpened, OpenError, Sequence};
+use crate::{Counts, EndCause, NotOpened, OpenError};
 
 /// The error of a call that receives: no message, for now or for ever.
 ///
@@ -134,7 +134,7 @@ impl RecvError {
 
     /// Returns the message that is not valid.
     #[must_use]
-    pub fn sequence(&self) -> Option<Sequence> {
+    pub fn sequence(&self) -> Option<u64> {
         match self.failed()? {
             channel::RecvError::Corrupt { sequence, .. } => Some(*sequence),
             _ => None,

@@ -4,15 +4,19 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use ibex_transport::channel::{self, GroupFailure, LossReason, SendFailure};
 
-use super::Subject;
+use super::{
+    Subject,
+    send_facts::{counts_of, kind_of, not_opened_of, subject_of},
+};
 use crate::{Counts, EndCause, NotOpened, PeerAt};
 
 /// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
 /// only borrows it.
 ///
 /// Calls of [`Sender`](crate::Sender), [`Group`](crate::Group), [`Reservation`](crate::Reservation)
-/// and [`Permit`](crate::Permit) return it. Its text says who, in what state, what happened, what
-/// follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
+/// and [`Permit`](crate::Permit) return it, and so does a handler's
+/// [answer to a call](crate::calls::Request::reply). Its text says who, in what state, what
+/// happened, what follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
 ///
 /// ```
 /// use ibex::{Raw, SendError, SendErrorKind, Sender};
@@ -38,6 +42,7 @@ use crate::{Counts, EndCause, NotOpened, PeerAt};
 /// | [`Memory`](SendErrorKind::Memory) | all | go on once there is memory |
 /// | [`Nested`](SendErrorKind::Nested) | all | go on behind the other message |
 /// | [`NoMembers`](SendErrorKind::NoMembers) | calls of a group | go on once a peer has joined |
+/// | [`Cancelled`](SendErrorKind::Cancelled), [`NotAStream`](SendErrorKind::NotAStream) | answers to a call | return the same |
 /// | [`Mismatch`](SendErrorKind::Mismatch) | all | return the same; build both programs with one type |
 /// | [`Disconnected`](SendErrorKind::Disconnected) | all | return the same; [`cause`](SendError::cause) says what to do: open the channel again if the receiver was dropped, connect again if the peer is gone, make a node if this one was closed |
 /// | [`UsedAfterFork`](SendErrorKind::UsedAfterFork) | all, in a child of `fork` | return the same |
@@ -77,6 +82,11 @@ pub enum SendErrorKind {
     Disconnected,
     /// The group has no members: no peer has joined, or all are gone.
     NoMembers,
+    /// The caller does not wait for the answer any more: it cancelled the call or is gone, or the
+    /// deadline has passed.
+    Cancelled,
+    /// More than one reply was to be sent to a call that takes one.
+    NotAStream,
     /// The process is a fork of the one that opened the channel or made the group.
     UsedAfterFork,
 }
@@ -84,6 +94,7 @@ pub enum SendErrorKind {
 enum Failure {
     Channel(SendFailure),
     Group(Box<OfGroup>),
+    Answer(Box<OfAnswer>),
     /// The member of a group that has no room, or the first of several.
     Full(Arc<PeerAt>),
     /// The member of a group that has not opened its end, or the first of several.
@@ -101,6 +112,14 @@ enum OfGroup {
     Slow(Duration),
 }
 
+/// Failures of answers to a call.
+enum OfAnswer {
+    Cancelled,
+    NotAStream,
+    /// The channel of replies did not take it. The caller hears that there is no answer.
+    NotSent(channel::SendError),
+}
+
 impl SendError {
     /// Returns the kind of failure.
     #[must_use]
@@ -115,6 +134,11 @@ impl SendError {
                 OfGroup::Member(_, error) => kind_of(error),
                 OfGroup::Slow(_) => SendErrorKind::Full,
             },
+            Failure::Answer(answer) => match &**answer {
+                OfAnswer::Cancelled => SendErrorKind::Cancelled,
+                OfAnswer::NotAStream => SendErrorKind::NotAStream,
+                OfAnswer::NotSent(error) => kind_of(error),
+            },
         }
     }
 
@@ -126,7 +150,7 @@ impl SendError {
         match &self.0 {
             Failure::Channel(failure) => !matches!(failure, SendFailure::Failed(_)),
             Failure::Full(_) | Failure::NotOpen(_) => true,
-            Failure::Group(_) => false,
+            Failure::Group(_) | Failure::Answer(_) => false,
         }
     }
 
@@ -140,6 +164,8 @@ impl SendError {
                     | SendErrorKind::Encode
                     | SendErrorKind::Memory
                     | SendErrorKind::Nested
+                    | SendErrorKind::Cancelled
+                    | SendErrorKind::NotAStream
             )
     }
 
@@ -169,7 +195,7 @@ impl SendError {
                 OfGroup::Member(peer, _) => Some(**peer),
                 OfGroup::NoMembers { .. } | OfGroup::Slow(_) => None,
             },
-            Failure::Channel(_) => None,
+            Failure::Channel(_) | Failure::Answer(_) => None,
         }
     }
 
@@ -296,12 +322,31 @@ impl SendError {
         })
     }
 
+    /// The error of an answer that nobody waits for.
+    pub(crate) fn cancelled() -> Self {
+        Self(Failure::Answer(Box::new(OfAnswer::Cancelled)))
+    }
+
+    /// The error of a further reply to a call that takes one.
+    pub(crate) fn not_a_stream() -> Self {
+        Self(Failure::Answer(Box::new(OfAnswer::NotAStream)))
+    }
+
+    /// The error of an answer that the channel of replies did not take.
+    pub(crate) fn of_answer(error: channel::SendError) -> Self {
+        Self(Failure::Answer(Box::new(OfAnswer::NotSent(error))))
+    }
+
     fn failed(&self) -> Option<&channel::SendError> {
         match &self.0 {
             Failure::Channel(SendFailure::Failed(error)) => Some(error),
             Failure::Group(group) => match &**group {
                 OfGroup::Member(_, error) => Some(error),
                 OfGroup::NoMembers { .. } | OfGroup::Slow(_) => None,
+            },
+            Failure::Answer(answer) => match &**answer {
+                OfAnswer::NotSent(error) => Some(error),
+                OfAnswer::Cancelled | OfAnswer::NotAStream => None,
             },
             _ => None,
         }
@@ -326,48 +371,6 @@ fn kind_of_failure(failure: &SendFailure) -> SendErrorKind {
         SendFailure::TimedOut(_) => SendErrorKind::Timeout,
         SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => SendErrorKind::NotOpened,
         SendFailure::Failed(error) => kind_of(error),
-    }
-}
-
-pub(super) fn kind_of(error: &channel::SendError) -> SendErrorKind {
-    use channel::SendError;
-
-    match error {
-        SendError::NotOpened(_) => SendErrorKind::NotOpened,
-        SendError::Mismatch(_) => SendErrorKind::Mismatch,
-        SendError::TooLong(_) => SendErrorKind::TooLong,
-        SendError::Encode(_) => SendErrorKind::Encode,
-        SendError::Memory(_) => SendErrorKind::Memory,
-        SendError::Nested => SendErrorKind::Nested,
-        SendError::UsedAfterFork(_) => SendErrorKind::UsedAfterFork,
-        SendError::Disconnected(_) => SendErrorKind::Disconnected,
-    }
-}
-
-pub(super) fn subject_of(error: &channel::SendError) -> Option<Subject<'_>> {
-    use channel::SendError;
-
-    match error {
-        SendError::NotOpened(error) => Subject::new(&error.channel, &error.peer),
-        SendError::Mismatch(error) => Subject::new(&error.channel, &error.peer),
-        SendError::TooLong(error) => Subject::new(&error.channel, &error.peer),
-        SendError::Disconnected(error) => Subject::new(&error.channel, &error.peer),
-        _ => None,
-    }
-}
-
-pub(super) fn counts_of(error: &channel::SendError) -> Option<Counts> {
-    match error {
-        channel::SendError::Disconnected(error) => Some(error.counts),
-        channel::SendError::Mismatch(error) => Some(error.counts),
-        _ => None,
-    }
-}
-
-pub(super) fn not_opened_of(error: &channel::SendError) -> Option<&NotOpened> {
-    match error {
-        channel::SendError::NotOpened(error) => Some(error),
-        _ => None,
     }
 }
 
@@ -418,6 +421,16 @@ impl fmt::Display for SendError {
                     "its window was full for {time:?}: its receiver falls behind"
                 ),
             },
+            Failure::Answer(answer) => match &**answer {
+                OfAnswer::Cancelled => f.write_str(
+                    "the caller does not wait any more: it cancelled the call, its deadline \
+                     passed, or it is gone",
+                ),
+                OfAnswer::NotAStream => {
+                    f.write_str("the call takes one reply and no stream; answer it with `reply`")
+                }
+                OfAnswer::NotSent(error) => write!(f, "the answer was not sent: {error}"),
+            },
         }
     }
 }
@@ -431,13 +444,13 @@ mod tests {
     use std::mem::size_of;
 
     use super::*;
-    use crate::{PeerId, Sequence};
+    use crate::PeerId;
 
     #[test]
     fn what_a_poll_finds_in_vain_makes_no_answer_larger() {
         assert_eq!(
-            size_of::<Result<Sequence, SendError>>(),
-            size_of::<Result<Sequence, SendFailure>>()
+            size_of::<Result<u64, SendError>>(),
+            size_of::<Result<u64, SendFailure>>()
         );
     }
 

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use ibex_transport::channel::{QuorumFailure, SendError, Votes, WaitAckedError};
 
-use super::{Subject, send};
-use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind, Sequence};
+use super::{Subject, send_facts};
+use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind};
 
 /// The error of a call that waits for what was sent: that it is delivered, or acknowledged.
 ///
@@ -15,10 +15,10 @@ use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind, Sequence};
 ///
 /// ```
 /// use std::time::Duration;
-/// use ibex::{Raw, Sender, Sequence, WaitError, WaitErrorKind};
+/// use ibex::{Raw, Sender, WaitError, WaitErrorKind};
 ///
 /// /// Waits for a second, and returns whether the receiver is done with the message.
-/// fn is_done(bytes: &mut Sender<[u8], Raw>, sequence: Sequence) -> Result<bool, WaitError> {
+/// fn is_done(bytes: &mut Sender<[u8], Raw>, sequence: u64) -> Result<bool, WaitError> {
 ///     match bytes.wait_acked_timeout(sequence, Duration::from_secs(1)) {
 ///         Ok(()) => Ok(true),
 ///         Err(error) if error.kind() == WaitErrorKind::Timeout => Ok(false),
@@ -72,7 +72,7 @@ enum Failure {
 /// A message of a group that is not acknowledged by a quorum.
 struct Quorum {
     channel: String,
-    sequence: Sequence,
+    sequence: u64,
     needed: usize,
     reason: Reason,
 }
@@ -81,7 +81,7 @@ enum Reason {
     TimedOut(Votes<PeerAt>),
     Lost(Votes<PeerAt>),
     /// The sequence of the group's last message.
-    NotSent(Sequence),
+    NotSent(u64),
 }
 
 impl WaitError {
@@ -92,7 +92,7 @@ impl WaitError {
             Failure::Channel(WaitAckedError::Unacknowledged { .. }) => {
                 WaitErrorKind::Unacknowledged
             }
-            Failure::Channel(WaitAckedError::Failed(error)) => match send::kind_of(error) {
+            Failure::Channel(WaitAckedError::Failed(error)) => match send_facts::kind_of(error) {
                 SendErrorKind::NotOpened => WaitErrorKind::NotOpened,
                 SendErrorKind::Mismatch => WaitErrorKind::Mismatch,
                 SendErrorKind::UsedAfterFork => WaitErrorKind::UsedAfterFork,
@@ -142,7 +142,7 @@ impl WaitError {
 
     /// Returns the message that was waited for, or the first that will not be acknowledged.
     #[must_use]
-    pub fn sequence(&self) -> Option<Sequence> {
+    pub fn sequence(&self) -> Option<u64> {
         match &self.0 {
             Failure::Channel(
                 WaitAckedError::Timeout { sequence, .. }
@@ -158,7 +158,7 @@ impl WaitError {
     pub fn counts(&self) -> Option<Counts> {
         match &self.0 {
             Failure::Channel(WaitAckedError::Timeout { counts, .. }) => Some(*counts),
-            _ => send::counts_of(self.failed()?),
+            _ => send_facts::counts_of(self.failed()?),
         }
     }
 
@@ -174,7 +174,7 @@ impl WaitError {
     /// Returns what is known of an end that the peer has not opened in time.
     #[must_use]
     pub fn not_opened(&self) -> Option<&NotOpened> {
-        send::not_opened_of(self.failed()?)
+        send_facts::not_opened_of(self.failed()?)
     }
 
     /// Returns how many acknowledgements of a group's message were asked for.
@@ -228,7 +228,7 @@ impl WaitError {
     /// The error of a group's wait for a quorum.
     pub(crate) fn of_quorum(
         channel: &str,
-        sequence: Sequence,
+        sequence: u64,
         needed: usize,
         failure: QuorumFailure<Arc<PeerAt>>,
     ) -> Self {
@@ -271,7 +271,7 @@ impl WaitError {
                 WaitAckedError::Timeout { channel, peer, .. }
                 | WaitAckedError::Unacknowledged { channel, peer, .. },
             ) => Subject::new(channel, peer),
-            _ => send::subject_of(self.failed()?),
+            _ => send_facts::subject_of(self.failed()?),
         }
     }
 }

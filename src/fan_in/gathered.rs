@@ -16,9 +16,9 @@ use ibex_transport::{
     runtime::Gathering,
 };
 
-use super::{FanInEvent, FanInPeer, Opening, member::Member};
+use super::{FanInEvent, Opening, member::Member};
 use crate::{
-    Node, Peer, PeerAt, channel_defaults::ChannelDefaults, setting::SettingError,
+    Counts, Node, Peer, PeerAt, channel_defaults::ChannelDefaults, setting::SettingError,
     template::ChannelTemplate,
 };
 
@@ -107,9 +107,12 @@ impl<O: Opening> Gathered<O> {
     }
 
     /// See [`FanIn::peers`](super::FanIn::peers).
-    pub(super) fn peers(&self) -> Vec<FanInPeer> {
+    pub(super) fn peers(&self) -> Vec<(PeerAt, Counts)> {
         let members = self.members.iter().flatten();
-        members.filter_map(FanInPeer::of).collect()
+        let joined = members.filter(|member| member.has_joined);
+        joined
+            .map(|member| (member.peer, member.handle.counts()))
+            .collect()
     }
 
     /// See [`FanIn::peer`](super::FanIn::peer).

@@ -1,33 +1,11 @@
-//! Peers of a fan-in, and the description of them that it returns.
+//! Peers of a fan-in.
 
 use std::task::Waker;
 
 use ibex_transport::channel::{RawMessage, ReceiveHandle};
 
 use super::{FanInEvent, Opening};
-use crate::{Counts, PeerAt};
-
-/// A peer that has joined a [`FanIn`](crate::FanIn), and the counters of its channel.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct FanInPeer {
-    /// The peer.
-    pub peer: PeerAt,
-    /// Messages of the peer: those that arrived, as far as this end has seen (`sent`, a lower
-    /// bound), that were handed out (`received`), released without a gap, and acknowledged without
-    /// a gap.
-    pub counts: Counts,
-}
-
-impl FanInPeer {
-    /// Describes a member; `None` if it has not joined.
-    pub(super) fn of<O: Opening>(member: &Member<O>) -> Option<Self> {
-        member.has_joined.then(|| Self {
-            peer: member.peer,
-            counts: member.handle.counts(),
-        })
-    }
-}
+use crate::PeerAt;
 
 /// The end of one peer.
 pub(super) struct Member<O: Opening> {

@@ -4,14 +4,14 @@ use std::{fmt, time::Duration};
 
 use ibex_codec::Codec;
 
+pub use self::event::FanInEvent;
 use self::opening::OfType;
-pub use self::{event::FanInEvent, member::FanInPeer};
 pub(crate) use self::{
     gathered::{Gathered, NothingCame},
     opening::Opening,
 };
 use crate::{
-    ChannelBuilder, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
+    ChannelBuilder, Counts, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
     message::DefaultCodec,
 };
 
@@ -140,8 +140,12 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     /// Returns the peers that have joined and are not gone, with the counters of their channels. A
     /// peer with several sessions is listed once for each. Never waits.
+    ///
+    /// The counters are of messages that arrived, as far as this end has seen (`sent`, a lower
+    /// bound), that were handed out (`received`), released without a gap, and acknowledged without
+    /// a gap.
     #[must_use]
-    pub fn peers(&self) -> Vec<FanInPeer> {
+    pub fn peers(&self) -> Vec<(PeerAt, Counts)> {
         self.gathered.peers()
     }
 

@@ -9,7 +9,7 @@ use std::{
 use ibex_codec::Codec;
 
 use super::{Group, encoding::Encoded};
-use crate::{SendError, Sequence, WaitError, message::DefaultCodec};
+use crate::{SendError, WaitError, message::DefaultCodec};
 
 /// A message that is being sent to a group; see [`Group::send_async`].
 pub(crate) struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
@@ -20,7 +20,7 @@ pub(crate) struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
 /// A wait for a quorum; see [`Group::wait_acked_async`].
 pub(crate) struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
-    sequence: Sequence,
+    sequence: u64,
     quorum: usize,
 }
 
@@ -43,7 +43,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     pub fn send_async<'a>(
         &'a mut self,
         value: &'a T,
-    ) -> impl Future<Output = Result<Sequence, SendError>> {
+    ) -> impl Future<Output = Result<u64, SendError>> {
         GroupSendAsync { group: self, value }
     }
 }
@@ -73,7 +73,7 @@ impl<T: ?Sized, C> Group<T, C> {
     /// As [`wait_acked`](Self::wait_acked).
     pub fn wait_acked_async(
         &mut self,
-        sequence: Sequence,
+        sequence: u64,
         quorum: usize,
     ) -> impl Future<Output = Result<(), WaitError>> {
         QuorumAsync {
@@ -85,7 +85,7 @@ impl<T: ?Sized, C> Group<T, C> {
 }
 
 impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
-    type Output = Result<Sequence, SendError>;
+    type Output = Result<u64, SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { group, value } = self.get_mut();

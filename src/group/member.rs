@@ -7,7 +7,7 @@ use ibex_transport::{
     session::Counts,
 };
 
-use crate::{PeerAt, SendError, Sequence};
+use crate::{PeerAt, SendError};
 
 /// The name of a member of a [`Group`](crate::Group). No other member of that group ever gets the
 /// same.
@@ -24,7 +24,7 @@ pub struct GroupMember {
     pub peer: PeerAt,
     /// The group's last message when the member joined. The first message that the member gets is
     /// the next.
-    pub joined_after: Sequence,
+    pub joined_after: u64,
     /// Counters of the messages that were sent to the member, received, released and acknowledged,
     /// as far as this end has heard. Before its first message they are all where it joined.
     pub counts: Counts,
@@ -44,7 +44,7 @@ pub struct MemberLost {
     /// The member's peer.
     pub peer: PeerAt,
     /// The group's last message when the member joined.
-    pub joined_after: Sequence,
+    pub joined_after: u64,
     /// The member's counters, as in [`GroupMember::counts`].
     pub counts: Counts,
     /// Why: its [kind](SendError::kind) is [`Full`](crate::SendErrorKind::Full) if its window was

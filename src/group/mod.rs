@@ -8,7 +8,7 @@ use ibex_transport::channel::{SendGroup, WhenFull};
 
 pub use self::member::{GroupMember, MemberId, MemberLost};
 use crate::{
-    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, Sequence, WaitError,
+    ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, WaitError,
     channel_builder::{Offer, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
@@ -22,12 +22,12 @@ mod sending;
 /// Sends each message to several peers, and waits for a quorum of their acknowledgements.
 ///
 /// ```
-/// use ibex::{Group, Raw, Sequence};
+/// use ibex::{Group, Raw};
 ///
 /// type Error = Box<dyn std::error::Error>;
 ///
 /// /// Sends an entry to the replicas and waits until two have it.
-/// fn commit(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<Sequence, Error> {
+/// fn commit(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<u64, Error> {
 ///     let sequence = log.send(entry)?;
 ///     log.wait_acked(sequence, 2)?; // the third may be slow
 ///     while let Some(lost) = log.next_lost() {
@@ -46,7 +46,7 @@ mod sending;
 /// Anything earlier is sent to it alone, by a sender that [joins](Self::join_sender) afterwards, or on
 /// another channel.
 ///
-/// The group counts its messages: [`send`](Self::send) returns a [`Sequence`] that is the same for all
+/// The group counts its messages: [`send`](Self::send) returns a number that is the same for all
 /// members, and the first is 1. A receiver's own count begins with the first message that it got.
 ///
 /// # Quorums
@@ -207,7 +207,7 @@ impl<T: ?Sized, C> Group<T, C> {
 
     /// Returns the last message's sequence; 0 before the first.
     #[must_use]
-    pub fn sent(&self) -> Sequence {
+    pub fn sent(&self) -> u64 {
         self.group.last_sequence()
     }
 
@@ -247,7 +247,7 @@ impl<T: ?Sized, C> Group<T, C> {
     /// Returns the last message that at least `quorum` members have acknowledged, as far as this
     /// end has heard; 0 if there is none.
     #[must_use]
-    pub fn acked(&self, quorum: usize) -> Sequence {
+    pub fn acked(&self, quorum: usize) -> u64 {
         self.group.acknowledged(quorum)
     }
 
@@ -260,7 +260,7 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// [`WaitErrorKind::NoQuorum`](crate::WaitErrorKind::NoQuorum) as soon as too few members are left that may acknowledge it;
     /// [`WaitErrorKind::NotSent`](crate::WaitErrorKind::NotSent) if there is no such message yet.
-    pub fn wait_acked(&mut self, sequence: Sequence, quorum: usize) -> Result<(), WaitError> {
+    pub fn wait_acked(&mut self, sequence: u64, quorum: usize) -> Result<(), WaitError> {
         self.wait_with(sequence, quorum, Patience::FOREVER)
     }
 
@@ -271,7 +271,7 @@ impl<T: ?Sized, C> Group<T, C> {
     /// As [`wait_acked`](Self::wait_acked), and [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
-        sequence: Sequence,
+        sequence: u64,
         quorum: usize,
         timeout: Duration,
     ) -> Result<(), WaitError> {
@@ -280,7 +280,7 @@ impl<T: ?Sized, C> Group<T, C> {
 
     fn wait_with(
         &mut self,
-        sequence: Sequence,
+        sequence: u64,
         quorum: usize,
         patience: Patience,
     ) -> Result<(), WaitError> {

@@ -6,7 +6,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 
 use super::{Group, MemberId, encoding::Encoded};
-use crate::{PeerAt, SendError, Sender, Sequence};
+use crate::{PeerAt, SendError, Sender};
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// Takes in a sending end that may have been used already, whatever its channel's name and
@@ -74,7 +74,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// [`SendError`], with [`SendErrorKind::NoMembers`](crate::SendErrorKind::NoMembers) if there is nobody to send to; nothing was sent to
     /// anyone then. Members may have been dropped all the same.
     #[inline]
-    pub fn send(&mut self, value: &T) -> Result<Sequence, SendError> {
+    pub fn send(&mut self, value: &T) -> Result<u64, SendError> {
         self.send_with(value, Patience::FOREVER)
     }
 
@@ -87,7 +87,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// [member](SendError::member) that is in the way, while it may work later; else as
     /// [`send`](Self::send). Nothing was sent to anyone.
     #[inline]
-    pub fn try_send(&mut self, value: &T) -> Result<Sequence, SendError> {
+    pub fn try_send(&mut self, value: &T) -> Result<u64, SendError> {
         self.send_with(value, Patience::None)
     }
 
@@ -96,12 +96,12 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// # Errors
     ///
     /// As [`try_send`](Self::try_send), when the time is up.
-    pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<Sequence, SendError> {
+    pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<u64, SendError> {
         self.send_with(value, Patience::at_most(timeout))
     }
 
     #[inline]
-    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendError> {
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
         self.group
             .send(&mut Encoded::<T, C>::new(value), patience)
             .map_err(|failure| SendError::of_group(self.template.name(), failure))

@@ -26,68 +26,73 @@ use super::{
     announcement::{Announcement, MOST_NAME_BYTES, Opening, Side, is_name, next_number},
     error,
 };
-use crate::{Peer, Sender, Sequence};
+use crate::{Peer, Sender};
 
-/// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
-/// accepted the stream.
-///
-/// ```
-/// use std::io::{BufRead, Write};
-///
-/// fn ask(peer: &ibex::Peer, question: &str) -> std::io::Result<String> {
-///     let mut stream = ibex::io::connect(peer, "questions")?;
-///     writeln!(stream, "{question}")?;
-///     let mut answer = String::new();
-///     stream.read_line(&mut answer)?;
-///     Ok(answer)
-/// }
-/// ```
-///
-/// # Errors
-///
-/// [`TimedOut`](io::ErrorKind::TimedOut): there is no listener of that name, or it does not
-/// accept, within the [`open_timeout`](crate::NodeBuilder::open_timeout) of this node.
-/// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): it went before it accepted.
-/// [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of that name.
-/// [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than 228 bytes.
-/// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
-/// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the session has ended, there or here.
-/// Else the stream's channels cannot be opened, as the [`OpenError`](crate::OpenError) within says.
-pub fn connect(peer: &Peer, name: &str) -> io::Result<Stream> {
-    let mut request = Request::new(peer, name)?;
-    let timeout = peer.channel(name).timeout();
-    let deadline = Patience::Until(Instant::now().checked_add(timeout));
-    let (opening, stream) = (&mut request.opening, &mut request.stream);
-    let sent = request
-        .announcer
-        .handle
-        .send(Some(NUMBER_BYTES), deadline, |slot| {
-            announce(opening, stream, slot)
-        });
-    let sequence = sent.map_err(error::of_connect)?;
-    let accepted = request.announcer.handle.wait_acked(sequence, deadline);
-    accepted.map_err(error::of_acceptance)?;
-    request.stream()
-}
+impl Stream {
+    /// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
+    /// accepted the stream.
+    ///
+    /// ```
+    /// use std::io::{BufRead, Write};
+    ///
+    /// fn ask(peer: &ibex::Peer, question: &str) -> std::io::Result<String> {
+    ///     let mut stream = ibex::io::Stream::connect(peer, "questions")?;
+    ///     writeln!(stream, "{question}")?;
+    ///     let mut answer = String::new();
+    ///     stream.read_line(&mut answer)?;
+    ///     Ok(answer)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`](io::ErrorKind::TimedOut): there is no listener of that name, or it does not
+    /// accept, within the [`open_timeout`](crate::NodeBuilder::open_timeout) of this node.
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): it went before it accepted.
+    /// [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of that name.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than 228 bytes.
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
+    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the session has ended, there or here.
+    /// Else the stream's channels cannot be opened, as the [`OpenError`](crate::OpenError) within says.
+    pub fn connect(peer: &Peer, name: &str) -> io::Result<Self> {
+        let mut request = Request::new(peer, name)?;
+        let timeout = peer.channel(name).timeout();
+        let deadline = Patience::Until(Instant::now().checked_add(timeout));
+        let (opening, stream) = (&mut request.opening, &mut request.stream);
+        let sent = request
+            .announcer
+            .handle
+            .send(Some(NUMBER_BYTES), deadline, |slot| {
+                announce(opening, stream, slot)
+            });
+        let sequence = sent.map_err(error::of_connect)?;
+        let accepted = request.announcer.handle.wait_acked(sequence, deadline);
+        accepted.map_err(error::of_acceptance)?;
+        request.stream()
+    }
 
-/// Connects as [`connect`] does, for a task.
-///
-/// The future waits without limit until the listener has accepted the stream. Dropping it takes the
-/// request back: a listener that has accepted it meanwhile reads the end.
-///
-/// # Errors
-///
-/// As [`connect`]; no time is ever up.
-pub fn connect_async(peer: &Peer, name: &str) -> impl Future<Output = io::Result<Stream>> + use<> {
-    ConnectAsync {
-        state: match Request::new(peer, name) {
-            Ok(request) => State::Waiting(Box::new(request)),
-            Err(error) => State::Failed(error),
-        },
+    /// Connects as [`connect`](Self::connect) does, for a task.
+    ///
+    /// The future waits without limit until the listener has accepted the stream. Dropping it takes the
+    /// request back: a listener that has accepted it meanwhile reads the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); no time is ever up.
+    pub fn connect_async(
+        peer: &Peer,
+        name: &str,
+    ) -> impl Future<Output = io::Result<Self>> + use<> {
+        ConnectAsync {
+            state: match Request::new(peer, name) {
+                Ok(request) => State::Waiting(Box::new(request)),
+                Err(error) => State::Failed(error),
+            },
+        }
     }
 }
 
-/// A stream on its way. See [`connect_async`].
+/// A stream on its way. See [`Stream::connect_async`].
 pub(crate) struct ConnectAsync {
     state: State,
 }
@@ -104,7 +109,7 @@ struct Request {
     opening: Opening,
     /// The stream's ends here, once they are open and announced.
     stream: Option<Stream>,
-    sequence: Option<Sequence>,
+    sequence: Option<u64>,
 }
 
 impl Request {

@@ -21,12 +21,14 @@ use super::{
     connecting::check_name,
     error,
 };
-use crate::{AcceptError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt};
+use crate::{
+    ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt, error::NotAccepted,
+};
 
 /// Accepts byte streams of all present and future peers. It is the counterpart of a `TcpListener`,
 /// with a name in place of a port.
 ///
-/// Peers [`connect`](super::connect()) to it, and wait until it accepts. Up to 128 streams of each
+/// Peers [`connect`](Stream::connect) to it, and wait until it accepts. Up to 128 streams of each
 /// peer lie in its backlog, and more wait at the peer. Dropping the listener refuses the streams
 /// that it has not accepted; the others go on.
 ///
@@ -202,7 +204,8 @@ impl Listener {
 
     fn end(&mut self) -> io::Error {
         self.is_over = true;
-        io::Error::new(io::ErrorKind::ConnectionAborted, AcceptError::Closed)
+        let closed = ConnectError::from(NotAccepted::Closed);
+        io::Error::new(io::ErrorKind::ConnectionAborted, closed)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Byte streams between nodes, in place of a program's `TcpStream`s.
 //!
-//! A [`Listener`] accepts streams by name, and peers [`connect`](connect()) to it. Tasks use
-//! [`accept_async`](Listener::accept_async) and [`connect_async`]. A [`Stream`] is a pair of
-//! channels, so it uses the session's fabric: shared memory between processes of one host, TCP or
-//! verbs between hosts. It counts as two of the channel ends that a session may have open at a node
-//! ([`max_channels`](crate::NodeBuilder::max_channels), 1024 by default).
+//! A [`Listener`] accepts streams by name, and peers [`connect`](Stream::connect) to it. Tasks use
+//! [`accept_async`](Listener::accept_async) and [`connect_async`](Stream::connect_async). A
+//! [`Stream`] is a pair of channels, so it uses the session's fabric: shared memory between
+//! processes of one host, TCP or verbs between hosts. It counts as two of the channel ends that a
+//! session may have open at a node ([`max_channels`](crate::NodeBuilder::max_channels), 1024 by
+//! default).
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -21,7 +22,7 @@
 //! });
 //!
 //! let client = Node::client()?;
-//! let mut stream = ibex::io::connect(&client.connect(address)?, "greetings")?;
+//! let mut stream = ibex::io::Stream::connect(&client.connect(address)?, "greetings")?;
 //! stream.write_all(b"world")?;
 //! stream.finish();                               // half of it is closed
 //! let mut greeting = String::new();
@@ -94,7 +95,6 @@ mod tasks;
 mod tokio;
 mod write_half;
 
-pub use connecting::{connect, connect_async};
 pub use listener::Listener;
 pub(crate) use listener::ListenerNames;
 pub use read_half::{ReadHalf, ReuniteError};

@@ -9,8 +9,8 @@ use crate::Peer;
 ///
 /// Blocking programs use it by [`std::io::Read`], [`Write`](std::io::Write) and
 /// [`BufRead`](std::io::BufRead). Tasks use `AsyncRead`, `AsyncWrite` and `AsyncBufRead` of
-/// futures-io or, with the feature `tokio`, of tokio. [`connect`](super::connect()),
-/// [`connect_async`](super::connect_async) and a [`Listener`](super::Listener) return streams. The
+/// futures-io or, with the feature `tokio`, of tokio. [`connect`](Self::connect),
+/// [`connect_async`](Self::connect_async) and a [`Listener`](super::Listener) return streams. The
 /// [module](super) says what a stream promises.
 ///
 /// Dropping it ends both directions. The peer reads what was written, and then the end; its later

@@ -1,6 +1,6 @@
 //! Errors of log senders.
 
-use std::error::Error;
+use std::{error::Error, fmt};
 
 use ibex_protocol::format::control::CloseReason;
 use ibex_transport::{
@@ -8,16 +8,49 @@ use ibex_transport::{
     session::{Disconnected, EndCause},
 };
 
-use crate::{SendError, Sequence};
+use crate::SendError;
 
-/// A log was not sent to its end, or is not acknowledged up to a position. Messages that were sent
-/// stay sent, and the next call goes on behind them.
-#[derive(thiserror::Error)]
+/// The error of a call of a [`LogSender`](crate::log::LogSender): the log was not sent to its end,
+/// or is not acknowledged up to a position.
+///
+/// Messages that were sent stay sent, and the next call goes on behind them. The text says how far
+/// it came, what stands in the way and what to do; [`kind`](Self::kind) is for programs that
+/// decide by it.
+///
+/// | kind | what helps |
+/// |---|---|
+/// | [`Source`](LogErrorKind::Source) | a later call, which asks the program's source again |
+/// | [`Ahead`](LogErrorKind::Ahead) | a source that answers a position which both ends have |
+/// | [`NoSession`](LogErrorKind::NoSession) | another session for the log sender |
+/// | [`Timeout`](LogErrorKind::Timeout) | a later call, which goes on from where this one came to |
+/// | [`Send`](LogErrorKind::Send) | as the [error of sending](LogError::send_error) says |
+/// | [`Beyond`](LogErrorKind::Beyond) | a log that reaches the position |
+pub struct LogError(Box<LogFailure>);
+
+/// The kinds of a [`LogError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum LogError {
+pub enum LogErrorKind {
     /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end,
     /// or not the message that comes next. The next call asks it again. A failure that came with
     /// the end of the session is not reported, because the far end is asked in the next session.
+    Source,
+    /// The far end's answer is a position that the log does not reach.
+    Ahead,
+    /// There is no session now. The program has to give the log sender the next one.
+    NoSession,
+    /// The caller's time was up.
+    Timeout,
+    /// A message cannot be sent, or the channel has ended for a reason on this side.
+    Send,
+    /// The log does not reach the position that was to be waited for.
+    Beyond,
+}
+
+/// The failure of a log sender's call.
+#[derive(thiserror::Error)]
+pub(super) enum LogFailure {
+    /// The program's source failed.
     #[error("the log's source failed: {0}; the next call asks it again")]
     Source(Box<dyn Error + Send + Sync>),
     /// The far end's answer is a position that the log does not reach.
@@ -26,18 +59,16 @@ pub enum LogError {
          of them is another log, or this one lost its end; have the source answer a position that \
          both have, 0 for everything anew"
     )]
-    #[non_exhaustive]
     Ahead {
         /// The far end.
         peer: String,
         /// The position of its answer.
-        position: Sequence,
+        position: u64,
         /// The log's end.
-        end: Sequence,
+        end: u64,
     },
-    /// There is no session now. The program has to give the log sender the next one.
+    /// There is no session now.
     #[error("the log sender has no session with its far end: {why}")]
-    #[non_exhaustive]
     NoSession {
         /// The end of the last one.
         why: String,
@@ -47,28 +78,118 @@ pub enum LogError {
         "the log is sent up to position {position} of {end} within the time-out: {why}; a later \
          call goes on from there"
     )]
-    #[non_exhaustive]
     Timeout {
         /// The log was sent up to here.
-        position: Sequence,
+        position: u64,
         /// The log's end.
-        end: Sequence,
+        end: u64,
         /// The obstacle that the call waited to pass.
         why: String,
     },
     /// A message cannot be sent, or the channel has ended for a reason on this side.
     #[error(transparent)]
-    Send(#[from] SendError),
+    Send(SendError),
     /// The log does not reach the position that was to be waited for.
     #[error("position {position} is waited for, and the log ends at {end}: append to it first")]
-    #[non_exhaustive]
     Beyond {
         /// The position that was asked for.
-        position: Sequence,
+        position: u64,
         /// The log's end.
-        end: Sequence,
+        end: u64,
     },
 }
+
+impl LogError {
+    /// Returns the kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> LogErrorKind {
+        match &*self.0 {
+            LogFailure::Source(_) => LogErrorKind::Source,
+            LogFailure::Ahead { .. } => LogErrorKind::Ahead,
+            LogFailure::NoSession { .. } => LogErrorKind::NoSession,
+            LogFailure::Timeout { .. } => LogErrorKind::Timeout,
+            LogFailure::Send(_) => LogErrorKind::Send,
+            LogFailure::Beyond { .. } => LogErrorKind::Beyond,
+        }
+    }
+
+    /// Returns whether a later call may succeed without a change of anything: the caller's time was
+    /// up.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.kind() == LogErrorKind::Timeout
+    }
+
+    /// Returns the position that the error is about: up to which the log was sent when the time was
+    /// up, that the far end answered, or that was to be waited for.
+    #[must_use]
+    pub fn position(&self) -> Option<u64> {
+        self.place().map(|(position, _)| position)
+    }
+
+    /// Returns the log's end, where the error has a [`position`](Self::position).
+    #[must_use]
+    pub fn end(&self) -> Option<u64> {
+        self.place().map(|(_, end)| end)
+    }
+
+    /// Returns the far end whose answer is ahead of the log.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        match &*self.0 {
+            LogFailure::Ahead { peer, .. } => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Returns the error of the program's [`LogSource`](crate::log::LogSource).
+    #[must_use]
+    pub fn source_error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        match &*self.0 {
+            LogFailure::Source(error) => Some(&**error),
+            _ => None,
+        }
+    }
+
+    /// Returns the error of sending, if a message could not be sent.
+    #[must_use]
+    pub fn send_error(&self) -> Option<&SendError> {
+        match &*self.0 {
+            LogFailure::Send(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Returns a position and the log's end.
+    fn place(&self) -> Option<(u64, u64)> {
+        match &*self.0 {
+            LogFailure::Ahead { position, end, .. }
+            | LogFailure::Timeout { position, end, .. }
+            | LogFailure::Beyond { position, end } => Some((*position, *end)),
+            _ => None,
+        }
+    }
+}
+
+impl From<LogFailure> for LogError {
+    fn from(failure: LogFailure) -> Self {
+        Self(Box::new(failure))
+    }
+}
+
+impl From<SendError> for LogError {
+    fn from(error: SendError) -> Self {
+        LogFailure::Send(error).into()
+    }
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for LogError {}
 
 /// The extent of a channel's end.
 pub(super) enum Ended {
@@ -104,4 +225,4 @@ pub(super) fn why_not_yet(failure: SendFailure) -> Result<String, SendError> {
     }
 }
 
-ibex_base::debug_as_display!(LogError);
+ibex_base::debug_as_display!(LogError, LogFailure);

@@ -9,7 +9,6 @@ use std::{
 use ibex_codec::Codec;
 
 use super::{LogError, LogSender, LogSource, Step, source::Waiting};
-use crate::Sequence;
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends in a task all of `log` that the far end lacks, as [`send`](Self::send) does.
@@ -21,10 +20,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub async fn send_async<L: LogSource<T, C>>(
-        &mut self,
-        log: &mut L,
-    ) -> Result<Sequence, LogError> {
+    pub async fn send_async<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<u64, LogError> {
         loop {
             while self.channel.is_none() {
                 let peer = self.sessions.next_async().await?;
@@ -49,7 +45,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     pub async fn wait_acked_async<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        position: Sequence,
+        position: u64,
     ) -> Result<(), LogError> {
         loop {
             self.send_async(log).await?;

@@ -16,19 +16,19 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{SendError, SendFailure};
 
-pub use self::{
-    error::LogError,
-    source::{LogSent, LogSource, LogTurn, SourceResult},
-};
 use self::{
-    error::{Ended, why_not_yet},
+    error::{Ended, LogFailure, why_not_yet},
     progress::Progress,
     sessions::Sessions,
-    source::Waiting,
+    source::{SourceResult, Waiting},
+};
+pub use self::{
+    error::{LogError, LogErrorKind},
+    source::{LogSent, LogSource, LogTurn},
 };
 use crate::{
-    Peer, Sender, Sequence, ToAddress, UntilAcked, WaitError, WaitErrorKind, address,
-    discovery::Peers, message::DefaultCodec,
+    Peer, Selectable, Sender, ToAddress, WaitError, WaitErrorKind, address, discovery::Peers,
+    message::DefaultCodec,
 };
 
 /// Sends a log that the program keeps, and goes on after a restart of the far end.
@@ -68,7 +68,9 @@ use crate::{
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use std::error::Error;
-/// use ibex::{Node, Peer, Sender, Sequence, log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult}};
+/// use ibex::{Node, Peer, Sender, log::{LogError, LogSender, LogSent, LogSource, LogTurn}};
+///
+/// type Result<R, E = Box<dyn Error + Send + Sync>> = std::result::Result<R, E>;
 ///
 /// #[ibex::message]
 /// struct Entry { key: String, value: u64 }
@@ -76,16 +78,16 @@ use crate::{
 /// struct Wal { entries: Vec<Entry> }
 ///
 /// impl LogSource<Entry> for Wal {
-///     fn end(&self) -> Sequence {
-///         self.entries.len() as Sequence
+///     fn end(&self) -> u64 {
+///         self.entries.len() as u64
 ///     }
 ///
-///     fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<Entry>, Sequence)> {
-///         let position = peer.caller::<(), Sequence>("wal position")?.call(&())?;
+///     fn resume(&mut self, peer: &Peer) -> Result<(Sender<Entry>, u64)> {
+///         let position = peer.caller::<(), u64>("wal position")?.call(&())?;
 ///         Ok((peer.sender("wal")?, position.to_native()))
 ///     }
 ///
-///     fn send_next(&mut self, at: Sequence, turn: LogTurn<'_, Entry>) -> SourceResult<LogSent> {
+///     fn send_next(&mut self, at: u64, turn: LogTurn<'_, Entry>) -> Result<LogSent> {
 ///         Ok(turn.send(&self.entries[at as usize], at + 1))
 ///     }
 /// }
@@ -97,7 +99,7 @@ use crate::{
 ///     replica.wait_acked(wal, end)
 /// }
 ///
-/// fn ship(node: &Node, entries: impl Iterator<Item = Entry>) -> Result<(), Box<dyn Error>> {
+/// fn ship(node: &Node, entries: impl Iterator<Item = Entry>) -> Result<()> {
 ///     let peers = node.keep_connected(["replica:7000"])?;
 ///     let mut replica = LogSender::at(&peers, "replica:7000");
 ///     let mut wal = Wal { entries: Vec::new() };
@@ -134,7 +136,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// connected](crate::Node::keep_connected), written as the discovery writes it. Its calls wait
     /// until the peer is connected, and again after the end of a session.
     ///
-    /// Its calls fail with [`LogError::NoSession`] once `peers` are dropped or the node is closed.
+    /// Its calls fail with [`NoSession`](LogErrorKind::NoSession) once `peers` are dropped or the
+    /// node is closed.
     #[must_use]
     pub fn at(peers: &Peers, address: impl ToAddress) -> Self {
         Self::from(Sessions::kept(
@@ -146,7 +149,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Makes a log sender for sessions that the program gives it one after the other, by
     /// [`go_on_with`](Self::go_on_with). It is meant for a far end that connects to this node.
     ///
-    /// While it has none its calls fail with [`LogError::NoSession`].
+    /// While it has none its calls fail with [`NoSession`](LogErrorKind::NoSession).
     #[must_use]
     pub fn new() -> Self {
         Self::from(Sessions::Given(Err(
@@ -177,7 +180,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// # Errors
     ///
     /// [`LogError`]. The end of a session is none, as long as another may follow.
-    pub fn send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<Sequence, LogError> {
+    pub fn send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<u64, LogError> {
         self.send_by(log, Patience::FOREVER)
     }
 
@@ -186,12 +189,12 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`LogError::Timeout`].
+    /// As [`send`](Self::send), and [`Timeout`](LogErrorKind::Timeout).
     pub fn send_timeout<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         timeout: Duration,
-    ) -> Result<Sequence, LogError> {
+    ) -> Result<u64, LogError> {
         self.send_by(log, Patience::at_most(timeout))
     }
 
@@ -219,7 +222,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         &mut self,
         log: &mut L,
         patience: Patience,
-    ) -> Result<Sequence, LogError> {
+    ) -> Result<u64, LogError> {
         loop {
             if !self.resume(log, patience)? {
                 return Err(self.timed_out(log, &self.sessions.missing()));
@@ -244,11 +247,12 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`LogError::Beyond`] if the log ends before `position`.
+    /// As [`send`](Self::send), and [`Beyond`](LogErrorKind::Beyond) if the log ends before
+    /// `position`.
     pub fn wait_acked<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        position: Sequence,
+        position: u64,
     ) -> Result<(), LogError> {
         self.wait_acked_by(log, position, Patience::FOREVER)
     }
@@ -257,11 +261,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`LogError::Timeout`].
+    /// As [`wait_acked`](Self::wait_acked), and [`Timeout`](LogErrorKind::Timeout).
     pub fn wait_acked_timeout<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        position: Sequence,
+        position: u64,
         timeout: Duration,
     ) -> Result<(), LogError> {
         self.wait_acked_by(log, position, Patience::at_most(timeout))
@@ -270,7 +274,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     fn wait_acked_by<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        position: Sequence,
+        position: u64,
         patience: Patience,
     ) -> Result<(), LogError> {
         loop {
@@ -287,13 +291,13 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Returns the position up to which everything was sent, or the far end has answered that it
     /// has it.
     #[must_use]
-    pub fn position(&self) -> Sequence {
+    pub fn position(&self) -> u64 {
         self.progress.position()
     }
 
     /// The far end has the log up to here, as far as this end has heard.
     #[must_use]
-    pub fn acked(&self) -> Sequence {
+    pub fn acked(&self) -> u64 {
         let counts = self.channel.as_ref().map(Sender::counts);
         self.progress.acked(counts.unwrap_or_default())
     }
@@ -302,7 +306,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// `None` if it is acknowledged, was not sent, or there is no session. The end of the session
     /// ends this wait too.
     #[must_use]
-    pub fn until_acked(&self, position: Sequence) -> Option<UntilAcked<'_>> {
+    pub fn until_acked(&self, position: u64) -> Option<impl Selectable + Copy> {
         let channel = self.channel.as_ref().filter(|_| self.acked() < position)?;
         let message = self.progress.message_at(position)?;
         Some(channel.until_acked(message))
@@ -338,7 +342,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         &mut self,
         log: &mut L,
         peer: &Peer,
-        answer: SourceResult<(Sender<T, C>, Sequence)>,
+        answer: SourceResult<(Sender<T, C>, u64)>,
     ) -> Result<(), LogError> {
         let (channel, position) = match answer {
             Ok(answer) => answer,
@@ -346,17 +350,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 self.sessions.end(error);
                 return Ok(());
             }
-            Err(error) => return Err(LogError::Source(error)),
+            Err(error) => return Err(LogFailure::Source(error).into()),
         };
         let end = log.end();
         if position > end {
             channel.abort();
             let peer = peer.to_string();
-            return Err(LogError::Ahead {
+            let ahead = LogFailure::Ahead {
                 peer,
                 position,
                 end,
-            });
+            };
+            return Err(ahead.into());
         }
         self.progress.resume(position);
         self.channel = Some(channel);
@@ -381,7 +386,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             waiting,
             position,
         };
-        let LogSent { message, end } = log.send_next(position, turn).map_err(LogError::Source)?;
+        let LogSent { message, end } = log.send_next(position, turn).map_err(LogFailure::Source)?;
         match message {
             Poll::Ready(Ok(message)) => {
                 self.progress.sent(message, end);
@@ -411,7 +416,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 Ended::ForGood => {}
             }
         }
-        Err(LogError::Send(error.into()))
+        Err(LogFailure::Send(error.into()).into())
     }
 
     /// Takes the channel away. Its last counts are the most that will ever be known of it.
@@ -423,10 +428,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
 
     /// Returns the message of the channel to wait for until `position` is acknowledged; `None` if
     /// it is.
-    fn unacked(&self, position: Sequence) -> Result<Option<Sequence>, LogError> {
+    fn unacked(&self, position: u64) -> Result<Option<u64>, LogError> {
         let end = self.position();
         if position > end {
-            return Err(LogError::Beyond { position, end });
+            return Err(LogFailure::Beyond { position, end }.into());
         }
         if position <= self.acked() {
             return Ok(None);
@@ -460,11 +465,12 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     }
 
     fn timed_out<L: LogSource<T, C>>(&self, log: &mut L, why: &str) -> LogError {
-        LogError::Timeout {
+        let late = LogFailure::Timeout {
             position: self.position(),
             end: log.end(),
             why: why.to_owned(),
-        }
+        };
+        late.into()
     }
 }
 

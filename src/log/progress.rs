@@ -5,15 +5,13 @@ use std::collections::VecDeque;
 
 use ibex_transport::session::Counts;
 
-use crate::Sequence;
-
 /// The position up to which a log was sent, and its messages that are not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// The log was sent up to here.
-    sent: Sequence,
+    sent: u64,
     /// The far end has the log up to here, as far as is known.
-    acked: Sequence,
+    acked: u64,
     /// Messages that may still be acknowledged, oldest first.
     unacked: VecDeque<Unacked>,
 }
@@ -21,14 +19,14 @@ pub(super) struct Progress {
 #[derive(Clone, Copy, Debug)]
 struct Unacked {
     /// The message's place in the channel.
-    message: Sequence,
+    message: u64,
     /// The log's position behind it.
-    end: Sequence,
+    end: u64,
 }
 
 impl Progress {
     /// The far end has the log up to `position`, and its channel is new.
-    pub(super) fn resume(&mut self, position: Sequence) {
+    pub(super) fn resume(&mut self, position: u64) {
         *self = Self {
             sent: position,
             acked: position,
@@ -37,7 +35,7 @@ impl Progress {
     }
 
     /// Notes that `message` of the channel took the log up to `end`.
-    pub(super) fn sent(&mut self, message: Sequence, end: Sequence) {
+    pub(super) fn sent(&mut self, message: u64, end: u64) {
         self.sent = end;
         self.unacked.push_back(Unacked { message, end });
     }
@@ -65,12 +63,12 @@ impl Progress {
         }
     }
 
-    pub(super) fn position(&self) -> Sequence {
+    pub(super) fn position(&self) -> u64 {
         self.sent
     }
 
     /// The far end's position, now that its channel has these counts.
-    pub(super) fn acked(&self, counts: Counts) -> Sequence {
+    pub(super) fn acked(&self, counts: Counts) -> u64 {
         let acked = self
             .unacked
             .partition_point(|one| one.message <= counts.acknowledged);
@@ -82,7 +80,7 @@ impl Progress {
 
     /// Returns the message of the channel whose acknowledgement says that the far end has the log
     /// up to `position`, if it was sent and may be acknowledged.
-    pub(super) fn message_at(&self, position: Sequence) -> Option<Sequence> {
+    pub(super) fn message_at(&self, position: u64) -> Option<u64> {
         let index = self.unacked.partition_point(|one| one.end < position);
         self.unacked.get(index).map(|one| one.message)
     }

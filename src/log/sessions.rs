@@ -9,7 +9,7 @@ use std::{
 
 use ibex_ring::parking::{Patience, Ticket};
 
-use super::LogError;
+use super::{LogError, error::LogFailure};
 use crate::{Peer, peers::Board};
 
 /// The source of a log sender's next session.
@@ -100,7 +100,7 @@ impl Kept {
 }
 
 fn no_session(why: String) -> LogError {
-    LogError::NoSession { why }
+    LogFailure::NoSession { why }.into()
 }
 
 /// The next session, for a task.

@@ -6,11 +6,11 @@ use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::SendFailure;
 
-use crate::{Peer, Sender, Sequence, message::DefaultCodec};
+use crate::{Peer, Sender, message::DefaultCodec};
 
 /// The result of a [`LogSource`]. An error reaches the caller as
-/// [`LogError::Source`](crate::log::LogError::Source).
-pub type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
+/// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
+pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
 /// A log that the program keeps, for a [`LogSender`](crate::log::LogSender).
 ///
@@ -22,7 +22,7 @@ pub type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 /// call, and the next call goes on from what was sent.
 pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// The position behind the last message.
-    fn end(&self) -> Sequence;
+    fn end(&self) -> u64;
 
     /// Opens the channel in a new session, and returns the position up to which the far end has the
     /// log: 0 if it has nothing.
@@ -35,7 +35,7 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// # Errors
     ///
     /// Any, if there is no answer.
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<T, C>, Sequence)>;
+    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<T, C>, u64)>;
 
     /// Does the same for the asynchronous calls. The provided method calls
     /// [`resume`](Self::resume); a program that waits for the far end there writes its own.
@@ -46,7 +46,7 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     fn resume_async(
         &mut self,
         peer: &Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<T, C>, Sequence)>> {
+    ) -> impl Future<Output = SourceResult<(Sender<T, C>, u64)>> {
         async { self.resume(peer) }
     }
 
@@ -57,7 +57,7 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// # Errors
     ///
     /// Any, if the log does not have it: because it was cut off, say.
-    fn send_next(&mut self, position: Sequence, turn: LogTurn<'_, T, C>) -> SourceResult<LogSent>;
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, T, C>) -> SourceResult<LogSent>;
 }
 
 /// The right to send one message of a log. See [`LogSource::send_next`].
@@ -65,7 +65,7 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
 pub struct LogTurn<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     pub(super) sender: &'a mut Sender<T, C>,
     pub(super) waiting: Waiting<'a>,
-    pub(super) position: Sequence,
+    pub(super) position: u64,
 }
 
 /// How a turn waits for room.
@@ -80,8 +80,8 @@ pub(super) enum Waiting<'a> {
 #[must_use]
 #[derive(Debug)]
 pub struct LogSent {
-    pub(super) message: Poll<Result<Sequence, SendFailure>>,
-    pub(super) end: Sequence,
+    pub(super) message: Poll<Result<u64, SendFailure>>,
+    pub(super) end: u64,
 }
 
 impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
@@ -92,7 +92,7 @@ impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
     ///
     /// If `end` is not behind the position of the turn.
     #[track_caller]
-    pub fn send(self, value: &T, end: Sequence) -> LogSent {
+    pub fn send(self, value: &T, end: u64) -> LogSent {
         self.check(end);
         let encode = Sender::<T, C>::encoder(value);
         let handle = &mut self.sender.handle;
@@ -108,7 +108,7 @@ impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
     }
 
     #[track_caller]
-    fn check(&self, end: Sequence) {
+    fn check(&self, end: u64) {
         let position = self.position;
         assert!(
             end > position,
@@ -126,7 +126,7 @@ impl LogTurn<'_, [u8], Raw> {
     ///
     /// As [`send`](Self::send).
     #[track_caller]
-    pub fn build(self, length: usize, end: Sequence, fill: impl FnOnce(&mut [u8])) -> LogSent {
+    pub fn build(self, length: usize, end: u64, fill: impl FnOnce(&mut [u8])) -> LogSent {
         self.check(end);
         let handle = &mut self.sender.handle;
         let reserved = match self.waiting {

@@ -31,7 +31,7 @@ use self::{
     inbox::{Inbox, News},
     keeper::Keeper,
 };
-use crate::{Node, Peer, ToAddress, address, discovery::Discovery};
+use crate::{ConnectError, Node, Peer, ToAddress, address, discovery::Discovery};
 
 /// The peers that a node keeps connected: [`Node::keep_connected`].
 ///
@@ -92,10 +92,10 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// Those of starting two threads, and [`UsedAfterFork`](crate::UsedAfterFork) within an error
-    /// of the kind `Other`.
-    pub fn keep_connected(&self, discovery: impl Discovery) -> io::Result<Peers> {
-        self.check_fork().map_err(io::Error::other)?;
+    /// [`Resources`](crate::ConnectErrorKind::Resources): the process cannot have two more threads.
+    /// [`UsedAfterFork`](crate::ConnectErrorKind::UsedAfterFork): this process is a fork.
+    pub fn keep_connected(&self, discovery: impl Discovery) -> Result<Peers, ConnectError> {
+        self.check_fork()?;
         let board = Arc::new(Board::new(self.runtime.clone()));
         let inbox = Arc::<Inbox>::default();
         // From here on an error stops what has begun.
@@ -107,10 +107,9 @@ impl Node {
             peers.board.clone(),
             peers.inbox.clone(),
         );
-        start("ibex-peers", move || keeper.run())?;
-        start("ibex-discover", move || {
-            keeper::ask(Box::new(discovery), &asking);
-        })?;
+        start("ibex-peers", move || keeper.run()).map_err(ConnectError::no_thread)?;
+        let ask = move || keeper::ask(Box::new(discovery), &asking);
+        start("ibex-discover", ask).map_err(ConnectError::no_thread)?;
         Ok(peers)
     }
 }

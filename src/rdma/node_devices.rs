@@ -24,7 +24,7 @@ use ibex_verbs::{
 };
 
 use super::{
-    RdmaSettings, choose,
+    RdmaSettings,
     node_pair::{Coming, ComingPair, NodePair, text},
 };
 use crate::accept_placement::AcceptPlacement;
@@ -181,7 +181,7 @@ impl NodeDevices {
         } = &self.settings;
         let routed = match local.is_loopback() {
             true => any(inventory),
-            false => choose(inventory, &Wish::Address(local)),
+            false => inventory.choose(&Wish::Address(local)),
         };
         let place = match (device, &routed) {
             (Some(device), _) => Some((device.clone(), *port)),
@@ -198,7 +198,7 @@ impl NodeDevices {
                     port,
                     gid_index: *gid_index,
                 };
-                let mut named = choose(inventory, &wish)?;
+                let mut named = inventory.choose(&wish)?;
                 // The route may lead over another port, whose partitions are none of this one's.
                 named.partition_key = routed
                     .ok()
@@ -318,7 +318,7 @@ fn any(inventory: &Inventory) -> Result<Choice, VerbsError> {
             port: None,
             gid_index: None,
         };
-        match choose(inventory, &wish) {
+        match inventory.choose(&wish) {
             Ok(mut choice) => {
                 choice.reason = "the connection is within this host".to_owned();
                 return Ok(choice);
@@ -396,7 +396,7 @@ mod tests {
                 port: None,
                 gid_index: None,
             };
-            let choice = choose(state.inventory().unwrap(), &wish).unwrap();
+            let choice = state.inventory().unwrap().choose(&wish).unwrap();
             state.site(choice, engine, &devices.settings).unwrap()
         };
         for engine in [0, 1, 1] {

@@ -588,7 +588,7 @@ mod tests {
         assert_eq!(settings.device.as_deref(), Some("rxe0"));
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
         assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
-        let expected = tuned(Tuning::new().path_mtu(Mtu::from_bytes(1024).unwrap()));
+        let expected = tuned(Tuning::new().path_mtu(1024));
         assert_eq!(settings.site(0), expected.site(0));
     }
 

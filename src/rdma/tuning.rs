@@ -189,10 +189,21 @@ impl Tuning {
         self
     }
 
-    /// The payload bytes of a packet. Default: the smaller of what both ports carry. A session whose
-    /// ports carry less goes over another fabric; a smaller one costs throughput.
-    pub fn path_mtu(mut self, mtu: Mtu) -> Self {
-        self.connection = self.connection.path_mtu(mtu);
+    /// The payload bytes of a packet. Default: the smaller of what both ports carry, range 256 to
+    /// 4096, rounded down to a power of two. A session whose ports carry less goes over another
+    /// fabric; a smaller one costs throughput.
+    pub fn path_mtu(mut self, bytes: u32) -> Self {
+        self.note(SettingError::check_count(
+            "path_mtu",
+            bytes.into(),
+            256..=4096,
+        ));
+        let rounded = bytes
+            .checked_ilog2()
+            .and_then(|power| Mtu::from_bytes(1 << power));
+        if let Some(mtu) = rounded {
+            self.connection = self.connection.path_mtu(mtu);
+        }
         self
     }
 

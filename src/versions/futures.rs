@@ -34,7 +34,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     /// ```
     /// # #[cfg(feature = "rkyv")]
     /// # mod example {
-    /// use ibex::{SendError, Sequence, VersionedSender, Versions};
+    /// use ibex::{SendError, VersionedSender, Versions};
     ///
     /// # #[ibex::message]
     /// # struct EntryV1 { offset: u64 }
@@ -44,7 +44,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     ///     log: &mut VersionedSender<EntryV2, EntryV1>,
     ///     offset: u64,
     ///     term: u64,
-    /// ) -> Result<Sequence, SendError> {
+    /// ) -> Result<u64, SendError> {
     ///     match log.opened_async().await? {
     ///         Versions::Newer(log) => log.send_async(&EntryV2 { offset, term }).await,
     ///         Versions::Older(log) => log.send_async(&EntryV1 { offset }).await,

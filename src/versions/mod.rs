@@ -12,7 +12,6 @@ use ibex_transport::{
 
 use crate::{
     ChannelBuilder, Message, OpenError, Receiver, RecvError, RecvErrorKind, SendError, Sender,
-    Sequence,
     channel_builder::{Offer, message_version},
     error::OpenFailure,
     message::DefaultCodec,
@@ -24,9 +23,10 @@ mod futures;
 /// A value of the newer version or of the older one: a message, or an end of a channel.
 ///
 /// Both ends of a channel must have the same message type. So a program whose type has changed
-/// could not talk to one that runs the last release. An end that is opened with
-/// [`versions`](ChannelBuilder::versions) knows both types. It uses the newer type with peers that
-/// know it, and the older type with the others:
+/// could not talk to one that runs the last release. An end that is opened by
+/// [`versioned_sender`](ChannelBuilder::versioned_sender) or
+/// [`versioned_receiver`](ChannelBuilder::versioned_receiver) knows both types. It uses the newer
+/// type with peers that know it, and the older type with the others:
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -43,7 +43,7 @@ mod futures;
 /// type Error = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// fn receive(peer: &Peer) -> Result<(), Error> {
-///     let mut log = peer.channel("wal").versions::<EntryV2, EntryV1>().receiver()?;
+///     let mut log = peer.channel("wal").versioned_receiver::<EntryV2, EntryV1>()?;
 ///     while let Some(entry) = log.next()? {
 ///         match &entry {
 ///             Versions::Newer(entry) => println!("{} of {}", entry.offset, entry.term),
@@ -55,7 +55,7 @@ mod futures;
 /// }
 ///
 /// fn send(peer: &Peer, offset: u64, term: u64, data: Vec<u8>) -> Result<(), Error> {
-///     let mut log = peer.channel("wal").versions::<EntryV2, EntryV1>().sender()?;
+///     let mut log = peer.channel("wal").versioned_sender::<EntryV2, EntryV1>()?;
 ///     match log.opened(Duration::from_secs(10))? {
 ///         Versions::Newer(log) => log.send(&EntryV2 { offset, term, data })?,
 ///         Versions::Older(log) => log.send(&EntryV1 { offset, data })?,
@@ -78,7 +78,7 @@ mod futures;
 /// | sender of V2 or V1 | V1 | V2 | V2 |
 /// | sender of V2 | mismatch | V2 | V2 |
 ///
-/// When no process runs the older program any more, the next release drops `versions` and opens
+/// When no process runs the older program any more, the next release opens its end
 /// with the newer type alone, or makes it the older of the next two. Each end that is opened knows
 /// two types; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
 ///
@@ -117,7 +117,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Versions<Message<N, C>, Messa
 
     /// The message's place in its channel; the first is 1.
     #[must_use]
-    pub fn sequence(&self) -> Sequence {
+    pub fn sequence(&self) -> u64 {
         match self {
             Versions::Newer(message) => message.sequence(),
             Versions::Older(message) => message.sequence(),
@@ -126,41 +126,39 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Versions<Message<N, C>, Messa
 }
 
 /// A message of the newer version or of the older.
-pub type VersionedMessage<N, O, C = DefaultCodec> = Versions<Message<N, C>, Message<O, C>>;
+pub(crate) type VersionedMessage<N, O, C = DefaultCodec> = Versions<Message<N, C>, Message<O, C>>;
 
-/// Opens an end that knows two versions of its message type. [`ChannelBuilder::versions`] makes it,
-/// after the channel's settings and codec.
-#[must_use = "a builder does nothing until `sender` or `receiver`"]
-pub struct VersionsBuilder<N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    channel: ChannelBuilder<C>,
-    _versions: PhantomData<fn(&N, &O)>,
-}
-
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
-    pub(crate) fn new(channel: ChannelBuilder<C>) -> Self {
-        Self {
-            channel,
-            _versions: PhantomData,
-        }
-    }
-
-    /// Opens the sending end, as [`ChannelBuilder::sender`] does.
+impl<C> ChannelBuilder<C> {
+    /// Opens the sending end, as [`sender`](Self::sender) does, for two versions of the message
+    /// type, a newer and an older one. Programs that are updated one after the other need it; see
+    /// [`Versions`].
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as there, and with [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions).
-    pub fn sender(self) -> Result<VersionedSender<N, O, C>, OpenError> {
-        let handle = self.channel.open_sender(Self::offer())?;
+    /// [`OpenError`], as there, and with [`SameVersions`](crate::OpenErrorKind::SameVersions).
+    pub fn versioned_sender<N: ?Sized, O: ?Sized>(
+        self,
+    ) -> Result<VersionedSender<N, O, C>, OpenError>
+    where
+        C: Codec<N> + Codec<O>,
+    {
+        let handle = self.open_sender(offer::<N, O, C>())?;
         Ok(VersionedSender::new(handle))
     }
 
-    /// Opens the receiving end, as [`ChannelBuilder::receiver`] does.
+    /// Opens the receiving end, as [`receiver`](Self::receiver) does, for two versions of the
+    /// message type; see [`Versions`].
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as there, and with [`OpenErrorKind::SameVersions`](crate::OpenErrorKind::SameVersions).
-    pub fn receiver(self) -> Result<VersionedReceiver<N, O, C>, OpenError> {
-        let handle = self.channel.open_receiver(Self::offer())?;
+    /// As [`versioned_sender`](Self::versioned_sender).
+    pub fn versioned_receiver<N: ?Sized, O: ?Sized>(
+        self,
+    ) -> Result<VersionedReceiver<N, O, C>, OpenError>
+    where
+        C: Codec<N> + Codec<O>,
+    {
+        let handle = self.open_receiver(offer::<N, O, C>())?;
         Ok(VersionedReceiver {
             handle,
             newer: fingerprint::<N, C>(),
@@ -168,18 +166,18 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
             _versions: PhantomData,
         })
     }
+}
 
-    fn offer() -> Result<Offer, OpenFailure> {
-        let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
-        if newer.fingerprint == older.fingerprint {
-            let schema = newer.schema;
-            return Err(OpenFailure::SameVersions { schema });
-        }
-        Ok(Offer {
-            newest: newer,
-            older: vec![older],
-        })
+fn offer<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>>() -> Result<Offer, OpenFailure> {
+    let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
+    if newer.fingerprint == older.fingerprint {
+        let schema = newer.schema;
+        return Err(OpenFailure::SameVersions { schema });
     }
+    Ok(Offer {
+        newest: newer,
+        older: vec![older],
+    })
 }
 
 /// Sends messages of the one of two versions that the peer knows; see [`Versions`].
@@ -358,13 +356,13 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
 
     /// Messages handed out so far.
     #[must_use]
-    pub fn received(&self) -> Sequence {
+    pub fn received(&self) -> u64 {
         self.handle.counters().received
     }
 
     /// Messages up to the first that is still held.
     #[must_use]
-    pub fn released(&self) -> Sequence {
+    pub fn released(&self) -> u64 {
         self.handle.counters().released
     }
 
@@ -393,12 +391,6 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
 
 fn fingerprint<T: ?Sized, C: Codec<T>>() -> [u8; 16] {
     C::schema().fingerprint.0
-}
-
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionsBuilder<N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VersionsBuilder").finish_non_exhaustive()
-    }
 }
 
 impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedSender<N, O, C> {

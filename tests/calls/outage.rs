@@ -29,7 +29,7 @@ fn calls_go_on_over_another_connection_exactly_once() {
                 let text = String::new();
                 request.reply(&Answer { number, text }).unwrap();
             }
-            assert_eq!(service.stats().in_progress, 0);
+            assert_eq!(service.in_progress(), 0);
             executed
         });
         let echo = peer.caller::<Question, Answer>("echo").unwrap();
@@ -64,7 +64,7 @@ fn calls_go_on_over_another_connection_exactly_once() {
             cutting.join().unwrap();
             called
         });
-        assert_eq!((echo.stats().in_flight, echo.stats().strays), (0, 0));
+        assert_eq!((echo.in_flight(), echo.strays()), (0, 0));
         drop(echo);
         let executed = serving.join().unwrap();
         assert!(executed.values().all(|&times| times == 1));

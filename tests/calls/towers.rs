@@ -11,7 +11,7 @@ use super::*;
 fn a_caller_is_a_service_of_tower() {
     in_each_cell(
         |node, peer| {
-            let calls = peer.calls("echo").max_in_flight(2);
+            let calls = peer.channel("echo").max_in_flight(2);
             let echo = calls.caller::<Question, Answer>().unwrap();
             run(node, async {
                 let mut callers = [echo.clone(), echo.clone(), echo.clone()];
@@ -33,11 +33,11 @@ fn a_caller_is_a_service_of_tower() {
                 poll_fn(|context| two.poll_ready(context)).await.unwrap();
                 let mut waiting = poll_fn(|context| three.poll_ready(context));
                 assert!(poll_once(&mut waiting).is_pending());
-                assert_eq!(echo.stats().in_flight, 2);
+                assert_eq!(echo.in_flight(), 2);
                 *one = echo.clone();
                 waiting.await.unwrap();
             });
-            assert_eq!((echo.stats().in_flight, echo.stats().queued), (0, 0));
+            assert_eq!((echo.in_flight(), echo.queued()), (0, 0));
         },
         |_, peer| {
             let mut service = peer.service::<Question, Answer>("echo").unwrap();

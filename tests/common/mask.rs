@@ -5,7 +5,7 @@
 
 use std::env;
 
-use ibex::rdma::{Mtu, RdmaSettings, Tuning};
+use ibex::rdma::{RdmaSettings, Tuning};
 
 /// Uses a device as the mask of this run says.
 pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
@@ -18,7 +18,7 @@ pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
         "no-inline" => settings.tuning(tuning.inline_bytes(0)),
         "one-piece" => settings.tuning(tuning.send_entries(1).inline_bytes(0)),
         "no-immediate" => settings.tuning(tuning.immediate_data(false)),
-        "small-mtu" => settings.tuning(tuning.path_mtu(Mtu::Bytes256)),
+        "small-mtu" => settings.tuning(tuning.path_mtu(256)),
         "tiny-queues" => settings
             .max_sessions(2)
             .receive_buffers(19)

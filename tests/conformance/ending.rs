@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex::{
-    AcceptError, CloseReason, Codec, Counts, Driver, EndCause, Fabric, Raw, RecvError,
+    CloseReason, Codec, ConnectErrorKind, Counts, Driver, EndCause, Fabric, Raw, RecvError,
     RecvErrorKind, SendError, SendErrorKind, WaitErrorKind,
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
 };
@@ -480,7 +480,10 @@ fn close_interrupts(stage: &mut Stage) {
             let error = pending.send(b"early").expect_err("nobody opens");
             assert_eq!(cause_of_send(error), EndCause::NodeClosed);
         }),
-        Box::new(|| assert!(matches!(node.accept(), Err(AcceptError::Closed)))),
+        Box::new(|| {
+            let error = node.accept().expect_err("no peer");
+            assert_eq!(error.kind(), ConnectErrorKind::Closed);
+        }),
     ];
     thread::scope(|scope| {
         let (started, threads) = mpsc::channel();
@@ -497,11 +500,14 @@ fn close_interrupts(stage: &mut Stage) {
         let _ = node.close(Duration::from_millis(200));
         stage.tell("closed");
     });
-    assert!(matches!(node.try_accept(), Err(AcceptError::Closed)));
-    assert!(matches!(
-        node.accept_timeout(LONG),
-        Err(AcceptError::Closed)
-    ));
+    assert_eq!(
+        node.try_accept().expect_err("no peer").kind(),
+        ConnectErrorKind::Closed
+    );
+    assert_eq!(
+        node.accept_timeout(LONG).expect_err("no peer").kind(),
+        ConnectErrorKind::Closed
+    );
 }
 
 /// A node is closed while a thread builds a message that its call then says is sent: it comes,

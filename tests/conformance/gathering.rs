@@ -496,25 +496,25 @@ fn fan_in_counts(stage: &mut Stage) {
             }
             let peers = requests.peers();
             assert_eq!(peers.len(), 2);
-            for peer in &peers {
-                let rest = held[&peer.peer].len() as u64;
+            for (peer, counts) in &peers {
+                let rest = held[peer].len() as u64;
                 let expected = Counts {
                     sent: 2 * rest,
                     received: 2 * rest,
                     released: rest,
                     acknowledged: rest,
                 };
-                assert_eq!(peer.counts, expected);
+                assert_eq!(*counts, expected);
             }
-            let mut sent: Vec<_> = peers.iter().map(|peer| peer.counts.sent).collect();
+            let mut sent: Vec<_> = peers.iter().map(|(_, counts)| counts.sent).collect();
             sent.sort_unstable();
             assert_eq!(sent, [MESSAGES, 2 * MESSAGES]);
             stage.hear("told", &node);
             // Dropped, not acknowledged: released, and no more acknowledged than before.
             held.clear();
-            for peer in requests.peers() {
-                assert_eq!(peer.counts.released, peer.counts.sent);
-                assert_eq!(peer.counts.acknowledged, peer.counts.sent / 2);
+            for (_, counts) in requests.peers() {
+                assert_eq!(counts.released, counts.sent);
+                assert_eq!(counts.acknowledged, counts.sent / 2);
             }
             for _ in 0..2 {
                 stage.tell("let go");

@@ -1,7 +1,7 @@
 //! Channels open: from either side, in any order, once, and only if both ends mean the
 //! same.
 
-use ibex::{Raw, RecvErrorKind, SendErrorKind};
+use ibex::{Raw, RecvErrorKind, Role, SendErrorKind};
 
 use crate::common::{
     payload,
@@ -78,16 +78,9 @@ fn announced_early(stage: &mut Stage) {
                 }
                 node.poll();
             };
-            assert!(
-                announced
-                    .iter()
-                    .any(|end| end.name == "out" && end.peer_sends)
-            );
-            assert!(
-                announced
-                    .iter()
-                    .any(|end| end.name == "back" && !end.peer_sends)
-            );
+            let is_announced = |name: &str, end| announced.contains(&(name.to_owned(), end));
+            assert!(is_announced("out", Role::Sender));
+            assert!(is_announced("back", Role::Receiver));
             let mut out = receiver(&peer, "out");
             let message = out.recv().expect("a message");
             assert_eq!(peer.incoming().len(), 1);

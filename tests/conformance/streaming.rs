@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join;
 use ibex::{
     Node, RecvError, RecvErrorKind,
-    io::{Listener, Stream, connect, connect_async},
+    io::{Listener, Stream},
 };
 
 use crate::common::{
@@ -81,7 +81,7 @@ fn by_threads(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let total = stage.count(20_000_000) as usize;
     let stream = match stage.side {
-        Side::Dialer => connect(&peer, "bytes").expect("accepted"),
+        Side::Dialer => Stream::connect(&peer, "bytes").expect("accepted"),
         Side::Listener => accept(&node),
     };
     let (mut from, to) = stream.into_split();
@@ -106,7 +106,9 @@ fn by_tasks(stage: &mut Stage) {
     let driver = stage.driver();
     let total = stage.count(20_000_000) as usize;
     let stream = match stage.side {
-        Side::Dialer => task::run(&node, driver, connect_async(&peer, "bytes")).expect("accepted"),
+        Side::Dialer => {
+            task::run(&node, driver, Stream::connect_async(&peer, "bytes")).expect("accepted")
+        }
         Side::Listener => {
             let mut listener = Listener::bind(&node, "bytes").expect("a name");
             let accepted = task::run(&node, driver, listener.accept_async());
@@ -159,7 +161,7 @@ fn one_after_the_other(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             for number in 0..rounds {
-                let mut stream = connect(&peer, "bytes").expect("accepted");
+                let mut stream = Stream::connect(&peer, "bytes").expect("accepted");
                 stream.write_all(&number.to_le_bytes()).expect("written");
                 stream.finish();
                 let mut answer = Vec::new();
@@ -187,7 +189,7 @@ fn writer_killed(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
-            let mut stream = connect(&peer, "bytes").expect("accepted");
+            let mut stream = Stream::connect(&peer, "bytes").expect("accepted");
             let (mut buffer, mut written) = (vec![0; 10_000], 0);
             loop {
                 fill(written, &mut buffer);
@@ -228,7 +230,7 @@ fn reader_killed(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
-            let mut stream = connect(&peer, "bytes").expect("accepted");
+            let mut stream = Stream::connect(&peer, "bytes").expect("accepted");
             stream.read_exact(&mut [0]).expect("it reads no more");
             let mut killing = Some(stage);
             let (buffer, mut written) = (vec![0; 65_536], 0);
@@ -246,7 +248,7 @@ fn reader_killed(stage: &mut Stage) {
                 }
             };
             assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-            let error = connect(&peer, "bytes").expect_err("nobody is there");
+            let error = Stream::connect(&peer, "bytes").expect_err("nobody is there");
             assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
         }
         Side::Listener => {

@@ -7,7 +7,7 @@
 use futures_util::StreamExt;
 use ibex::{
     Message, OpenErrorKind, Peer, Pod, Receiver, RecvErrorKind, Schema, Select, SendError,
-    SendErrorKind, Sender, VersionedMessage, VersionedReceiver, VersionedSender, Versions,
+    SendErrorKind, Sender, VersionedReceiver, VersionedSender, Versions,
     bytemuck::{self, Zeroable},
 };
 
@@ -153,7 +153,7 @@ impl AnySender {
         let channel = peer.channel(name);
         match release {
             Release::Old => Self::Old(channel.sender().expect("a sender")),
-            Release::New => Self::New(channel.versions().sender().expect("a sender")),
+            Release::New => Self::New(channel.versioned_sender().expect("a sender")),
             Release::Later => Self::Later(channel.sender().expect("a sender")),
         }
     }
@@ -208,7 +208,7 @@ impl AnyReceiver {
         let channel = peer.channel(name);
         match release {
             Release::Old => Self::Old(channel.receiver().expect("a receiver")),
-            Release::New => Self::New(channel.versions().receiver().expect("a receiver")),
+            Release::New => Self::New(channel.versioned_receiver().expect("a receiver")),
             Release::Later => Self::Later(channel.receiver().expect("a receiver")),
         }
     }
@@ -324,8 +324,10 @@ fn versions_of_two_alignments(stage: &mut Stage) {
     if sends {
         send_samples::<Narrow>(&mut channel(name).sender().expect("a sender"), last);
     } else {
-        let both = channel(name).versions::<[Wide], [Narrow]>();
-        let mut receiver = both.receiver().expect("a receiver");
+        let both = channel(name);
+        let mut receiver = both
+            .versioned_receiver::<[Wide], [Narrow]>()
+            .expect("a receiver");
         receiver.opened(LONG).expect("the peer opens");
         match receiver.into_receiver() {
             Ok(Versions::Older(receiver)) => receive_samples::<Narrow>(receiver, last),
@@ -336,8 +338,10 @@ fn versions_of_two_alignments(stage: &mut Stage) {
     if sends {
         send_samples::<Wide>(&mut channel(name).sender().expect("a sender"), last);
     } else {
-        let both = channel(name).versions::<[Narrow], [Wide]>();
-        let mut receiver = both.receiver().expect("a receiver");
+        let both = channel(name);
+        let mut receiver = both
+            .versioned_receiver::<[Narrow], [Wide]>()
+            .expect("a receiver");
         receiver.opened(LONG).expect("the peer opens");
         match receiver.into_receiver() {
             Ok(Versions::Older(receiver)) => receive_samples::<Wide>(receiver, last),
@@ -346,8 +350,10 @@ fn versions_of_two_alignments(stage: &mut Stage) {
     }
     let name = "both to narrow";
     if sends {
-        let both = channel(name).versions::<[Wide], [Narrow]>();
-        let mut sender = both.sender().expect("a sender");
+        let both = channel(name);
+        let mut sender = both
+            .versioned_sender::<[Wide], [Narrow]>()
+            .expect("a sender");
         match sender.opened(LONG).expect("the peer opens") {
             Versions::Older(sender) => send_samples(sender, last),
             other => panic!("{other:?} with a narrow receiver"),
@@ -357,16 +363,20 @@ fn versions_of_two_alignments(stage: &mut Stage) {
     }
     let name = "both to both";
     if sends {
-        let both = channel(name).versions::<[Wide], [Narrow]>();
-        let mut sender = both.sender().expect("a sender");
+        let both = channel(name);
+        let mut sender = both
+            .versioned_sender::<[Wide], [Narrow]>()
+            .expect("a sender");
         match sender.opened(LONG).expect("the peer opens") {
             Versions::Newer(sender) => send_samples(sender, last),
             other => panic!("{other:?} with a receiver of both"),
         }
     } else {
         // They disagree about which is the newer: the sender's word counts.
-        let both = channel(name).versions::<[Narrow], [Wide]>();
-        let mut receiver = both.receiver().expect("a receiver");
+        let both = channel(name);
+        let mut receiver = both
+            .versioned_receiver::<[Narrow], [Wide]>()
+            .expect("a receiver");
         receiver.opened(LONG).expect("the peer opens");
         match receiver.into_receiver() {
             Ok(Versions::Older(receiver)) => receive_samples::<Wide>(receiver, last),
@@ -417,8 +427,10 @@ fn no_version_in_common(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let said = match stage.side {
         Side::Dialer => {
-            let newest = peer.channel("far").versions::<EntryV3, EntryV2>();
-            let mut sender = newest.sender().expect("announced");
+            let newest = peer.channel("far");
+            let mut sender = newest
+                .versioned_sender::<EntryV3, EntryV2>()
+                .expect("announced");
             match sender.opened(LONG) {
                 Err(error) if error.kind() == SendErrorKind::Mismatch => error.to_string(),
                 other => panic!("they have nothing in common: {other:?}"),
@@ -456,8 +468,10 @@ fn settled_when_the_peer_opens(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
-            let channel = peer.channel("late").versions::<EntryV2, EntryV1>();
-            let mut sender = channel.sender().expect("announced");
+            let channel = peer.channel("late");
+            let mut sender = channel
+                .versioned_sender::<EntryV2, EntryV1>()
+                .expect("announced");
             assert_eq!(sender.name(), "late");
             match sender.opened(MOMENT) {
                 Err(error) if error.kind() == SendErrorKind::NotOpened => {}
@@ -472,8 +486,10 @@ fn settled_when_the_peer_opens(stage: &mut Stage) {
             send_second(&mut sender);
             drop(sender);
 
-            let channel = peer.channel("late answer").versions::<EntryV2, EntryV1>();
-            let mut receiver = channel.receiver().expect("announced");
+            let channel = peer.channel("late answer");
+            let mut receiver = channel
+                .versioned_receiver::<EntryV2, EntryV1>()
+                .expect("announced");
             assert!(
                 matches!(receiver.try_recv(), Err(error) if error.kind() == RecvErrorKind::NotOpened)
             );
@@ -522,8 +538,10 @@ fn versions_that_are_one(stage: &mut Stage) {
     }
 
     let (node, peer) = stage.meet();
-    let channel = peer.channel("one").versions::<Renamed, EntryV1>();
-    let refused = channel.sender().expect_err("they are the same");
+    let channel = peer.channel("one");
+    let refused = channel
+        .versioned_sender::<Renamed, EntryV1>()
+        .expect_err("they are the same");
     assert!(
         refused.kind() == OpenErrorKind::SameVersions && refused.to_string().contains("offset")
     );
@@ -551,8 +569,10 @@ fn versions_of_tasks(stage: &mut Stage) {
     for (name, release) in [("old", Release::Old), ("new", Release::New)] {
         match stage.side {
             Side::Dialer => {
-                let channel = peer.channel(name).versions::<EntryV2, EntryV1>();
-                let mut sender = channel.sender().expect("a sender");
+                let channel = peer.channel(name);
+                let mut sender = channel
+                    .versioned_sender::<EntryV2, EntryV1>()
+                    .expect("a sender");
                 assert!(task::poll_once(&mut sender.opened_async()).is_pending());
                 stage.rendezvous("waits", &node);
                 task::run(&node, driver, async {
@@ -589,8 +609,10 @@ fn versions_of_tasks(stage: &mut Stage) {
     for (name, release, version) in [("old", Release::Old, 1), ("new", Release::New, 2)] {
         match stage.side {
             Side::Dialer => {
-                let channel = peer.channel(name).versions::<EntryV2, EntryV1>();
-                let mut receiver = channel.receiver().expect("a receiver");
+                let channel = peer.channel(name);
+                let mut receiver = channel
+                    .versioned_receiver::<EntryV2, EntryV1>()
+                    .expect("a receiver");
                 let first = task::poll_once(&mut receiver.recv_async());
                 assert!(first.is_pending(), "nobody has opened it");
                 stage.rendezvous("waits", &node);
@@ -618,7 +640,7 @@ fn versions_of_tasks(stage: &mut Stage) {
     }
 }
 
-fn check_entry(entry: &VersionedMessage<EntryV2, EntryV1>, offset: u64, version: u8) {
+fn check_entry(entry: &Versions<Message<EntryV2>, Message<EntryV1>>, offset: u64, version: u8) {
     match (entry, version) {
         (Versions::Older(entry), 1) => EntryV1::check(entry, offset),
         (Versions::Newer(entry), 2) => EntryV2::check(entry, offset),
@@ -645,8 +667,10 @@ fn versions_selected(stage: &mut Stage) {
         }
         Side::Listener => {
             let both = |name: &str| {
-                let channel = peer.channel(name).versions::<EntryV2, EntryV1>();
-                channel.receiver().expect("a receiver")
+                let channel = peer.channel(name);
+                channel
+                    .versioned_receiver::<EntryV2, EntryV1>()
+                    .expect("a receiver")
             };
             let (mut old, mut new) = (both("old"), both("new"));
             let mut plain = peer.receiver::<EntryV1>("plain").expect("a receiver");

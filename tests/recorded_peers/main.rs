@@ -50,10 +50,10 @@ struct Ends {
 
 impl Ends {
     fn open(peer: &Peer) -> Self {
-        let channel = |name| peer.channel(name).codec::<Pod>().versions();
+        let channel = |name| peer.channel(name).codec::<Pod>();
         Self {
-            samples: channel("samples").receiver().expect("a receiver"),
-            answers: channel("answers").sender().expect("a sender"),
+            samples: channel("samples").versioned_receiver().expect("a receiver"),
+            answers: channel("answers").versioned_sender().expect("a sender"),
         }
     }
 }

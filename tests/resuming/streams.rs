@@ -9,7 +9,7 @@ use std::{
 
 use ibex::{
     Fabric,
-    io::{Listener, Stream, connect},
+    io::{Listener, Stream},
 };
 
 use super::pair_over;
@@ -54,7 +54,7 @@ fn a_stream_goes_on_over_another_connection_with_every_byte_once() {
         let (here, peer, cable, there, other) = pair_over(fabric);
         let mut listener = Listener::bind(&there, "bytes").unwrap();
         let accepting = thread::spawn(move || listener.accept().unwrap().0);
-        let stream = connect(&peer, "bytes").unwrap();
+        let stream = Stream::connect(&peer, "bytes").unwrap();
         let accepted = accepting.join().unwrap();
         let is_done = AtomicBool::new(false);
         let has_resumed = || peer.stats().resumes > 1 && other.stats().resumes > 1;
@@ -94,7 +94,7 @@ fn a_stream_is_connected_over_another_connection() {
         let mut listener = Listener::bind(&there, "bytes").unwrap();
         cable.cut_for_good();
         super::wait_until(|| peer.is_suspended() && other.is_suspended());
-        let connecting = thread::spawn(move || connect(&peer, "bytes").unwrap());
+        let connecting = thread::spawn(move || Stream::connect(&peer, "bytes").unwrap());
         let accepting = thread::spawn(move || listener.accept().unwrap().0);
         cable.mend();
         let (mut from, mut to) = (connecting.join().unwrap(), accepting.join().unwrap());

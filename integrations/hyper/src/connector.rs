@@ -13,10 +13,7 @@ use std::{
 };
 
 use http::Uri;
-use ibex::{
-    ConnectError, Node, Peer,
-    io::{Stream, connect_async},
-};
+use ibex::{ConnectError, Node, Peer, io::Stream};
 use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 use tower_service::Service;
 
@@ -122,7 +119,7 @@ impl Shared {
             };
             *place = Some(peer.clone());
             drop(place);
-            match connect_async(&peer, name).await {
+            match Stream::connect_async(&peer, name).await {
                 // The session ended before anybody here knew.
                 Err(_) if was_known && peer.is_gone() => {}
                 opened => return opened,

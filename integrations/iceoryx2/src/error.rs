@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ibex::{OpenError, SendError};
+use ibex::{ConnectError, OpenError, SendError};
 
 /// A carrier was not started.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,9 @@ pub enum StartError {
     /// A setting of the control streams is out of its range.
     #[error(transparent)]
     Setting(#[from] OpenError),
+    /// The node cannot keep its peers connected.
+    #[error(transparent)]
+    Peers(#[from] ConnectError),
     /// The process lacks a thread.
     #[error("no thread for the carrier: {0}")]
     Thread(#[from] io::Error),

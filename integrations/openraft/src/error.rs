@@ -6,8 +6,8 @@
 use std::{io, time::Duration};
 
 use ibex::{
-    SendErrorKind,
-    calls::{CallError, Refused},
+    SendError, SendErrorKind,
+    calls::{CallError, CallErrorKind},
 };
 use openraft::{
     RaftTypeConfig,
@@ -52,14 +52,12 @@ impl<C: RaftTypeConfig> Asked<C> {
     }
 
     pub(crate) fn error(&self, error: &CallError) -> RPCError<C> {
-        match error {
-            CallError::DeadlineExceeded { .. } => self.timeout().into(),
+        match error.kind() {
+            CallErrorKind::DeadlineExceeded => self.timeout().into(),
             // The node there says that it cannot, and will not in a moment; or the request is
             // longer than may be.
-            CallError::Failed { .. } => unreachable(error),
-            CallError::NotSent(reason) if reason.kind() == SendErrorKind::TooLong => {
-                unreachable(error)
-            }
+            CallErrorKind::Failed => unreachable(error),
+            CallErrorKind::NotSent if is_too_long(error) => unreachable(error),
             _ => RPCError::Network(NetworkError::from_string(error)),
         }
     }
@@ -74,12 +72,16 @@ impl<C: RaftTypeConfig> Asked<C> {
 
 /// Returns true of an error after which only another session may help.
 pub(crate) fn ends_session(error: &CallError) -> bool {
-    match error {
-        CallError::Lost { .. } => true,
-        CallError::Refused { reason, .. } => *reason == Refused::Closed,
-        CallError::NotSent(reason) => reason.kind() != SendErrorKind::TooLong,
+    match error.kind() {
+        CallErrorKind::Lost | CallErrorKind::ServiceEnded => true,
+        CallErrorKind::NotSent => !is_too_long(error),
         _ => false,
     }
+}
+
+fn is_too_long(error: &CallError) -> bool {
+    let reason = error.send_error().map(SendError::kind);
+    reason == Some(SendErrorKind::TooLong)
 }
 
 pub(crate) fn unreachable<C: RaftTypeConfig>(why: impl ToString) -> RPCError<C> {

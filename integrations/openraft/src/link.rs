@@ -102,7 +102,7 @@ async fn connect(node: Arc<Node>, address: String) -> Result<Arc<Session>, Strin
     let peer = node.connect_async(address.as_str()).await;
     let peer = peer.map_err(|error| error.to_string())?;
     let caller = |name| {
-        let calls = peer.calls(name).codec::<Raw>();
+        let calls = peer.channel(name).codec::<Raw>();
         let caller = calls.max_message_bytes(MAX_MESSAGE_BYTES).caller();
         caller.map_err(|error| error.to_string())
     };

@@ -41,7 +41,7 @@ pub(crate) async fn send<C: RaftTypeConfig, D: SnapshotData>(
         bytes,
         patience_ms: u64::try_from(asked.within.as_millis()).unwrap_or(u64::MAX),
     };
-    let mut to = within(asked, ibex::io::connect_async(peer, SNAPSHOTS)).await?;
+    let mut to = within(asked, ibex::io::Stream::connect_async(peer, SNAPSHOTS)).await?;
     within(asked, write_frame(&mut to, &header)).await?;
     let mut piece = vec![0; PIECE_BYTES];
     let mut left = bytes;

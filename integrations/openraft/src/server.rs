@@ -83,7 +83,7 @@ where
     /// Answers the requests of one service: raft gets them in the order in which they came, and
     /// each is answered when raft is done with it.
     async fn serve(&self, node: &Node, service: &str) -> io::Result<()> {
-        let calls = node.calls(service).codec::<Raw>();
+        let calls = node.channel(service).codec::<Raw>();
         let calls = calls.max_message_bytes(MAX_MESSAGE_BYTES);
         let mut requests = calls.service().map_err(io::Error::other)?;
         let mut answering = FuturesUnordered::new();

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{AcceptError, Node, Peer};
+use ibex::{ConnectErrorKind, Node, Peer};
 use ibex_harness::draw::Draw;
 
 use crate::{
@@ -39,7 +39,7 @@ pub(crate) fn run(options: &NodeOptions) -> io::Result<()> {
                 );
                 threads.retain(|thread| !thread.is_finished());
             }
-            Err(AcceptError::Timeout) => {}
+            Err(error) if error.kind() == ConnectErrorKind::Timeout => {}
             Err(error) => return Err(io::Error::other(error)),
         }
     }

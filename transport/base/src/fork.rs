@@ -33,20 +33,7 @@ use rustix::{
 ///
 /// A process that has made a node keeps what belongs to ibex to itself. In a fork of it every
 /// call answers this, a new node included, and dropping anything tells nobody and gives nothing
-/// back. Fork before the first node is made, or let the child `exec`.
-///
-/// A child gets no error for these:
-///
-/// - A message or reservation that was held at the fork may be dropped, acknowledged and
-///   detached, all without effect. Its bytes are not there: to read them is a segmentation fault,
-///   or reads what the child has mapped in their place since. Not to do so is a duty of whoever
-///   calls `fork`, which is `unsafe` for such reasons.
-/// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler,
-///   the call must not go on in the child.
-/// - A descriptor that was given for an event loop is the parent's: to sleep on it takes from
-///   the parent what it is told of.
-/// - A counter that a peer or the engine keeps reads as 0, a session as gone, a list of
-///   sessions or events as empty.
+/// back. The documentation of the facade's `Node` says what no error can tell.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsedAfterFork {

@@ -48,8 +48,8 @@ impl fmt::Display for SchemaMismatch {
             write!(
                 f,
                 "different message types; here {ours}, there {theirs}; no message was delivered; \
-                 make both the same, let the newer end offer both by `versions`, or give the new \
-                 type a channel of a new name"
+                 make both the same, let the newer end offer both by `versioned_sender` or \
+                 `versioned_receiver`, or give the new type a channel of a new name"
             )
         } else {
             write!(

@@ -112,7 +112,7 @@ mod tests {
         "sender",
         "receiver",
         "fan-in",
-        "`versions`",
+        "`versioned_",
         "acknowledged",
         "send what",
         "reservation",

@@ -28,7 +28,7 @@ pub(crate) fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
             port: None,
             gid_index: None,
         };
-        let choice = inventory.choose(&wish, &[])?;
+        let choice = inventory.choose_among(&wish, &[])?;
         Ok((provider, choice))
     });
     match found {

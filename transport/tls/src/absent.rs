@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{AuthenticatedAs, Encryption, HandshakeCounts, Method, TlsError};
+use crate::{AuthenticatedAs, Encryption, Method, SecurityStats, TlsError};
 
 /// Credentials, which a build without TLS does not have.
 #[derive(Debug)]
@@ -40,17 +40,12 @@ impl Credentials {
     }
 
     /// Never called.
-    pub fn counts(&self) -> HandshakeCounts {
+    pub fn stats(&self) -> SecurityStats {
         match *self {}
     }
 
     /// Never called.
     pub fn note_other_mode(&self) {
-        match *self {}
-    }
-
-    /// Never called.
-    pub fn expires(&self) -> Option<u64> {
         match *self {}
     }
 

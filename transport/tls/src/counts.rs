@@ -1,8 +1,11 @@
 //! Counters of a node's handshakes, by kind of outcome.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
+};
 
-use crate::{Cause, HandshakeCounts, TlsError};
+use crate::{Cause, SecurityStats, TlsError};
 
 /// Counters of a node's handshakes.
 #[derive(Debug, Default)]
@@ -27,10 +30,10 @@ impl Counts {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> HandshakeCounts {
+    pub(crate) fn snapshot(&self, certificate_expires: Option<SystemTime>) -> SecurityStats {
         let count = |kind: Kind| self.0[kind as usize].load(Ordering::Relaxed);
-        HandshakeCounts {
-            completed: count(Kind::Completed),
+        SecurityStats {
+            handshakes: count(Kind::Completed),
             other_mode: count(Kind::OtherMode),
             wrong_secret: count(Kind::WrongSecret),
             unknown_issuer: count(Kind::UnknownIssuer),
@@ -38,6 +41,7 @@ impl Counts {
             revoked: count(Kind::Revoked),
             not_authorized: count(Kind::NotAuthorized),
             other_failures: count(Kind::Other),
+            certificate_expires,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The keys and authorities that a node's connections are made from.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -17,9 +17,7 @@ use crate::own_key::OwnKey;
 use crate::pinned::Pinned;
 use crate::security::{Security, Source};
 use crate::shared_secret::RoleKeys;
-use crate::{
-    Encryption, HandshakeCounts, Method, SecurityError, Tls, TlsError, provider, validity,
-};
+use crate::{Encryption, Method, SecurityError, SecurityStats, Tls, TlsError, provider, validity};
 
 /// A node's keys, certificates and trusted authorities, ready for connections.
 ///
@@ -96,10 +94,12 @@ impl Credentials {
         self.security.max_session_age
     }
 
-    /// Returns what the node's handshakes came to so far.
+    /// Returns the counts of the node's handshakes so far.
     #[must_use]
-    pub fn counts(&self) -> HandshakeCounts {
-        self.counts.snapshot()
+    pub fn stats(&self) -> SecurityStats {
+        let since_1970 = self.expires().map(Duration::from_secs);
+        let expires = since_1970.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+        self.counts.snapshot(expires)
     }
 
     /// Counts a peer that authenticates otherwise, or not at all.
@@ -109,8 +109,7 @@ impl Credentials {
 
     /// Returns when this node's certificate expires, in seconds since 1970; `None` with a shared
     /// secret, which does not.
-    #[must_use]
-    pub fn expires(&self) -> Option<u64> {
+    fn expires(&self) -> Option<u64> {
         match &**self.lock() {
             Material::Certificates(certificates) => {
                 validity::not_after(certificates.own.key.cert.first()?)

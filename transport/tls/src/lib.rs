@@ -5,7 +5,7 @@
 //! - [`Credentials`]: what a node makes of that, and each connection of it a [`Tls`].
 //! - [`Tls`]: one connection. The bootstrap drives it through its handshake, the transport seals
 //!   frames with it.
-//! - [`HandshakeCounts`]: what a node's handshakes came to.
+//! - [`SecurityStats`]: counts of a node's handshakes.
 //! - [`AuthenticatedAs`], [`AuthenticationError`]: what is known of a peer, or why not.
 //!
 //! The cryptography is that of rustls and its providers, and all of it is behind the feature
@@ -15,15 +15,15 @@
 
 mod authenticated_as;
 mod authentication_error;
-mod handshake_counts;
 mod method;
+mod security_stats;
 mod tls_error;
 mod utc;
 
 pub use authenticated_as::AuthenticatedAs;
 pub use authentication_error::{AuthenticationError, Cause, RefusedBy};
-pub use handshake_counts::HandshakeCounts;
 pub use method::{Encryption, Method};
+pub use security_stats::SecurityStats;
 pub use tls_error::TlsError;
 
 #[cfg(feature = "rustls")]

@@ -15,8 +15,8 @@ use std::{
 
 use ::ibex::{
     Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Sender, UntilAcked, Wait,
-    log::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult},
+    RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Sender, Wait,
+    log::{LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::{Error, run_keys::RunKeys};
 use serde::{Deserialize, Serialize};
@@ -179,7 +179,7 @@ impl Endpoint for IbexEndpoint {
             return;
         }
         // What they say is seen in the counters, and what ends one by its next batch.
-        let mut acknowledged: Vec<UntilAcked<'_>> = links
+        let mut acknowledged: Vec<_> = links
             .filter_map(|link| link.log.until_acked(offset))
             .collect();
         if acknowledged.is_empty() {
@@ -204,6 +204,9 @@ pub(crate) struct IbexReplica {
     turns: Option<Rc<Node>>,
 }
 
+/// The result of a log's source.
+type Sourced<R> = Result<R, Box<dyn std::error::Error + Send + Sync>>;
+
 /// A log for a replica that has the part of it that it joined with.
 struct Joining<'a> {
     log: &'a mut Log,
@@ -215,7 +218,7 @@ impl LogSource<[u8], Raw> for Joining<'_> {
         self.log.tip().end
     }
 
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<[u8], Raw>, u64)> {
+    fn resume(&mut self, peer: &Peer) -> Sourced<(Sender<[u8], Raw>, u64)> {
         let log = peer.channel("log").codec::<Raw>();
         let log = log
             .window_messages(WINDOW_MESSAGES)
@@ -223,7 +226,7 @@ impl LogSource<[u8], Raw> for Joining<'_> {
         Ok((log.sender()?, self.has))
     }
 
-    fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> SourceResult<LogSent> {
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
         let batch = catch_up::next(self.log, position)?;
         let length = Batch::HEADER_BYTES + batch.records.len();
         Ok(turn.build(length, batch.end(), |bytes| {
@@ -241,11 +244,11 @@ impl ReplicaLink for IbexReplica {
         match self.log.try_send(&mut Joining { log, has }) {
             // There may be memory for the next attempt.
             Ok(false) => return Ok(false),
-            Err(LogError::Send(error)) if error.kind() == SendErrorKind::Memory => {
-                return Ok(false);
-            }
+            Err(error) => match error.send_error() {
+                Some(reason) if reason.kind() == SendErrorKind::Memory => return Ok(false),
+                _ => return Err(Lost::because(error)),
+            },
             Ok(true) => {}
-            Err(error) => return Err(Lost::because(error)),
         }
         // A long one was transmitted when it was published.
         if let Some(node) = &self.turns

@@ -31,7 +31,7 @@ pub(crate) struct Session {
 impl Session {
     /// Connects a byte stream to the answering process.
     pub(crate) async fn connect_stream(&self) -> io::Result<Stream> {
-        ibex::io::connect_async(&self.peer, STREAM).await
+        ibex::io::Stream::connect_async(&self.peer, STREAM).await
     }
 
     /// Accepts the byte stream of the measuring process.

@@ -11,7 +11,7 @@ use hyper::{
     server, service,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ibex::io::{Listener, Stream, connect_async};
+use ibex::io::{Listener, Stream};
 use ibex_integrations_testing::Meeting;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -114,7 +114,9 @@ where
         let ask = &ask;
         async move {
             for numbers in streams(exchanges) {
-                let stream = connect_async(&meeting.peer, NAME).await.expect("accepted");
+                let stream = Stream::connect_async(&meeting.peer, NAME)
+                    .await
+                    .expect("accepted");
                 let asking = tokio::spawn(ask(stream, numbers));
                 asking.await.expect("every answer comes");
             }

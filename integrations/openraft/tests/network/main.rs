@@ -181,7 +181,7 @@ fn a_node_that_ends_is_an_error_of_the_network_and_is_found_again() {
         let silent = node(fabric, true);
         let address = silent.local_addr().expect("it listens").to_string();
         let mut asking = client(fabric, 1, &address).await;
-        let calls = silent.calls("openraft 0.10.0-alpha.37, log");
+        let calls = silent.channel("openraft 0.10.0-alpha.37, log");
         let service = calls.codec::<ibex::Raw>().service::<[u8], [u8]>();
         let mut service = service.expect("a service");
         let closing = async {
@@ -293,12 +293,13 @@ fn bytes_that_are_no_request_stop_nobody() {
         let peer = peer.expect("a session");
         for service in ["log", "control"] {
             let name = format!("openraft 0.10.0-alpha.37, {service}");
-            let calls = peer.calls(&name).codec::<ibex::Raw>();
+            let calls = peer.channel(&name).codec::<ibex::Raw>();
             let caller = calls.caller::<[u8], [u8]>().expect("a caller");
             for length in [0, 1, 7, 1000, 100_000] {
                 let error = caller.call_async(&vec![0xff; length]).await;
                 let error = error.expect_err("no request");
-                assert_eq!(error.failure().expect("an answer").code, 1, "{error}");
+                let (code, _) = error.failure().expect("an answer");
+                assert_eq!(code, 1, "{error}");
             }
         }
         // The header of a snapshot: none, one that is cut short, one that is too long, and garbage.
@@ -309,7 +310,8 @@ fn bytes_that_are_no_request_stop_nobody() {
             &[3, 0, 0, 0, 9, 9, 9],
         ];
         for header in headers {
-            let stream = ibex::io::connect_async(&peer, "openraft 0.10.0-alpha.37, snapshots");
+            let stream =
+                ibex::io::Stream::connect_async(&peer, "openraft 0.10.0-alpha.37, snapshots");
             let mut stream = stream.await.expect("a stream");
             stream.write_all(header).await.expect("room");
             stream.finish();

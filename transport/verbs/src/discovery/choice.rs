@@ -1,10 +1,13 @@
 //! Chooses one port, GID and partition of an inventory, and says why.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::net::IpAddr;
+use std::{fmt, io};
 
-use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo, local_address::LocalAddress};
+use super::{
+    DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo,
+    local_address::{LocalAddress, address_towards, local_addresses},
+};
 use crate::{
     abi::{
         gid::{Gid, GidEntry, GidScope, GidType},
@@ -30,6 +33,16 @@ pub enum Wish {
         /// The place of the GID in the port's table.
         gid_index: Option<u32>,
     },
+}
+
+impl Wish {
+    /// Makes the wish for a device on the way to a host, by the kernel's routes. Sends nothing.
+    ///
+    /// # Errors
+    /// If the name is not known, or no route leads there.
+    pub fn towards(host: &str) -> io::Result<Self> {
+        address_towards(host).map(Self::Address)
+    }
 }
 
 /// A port, a GID and a partition, with the reason for them.
@@ -78,12 +91,25 @@ struct Candidate<'inventory> {
 }
 
 impl Inventory {
-    /// Chooses a port, GID and partition. `addresses` are those of this machine; they are needed
-    /// for [`Wish::Address`], and for a network interface that `/sys` does not show.
+    /// Chooses a port, GID and partition, with the reason.
     ///
     /// # Errors
     /// [`VerbsError`] if nothing fits, with the devices, interfaces or GIDs that there are.
-    pub fn choose(&self, wish: &Wish, addresses: &[LocalAddress]) -> Result<Choice, VerbsError> {
+    pub fn choose(&self, wish: &Wish) -> Result<Choice, VerbsError> {
+        // An address that the kernel will not list is told as one that nobody has.
+        self.choose_among(wish, &local_addresses().unwrap_or_default())
+    }
+
+    /// Chooses as [`choose`](Self::choose) does, where `addresses` are those of this machine. They
+    /// are needed for [`Wish::Address`], and for a network interface that `/sys` does not show.
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose).
+    pub fn choose_among(
+        &self,
+        wish: &Wish,
+        addresses: &[LocalAddress],
+    ) -> Result<Choice, VerbsError> {
         match wish {
             Wish::Address(address) => self.by_address(*address, addresses),
             Wish::Netdev(netdev) => {

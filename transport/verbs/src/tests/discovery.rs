@@ -90,12 +90,12 @@ rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
 fn by_interface_the_best_gid_of_that_interface() {
     let (fake, tree) = machine();
     let inventory = inventory(&fake, &tree);
-    let choice = inventory.choose(&netdev("eth0"), &[]).unwrap();
+    let choice = inventory.choose_among(&netdev("eth0"), &[]).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 1));
     assert_eq!(choice.kind, DeviceKind::Hardware);
-    let vlan = inventory.choose(&netdev("eth0.100"), &[]).unwrap();
+    let vlan = inventory.choose_among(&netdev("eth0.100"), &[]).unwrap();
     assert_eq!(place(&vlan), ("mlx5_0", 1, 3));
-    let soft = inventory.choose(&netdev("v0"), &[]).unwrap();
+    let soft = inventory.choose_among(&netdev("v0"), &[]).unwrap();
     assert_eq!(place(&soft), ("rxe0", 1, 1));
     assert_eq!(soft.kind, DeviceKind::Software);
     assert_eq!(
@@ -115,16 +115,19 @@ fn by_address_its_own_gid_and_why() {
     let addresses = [at("eth0", "fe80::1"), at("eth0", "198.51.100.1")];
     // Not the preferred kind of GID, but the one of the address that is in use.
     let wish = Wish::Address(address("fe80::1"));
-    let choice = inventory.choose(&wish, &addresses).unwrap();
+    let choice = inventory.choose_among(&wish, &addresses).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 0));
     assert_eq!(choice.reason, "the address fe80::1 is on eth0");
     let wish = Wish::Address(address("198.51.100.1"));
-    let choice = inventory.choose(&wish, &addresses).unwrap();
+    let choice = inventory.choose_among(&wish, &addresses).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 1));
 
     let wish = Wish::Address(address("10.9.8.7"));
     assert_eq!(
-        inventory.choose(&wish, &addresses).unwrap_err().to_string(),
+        inventory
+            .choose_among(&wish, &addresses)
+            .unwrap_err()
+            .to_string(),
         "no network interface of this machine has the address 10.9.8.7"
     );
 }
@@ -138,7 +141,7 @@ fn virtual_interfaces_lead_to_what_they_stand_on() {
     tree.netdev("macvlan0", 12, &["bond0.5"]);
     let inventory = inventory(&fake, &tree);
     for name in ["bond0", "bond0.5", "macvlan0"] {
-        let choice = inventory.choose(&netdev(name), &[]).unwrap();
+        let choice = inventory.choose_among(&netdev(name), &[]).unwrap();
         assert_eq!(place(&choice), ("mlx5_0", 1, 1), "{name}");
         assert_eq!(
             choice.reason,
@@ -153,7 +156,7 @@ fn a_bond_prefers_its_active_member() {
     tree.netdev("bond0", 10, &["eth0", "v0"]);
     tree.file("sys/class/net/bond0/bonding/active_slave", "v0");
     let inventory = inventory(&fake, &tree);
-    let choice = inventory.choose(&netdev("bond0"), &[]).unwrap();
+    let choice = inventory.choose_among(&netdev("bond0"), &[]).unwrap();
     assert_eq!(choice.device, "rxe0");
 }
 
@@ -181,12 +184,12 @@ fn infiniband_interfaces_belong_to_ports_and_their_children_to_them() {
     tree.file("sys/class/net/ib1/dev_id", "0x1");
     tree.hardware("mlx5_0", "-1", &["ib0", "ib1"]);
     let inventory = inventory(&fake, &tree);
-    let choice = inventory.choose(&netdev("ib0.8001"), &[]).unwrap();
+    let choice = inventory.choose_among(&netdev("ib0.8001"), &[]).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 0));
     assert!(choice.reason.ends_with("which stands on ib0"));
     // And are in partitions of their own, with all that stands on them.
     let key_of = |name: &str| {
-        let choice = inventory.choose(&netdev(name), &[]).unwrap();
+        let choice = inventory.choose_among(&netdev(name), &[]).unwrap();
         choice.partition_key.map(PartitionKey::get)
     };
     assert_eq!(key_of("ib0.8001"), Some(0x8001));
@@ -201,7 +204,7 @@ fn infiniband_interfaces_belong_to_ports_and_their_children_to_them() {
     // The other port's interface is not this port's.
     assert_eq!(
         inventory
-            .choose(&netdev("ib1"), &[])
+            .choose_among(&netdev("ib1"), &[])
             .unwrap_err()
             .to_string(),
         "no RDMA device belongs to the network interface ib1; devices are at: mlx5_0 at ib0"
@@ -218,11 +221,13 @@ fn by_name_with_port_and_gid_or_the_best_of_them() {
         port,
         gid_index,
     };
-    let best = inventory.choose(&wish(None, None), &[]).unwrap();
+    let best = inventory.choose_among(&wish(None, None), &[]).unwrap();
     assert_eq!(place(&best), ("mlx5_0", 1, 1));
-    let named = inventory.choose(&wish(Some(1), Some(2)), &[]).unwrap();
+    let named = inventory
+        .choose_among(&wish(Some(1), Some(2)), &[])
+        .unwrap();
     assert_eq!(named.gid.gid_type, GidType::RoceV1);
-    let text = |wish: &Wish| inventory.choose(wish, &[]).unwrap_err().to_string();
+    let text = |wish: &Wish| inventory.choose_among(wish, &[]).unwrap_err().to_string();
     assert_eq!(
         text(&wish(Some(2), None)),
         "RDMA device mlx5_0 has no port 2: it has ports 1 to 1"
@@ -257,7 +262,7 @@ fn a_port_that_is_down_is_said_to_be_so() {
     };
     for wish in [netdev("v0"), named] {
         assert_eq!(
-            inventory.choose(&wish, &[]).unwrap_err().to_string(),
+            inventory.choose_among(&wish, &[]).unwrap_err().to_string(),
             "RDMA device rxe0 port 1 is DOWN, not ACTIVE; check the cable and `ip link set \
              <netdev> up`; `rdma link` shows the state"
         );
@@ -271,7 +276,7 @@ fn a_port_without_addresses_is_said_to_have_none() {
     let inventory = inventory(&fake, &tree);
     assert_eq!(
         inventory
-            .choose(&netdev("v0"), &[])
+            .choose_among(&netdev("v0"), &[])
             .unwrap_err()
             .to_string(),
         "RDMA device rxe0 port 1 has no GID that can be used on v0: its table has none; give its \
@@ -286,7 +291,7 @@ fn an_interface_without_a_device_is_told_where_devices_are() {
     let inventory = inventory(&fake, &tree);
     assert_eq!(
         inventory
-            .choose(&netdev("br0"), &[])
+            .choose_among(&netdev("br0"), &[])
             .unwrap_err()
             .to_string(),
         "no RDMA device belongs to the network interface br0 or what is below it (lo); devices \
@@ -300,7 +305,9 @@ fn an_interface_that_is_not_there_is_told_from_one_without_a_device() {
     tree.file("sys/class/net/bonding_masters", "");
     let inventory = inventory(&fake, &tree);
     let error = |name: &str, addresses: &[LocalAddress]| {
-        let error = inventory.choose(&netdev(name), addresses).unwrap_err();
+        let error = inventory
+            .choose_among(&netdev(name), addresses)
+            .unwrap_err();
         error.to_string()
     };
     assert_eq!(
@@ -433,7 +440,7 @@ fn who_asks_for_a_device_that_cannot_be_used_hears_why() {
                     this user read and write /dev/infiniband/uverbs* (group rdma; systemd: \
                     PrivateDevices=no or DeviceAllow=)";
     for wish in [named, netdev("eth0"), netdev("eth0.100")] {
-        let error = inventory.choose(&wish, &[]).unwrap_err();
+        let error = inventory.choose_among(&wish, &[]).unwrap_err();
         assert!(
             matches!(&error, VerbsError::Unusable { source }
                 if matches!(&**source, VerbsError::Open { .. })),
@@ -443,7 +450,7 @@ fn who_asks_for_a_device_that_cannot_be_used_hears_why() {
     }
     assert_eq!(
         inventory
-            .choose(&netdev("eth1"), &[])
+            .choose_among(&netdev("eth1"), &[])
             .unwrap_err()
             .to_string(),
         format!(
@@ -467,7 +474,7 @@ fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
     let routed = Wish::Address(address("192.0.2.1"));
     assert_eq!(
         inventory
-            .choose(&routed, &addresses)
+            .choose_among(&routed, &addresses)
             .unwrap_err()
             .to_string(),
         "RDMA device rxe0 port 1 has only link-local GIDs on v0 ([0] fe80::1 (RoCE v2)), which no \
@@ -481,7 +488,7 @@ fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
         gid_index: None,
     };
     for wish in [Wish::Address(address("fe80::7")), netdev("v0"), named] {
-        let choice = inventory.choose(&wish, &addresses).unwrap();
+        let choice = inventory.choose_among(&wish, &addresses).unwrap();
         assert_eq!(place(&choice), ("rxe0", 1, 0), "{wish:?}");
     }
 }
@@ -502,7 +509,8 @@ fn on_infiniband_the_usual_gid_is_link_local_and_reaches_the_subnet() {
         netdev: "ib0".to_owned(),
         address: address("192.0.2.1"),
     }];
-    let choice = inventory(&fake, &tree).choose(&Wish::Address(address("192.0.2.1")), &addresses);
+    let choice =
+        inventory(&fake, &tree).choose_among(&Wish::Address(address("192.0.2.1")), &addresses);
     assert_eq!(place(&choice.unwrap()), ("mlx5_0", 1, 0));
 }
 
@@ -536,12 +544,15 @@ fn a_machine_with_its_files_hidden_still_has_its_devices() {
     };
     let addresses = [at("v0", "192.0.2.1"), at("eth9", "192.0.2.9")];
     let wish = Wish::Address(address("192.0.2.1"));
-    let choice = inventory.choose(&wish, &addresses).unwrap();
+    let choice = inventory.choose_among(&wish, &addresses).unwrap();
     assert_eq!(place(&choice), ("rxe0", 1, 1));
     assert_eq!(choice.reason, "192.0.2.1 is one of its GIDs");
     let wish = Wish::Address(address("192.0.2.9"));
     assert_eq!(
-        inventory.choose(&wish, &addresses).unwrap_err().to_string(),
+        inventory
+            .choose_among(&wish, &addresses)
+            .unwrap_err()
+            .to_string(),
         "no RDMA device belongs to the network interface eth9; devices are at: mlx5_0 at an \
          interface that only /sys tells, rxe0 at an interface that only /sys tells"
     );

@@ -1,6 +1,4 @@
-//! Settings of calls, and the two channels that a service is.
-
-use std::marker::PhantomData;
+//! The opening of callers and services: the two channels that a service is.
 
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
 use ibex_protocol::format::message_version::MessageVersion;
@@ -14,32 +12,10 @@ use super::{
 #[cfg(feature = "rkyv")]
 use crate::Rkyv;
 use crate::{
-    Node, OpenError, Peer,
+    ChannelBuilder, Node, OpenError, Peer,
     channel_builder::{Offer, message_version},
     error::OpenFailure,
-    message::DefaultCodec,
-    setting::SettingError,
-    template::ChannelTemplate,
 };
-
-/// Settings of calls and of services.
-///
-/// [`Peer::calls`] begins one for one peer, which ends in [`caller`](Self::caller) or
-/// [`service`](Self::service). [`Node::calls`] begins one for all peers, which ends in
-/// [`service`](CallsBuilder::service).
-#[derive(Debug)]
-#[must_use = "a builder does nothing until `caller` or `service`"]
-pub struct CallsBuilder<C = DefaultCodec, At = Peer> {
-    at: At,
-    settings: CallSettings,
-    _codec: PhantomData<fn() -> C>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct CallSettings {
-    pub(super) template: ChannelTemplate,
-    pub(super) max_in_flight: u32,
-}
 
 impl Peer {
     /// Opens a caller of this peer's service `name`, with the default settings and codec.
@@ -64,7 +40,7 @@ impl Peer {
     where
         Rkyv: Codec<Q> + Codec<R>,
     {
-        self.calls(name).caller()
+        self.channel(name).caller()
     }
 
     /// Opens a service for calls of this peer alone, with the default settings and codec.
@@ -81,16 +57,7 @@ impl Peer {
     where
         Rkyv: Codec<Q> + Codec<R>,
     {
-        self.calls(name).service()
-    }
-
-    /// Begins a caller with settings.
-    pub fn calls(&self, name: &str) -> CallsBuilder {
-        CallsBuilder {
-            at: self.clone(),
-            settings: CallSettings::new(ChannelTemplate::with(self.channel_defaults(), name)),
-            _codec: PhantomData,
-        }
+        self.channel(name).service()
     }
 }
 
@@ -111,73 +78,25 @@ impl Node {
     where
         Rkyv: Codec<Q> + Codec<R>,
     {
-        self.calls(name).service()
-    }
-
-    /// Begins a service with settings.
-    pub fn calls(&self, name: &str) -> CallsBuilder<DefaultCodec, &Self> {
-        CallsBuilder {
-            at: self,
-            settings: CallSettings::new(ChannelTemplate::new(self, name)),
-            _codec: PhantomData,
-        }
+        self.channel(name).service()
     }
 }
 
-impl<C, At: Clone> Clone for CallsBuilder<C, At> {
-    fn clone(&self) -> Self {
-        Self {
-            at: self.at.clone(),
-            settings: self.settings.clone(),
-            _codec: PhantomData,
-        }
-    }
-}
-
-impl<C, At> CallsBuilder<C, At> {
-    /// Chooses how requests and replies are encoded, as
-    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec) does.
-    pub fn codec<D>(self) -> CallsBuilder<D, At> {
-        CallsBuilder {
-            at: self.at,
-            settings: self.settings,
-            _codec: PhantomData,
-        }
-    }
-
-    /// Limits the calls of one caller that may be under way. Default: 1024. Range: 1 to 65536.
-    /// Calls beyond the caller's own limit wait, and calls beyond the service's are
-    /// [refused](crate::calls::CallError::Refused). A higher limit lets more requests and replies
-    /// take room in the window.
+impl<C, At> ChannelBuilder<C, At> {
+    /// Limits the calls of one caller that may be under way. Only callers and services have this
+    /// limit. Default: 1024. Range: 1 to 65536. Calls beyond the caller's own limit wait, and calls
+    /// beyond the service's are [refused](crate::calls::CallErrorKind::Overloaded). A higher limit
+    /// lets more requests and replies take room in the window.
     pub fn max_in_flight(mut self, calls: u32) -> Self {
-        self.settings = self.settings.max_in_flight(calls);
-        self
-    }
-
-    /// Limits the bytes of requests, and of replies, that may be sent and not yet released, as
-    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes) does.
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.settings.template = self.settings.template.window_bytes(bytes);
-        self
-    }
-
-    /// Limits the length of a request or reply, including 16 to 64 bytes of header, as
-    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes) does.
-    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.settings.template = self.settings.template.max_message_bytes(bytes);
-        self
-    }
-
-    /// Limits how long a blocking call waits for the peer to open its end, as
-    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout) does.
-    pub fn open_timeout(mut self, timeout: std::time::Duration) -> Self {
-        self.settings.template = self.settings.template.open_timeout(timeout);
+        self.template = self.template.max_in_flight(calls);
         self
     }
 }
 
-impl<C> CallsBuilder<C> {
-    /// Opens the calling end. This announces the caller and returns.
+impl<C> ChannelBuilder<C> {
+    /// Opens the calling end of a service. This announces the caller and returns. A service is two
+    /// channels of this name and these settings, one for requests and one for replies. In both,
+    /// [`max_message_bytes`](Self::max_message_bytes) includes 16 to 64 bytes of header.
     ///
     /// # Errors
     ///
@@ -188,8 +107,8 @@ impl<C> CallsBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let channel = self.settings.template.over(self.at.session());
-        let channel = channel.told_as(Interface::Caller);
+        let template = self.template.told_as(Interface::Caller);
+        let channel = template.over(self.at.session());
         let (replies, requests) = loop {
             let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
             let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
@@ -200,8 +119,8 @@ impl<C> CallsBuilder<C> {
             // came in its place, or will come.
         };
         let settings = LineSettings {
-            max_in_flight: self.settings.max_in_flight,
-            open_timeout: self.settings.template.wait_for_open(),
+            max_in_flight: template.max_in_flight,
+            open_timeout: template.wait_for_open(),
         };
         Ok(Caller::new(Line::open(requests, replies, &settings)))
     }
@@ -217,11 +136,11 @@ impl<C> CallsBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_peer(self.settings, self.at.session())
+        Service::of_peer(self.template, self.at.session())
     }
 }
 
-impl<C> CallsBuilder<C, &Node> {
+impl<C> ChannelBuilder<C, &Node> {
     /// Opens the serving end with all peers, present and future.
     ///
     /// # Errors
@@ -234,23 +153,7 @@ impl<C> CallsBuilder<C, &Node> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_node(self.settings, self.at)
-    }
-}
-
-impl CallSettings {
-    fn new(template: ChannelTemplate) -> Self {
-        Self {
-            template: template.told_as(Interface::Service),
-            max_in_flight: 1024,
-        }
-    }
-
-    fn max_in_flight(mut self, calls: u32) -> Self {
-        let checked = SettingError::check_count("max_in_flight", calls.into(), 1..=1 << 16);
-        self.template = self.template.note(checked);
-        self.max_in_flight = calls;
-        self
+        Service::of_node(self.template, self.at)
     }
 }
 
