@@ -257,10 +257,10 @@ impl NodeBuilder {
     /// receive buffers of its own on each device port that its sessions use, as many as
     /// `RdmaSettings` says. Fan-ins, groups and calls span engines.
     ///
-    /// More than one engine is for nodes whose sessions keep a core busy. With one, threads that
-    /// wait in calls turn the engine themselves. With more, only the I/O threads do, and a message
-    /// takes one more wake-up at each end. Each I/O thread takes a core while messages flow; put
-    /// them on [cores](Self::cores) that nothing else uses.
+    /// More than one engine is for nodes whose sessions keep a core busy. A thread that waits for
+    /// one session turns that session's engine, as with one engine. While a thread waits for
+    /// several engines (a fan-in, a group, a select), their I/O threads turn them, and a message
+    /// takes one more wake-up at each end. With [`cores`](Self::cores) the I/O threads always do.
     ///
     /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
     /// blocks turns one engine, so the executor needs threads of its own for the others. Under
@@ -307,7 +307,7 @@ impl NodeBuilder {
     /// cores than threads. Nothing else should run on them. Default: none. Range: the cores that
     /// the process may run on; a core that cannot be had is a warning.
     ///
-    /// Without cores and with one engine, threads that wait in a call turn the engine, and the I/O
+    /// Without cores, threads that wait in a call turn the engine, and the I/O
     /// thread turns it while none waits. A message then passes through no thread but its sender's
     /// and its receiver's. With cores, each I/O thread alone turns its engine, beside whatever the
     /// program computes, and wakes the threads that wait. [`Driver::Caller`] and [`Driver::Tasks`]

@@ -163,6 +163,57 @@ fn a_thread_asleep_over_two_engines_is_woken_by_either() {
     }
 }
 
+/// A thread that waits for one engine turns it, and leaves it, while another waits for both: the
+/// I/O threads take over for that one.
+#[test]
+fn a_thread_that_turns_one_engine_leaves_it_to_one_that_waits_for_both() {
+    for fabric in FABRICS {
+        let hub = Hub::new(fabric, 2);
+        let [here, there] = &hub.sessions[0];
+        let mut asking = (sender(here, "ask"), receiver(here, "answer"));
+        let mut answering = (sender(there, "answer"), receiver(there, "ask"));
+        let mut both = hub.sessions.iter().map(|[here, there]| {
+            let (ticks, tocks) = (receiver(here, "tick"), sender(here, "tock"));
+            let mut ends = (sender(there, "tick"), receiver(there, "tock"));
+            let ticking = thread::spawn(move || {
+                for tick in 0..MESSAGES {
+                    ends.0.send(&tick).expect("sent");
+                    assert_eq!(*ends.1.recv().expect("it comes"), tick);
+                }
+                // Still open: the end of a channel is something to wake up for too.
+                ends
+            });
+            (ticks, tocks, ticking)
+        });
+        let [mut one, mut other] = [(); 2].map(|()| both.next().expect("two sessions"));
+        let selecting = thread::spawn(move || {
+            let mut select = Select::new();
+            for _ in 0..2 * MESSAGES {
+                let found = select.ready(&mut [&mut one.0, &mut other.0]);
+                let (ticks, tocks, _) = match found {
+                    0 => &mut one,
+                    _ => &mut other,
+                };
+                let tick = *ticks.try_recv().expect("it is there");
+                tocks.send(&tick).expect("sent");
+            }
+            [one.2, other.2].map(|ticking| ticking.join().expect("it has all"))
+        });
+        let echoing = thread::spawn(move || {
+            for _ in 0..MESSAGES {
+                let message = *answering.1.recv().expect("it comes");
+                answering.0.send(&message).expect("sent");
+            }
+        });
+        for message in 0..MESSAGES {
+            asking.0.send(&message).expect("sent");
+            assert_eq!(*asking.1.recv().expect("it comes"), message);
+        }
+        echoing.join().expect("it has answered all");
+        selecting.join().expect("it has all");
+    }
+}
+
 /// The engine that meets the new run tells the other, which has sessions with the old one: when
 /// their connections break, nobody is waited for.
 #[test]

@@ -83,15 +83,15 @@ fn written(fabric: Fabric) -> (usize, Vec<BTreeSet<String>>) {
 
 /// A line that two threads write which turn engines is found, with both places.
 fn recorder_finds_a_line_of_two() {
-    let word = AtomicU64::new(0);
+    let (engines, word) = ([0_u32; 2], AtomicU64::new(0));
     recorded::begin();
     thread::scope(|scope| {
         scope.spawn(|| {
-            recorded::turns_an_engine();
+            let _turning = recorded::turning(&engines[0]);
             word.store(1, Ordering::Relaxed);
         });
         scope.spawn(|| {
-            recorded::turns_an_engine();
+            let _turning = recorded::turning(&engines[1]);
             word.fetch_add(1, Ordering::Relaxed);
         });
     });

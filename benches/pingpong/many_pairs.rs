@@ -70,8 +70,8 @@ impl EngineRow {
                     ..Setup::new(DriverName::Threads, Some(self.fabric))
                 };
                 let order = Order::checked(JOB, CodecName::Raw);
-                let figures = session::with_sessions(cores, setup, |peers| {
-                    pairs::measure(peers, cores, order)
+                let figures = session::with_sessions(cores, &cores, setup, |peers| {
+                    pairs::measure(peers, &cores, order)
                 })?;
                 let rates = figures.iter().map(Figures::messages_per_second);
                 *rate = rates.clone().sum();

@@ -62,6 +62,7 @@ fn main() -> ExitCode {
 
 /// Does what was asked for; whether all of it could be measured, and came as it was sent.
 fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
+    let allowed = cores::allowed()?;
     let cores = cores::choose(options.cores)?;
     if let Some(address) = &options.listen {
         let setup = options.setup(options.required_fabric(), protection);
@@ -82,6 +83,7 @@ fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
     let measuring = Measuring {
         options,
         cores,
+        allowed,
         progress: Progress::new(fabrics.len() * shapes.len() * PAIRS, !options.json),
     };
     let has_rows = !fabrics.is_empty();
@@ -132,7 +134,10 @@ fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
 /// What all rows of a run have in common.
 struct Measuring<'a> {
     options: &'a Options,
+    /// Of rows of one session.
     cores: Cores,
+    /// Of rows of several sessions.
+    allowed: Vec<usize>,
     progress: Progress,
 }
 
@@ -227,13 +232,13 @@ impl Measuring<'_> {
             job.iters = (job.iters / sessions).max(FEWEST_ITERS);
         }
         let order = Order::checked(job, self.options.codec);
-        let figures = session::with_sessions(self.cores, setup, |peers| {
-            pairs::measure(peers, self.cores, order)
+        let figures = session::with_sessions(self.cores, &self.allowed, setup, |peers| {
+            pairs::measure(peers, &self.allowed, order)
         })?;
         let subject = self.subject(fabric.into());
         Ok(Row::of_pairs(
             subject,
-            &self.cores,
+            &self.allowed,
             &figures,
             setup.io_threads,
         ))

@@ -62,8 +62,8 @@ pub(crate) struct Options {
     mode: Option<ModeChoice>,
 
     /// The cores of the measuring process and of the answering one. Default: the
-    /// first two allowed.
-    #[arg(long, value_name = "A,B", value_parser = parse_cores)]
+    /// first two allowed. With --pairs all threads may run on all allowed cores.
+    #[arg(long, value_name = "A,B", value_parser = parse_cores, conflicts_with = "pairs")]
     pub(crate) cores: Option<Cores>,
 
     /// Serve measurements for other hosts at HOST:PORT, until stopped.

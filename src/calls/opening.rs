@@ -125,7 +125,7 @@ impl<C> ChannelBuilder<C> {
         Ok(Caller::new(Line::open(requests, replies, &settings)))
     }
 
-    /// Opens the serving end. This announces the service and returns.
+    /// Opens the serving end for calls of this peer. This announces the service and returns.
     ///
     /// # Errors
     ///

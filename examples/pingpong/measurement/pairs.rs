@@ -1,27 +1,31 @@
 //! Several ping-pongs at once, each over a session of its own between the same two nodes.
 //!
-//! With more threads than cores none has a core to itself: all may run on both.
+//! With more threads than cores none has a core to itself: all may run on all.
 
 use std::{sync::Barrier, thread};
 
 use ibex::Peer;
-use ibex_harness::{Error, check::Tally, cores::Cores, job::Figures};
+use ibex_harness::{Error, check::Tally, job::Figures};
 
 use super::session::{self, Order};
 
 /// Measures over each session at the same time, each by a thread.
-pub(crate) fn measure(peers: &[Peer], cores: Cores, order: Order) -> Result<Vec<Figures>, Error> {
+pub(crate) fn measure(
+    peers: &[Peer],
+    cores: &[usize],
+    order: Order,
+) -> Result<Vec<Figures>, Error> {
     let start = Barrier::new(peers.len());
     let figures = on_threads(peers, |peer| {
         start.wait();
-        session::measure_on(peer, &cores, order)
+        session::measure_on(peer, cores, order)
     })?;
     Ok(figures.into_iter().map(|(figures, _)| figures).collect())
 }
 
 /// Answers over each session, each by a thread. Returns what all of them checked.
-pub(super) fn answer(peers: &[Peer], cores: Cores) -> Result<Tally, Error> {
-    let checked = on_threads(peers, |peer| session::answer_on(peer, &cores))?;
+pub(super) fn answer(peers: &[Peer], cores: &[usize]) -> Result<Tally, Error> {
+    let checked = on_threads(peers, |peer| session::answer_on(peer, cores))?;
     let mut tally = Tally::default();
     checked.iter().for_each(|one| tally.merge(one));
     Ok(tally)

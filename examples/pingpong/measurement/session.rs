@@ -155,13 +155,14 @@ pub(crate) fn with_peer<R>(
     setup: Setup,
     work: impl FnOnce(&Peer) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    with_sessions(cores, setup, |peers| work(&peers[0]))
+    with_sessions(cores, &cores, setup, |peers| work(&peers[0]))
 }
 
 /// Does `work` with all sessions of a peer process on this host, which answers one [`Order`] over
-/// each.
+/// each. The threads of both nodes start on any of `engine_cores`.
 pub(crate) fn with_sessions<R>(
     cores: Cores,
+    engine_cores: &[usize],
     setup: Setup,
     work: impl FnOnce(&[Peer]) -> Result<R, Error>,
 ) -> Result<R, Error> {
@@ -169,8 +170,9 @@ pub(crate) fn with_sessions<R>(
         sleeps: false,
         ..setup
     };
-    let task = serde_json::to_value(theirs).map_err(Error::subject)?;
+    let task = serde_json::to_value((theirs, engine_cores)).map_err(Error::subject)?;
     let mut pair = Pair::start(cores, Task::Subject(task))?;
+    cores::keep_to(engine_cores)?;
     let address: SocketAddr = pair.receive("the address of its node")?;
     let node = setup.builder()?.build().map_err(Error::subject)?;
     let peers = (0..setup.sessions.max(1)).map(|_| node.connect(address));
@@ -227,7 +229,9 @@ pub(crate) fn measure_on(
 
 /// The task of a peer process: one order of each session.
 pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
-    let setup: Setup = serde_json::from_value(task).map_err(Error::subject)?;
+    let task = serde_json::from_value(task).map_err(Error::subject)?;
+    let (setup, engine_cores): (Setup, Vec<usize>) = task;
+    cores::keep_to(&engine_cores)?;
     let address = SocketAddr::new(setup.local_address()?, 0);
     // A stranger who connects, where that is no loopback address, finds one measurement, and is
     // refused it.
@@ -238,7 +242,7 @@ pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     let peers = peers.collect::<Result<Vec<_>, _>>();
     match &peers.map_err(Error::subject)?[..] {
         [peer] => answer(peer, cores[1]),
-        peers => pairs::answer(peers, cores),
+        peers => pairs::answer(peers, &engine_cores),
     }
 }
 

@@ -16,7 +16,7 @@ use ibex_protocol::format::control::Ask;
 use ibex_ring::parking::{Condition, Patience, TimedOut, WaitSlot};
 
 use super::{ReceiveHandle, SendHandle, TaskWait};
-use crate::runtime::{Driver, EventLoop, Gathering, Looks};
+use crate::runtime::{Driver, EventLoop, Gathering, Looks, wait_for_any};
 
 /// Number of calls that find something at once, of which one runs a turn where callers turn the
 /// engine. So an end that always has something does not keep from the others what a turn brings.
@@ -191,14 +191,20 @@ impl Several {
         }
         let first = ends.end(0);
         let (event_loop, mut looks) = (first.event_loop().clone(), first.looks());
+        let mut others = Vec::new();
         for number in 1..count {
             let end = ends.end(number);
-            assert!(
-                event_loop.node.driver() != Driver::Caller
-                    || Arc::ptr_eq(end.event_loop(), &event_loop),
-                "ends of several nodes, whose engines are turned by callers"
-            );
             looks = looks.max(end.looks());
+            let other = end.event_loop();
+            if !Arc::ptr_eq(other, &event_loop) {
+                assert!(
+                    event_loop.node.driver() != Driver::Caller,
+                    "ends of several nodes, whose engines are turned by callers"
+                );
+                if !others.iter().any(|known| Arc::ptr_eq(known, other)) {
+                    others.push(other.clone());
+                }
+            }
         }
         for number in 0..count {
             if let Awaited::Message(handle) = ends.end(number) {
@@ -216,16 +222,16 @@ impl Several {
         // No use in looking before engines elsewhere have heard of it.
         self.ask(ends, false);
         let place = self.place.clone();
-        event_loop.wait(
-            &place.slot,
-            deadline,
-            looks,
-            Ready {
-                several: self,
-                ends,
-                about_to_sleep: false,
-            },
-        )
+        let ready = Ready {
+            several: self,
+            ends,
+            about_to_sleep: false,
+        };
+        if others.is_empty() {
+            return event_loop.wait(&place.slot, deadline, looks, ready);
+        }
+        others.insert(0, event_loop);
+        wait_for_any(&others, &place.slot, deadline, looks, ready)
     }
 
     fn look(&mut self, ends: &mut dyn Ends, about_to_sleep: bool) -> Option<usize> {

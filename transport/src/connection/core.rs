@@ -50,8 +50,9 @@ pub(crate) struct Core {
     // The end of the session.
     /// The session did not end in order: messages that the peer did not take are lost.
     pub(super) is_lost: bool,
-    /// The peer broke the protocol: the session does not go on over another wire.
-    pub(super) is_refused: bool,
+    /// The session does not go on over another wire: the peer broke the protocol, or has given the
+    /// session up.
+    pub(super) ends_with_wire: bool,
     /// The wire is of no more use: the session ends, or is suspended, when what had arrived
     /// is read.
     pub(super) broken: Option<EndCause>,

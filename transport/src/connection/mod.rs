@@ -165,7 +165,7 @@ impl Connection {
             Ok((shared_memory, wire, terms))
         };
         let prepared = prepare(pair, &mut layer).inspect_err(|_| {
-            if is_stream && resumes {
+            if resumes {
                 // The peer has the session, and would wait for this end to come back.
                 say_last_word(&tcp, &mut layer, 0);
             }
@@ -202,7 +202,7 @@ impl Connection {
                 reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
                 alarms: Default::default(),
                 is_lost: false,
-                is_refused: false,
+                ends_with_wire: false,
                 broken: None,
                 place: Some(place),
             },

@@ -126,6 +126,17 @@ impl Core {
         }
     }
 
+    /// The peer has given the session up, and says so beside a wire that frames may be left in.
+    /// Returns the cause for which the session ends when these are taken in.
+    pub(super) fn peer_has_given_up(&mut self) -> EndCause {
+        self.ends_with_wire = true;
+        let why = match self.broken.take() {
+            Some(EndCause::PeerGone { why: before, .. }) => format!("{before}, and {GIVEN_UP}"),
+            _ => GIVEN_UP.to_owned(),
+        };
+        EndCause::PeerGone { why, certain: true }
+    }
+
     /// The peer cannot come back.
     pub(crate) fn is_certainly_gone(&mut self, why: &str, context: &mut Context<'_>) {
         if self.common.phase == Phase::Gone {
@@ -390,5 +401,7 @@ pub(super) fn stop_waiting(timers: &mut TimerTable) {
 const PROCESS_HAS_ENDED: &str = "its process has ended";
 /// Why a peer cannot come back that has come as another process.
 const RUNS_ANEW: &str = "it runs anew";
+/// Why a peer does not come back that says so.
+pub(super) const GIVEN_UP: &str = "it has given the session up";
 /// How long a break may be one that the end of a process is.
 const GRACE: Duration = Duration::from_millis(50);

@@ -12,7 +12,10 @@ use ibex_ring::{
     end_status::{ReceiverWords, Words},
 };
 
-use super::core::{Common, Core, Phase};
+use super::{
+    core::{Common, Core, Phase},
+    outages::GIVEN_UP,
+};
 use crate::{
     connection::Context,
     endpoint::{receive_end::Source, state::End},
@@ -127,7 +130,7 @@ impl Core {
                 }
                 Event::Goodbye => self.peer_said_goodbye(context),
                 Event::Abandoned => {
-                    self.is_certainly_gone("it has given the session up", context);
+                    self.is_certainly_gone(GIVEN_UP, context);
                 }
                 Event::Draining { is_done } => self.common.peer_drains(is_done, context),
                 Event::Damaged { times } => {

@@ -195,7 +195,7 @@ impl Connection {
             }
         }
         core.common.address = socket.stream().local_addr().ok();
-        core.is_refused = false;
+        core.ends_with_wire = false;
         self.peer_has_left = false;
         self.socket = socket;
         self.wire = wire;
@@ -236,14 +236,20 @@ impl Connection {
     pub(super) fn wire_is_drained(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.wire.destroy();
         let core = &mut self.core;
-        let is_refused = core.is_refused;
-        let is_awaited = !self.peer_has_left && !is_refused && core.reconnect.is_some();
         core.retained.note_in_flight(0);
         core.retained.free(u64::MAX, &mut context.wakers);
         core.withdraw_grants(context);
         if core.common.phase == Phase::Gone {
             return;
         }
+        // The device may have told first that the other end is gone.
+        if let Some(pair) = self.wire.queue_pair()
+            && pair.hears_last_word(&self.socket)
+        {
+            core.broken = Some(core.peer_has_given_up());
+        }
+        let ends_here = core.ends_with_wire;
+        let is_awaited = !self.peer_has_left && !ends_here && core.reconnect.is_some();
         match core.broken.take() {
             // The goodbye was among what arrived, and the peer is there and waits for ours.
             Some(cause) if core.common.phase == Phase::PeerClosed && is_awaited => {
@@ -251,7 +257,7 @@ impl Connection {
             }
             // It goes nowhere any more.
             _ if core.common.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
-            Some(cause) if is_refused => core.end_broken(cause, context),
+            Some(cause) if ends_here => core.end_broken(cause, context),
             Some(cause) => self.wire_broke(cause, tools, context),
             None => core.finish(&EndCause::Goodbye, context),
         }

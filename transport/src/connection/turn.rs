@@ -210,8 +210,9 @@ impl Connection {
                 let why = || format!("reading from its connection failed: {error}");
                 before.unwrap_or_else(|| EndCause::lost(why()))
             }
+            Received::Abandoned => self.core.peer_has_given_up(),
             Received::Strayed => {
-                self.core.is_refused |= self.core.broken.is_none();
+                self.core.ends_with_wire |= self.core.broken.is_none();
                 EndCause::lost(
                     "it broke the protocol: bytes came over a connection that carries none",
                 )

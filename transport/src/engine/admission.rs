@@ -44,10 +44,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Gives the connection up, which becomes no session. The peer has one, and would wait for this end to come back: it is told,
-    /// where frames go over the connection.
+    /// Gives the connection up, which becomes no session. The peer may have one, and would wait for
+    /// this end to come back: it is told.
     pub fn abandon(self) {
-        if self.reconnect.is_some() && self.rdma.is_none() {
+        if self.reconnect.is_some() {
             say_last_word(&self.stream, &mut Layer::new(self.tls), 0);
         }
     }

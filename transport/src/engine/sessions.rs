@@ -24,6 +24,12 @@ impl Engine {
             admission.abandon();
             return Err(io::Error::other("the node is closing"));
         }
+        if let Some(pair) = &admission.rdma
+            && let Err(error) = self.care_for(pair.site())
+        {
+            admission.abandon();
+            return Err(error);
+        }
         let id = self.next_session;
         self.next_session += 1;
         let peer = PeerInLog {
@@ -38,10 +44,7 @@ impl Engine {
         );
         let ticket = admission.rdma.as_ref().map(PreparedPair::ticket);
         let over = match (&admission.rdma, &admission.unix) {
-            (Some(pair), _) => {
-                self.care_for(pair.site())?;
-                Over::Pair(pair)
-            }
+            (Some(pair), _) => Over::Pair(pair),
             (None, Some(unix)) => Over::Shm(unix.bells.clone()),
             (None, None) => Over::Stream,
         };

@@ -99,7 +99,7 @@ pub(crate) enum Driving {
     Waiters,
     /// Tasks of an executor, and the node's calls.
     Tasks,
-    /// An I/O thread for each engine alone: they have cores of their own, or there are several.
+    /// An I/O thread for each engine alone: they have cores of their own.
     Thread,
 }
 
@@ -108,7 +108,7 @@ impl Driving {
         match config.driver {
             Driver::Caller => Driving::Callers,
             Driver::Tasks => Driving::Tasks,
-            Driver::Threads if config.cores.is_empty() && config.engines == 1 => Driving::Waiters,
+            Driver::Threads if config.cores.is_empty() => Driving::Waiters,
             Driver::Threads => Driving::Thread,
         }
     }

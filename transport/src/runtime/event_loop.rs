@@ -54,6 +54,8 @@ pub struct EventLoop {
     pub(crate) presence: AtomicU32,
     /// Threads of others wanted to run where one waited that looked.
     pub(crate) shares_cores: AtomicBool,
+    /// Threads that wait for several engines, this one included: its I/O thread leads meanwhile.
+    pub(crate) spanned: AtomicU32,
     /// Tells waits to sleep at once while a yield takes long.
     pub(crate) yielding: Yielding,
     /// Wakes the I/O thread, once there is one.
@@ -96,6 +98,7 @@ impl EventLoop {
             bell,
             presence: AtomicU32::new(0),
             shares_cores: AtomicBool::new(false),
+            spanned: AtomicU32::new(0),
             yielding: Yielding::default(),
             keeper: OnceLock::new(),
             news: Mutex::default(),
@@ -315,6 +318,8 @@ impl EventLoop {
 
     /// Runs one turn under the lock, then the wakers without it.
     pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
+        #[cfg(record_writes)]
+        let _turning = ibex_base::sync::recorded::turning(self);
         // Not before the lock is there: who does not get it runs no turn.
         self.flushing.begin();
         let mut context = Context::new(self);
@@ -390,7 +395,7 @@ impl EventLoop {
     pub(crate) fn post(&self, mail: Mail) {
         lock(&self.news).mail.push(mail);
         self.engine.mark();
-        self.engine.rouse(|| self.bell.wake());
+        self.rouse_somebody();
     }
 
     /// Has the engine take in the marks that were left, and the mail. Returns whether there was

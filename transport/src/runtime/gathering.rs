@@ -153,8 +153,9 @@ impl Gathering {
         in_memory: bool,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
+        let looks = Self::looks(in_memory);
         self.runtime
-            .wait(&self.told.slot, deadline, Self::looks(in_memory), condition)
+            .wait_for_messages(&self.told.slot, deadline, looks, condition)
     }
 }
 

@@ -16,7 +16,8 @@
 //! become longer while somebody waits in each of them, so that many processes with few
 //! cores do not spend them on naps.
 //!
-//! Where the I/O thread has cores of its own nobody claims its seat.
+//! Where the I/O thread has cores of its own nobody claims its seat, nor while a thread waits for
+//! several engines: it could turn one of them, and would sleep over the others' sockets.
 
 use std::{
     sync::{Weak, atomic::Ordering},
@@ -37,14 +38,14 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
             "the I/O thread could not be pinned; it runs where it may"
         );
     }
-    #[cfg(record_writes)]
-    ibex_base::sync::recorded::turns_an_engine();
     // Naps are shorter than what timers are late by otherwise.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     Wakers::prepare();
     let (waker, parker) = thread_waker();
     let mut naps = Naps::default();
     while let Some(event_loop) = event_loop.upgrade() {
+        #[cfg(record_writes)]
+        let _turning = ibex_base::sync::recorded::turning(&*event_loop);
         // First, so that who makes the node end finds whom to wake.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {
@@ -86,6 +87,7 @@ impl EventLoop {
             leads,
             looks: self.presence.load(Ordering::Relaxed),
             is_crowded: self.shares_cores.load(Ordering::Relaxed),
+            is_wanted: self.spanned.load(Ordering::SeqCst) > 0,
         }
     }
 
@@ -121,6 +123,8 @@ struct Seen {
     looks: u32,
     /// More threads want to run than there are cores.
     is_crowded: bool,
+    /// A thread waits that leads nowhere.
+    is_wanted: bool,
 }
 
 /// The keeper's next step.
@@ -174,7 +178,7 @@ impl Naps {
     fn next(&mut self, seen: Seen) -> Rest {
         let last = std::mem::replace(&mut self.last, seen);
         let is_new = seen.leads != last.leads;
-        if self.vacant >= VACANT_LEASES && !seen.is_led {
+        if (seen.is_wanted || self.vacant >= VACANT_LEASES) && !seen.is_led {
             return Rest::None;
         }
         let longest = match seen.is_crowded {
@@ -253,6 +257,28 @@ mod tests {
         }
         naps.end();
         assert_eq!(naps.next(vacant(100)), Rest::None);
+    }
+
+    #[test]
+    fn it_leads_where_nobody_does_for_a_thread_that_waits_for_several_engines() {
+        let mut naps = Naps::default();
+        naps.begin();
+        let is_wanted = true;
+        assert_eq!(
+            lease(naps.next(Seen {
+                is_wanted,
+                ..led(1)
+            })),
+            2 * LEASE
+        );
+        let vacant = vacant(1);
+        assert_eq!(
+            naps.next(Seen {
+                is_wanted,
+                ..vacant
+            }),
+            Rest::None
+        );
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub use event_loop::EventLoop;
 pub use gathering::Gathering;
 pub use runtime::{EngineStats, Runtime};
 pub use task::{CloseWait, Step};
+pub(crate) use waiting::wait_for_any;
 
 pub use crate::node::{Driver, RuntimeConfig};
 pub(crate) use crate::node::{Driving, Looks, NodeState};

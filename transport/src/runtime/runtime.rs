@@ -14,7 +14,7 @@ use ibex_ring::{
     parking::{Bell, BellLease, Condition, TimedOut, WaitSlot},
 };
 
-use super::{EventLoop, Looks, NodeState, gathering::Told};
+use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
 use crate::{
     connection::{Connection, Context, LinkStats},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
@@ -253,8 +253,8 @@ impl Runtime {
         event_loops.for_each(|event_loop| event_loop.look_around());
     }
 
-    /// Waits until `condition` holds, whichever engines make it so. Where calls turn engines, it
-    /// turns the first; whoever turns another wakes the thread.
+    /// Waits until `condition` holds, whichever engines make it so. Where threads that wait turn
+    /// engines, it turns the first; what another does may come a nap of its I/O thread later.
     pub(crate) fn wait<C: Condition>(
         &self,
         slot: &WaitSlot,
@@ -263,6 +263,17 @@ impl Runtime {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         self.first().wait(slot, deadline, looks, condition)
+    }
+
+    /// Like [`wait`](Self::wait), for messages: each engine is led meanwhile.
+    pub(crate) fn wait_for_messages<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        looks: Looks,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        waiting::wait_for_any(&self.event_loops, slot, deadline, looks, condition)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::{
     hint,
-    sync::{MutexGuard, atomic::Ordering},
+    sync::{Arc, MutexGuard, atomic::Ordering},
     task::Waker,
     thread,
     time::{Duration, Instant},
@@ -23,6 +23,50 @@ use crate::{
     node::Wait,
 };
 
+/// Waits until `condition` holds, which any of these engines may make so.
+///
+/// A thread could turn one of several engines, and would sleep over the others' sockets. So each
+/// is led by its I/O thread meanwhile, or by a thread that waits for it alone.
+pub(crate) fn wait_for_any<C: Condition>(
+    event_loops: &[Arc<EventLoop>],
+    slot: &WaitSlot,
+    deadline: Option<Instant>,
+    looks: Looks,
+    condition: C,
+) -> Result<C::Output, TimedOut> {
+    let first = &event_loops[0];
+    if event_loops.len() == 1 {
+        return first.wait(slot, deadline, looks, condition);
+    }
+    let _spanning = Spanning::over(event_loops);
+    let driving = match first.node.driving {
+        Driving::Waiters => Driving::Thread,
+        other => other,
+    };
+    first.wait_as(driving, (slot, deadline, looks), condition)
+}
+
+/// Keeps the I/O threads of several engines at work, until dropped.
+struct Spanning<'a>(&'a [Arc<EventLoop>]);
+
+impl<'a> Spanning<'a> {
+    fn over(event_loops: &'a [Arc<EventLoop>]) -> Self {
+        for event_loop in event_loops {
+            event_loop.spanned.fetch_add(1, Ordering::SeqCst);
+            event_loop.summon_if_spanned();
+        }
+        Self(event_loops)
+    }
+}
+
+impl Drop for Spanning<'_> {
+    fn drop(&mut self) {
+        for event_loop in self.0 {
+            event_loop.spanned.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl EventLoop {
     /// Waits until `condition` holds, spinning first as configured.
     pub(crate) fn wait<C: Condition>(
@@ -30,8 +74,21 @@ impl EventLoop {
         slot: &WaitSlot,
         deadline: Option<Instant>,
         looks: Looks,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.wait_as(self.node.driving, (slot, deadline, looks), condition)
+    }
+
+    /// Waits like a thread of a node that is driven like this.
+    #[inline]
+    fn wait_as<C: Condition>(
+        &self,
+        driving: Driving,
+        (slot, deadline, looks): (&WaitSlot, Option<Instant>, Looks),
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
+        #[cfg(record_writes)]
+        let _turning = ibex_base::sync::recorded::turning(self);
         if fork::is_child() {
             // Nobody would come.
             return condition.look().ok_or(TimedOut);
@@ -41,17 +98,20 @@ impl EventLoop {
         } else {
             self.node.config.wait_engine
         };
-        if self.node.driving == Driving::Waiters {
-            self.engine.claim(|| self.bell.wake());
+        if driving == Driving::Waiters {
+            self.claim();
         }
-        let spun = self.spin(wait, deadline, looks, &mut condition);
+        let turns = driving != Driving::Thread;
+        let spun = self.spin((wait, turns), deadline, looks, &mut condition);
         let found = if matches!(spun, Ok(None)) {
-            self.sleep_until(slot, deadline, &mut condition)
+            self.sleep_until((slot, driving), deadline, &mut condition)
         } else {
             condition.disarm();
             spun.map(|found| found.expect("the spin ended with something"))
         };
-        self.settle_turn(true);
+        if turns {
+            self.settle_turn(true);
+        }
         found
     }
 
@@ -78,7 +138,7 @@ impl EventLoop {
         if self.node.driving != Driving::Tasks || self.yielding.is_dear() {
             return None;
         }
-        let found = self.spin(wait, None, looks, condition);
+        let found = self.spin((wait, true), None, looks, condition);
         condition.disarm();
         self.settle_turn(true);
         found.ok().flatten()
@@ -90,14 +150,13 @@ impl EventLoop {
     /// shared-memory peer does and only control comes through the engine.
     fn spin<C: Condition>(
         &self,
-        wait: Wait,
+        (wait, turns_engine): (Wait, bool),
         deadline: Option<Instant>,
         looks: Looks,
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
         // From the first look at the clock, which is not worth its time before.
         let mut begun: Option<(Instant, Instant)> = None;
-        let turns_engine = self.node.driving != Driving::Thread;
         let mut round = 0u32;
         // Powers of two, so that no look comes with a division.
         let (rounds_per_clock, pauses) = match looks {
@@ -185,7 +244,7 @@ impl EventLoop {
 
     fn sleep_until<C: Condition>(
         &self,
-        slot: &WaitSlot,
+        (slot, driving): (&WaitSlot, Driving),
         deadline: Option<Instant>,
         condition: &mut C,
     ) -> Result<C::Output, TimedOut> {
@@ -198,29 +257,56 @@ impl EventLoop {
             let found = match condition.look() {
                 Some(output) => Some(output),
                 None => {
-                    self.sleep(&waker, &parker, deadline);
+                    self.sleep(driving, (&waker, &parker), deadline);
                     None
                 }
             };
             condition.disarm();
             slot.deregister(ticket);
             if let Some(output) = found.or_else(|| condition.look()) {
-                self.engine.pass_on();
+                self.leave();
                 return Ok(output);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                self.engine.pass_on();
+                self.leave();
                 return Err(TimedOut);
             }
         }
     }
 
+    /// Claims the seat of the I/O thread, unless a thread waits for several engines.
+    #[inline]
+    fn claim(&self) {
+        self.engine.claim(
+            || self.spanned.load(Ordering::Relaxed) == 0,
+            || self.bell.wake(),
+        );
+    }
+
+    /// Leaves the seat to whoever else wants it.
+    fn leave(&self) {
+        self.engine.pass_on();
+        self.summon_if_spanned();
+    }
+
+    /// Has the I/O thread lead if nobody does and a thread waits for several engines.
+    fn summon_if_spanned(&self) {
+        if self.spanned.load(Ordering::Relaxed) > 0 && self.engine.is_vacant() {
+            self.summon_keeper();
+        }
+    }
+
     /// Sleeps until woken, until the deadline, or until the seat is vacant.
-    fn sleep(&self, waker: &Waker, parker: &Parker, deadline: Option<Instant>) {
+    fn sleep(
+        &self,
+        driving: Driving,
+        (waker, parker): (&Waker, &Parker),
+        deadline: Option<Instant>,
+    ) {
         let park = || {
             parker.park(deadline);
         };
-        if self.node.driving == Driving::Thread {
+        if driving == Driving::Thread {
             park();
         } else if let Some(_lead) = self.engine.try_lead() {
             self.lead_until_woken(parker, deadline);
@@ -229,7 +315,7 @@ impl EventLoop {
             if self.node.driving.has_standing_sleeper() {
                 self.settle();
             }
-            self.engine.follow(waker, || self.bell.wake(), park);
+            self.engine.follow(waker, || self.claim(), park);
         }
     }
 
@@ -290,15 +376,16 @@ impl EventLoop {
         };
         if engine.errands.is_stream(Instant::now()) {
             drop(engine);
-            self.hand_over();
+            // News come one after the other: they are taken in batches.
+            self.rouse_somebody();
             return;
         }
         let moved = self.turn(engine, &Ready::NOTHING);
         self.settle_turn(moved);
     }
 
-    /// News come one after the other: whoever sleeps, or the keeper, takes them in batches.
-    fn hand_over(&self) {
+    /// Has whoever sleeps for the engine take the news, or the keeper.
+    pub(super) fn rouse_somebody(&self) {
         let is_rung = self.engine.rouse(|| self.bell.wake());
         if !is_rung && self.engine.is_vacant() {
             self.summon_keeper();

@@ -27,7 +27,8 @@ use crate::{
 pub(crate) enum AnyWire {
     /// Frames are written to the session's connection, and read from it.
     Stream(StreamWire),
-    /// Frames are sent over a queue pair; the connection only tells that the peer lives.
+    /// Frames are sent over a queue pair; the connection only tells that the peer lives, or
+    /// does not come back.
     QueuePair(Box<QueuePairWire>),
     /// Frames go through memory of this process, in tests.
     #[cfg(feature = "pipe")]
@@ -73,12 +74,9 @@ impl AnyWire {
                     StreamWire::new(layer, leftover, carries_data, payload_checksums, blocks)?;
                 Ok((AnyWire::Stream(stream), WireTerms::STREAM))
             }
-            Some(_) if !leftover.is_empty() => Err(io::Error::other(
-                "the peer sent frames over a connection that carries none",
-            )),
             Some(pair) => {
                 let terms = QueuePairWire::terms(&pair)?;
-                let wire = QueuePairWire::new(pair);
+                let wire = QueuePairWire::new(pair, layer, leftover);
                 Ok((AnyWire::QueuePair(Box::new(wire)), terms))
             }
         }

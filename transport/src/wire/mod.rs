@@ -239,6 +239,8 @@ pub(crate) enum Received {
     Ended,
     /// The connection cannot be read any more.
     Failed(io::Error),
+    /// The peer has given the session up.
+    Abandoned,
     /// Bytes came over a connection that carries none.
     Strayed,
     /// A frame was refused.

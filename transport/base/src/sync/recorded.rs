@@ -1,8 +1,8 @@
 //! Atomics and locks that record which engines write which cache lines (`--cfg record_writes`).
 //!
 //! An engine that writes a line which another writes too waits for it at each message. Nothing in
-//! a type says so, hence this build: every write of an engine's thread is noted with its line and
-//! its place in the source, between [`begin`] and [`end`]. Writes that are no atomics are not
+//! a type says so, hence this build: every write of a thread while it turns an engine is noted with
+//! its line and its place in the source, between [`begin`] and [`end`]. Writes that are no atomics are not
 //! seen; those are under a lock or next to an atomic that is.
 
 use std::{
@@ -21,19 +21,32 @@ use std::{
 const LINE_BYTES: usize = 64;
 
 /// Writes by line and engine: the places in the source.
-type Writes = BTreeMap<usize, BTreeMap<u32, BTreeSet<String>>>;
+type Writes = BTreeMap<usize, BTreeMap<usize, BTreeSet<String>>>;
 
 static IS_ON: atomic::AtomicBool = atomic::AtomicBool::new(false);
-static ENGINES: atomic::AtomicU32 = atomic::AtomicU32::new(0);
 static WRITES: sync::Mutex<Writes> = sync::Mutex::new(BTreeMap::new());
 
 thread_local! {
-    static ENGINE: Cell<Option<u32>> = const { Cell::new(None) };
+    static ENGINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Notes that the calling thread turns an engine of its own.
-pub fn turns_an_engine() {
-    ENGINE.set(Some(ENGINES.fetch_add(1, Ordering::Relaxed)));
+/// The time in which a thread turns an engine, until dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Turning {
+    before: Option<usize>,
+}
+
+/// Notes that the calling thread turns `engine` from now on.
+pub fn turning<E>(engine: &E) -> Turning {
+    let before = ENGINE.replace(Some(std::ptr::from_ref(engine).addr()));
+    Turning { before }
+}
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        ENGINE.set(self.before);
+    }
 }
 
 /// Records writes from now on.

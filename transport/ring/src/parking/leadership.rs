@@ -233,10 +233,10 @@ impl<E> Leadership<E> {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// Claims the seat if the keeper has it, which leaves it soon.
+    /// Claims the seat if the keeper has it and `may_claim` says so. The keeper leaves it soon.
     #[inline]
-    pub fn claim(&self, ring: impl FnOnce()) {
-        if self.seat.load(Ordering::Relaxed) == KEPT {
+    pub fn claim(&self, may_claim: impl FnOnce() -> bool, ring: impl FnOnce()) {
+        if self.seat.load(Ordering::Relaxed) == KEPT && may_claim() {
             self.claim_kept(ring);
         }
     }
@@ -250,10 +250,11 @@ impl<E> Leadership<E> {
     }
 
     /// Sleeps until the seat is vacant, or `waker` is used for another reason; `park` sleeps
-    /// until then. A thread that followed leads, or [passes the seat on](Self::pass_on).
-    pub fn follow(&self, waker: &Waker, ring: impl FnOnce(), park: impl FnOnce()) {
+    /// until then. `claim` [claims](Self::claim) the seat where the thread wants it. A thread that
+    /// followed leads, or [passes the seat on](Self::pass_on).
+    pub fn follow(&self, waker: &Waker, claim: impl FnOnce(), park: impl FnOnce()) {
         let ticket = self.followers.register(waker);
-        self.claim(ring);
+        claim();
         // LEAVE, pairs with `Lead::drop`; the barrier is in `register`.
         if self.seat.load(Ordering::Relaxed) != VACANT {
             park();
@@ -420,8 +421,9 @@ mod tests {
         assert!(leadership.try_lead().is_none() && !leadership.is_claimed());
         let look = |_: &mut (), stay: bool| (!stay).then_some(());
         let claim_twice = |()| {
-            leadership.claim(ring);
-            leadership.claim(ring);
+            leadership.claim(|| false, || panic!("the keeper is wanted"));
+            leadership.claim(|| true, ring);
+            leadership.claim(|| true, ring);
         };
         leadership.sleep(leadership.lock(), || false, look, claim_twice);
         assert!(leadership.is_claimed() && rung.get() == 1);
@@ -430,7 +432,7 @@ mod tests {
         assert_eq!(slept, None);
         drop(kept);
         assert!(!leadership.is_claimed() && leadership.try_lead().is_some());
-        leadership.claim(|| panic!("nobody keeps it"));
+        leadership.claim(|| true, || panic!("nobody keeps it"));
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             let (runtime, place) = (self.group.runtime.clone(), self.group.place.clone());
             let until = self.look_again_at(&failure, deadline);
             let looks = self.group.looks();
-            match runtime.wait(
+            match runtime.wait_for_messages(
                 &place.slot,
                 until,
                 looks,

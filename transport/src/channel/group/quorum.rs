@@ -112,7 +112,7 @@ impl<P: Clone> SendGroup<P> {
             sequence,
             quorum,
         };
-        match runtime.wait(&place.slot, deadline, looks, reached) {
+        match runtime.wait_for_messages(&place.slot, deadline, looks, reached) {
             Ok(answer) => answer,
             Err(TimedOut) => Err(QuorumFailure::TimedOut(self.votes(sequence))),
         }

@@ -23,15 +23,11 @@
 //! 6. A queue pair never just goes: it is moved to ERR, and what arrived until then is
 //!    handed on before the link ends and before it is destroyed.
 
+mod beside;
 mod receive;
 mod send;
 
-use std::{
-    io::{self, Read},
-    mem,
-    sync::Arc,
-    time::Instant,
-};
+use std::{io, mem, sync::Arc, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::MemoryError;
@@ -40,11 +36,14 @@ use ibex_verbs::{
     QueuePairEvent, Teardown, Verdict,
 };
 
-use super::{Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket};
+use super::{
+    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireSocket, stream::Layer,
+};
 use crate::{
     rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
     session::{EndCause, SessionCounters},
 };
+use beside::Beside;
 pub(crate) use receive::Completed;
 use send::PairSending;
 
@@ -56,6 +55,7 @@ pub(crate) struct QueuePairWire {
     own: Option<ArrivalBuffers>,
     sending: PairSending,
     seat: Seat,
+    beside: Beside,
 
     // Who it is and how it is.
     number: u32,
@@ -82,8 +82,9 @@ enum PairState {
 }
 
 impl QueuePairWire {
-    /// Takes over a connected queue pair.
-    pub(super) fn new(prepared: PreparedPair) -> Self {
+    /// Takes over a connected queue pair. Bytes of the connection beside it go through `layer`,
+    /// but for `leftover`, which came behind the handshake.
+    pub(super) fn new(prepared: PreparedPair, layer: Layer, leftover: &[u8]) -> Self {
         let frame_bytes = prepared.carriage().frame_bytes();
         let max_entries = prepared.endpoint().max_send_entries.into();
         let PreparedPair {
@@ -109,6 +110,7 @@ impl QueuePairWire {
             state: PairState::Live(pair),
             own,
             seat,
+            beside: Beside::new(layer, leftover),
         }
     }
 
@@ -126,6 +128,11 @@ impl QueuePairWire {
             writes: true,
             immediate: prepared.immediate(),
         })
+    }
+
+    /// Returns whether the peer has said, over the connection, that it gives the session up.
+    pub(crate) fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
+        matches!(self.beside.listen(socket.stream()), Received::Abandoned)
     }
 
     /// Returns whether it may send: it is not on its way out.
@@ -282,23 +289,21 @@ impl Wire for QueuePairWire {
         posted.map_err(|refused| device_refused(&refused))
     }
 
-    /// Looks at the connection beside the queue pair, which tells that the peer lives. Frames come
-    /// by [`complete`](Self::complete).
+    /// Looks at the connection beside the queue pair. Frames come by [`complete`](Self::complete).
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
         _frames: &mut F,
         _tools: &mut Tools,
     ) -> Received {
-        if !mem::take(&mut socket.readable) {
-            return Received::Nothing;
+        match mem::take(&mut socket.readable) {
+            true => self.beside.listen(socket.stream()),
+            false => Received::Nothing,
         }
-        match socket.stream().read(&mut [0; 1]) {
-            Ok(0) => Received::Ended,
-            Ok(_) => Received::Strayed,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
-            Err(error) => Received::Failed(error),
-        }
+    }
+
+    fn say_last_word(&mut self, socket: &WireSocket) {
+        self.beside.say_last_word(socket.stream());
     }
 
     fn in_flight(&self) -> Option<u64> {

@@ -209,9 +209,14 @@ impl Wire for StreamWire {
 
 /// Tells the peer of a session, behind so many frames, that this end does not come back.
 pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) {
+    // A word that does not arrive is found out later, by a time-out.
+    let _ = layer.write(stream, &[IoSlice::new(&last_word(frames))]);
+}
+
+/// Returns the frame, with its check, that says so behind so many frames.
+pub(crate) fn last_word(frames: u64) -> Vec<u8> {
     let mut frame = vec![0; CHECK_BYTES];
     frame.append(&mut Session::last_word());
     write_checks(frames, &mut frame, None, Coverage::Whole);
-    // A word that does not arrive is found out later, by a time-out.
-    let _ = layer.write(stream, &[IoSlice::new(&frame)]);
+    frame
 }

@@ -469,7 +469,8 @@ fn loom_the_seat_is_claimed() {
                     keepers.leave();
                     mine.sleep();
                 };
-                leadership.follow(&waker, || keepers.ring(), park);
+                let claim = || leadership.claim(|| true, || keepers.ring());
+                leadership.follow(&waker, claim, park);
                 assert!(leadership.try_lead().is_some());
             })
         };

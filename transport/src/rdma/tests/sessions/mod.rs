@@ -1,6 +1,7 @@
 //! Sessions over the fake provider: two nodes in one process, each with its own site, and
 //! a connection between them as the handshake leaves it.
 
+mod abandoning;
 mod carrying;
 mod coming_and_going;
 mod counted;

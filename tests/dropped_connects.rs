@@ -1,0 +1,109 @@
+//! Connects that nobody waits for any more: the peer keeps no session of theirs.
+#![forbid(unsafe_code)]
+
+#[path = "common/over.rs"]
+mod over;
+
+use std::{
+    future::Future,
+    sync::{Arc, mpsc},
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
+
+use ibex::{Driver, EndCause, Event, NodeBuilder, Security, SharedSecret};
+use over::Over;
+
+/// A watchdog's time.
+const LONG: Duration = Duration::from_secs(300);
+
+/// The moment at which a connect is dropped, once the peer has a session.
+#[derive(Clone, Copy, Debug)]
+enum Dropped {
+    /// The answer may still be on its way.
+    AtOnce,
+    /// The session is up at this end too, and nobody has taken it.
+    WithItsSession,
+}
+
+/// Says that the task was woken.
+struct Bell(mpsc::Sender<()>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+/// A node of those that are to meet, which may have to authenticate each other.
+fn builder(over: &Over, driver: Driver, is_secured: bool) -> NodeBuilder {
+    let builder = over.builder(driver);
+    match is_secured {
+        true => {
+            let secret =
+                SharedSecret::from_bytes(std::array::from_fn(|at| (at as u8).wrapping_mul(37)));
+            builder.security(Security::shared_secret(secret.expect("a secret")))
+        }
+        false => builder,
+    }
+}
+
+/// The peer would wait for its other end to come back.
+fn leaves_no_session(over: &Over, drivers: [Driver; 2], is_secured: bool, when: Dropped) {
+    let secured = if is_secured { "secured " } else { "" };
+    let case = format!("{secured}{} of {drivers:?}, dropped {when:?}", over.fabric);
+    let [here, there] = drivers.map(|driver| builder(over, driver, is_secured));
+    let here = here.build().expect("a node");
+    let there = there.listen("127.0.0.1:0").build().expect("a node");
+    let address = there.local_addr().expect("it listens");
+    let mut events = there.events();
+    let mut next = || {
+        let event = events.next_timeout(LONG);
+        event.unwrap_or_else(|| panic!("{case}: nothing happens"))
+    };
+    let (tell, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Bell(tell)));
+    let mut connecting = Box::pin(here.connect_async(address));
+    let polled = connecting.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending(), "{case}");
+    let event = next();
+    let is_up = matches!(event, Event::Connected { fabric, .. } if fabric == over.fabric);
+    assert!(is_up, "{case}: {event:?}");
+    if let Dropped::WithItsSession = when {
+        woken.recv_timeout(LONG).expect("an answer");
+    }
+    drop(connecting);
+    // It is not even suspended in between.
+    let event = next();
+    let Event::Gone { cause, .. } = &event else {
+        panic!("{case}: {event:?}");
+    };
+    let is_known = matches!(cause, EndCause::PeerGone { certain: true, .. });
+    assert!(is_known, "{case}: {cause}");
+    assert!(there.close(LONG).undelivered.is_empty(), "{case}");
+}
+
+fn leave_no_session(drivers: &[Driver]) {
+    for over in Over::each() {
+        for &driver in drivers {
+            for when in [Dropped::AtOnce, Dropped::WithItsSession] {
+                for is_secured in [false, true] {
+                    leaves_no_session(&over, [driver, Driver::Threads], is_secured, when);
+                    leaves_no_session(&over, [Driver::Threads, driver], is_secured, when);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dropped_connect_leaves_the_peer_no_session() {
+    leave_no_session(&[Driver::Threads, Driver::Caller]);
+}
+
+#[test]
+fn nor_where_a_runtime_drives_an_end() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _entered = runtime.enter();
+    leave_no_session(&[Driver::Tasks]);
+}

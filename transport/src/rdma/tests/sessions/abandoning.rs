@@ -1,0 +1,166 @@
+//! Sessions that one end gives up for good: the other is told beside the queue pair, and waits for
+//! nobody. A connection that only ends tells nothing.
+
+use std::{io::Write, net::Shutdown};
+
+use ibex_verbs::provider::RawEvent;
+
+use super::{
+    resuming::{Resuming, VERBS_FIRST, trusting},
+    *,
+};
+use crate::{
+    clock::StoppedClock, connection::ReconnectTerms, node::What, session::EndCause,
+    wire::stream::last_word,
+};
+
+/// `IBV_EVENT_DEVICE_FATAL`.
+const DEVICE_FATAL: u32 = 8;
+
+/// A session that can go on, at the end that accepted it. The end that dialed has no session yet.
+struct Accepted {
+    // In the order in which they go.
+    session: Arc<SessionShared>,
+    runtime: Arc<Runtime>,
+    /// The connection and the queue pair of the other end.
+    dialed: Option<Admission>,
+    _sites: [Arc<Site>; 2],
+    fake: FakeProvider,
+    /// Stands: nobody is gone because time is up.
+    _clock: StoppedClock,
+}
+
+fn resumable(mut admission: Admission) -> Admission {
+    admission.reconnect = Some(ReconnectTerms {
+        session: [7; 16],
+        redial: None,
+        ways: VERBS_FIRST,
+        process: None,
+        max_age: None,
+    });
+    admission
+}
+
+impl Accepted {
+    fn new() -> Self {
+        Self::behind(&[])
+    }
+
+    /// The peer said `leftover` right behind the handshake.
+    fn behind(leftover: &[u8]) -> Self {
+        let clock = StoppedClock::stop();
+        let fake = one_device();
+        let sites = [open_site(&fake, settings()), open_site(&fake, settings())];
+        let [dialed, accepted] = pairs([&sites[0], &sites[1]]).unwrap();
+        let [stream, peer_stream] = connection();
+        let runtime = runtime(Driver::Caller);
+        let mut admitted = resumable(admission(peer_stream, accepted));
+        admitted.leftover = leftover.to_vec();
+        Self {
+            session: runtime.admit(admitted).unwrap(),
+            runtime,
+            dialed: Some(resumable(admission(stream, dialed))),
+            _sites: sites,
+            fake,
+            _clock: clock,
+        }
+    }
+
+    fn settle(&self) {
+        while self.runtime.poll_ready() {}
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let dialed = self.dialed.as_mut().unwrap();
+        dialed.stream.write_all(bytes).unwrap();
+        self.settle();
+    }
+
+    /// Panics unless the session was up, and then over for certain and nothing else.
+    fn check_over(&self) {
+        let told = std::iter::from_fn(|| self.runtime.next_event(Patience::None));
+        let told: Vec<_> = told.map(|event| event.what).collect();
+        let [What::Connected { .. }, What::Gone { cause }] = &told[..] else {
+            panic!("{told:?}");
+        };
+        let certain = matches!(cause, EndCause::PeerGone { certain: true, .. });
+        assert!(certain, "{cause}");
+        assert_eq!(self.session.stats().suspensions, 0);
+        assert_eq!(self.fake.rnr_naks(), 0);
+    }
+}
+
+#[test]
+fn who_abandons_a_session_is_waited_for_no_longer() {
+    let mut accepted = Accepted::new();
+    accepted.settle();
+    accepted.dialed.take().unwrap().abandon();
+    accepted.settle();
+    accepted.check_over();
+}
+
+/// The device tells before the engine looks at the connection.
+#[test]
+fn nor_is_one_whose_queue_pair_is_found_dead_first() {
+    let mut accepted = Accepted::new();
+    accepted.settle();
+    let fatal = RawEvent {
+        event_type: DEVICE_FATAL,
+        element: 0,
+    };
+    accepted.fake.raise(DEVICE, fatal);
+    accepted.dialed.take().unwrap().abandon();
+    accepted.settle();
+    accepted.check_over();
+}
+
+#[test]
+fn a_last_word_counts_when_it_is_whole() {
+    let word = last_word(0);
+    for at in 1..word.len() {
+        let mut accepted = Accepted::new();
+        accepted.say(&word[..at]);
+        assert!(!accepted.session.is_gone(), "{at}");
+        accepted.say(&word[at..]);
+        accepted.check_over();
+    }
+}
+
+#[test]
+fn a_connection_that_ends_in_a_last_word_or_without_one_may_be_made_again() {
+    let word = last_word(0);
+    for bytes in 0..word.len() {
+        let mut accepted = Accepted::new();
+        accepted.say(&word[..bytes]);
+        let dialed = accepted.dialed.as_ref().unwrap();
+        dialed.stream.shutdown(Shutdown::Both).unwrap();
+        accepted.settle();
+        assert!(accepted.session.is_suspended(), "{bytes}");
+    }
+}
+
+#[test]
+fn a_last_word_that_came_with_the_handshake_is_heard() {
+    let word = last_word(0);
+    for at in 1..=word.len() {
+        let mut accepted = Accepted::behind(&word[..at]);
+        accepted.say(&word[at..]);
+        accepted.check_over();
+    }
+}
+
+#[test]
+fn whose_session_fails_says_so_to_a_peer_that_would_wait() {
+    let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
+    test.carry(20);
+    test.calm_down();
+    let stage = &test.stage;
+    let node = &stage.nodes[0];
+    node.runtime.on_link(node.session.id, |link, context| {
+        link.core.fail("planted", context);
+    });
+    stage.settle();
+    let gone = stage.nodes.each_ref().map(|node| node.session.is_gone());
+    assert_eq!(gone, [true; 2]);
+    assert_eq!(stage.stats()[1].suspensions, 0);
+}
