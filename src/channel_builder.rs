@@ -238,9 +238,9 @@ impl<C> ChannelBuilder<C> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], whose kind says: the end is open already, the session has ended or
-    /// is at its limit, memory was refused, or the name, the type or a setting cannot be
-    /// had. A peer whose type differs is told of by the first call that waits for it.
+    /// [`OpenError`]: the end is open already, the session has ended or has as many ends as it may
+    /// have, memory was refused, or the name, the type or a setting is not valid. If the peer has
+    /// another type, the first call that waits for the peer's end fails.
     pub fn sender<T: ?Sized>(self) -> Result<Sender<T, C>, OpenError>
     where
         C: Codec<T>,

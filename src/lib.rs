@@ -3,8 +3,8 @@
 //!
 //! A [`Node`] is a process's endpoint. Nodes [`connect`](Node::connect) to each other, and each
 //! sees the other as a [`Peer`]. A peer has named, typed, one-way channels, each with a [`Sender`]
-//! at one end and a [`Receiver`] at the other. A message is encoded once, straight into the memory
-//! that is sent from or shared, and read where it arrived.
+//! at one end and a [`Receiver`] at the other. The sender encodes a message once, into the memory that
+//! is sent from or shared, and the receiver reads it where it arrived.
 //!
 //! ```
 //! #[ibex::message]
@@ -48,7 +48,7 @@
 //! | peers that come and go | [`Node::keep_connected`], [`discovery`] |
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
-//! | what happens, and how far everything came | [`Node::events`], [`Node::stats`] |
+//! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`] |
 //! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
 //!
 //! # Questions
@@ -58,9 +58,9 @@
 //! | How do I bound memory? | [`guide::memory`] |
 //! | What happens to messages when the peer is killed? | [`guide::semantics`], [`guide::acknowledgement`] |
 //! | How do I wait for two of three replicas? | [`Group::wait_acked`], [`guide::groups`] |
-//! | How do I stop a blocked receive? | [`Receiver`](Receiver#stopping-a-blocked-receive) |
+//! | How do I stop a blocked receive? | [`Receiver`, Stopping a blocked receive](Receiver#stopping-a-blocked-receive) |
 //! | Which fabric do I get, and why? | [`guide::which_fabric`], [`Peer::fabric_reason`] |
-//! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#senders-that-go-on-after-a-restart) |
+//! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#resuming-channels) |
 //! | What does an acknowledgement cost? | [`guide::acknowledgement`](guide::acknowledgement#price) |
 //! | How do I send 1 GiB without a copy? | [`guide::memory`](guide::memory#large-payloads) |
 //! | How do I run it in tokio? | [`guide::which_driver`](guide::which_driver#tokio) |
@@ -84,26 +84,28 @@
 //! | [one of your own](codec::Codec) | | | |
 //!
 //! Before the first message, both ends compare a fingerprint of the codec and of the type's
-//! structure: field names, order and types all the way down, but never module paths or names of
-//! types. A type of another crate has no schema; on the [field](derive@Schema) that holds it, a
-//! name with a release takes its place: `#[ibex(schema_name = "openraft-0.10")]`.
+//! structure: names, order and types of fields all the way down, but never module paths or names of
+//! types. A type of another crate has no schema. Mark the [field](derive@Schema) that holds it by
+//! `#[ibex(schema_name = "openraft-0.10")]`; both ends then compare that name, so let it name the
+//! release.
 //!
 //! # What is promised
 //!
 //! Messages of a channel arrive in order and exactly once while the session lives. An error that
 //! ends a channel comes after everything that arrived was handed out, and carries
-//! [counters](Counts): *sent* is exact, *received* and *acknowledged* are lower bounds. A sender
-//! that is dropped ends its channel in order, unless a panic drops it or it is
-//! [aborted](Sender::abort). A session [outlives its connection](Node#when-a-connection-breaks),
-//! and ends with its peer. A [`LogSender`](log::LogSender) then goes on with the peer's next
-//! process, from the position that the process asks for.
+//! [counters](Counts): *sent* is exact, *received* and *acknowledged* are lower bounds.
+//!
+//! Dropping a sender ends its channel in order, unless a panic drops it. [`abort`](Sender::abort) ends
+//! it by an error. A session [outlives its connection](Node#when-a-connection-breaks), and ends with
+//! the process at either end. A [`LogSender`](log::LogSender) goes on with the peer's next process,
+//! from the position that this process tells.
 //!
 //! # Errors
 //!
-//! Each thing that a program asks for has one error. Its text says who, in what state, what
-//! happened, what follows and what to do; `kind()` is for programs that decide by it, and methods
-//! give the facts: `peer()`, `channel()`, `counts()`, `cause()` and others. `is_transient()` says
-//! that the same call may succeed later without anything being changed.
+//! Each kind of call has one error type. Its text names the channel and peer, says what happened and
+//! what follows, and what to do. Programs decide by `kind()`, and methods return the facts: `peer()`,
+//! `channel()`, `counts()`, `cause()` and others. `is_transient()` says that the same call may succeed
+//! later without any change.
 //!
 //! | to | error | kinds |
 //! |---|---|---|
@@ -132,9 +134,9 @@
 //!
 //! # Without a thread
 //!
-//! In a tokio program, [`Driver::Tasks`] has the runtime drive the node. Under [`Driver::Caller`] a
-//! node runs only when it is called. In a program's own event loop the node's descriptor says when
-//! to call it, in the three steps of [`Node::as_fd`]. The guide says [which
+//! By default a node has an I/O thread. Under [`Driver::Tasks`] a tokio runtime drives the node, and
+//! under [`Driver::Caller`] a node runs only in the program's calls. An event loop calls it when the
+//! node's descriptor is readable, in the three steps of [`Node::as_fd`]. The guide says [which
 //! driver](guide::which_driver) suits which program.
 //!
 //! ```

@@ -81,10 +81,10 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
 
     /// Tells the sender that the application is done with the message.
     ///
-    /// Acknowledgement is a prefix: it reaches the sender once every message before this
-    /// one is acknowledged too, and ends at the first that was dropped without. Nothing
-    /// is waited for. Once the channel or its session has ended it releases the message
-    /// and has no other effect: nobody is there to be told.
+    /// The sender hears of it once every message before this one is acknowledged too. A message
+    /// that was dropped without `ack` ends that: no later one of its channel counts as
+    /// acknowledged. The call does not wait. After the end of the channel or its session it only
+    /// releases the message.
     #[inline]
     pub fn ack(self) {
         self.raw.acknowledge();

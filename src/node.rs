@@ -262,10 +262,12 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ListenErrorKind::InsecureAddress`](crate::ListenErrorKind::InsecureAddress) if other hosts can reach the address: the
-    /// [`builder`](Self::builder) authenticates them, or allows it without.
-    /// [`ListenErrorKind::Address`](crate::ListenErrorKind::Address) if it cannot be resolved or bound, and
-    /// [`ListenErrorKind::Resources`](crate::ListenErrorKind::Resources).
+    /// [`ListenErrorKind::InsecureAddress`](crate::ListenErrorKind::InsecureAddress) if other hosts
+    /// can reach the address; the [`builder`](Self::builder) has settings that authenticate them,
+    /// or allow it without. [`ListenErrorKind::Address`](crate::ListenErrorKind::Address) if the
+    /// address cannot be resolved or bound.
+    /// [`ListenErrorKind::Resources`](crate::ListenErrorKind::Resources) if the process lacks
+    /// threads, descriptors or memory.
     pub fn listen(address: impl ToAddress) -> Result<Self, ListenError> {
         Self::builder().listen(address).build()
     }
@@ -417,8 +419,9 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]: nobody came in time, what answered is not ibex or of another
-    /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
+    /// [`ConnectError`]: no node answered in time; the program that answered is not ibex, or has
+    /// another version or kind of security; or no fabric suits both nodes. A failed attempt leaves
+    /// nothing behind.
     pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
         self.connect_to(&address::text_of(&address), None)
     }

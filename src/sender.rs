@@ -227,9 +227,9 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// [`Disconnected`](crate::WaitErrorKind::Disconnected) if the channel ended before; its
-    /// [counts](WaitError::counts) say how far it came. Where nothing was sent: if the channel never opened, as far as that is certain,
-    /// because the peer has another type, the session has ended, or a call has waited for all
-    /// of `open_timeout`; else that is `Ok`.
+    /// [counts](WaitError::counts) say how far it came. If nothing was sent, `flush` fails only if
+    /// the channel cannot open any more: the peer has another type, the session has ended, or a
+    /// call has waited for all of `open_timeout`.
     pub fn flush(&mut self) -> Result<(), WaitError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::FOREVER)

@@ -54,18 +54,17 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// A node's wish for one fabric. [`negotiate::fabric`](crate::negotiate::fabric) combines the
-/// wishes of two nodes.
+/// A node's wish for one fabric. The wishes of both nodes of a session count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Use it where it is the best that both ends have.
+    /// The fabric is used where it is the best that both nodes have.
     #[default]
     Auto,
-    /// The session runs on this fabric, or there is none.
+    /// The session uses this fabric, or there is no session.
     Require,
     /// The fabric is used where it can be had, even if another would be chosen.
     Prefer,
-    /// Never this fabric.
+    /// The fabric is never used.
     Forbid,
 }
 

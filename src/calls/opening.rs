@@ -83,10 +83,10 @@ impl Node {
 }
 
 impl<C, At> ChannelBuilder<C, At> {
-    /// Calls of one caller that may be under way. It concerns callers and services alone. Default:
-    /// 1024, range 1 to 65536. A caller waits at its own limit; what goes beyond the service's is
-    /// [refused](crate::calls::CallErrorKind::Overloaded). More lets more requests and replies lie
-    /// in the window.
+    /// Limits the calls of one caller that may be under way. Only callers and services have this
+    /// limit. Default: 1024. Range: 1 to 65536. Calls beyond the caller's own limit wait, and calls
+    /// beyond the service's are [refused](crate::calls::CallErrorKind::Overloaded). A higher limit
+    /// lets more requests and replies take room in the window.
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.template = self.template.max_in_flight(calls);
         self
@@ -94,14 +94,13 @@ impl<C, At> ChannelBuilder<C, At> {
 }
 
 impl<C> ChannelBuilder<C> {
-    /// Opens the calling end of a service: announces it and returns. A service is two channels of
-    /// this name and these settings, one for requests and one for replies;
-    /// [`max_message_bytes`](Self::max_message_bytes) counts 16 to 64 bytes for what ibex says of
-    /// each.
+    /// Opens the calling end of a service. This announces the caller and returns. A service is two
+    /// channels of this name and these settings, one for requests and one for replies. In both,
+    /// [`max_message_bytes`](Self::max_message_bytes) includes 16 to 64 bytes of header.
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as for a channel. A peer whose types differ is told of by the first call.
+    /// [`OpenError`], as for a channel. If the peer's types differ, the first call fails.
     pub fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
         self,
     ) -> Result<Caller<Q, R, C>, OpenError>
@@ -126,7 +125,7 @@ impl<C> ChannelBuilder<C> {
         Ok(Caller::new(Line::open(requests, replies, &settings)))
     }
 
-    /// Opens the serving end: announces it and returns.
+    /// Opens the serving end for calls of this peer. This announces the service and returns.
     ///
     /// # Errors
     ///
@@ -142,7 +141,7 @@ impl<C> ChannelBuilder<C> {
 }
 
 impl<C> ChannelBuilder<C, &Node> {
-    /// Opens the serving end with every peer that is there, and with those that come.
+    /// Opens the serving end with all peers, present and future.
     ///
     /// # Errors
     ///

@@ -13,8 +13,8 @@ pub enum FanInEvent<M> {
     Message(PeerAt, M),
     /// The peer closed its sender in order, and everything was received.
     Ended(PeerAt),
-    /// It is gone, or gave up, or sends what is not valid, has another type, or its channel could not be
-    /// opened here. It goes on after an error that
-    /// [spares the channel](RecvError::spares_channel).
+    /// The peer's channel failed: the peer is gone, broke the channel off, has another type or sent
+    /// a message that is not valid, or the channel could not be opened here. The peer stays after
+    /// an error that [spares the channel](RecvError::spares_channel), and is lost after any other.
     Lost(PeerAt, RecvError),
 }

@@ -118,7 +118,7 @@ impl Node {
     /// # Errors
     ///
     /// None: the settings are the node's, which were checked when it was made. A name or type
-    /// that cannot be had is told by [`join`](Group::join).
+    /// that is not valid is an error of [`join`](Group::join).
     #[cfg(feature = "rkyv")]
     pub fn group<T: ?Sized>(&self, name: &str) -> Result<Group<T>, OpenError>
     where
@@ -133,8 +133,8 @@ impl<C> ChannelBuilder<C, &Node> {
     ///
     /// # Errors
     ///
-    /// [`OpenErrorKind::Setting`](crate::OpenErrorKind::Setting): a setting is out of its range. A name or type that cannot be had is
-    /// told by [`join`](Group::join).
+    /// [`OpenErrorKind::Setting`](crate::OpenErrorKind::Setting): a setting is out of its range. A name or type that is not valid is
+    /// an error of [`join`](Group::join).
     pub fn group<T: ?Sized>(self) -> Result<Group<T, C>, OpenError>
     where
         C: Codec<T>,

@@ -9,8 +9,7 @@ use ibex_transport::channel::SendFailure;
 use crate::{Peer, Sender, message::DefaultCodec};
 
 /// The result of a [`LogSource`]. An error reaches the caller as
-/// [`LogError::Source`](crate::log::LogErrorKind::Source).
-/// The result of a [`LogSource`].
+/// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
 pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
 /// A log that the program keeps, for a [`LogSender`](crate::log::LogSender).

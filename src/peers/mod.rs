@@ -43,7 +43,8 @@ pub struct Peers {
 }
 
 impl Node {
-    /// Stays connected to all nodes whose addresses `discovery` answers.
+    /// Stays connected to all nodes whose addresses `discovery` returns. A list of owned addresses,
+    /// such as `String` or `SocketAddr`, is a discovery.
     ///
     /// All addresses are dialed at once. An address is dialed again when its session is over or it
     /// was not reached, after pauses that grow to 5 s. Chance shortens each pause by up to a half,

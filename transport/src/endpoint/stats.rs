@@ -55,7 +55,7 @@ pub struct ChannelStats {
     pub large_bytes: u64,
 }
 
-/// How an end stands.
+/// The state of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -48,32 +48,32 @@ impl RuntimeConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Driver {
-    /// Calls that wait, and an I/O thread of the node while none does. Everything that the
-    /// documentation promises to happen by itself happens under this driver.
+    /// Threads that wait in calls turn the engine, and an I/O thread of the node while none waits.
+    /// Everything that the documentation promises to happen by itself happens under this driver.
     ///
-    /// What is sent goes out at once where a thread sleeps for the node, be it in a call or
-    /// the I/O thread; in the sender's next call that waits; or when the I/O thread has seen
-    /// that nobody waits any more, which takes up to 2 ms, and up to 8 ms where more threads
-    /// want to run than there are cores.
+    /// A sent message goes out at once if a thread sleeps for the node, in a call or as the I/O
+    /// thread. Otherwise it goes out with the sender's next call that waits, or when the I/O thread
+    /// has seen that no thread waits any more. That takes up to 2 ms, and up to 8 ms if more
+    /// threads want to run than there are cores.
     #[default]
     Threads,
-    /// The threads that call: no thread is started, and between calls nothing moves but what the
-    /// kernel moves.
+    /// The program's calls turn the engine. No thread is started, and between calls nothing moves
+    /// but what the kernel moves.
     ///
     /// `send` publishes and transmits nothing, except that it runs one turn when 32 KiB
     /// are queued (or half the window, if that is less). `flush`, `poll` and blocking
     /// calls run turns; receiving calls take what has already arrived without a turn and
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
-    /// Tasks of the tokio runtime in which the node is made (`ibex`'s feature `tokio`): no thread
-    /// is started, and the runtime's reactor watches the node's descriptor. The runtime needs its
-    /// I/O driver (`enable_io` or `enable_all`); tokio panics without.
+    /// Tasks of the tokio runtime in which the node is made turn the engine (`ibex`'s feature
+    /// `tokio`). No thread is started, and the runtime's reactor watches the node's descriptor. The
+    /// runtime needs its I/O driver (`enable_io` or `enable_all`); tokio panics without.
     ///
-    /// One task of the node's runs when the reactor has news. A task of the program that awaits
-    /// something of the node and finds nothing runs one turn first, which sends everything that
-    /// was published before. What a task publishes without awaiting anything afterwards goes
-    /// out when 32 KiB are queued, at `flush`, or when a second task of the node's runs, which
-    /// the first unsent message wakes. So a task that sends and then computes should flush.
+    /// One task of the node runs when the reactor has news. A task of the program that awaits
+    /// something of the node and finds nothing runs one turn first, which sends everything that was
+    /// published before. Messages of a task that awaits nothing afterwards go out when 32 KiB are
+    /// queued, at `flush`, or when a second task of the node runs, which the first unsent message
+    /// wakes. So a task that sends and then computes should flush.
     ///
     /// A task that receives over shared memory looks for up to 4 µs before it waits, if the last
     /// messages of its channel came within 150 µs each; `NodeBuilder::wait` says more.

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-/// How a blocking call waits.
+/// The manner in which blocking calls wait: by spinning, by sleeping, or by one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Never sleeps: the lowest latency, and one core per waiting thread.
     BusyPoll,
-    /// Spins for so long, giving the core away in between, then sleeps. Sleeps at once for a
-    /// while, up to half a second, after another thread has kept the core for a millisecond.
+    /// Spins for a limited time, giving the core away in between, and then sleeps. After another
+    /// thread has kept the core for a millisecond, calls sleep at once for up to half a second.
     Adaptive {
-        /// How long, not counting what time other threads take on the core. Default: 50 µs,
-        /// about what a sleep and a wake-up cost together; zero where a spinning thread
-        /// would keep the core from the thread that it waits for.
+        /// The time to spin, without the time that other threads take on the core. Default: 50 µs,
+        /// about the price of a sleep and a wake-up; 0 where a spinning thread would keep the core
+        /// from the thread that it waits for.
         spin: Duration,
     },
     /// Sleeps at once.

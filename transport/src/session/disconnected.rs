@@ -20,7 +20,7 @@ pub struct Counts {
     pub sent: u64,
     /// Messages that the receiver's engine holds: at least so many.
     pub received: u64,
-    /// Messages whose guards the receiver dropped: at least so many.
+    /// Messages that the receiver released: at least so many.
     pub released: u64,
     /// Messages that the receiving application acknowledged: at least so many.
     pub acknowledged: u64,
@@ -42,7 +42,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Why a channel cannot go on.
+/// The reason why a channel ended, or why a session is suspended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndCause {
@@ -50,10 +50,10 @@ pub enum EndCause {
     PeerClosed(CloseReason),
     /// The peer closed the whole session in order.
     Goodbye,
-    /// The peer has ended, or broke the protocol, or its connection broke and no other came in
-    /// time. In [`Suspended`](crate::node::What::Suspended): the connection broke.
+    /// The peer's process has ended, the peer broke the protocol, or the connection broke and no
+    /// other came in time. In an event `Suspended`: the connection broke.
     PeerGone {
-        /// The words of the kernel, or the finding in the peer's bytes.
+        /// The reason in words: the kernel's, or the finding in the peer's bytes.
         why: String,
         /// True if the peer is known to have ended, or to have no such session any more. Otherwise
         /// it may live, out of reach, and think the same of this end.
@@ -67,7 +67,7 @@ pub enum EndCause {
     },
     /// The system refused this process a descriptor or memory that the session needed.
     Refused {
-        /// What, and what would help.
+        /// The refused resource, and what would help.
         why: String,
     },
     /// The node was closed.

@@ -10,11 +10,11 @@ use rustls::crypto::CryptoProvider;
 use crate::certificates::{Authorize, CertificateFiles};
 use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecret};
 
-/// How a node shows who it is, and whom it takes for a peer.
+/// Security settings of a node: its own keys, and the peers that it accepts.
 ///
-/// A node with security speaks to nobody without, and to nobody who cannot show the same: both
-/// ends of a session are authenticated, by TLS 1.3, before anything else is said, and each time
-/// the session is resumed. Everything over TCP is encrypted; [`Encryption`] says what is not.
+/// Both nodes of a session need the same kind of security. They authenticate each other by TLS 1.3
+/// before anything else is said, and again each time the session is resumed. Everything over TCP is
+/// encrypted; [`Encryption`] says what is not.
 #[derive(Clone)]
 #[must_use = "settings do nothing until a node is made with them"]
 pub struct Security {
@@ -35,18 +35,19 @@ pub(crate) enum Source {
 }
 
 impl Security {
-    /// Authenticates by X.509 certificates: `chain` is this node's, `key` the private key of the
-    /// first in it, `authorities` those that peers' certificates have to come from, all in PEM.
+    /// Authenticates by X.509 certificates in three PEM files: `chain` has this node's certificate
+    /// first, `key` has its private key, and `authorities` has the certificates of the authorities
+    /// that may issue peers' certificates.
     ///
-    /// A node both dials and listens, so its certificate has to be valid for both client and
-    /// server authentication, and it has to name the node by a URI or DNS name. Everyone with a
-    /// certificate of these authorities is a peer, unless [`authorize`](Self::authorize) says
-    /// otherwise; host names are not compared with the address that was dialed.
+    /// A node both dials and listens, so its certificate must be valid for client and server
+    /// authentication. It must name the node by one URI or by DNS names, which are not compared
+    /// with the address that was dialed. Every holder of a certificate of these authorities is a
+    /// peer, unless [`authorize`](Self::authorize) refuses it.
     ///
-    /// The files are read again when the node is made, and whenever the program asks for it.
+    /// The files are read again when the node is made, and by `Node::reload_certificates`.
     ///
     /// # Errors
-    /// A file cannot be read, or has not in PEM what it has to have.
+    /// A file cannot be read, or lacks in PEM what it must have.
     pub fn certificates(
         chain: impl AsRef<Path>,
         key: impl AsRef<Path>,
@@ -61,8 +62,8 @@ impl Security {
         Ok(Security::new(Source::Files(files)))
     }
 
-    /// Authenticates by a secret that all nodes have. It shows that a peer belongs to them, and
-    /// not which of them it is.
+    /// Authenticates by a secret that all nodes have. It shows that a peer is one of them, but not
+    /// which one.
     pub fn shared_secret(secret: SharedSecret) -> Security {
         Security::new(Source::Secret(secret))
     }
@@ -79,10 +80,11 @@ impl Security {
         }
     }
 
-    /// Has the program decide over each peer whose certificate is good. Default: all are let in.
+    /// Sets a function that decides about each peer whose certificate is valid. Default: all are
+    /// accepted.
     ///
-    /// It is asked in the middle of a handshake, on the thread that turns the node's engine, and
-    /// must not block. A peer that it refuses is told so.
+    /// The function is called in the middle of a handshake, on the thread that turns the node's
+    /// engine, so it must not block. A peer that it refuses is told so.
     pub fn authorize(
         mut self,
         authorize: impl Fn(&AuthenticatedAs) -> bool + Send + Sync + 'static,
@@ -91,16 +93,15 @@ impl Security {
         self
     }
 
-    /// Adds a file of certificate revocation lists in PEM. Default: none, so nothing is known of
-    /// revoked certificates. With one, a certificate of an authority that no list covers is
-    /// refused.
+    /// Adds a file of certificate revocation lists in PEM. Default: none, so revoked certificates
+    /// are accepted. With a list, a certificate of an authority that no list covers is refused.
     pub fn revocation_list(mut self, path: impl AsRef<Path>) -> Security {
         self.revocation_lists.push(path.as_ref().to_owned());
         self
     }
 
-    /// Says whether sessions may go over a fabric that does not encrypt.
-    /// Default: [`Encryption::WherePossible`].
+    /// Sets whether sessions may use RDMA, which does not encrypt. Default:
+    /// [`Encryption::WherePossible`].
     pub fn encryption(mut self, encryption: Encryption) -> Security {
         self.encryption = encryption;
         self
@@ -113,29 +114,30 @@ impl Security {
         self
     }
 
-    /// Bounds how long a session goes on by what its peer proved: behind that time both ends
-    /// authenticate each other again, with the certificates, authorities and revocation lists that
-    /// hold then. Default: never, so a session outlives the certificate that it began with.
+    /// Limits the time for which a proof of identity holds. After that time both ends of a session
+    /// authenticate each other again, with their present certificates, authorities and revocation
+    /// lists. Default: no limit, so a session outlives the certificate that it began with.
     ///
-    /// The session goes on over a new connection, and nothing is lost; each time costs what the
-    /// loss of a connection does. A peer that is not let in any more is gone when
-    /// `session_timeout` is over. Range: from 100 ms; certificates of hours go with minutes.
+    /// The session goes on over a new connection, and nothing is lost; each time costs as much as
+    /// the loss of a connection. A peer that does not pass any more is gone after
+    /// `session_timeout`. Range: from 100 ms. For certificates that last hours, choose minutes.
     pub fn max_session_age(mut self, age: Duration) -> Security {
         self.max_session_age = Some(age);
         self
     }
 
     /// Takes the cryptography from this rustls provider. Default: that of the cargo feature
-    /// `tls-graviola` or `tls-ring`, the first of them that is on.
+    /// `tls-graviola` where the processor has the instructions that it needs, else `tls-ring`.
     pub fn provider(mut self, provider: Arc<CryptoProvider>) -> Security {
         self.provider = Some(provider);
         self
     }
 
-    /// Reads the files and derives the keys.
+    /// Reads the files and derives the keys, for the crate `ibex`.
     ///
     /// # Errors
     /// [`SecurityError`], with the file that is wrong.
+    #[doc(hidden)]
     pub fn open(self) -> Result<Credentials, SecurityError> {
         Credentials::new(self)
     }

@@ -18,7 +18,7 @@ pub struct SecurityStats {
     pub unknown_issuer: u64,
     /// Certificates, of either end, that have expired or are not valid yet.
     pub expired: u64,
-    /// Certificates, of either end, that are revoked, or of which no revocation list tells.
+    /// Certificates, of either end, that are revoked, or whose authority no revocation list covers.
     pub revoked: u64,
     /// Peers that `authorize` refused, at either end.
     pub not_authorized: u64,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Which end of a channel someone holds.
+/// An end of a channel: the sending or the receiving one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Role {
