@@ -48,6 +48,7 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
         // First, so that who makes the node end finds whom to wake.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {
+            event_loop.end_own_work();
             return;
         }
         match naps.next(event_loop.seen()) {
@@ -91,9 +92,12 @@ impl EventLoop {
 
     /// Leads until somebody claims the seat.
     fn keep(&self, parker: &Parker) {
+        self.do_own_work();
         while !self.engine.is_claimed() && !self.is_over() {
             self.lead(parker, None);
-            parker.forget();
+            if parker.forget() {
+                self.do_own_work();
+            }
         }
     }
 
