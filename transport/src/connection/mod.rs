@@ -161,7 +161,7 @@ impl Connection {
                 carries_data,
                 payload_checksums: shared.payload_checksums(),
             };
-            let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
+            let (wire, terms) = AnyWire::new(start)?;
             Ok((shared_memory, wire, terms))
         };
         let prepared = prepare(pair, &mut layer).inspect_err(|_| {

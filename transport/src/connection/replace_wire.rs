@@ -185,7 +185,7 @@ impl Connection {
             carries_data: !core.common.shares_memory,
             payload_checksums: core.common.shared.payload_checksums(),
         };
-        let (wire, terms) = AnyWire::new(start, &mut tools.blocks)?;
+        let (wire, terms) = AnyWire::new(start)?;
         if let Some(reconnect) = &mut core.reconnect {
             reconnect.epoch = epoch;
             reconnect.unanswered_since = None;

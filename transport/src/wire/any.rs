@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::{io, sync::Arc, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
-use ibex_ring::memory::{BlockPool, MemoryError};
+use ibex_ring::memory::MemoryError;
 
 #[cfg(feature = "pipe")]
 use super::pipe::{CARRIES_TCP, PipeWire};
@@ -52,10 +52,7 @@ pub(crate) struct WireStart<'a> {
 
 impl AnyWire {
     /// Makes the wire that a handshake led to, and tells what frames over it are like.
-    pub(crate) fn new(
-        start: WireStart<'_>,
-        blocks: &mut BlockPool,
-    ) -> io::Result<(Self, WireTerms)> {
+    pub(crate) fn new(start: WireStart<'_>) -> io::Result<(Self, WireTerms)> {
         let WireStart {
             leftover,
             layer,
@@ -69,8 +66,7 @@ impl AnyWire {
                 Ok((AnyWire::Pipe(PipeWire::new(leftover)), WireTerms::STREAM))
             }
             None => {
-                let stream =
-                    StreamWire::new(layer, leftover, carries_data, payload_checksums, blocks)?;
+                let stream = StreamWire::new(layer, leftover, carries_data, payload_checksums);
                 Ok((AnyWire::Stream(stream), WireTerms::STREAM))
             }
             Some(_) if !leftover.is_empty() => Err(io::Error::other(

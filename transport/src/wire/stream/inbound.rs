@@ -118,6 +118,8 @@ impl Inbound {
 
     /// `bytes` more have arrived in [`free`](Self::free).
     pub(crate) fn arrived(&mut self, bytes: usize) {
+        #[cfg(record_writes)]
+        ibex_base::sync::recorded::arrived(self.block().base().addr().get() + self.filled);
         self.filled += bytes;
         debug_assert!(self.filled <= self.block().len());
     }

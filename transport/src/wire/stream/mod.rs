@@ -15,16 +15,12 @@ mod sealed;
 mod transmit;
 mod unanswered;
 
-use std::{
-    io::{self, IoSlice},
-    net::TcpStream,
-};
+use std::{io::IoSlice, net::TcpStream};
 
 use ibex_protocol::{
     format::frame_check::{CHECK_BYTES, Coverage, write_checks},
     session::Session,
 };
-use ibex_ring::memory::BlockPool;
 
 use super::{Frames, Received, Tools, Wire, WireSocket};
 use crate::session::{EndCause, SessionCounters};
@@ -52,6 +48,9 @@ pub(crate) struct StreamWire {
     /// Bytes are still to be parsed that came behind the handshake, or behind the session's
     /// share of a turn.
     has_leftover: bool,
+    /// Those that came behind the handshake, until the first turn: the thread that makes the wire
+    /// shall not be the first to touch arrival memory.
+    behind_handshake: Vec<u8>,
     /// Frames are due and wait for credit, which was counted.
     waits_for_credit: bool,
     /// A frame that is here in part, and stays so.
@@ -64,30 +63,19 @@ impl StreamWire {
     /// Begins behind the handshake, whose surplus bytes are `leftover`; later bytes go through
     /// `layer`. The wire carries data or control alone, and the checks of frames cover `payloads`
     /// or not.
-    pub(super) fn new(
-        layer: Layer,
-        leftover: &[u8],
-        carries_data: bool,
-        payloads: bool,
-        blocks: &mut BlockPool,
-    ) -> io::Result<Self> {
-        let mut inbound = Inbound::default();
-        if !leftover.is_empty() {
-            inbound.make_room(blocks).map_err(io::Error::other)?;
-            inbound.free(leftover.len()).copy_from_slice(leftover);
-            inbound.arrived(leftover.len());
-        }
-        Ok(Self {
+    pub(super) fn new(layer: Layer, leftover: &[u8], carries_data: bool, payloads: bool) -> Self {
+        Self {
             layer,
-            inbound,
+            inbound: Inbound::default(),
             outbound: Outbound::default(),
             carries_data,
             payloads,
             has_leftover: !leftover.is_empty(),
+            behind_handshake: leftover.to_vec(),
             waits_for_credit: false,
             cut_frame: CutFrame::default(),
             silence: None,
-        })
+        }
     }
 }
 
