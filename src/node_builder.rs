@@ -260,7 +260,9 @@ impl NodeBuilder {
     /// More than one engine is for nodes whose sessions keep a core busy. With one, threads that
     /// wait in calls turn the engine themselves. With more, only the I/O threads do, and a message
     /// takes one more wake-up at each end. Each I/O thread takes a core while messages flow; put
-    /// them on [cores](Self::cores) that nothing else uses.
+    /// them on [cores](Self::cores) that nothing else uses. Without `cores`, an I/O thread that uses
+    /// an RDMA device stays on the cores of the device's NUMA node, as far as the process may use
+    /// them. Each thread allocates its engine's receive memory on its own NUMA node.
     ///
     /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
     /// blocks turns one engine, so the executor needs threads of its own for the others. Under

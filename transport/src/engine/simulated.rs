@@ -160,7 +160,7 @@ impl Stage {
         }
     }
 
-    /// One step of the executor or of a program, as the seed has it.
+    /// Runs one step of the executor or of a program, as the seed has it.
     fn step(&mut self) {
         self.step += 1;
         match self.random.below(16) {
