@@ -305,11 +305,6 @@ impl Node {
         ));
         #[cfg(feature = "verbs")]
         {
-            if settings.needs_verbs() {
-                let listen = listening.as_ref().map(|listening| listening.address.ip());
-                let required = devices.require(listen);
-                required.map_err(|source| ListenFailure::Rdma { source })?;
-            }
             local.verbs_site = Some(devices.clone());
         }
         local.unix_closing = UnixClosing {
@@ -350,6 +345,7 @@ impl Node {
         })?;
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
+        // If the rest fails the node is closed again, and its threads with it.
         let mut node = Self {
             runtime,
             dialers: Dialers::new(dialing::CONNECTING),
@@ -362,8 +358,13 @@ impl Node {
             environment,
             listener_names: ListenerNames::default(),
         };
+        #[cfg(feature = "verbs")]
+        if node.settings.needs_verbs() {
+            let listen = listening.as_ref().map(|listening| listening.address.ip());
+            let required = node.devices.require(listen);
+            required.map_err(|source| ListenFailure::Rdma { source })?;
+        }
         if let Some(listening) = listening {
-            // If that fails the node is closed again, and its thread with it.
             node.bind(listening)?;
         }
         tasks.spawn(&node.runtime, node.settings.linger)?;

@@ -260,7 +260,10 @@ impl NodeBuilder {
     /// More than one engine is for nodes whose sessions keep a core busy. A thread that waits for
     /// one session turns that session's engine, as with one engine. While a thread waits for
     /// several engines (a fan-in, a group, a select), their I/O threads turn them, and a message
-    /// takes one more wake-up at each end. With [`cores`](Self::cores) the I/O threads always do.
+    /// takes one more wake-up at each end. With [`cores`](Self::cores) the I/O threads always do. Without
+    /// them, an I/O thread that uses an RDMA device stays on the cores of the device's NUMA node, as
+    /// far as the process may use them. Each thread allocates its engine's receive memory on its own
+    /// NUMA node.
     ///
     /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
     /// blocks turns one engine, so the executor needs threads of its own for the others. Under

@@ -3,30 +3,43 @@
 #![cfg(feature = "fake-device")]
 #![forbid(unsafe_code)]
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use ibex::{
-    ConnectError, ConnectErrorKind, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Sender,
+    ConnectError, ConnectErrorKind, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod, Policy,
+    Receiver, Sender,
     rdma::{RdmaSettings, Tuning},
 };
-use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
+use ibex_verbs::{
+    discovery::Sysfs,
+    provider::fake::{Call, FakeDevice, FakeProvider},
+};
+use rustix::{
+    io::Errno,
+    thread::{CpuSet, sched_getaffinity},
+};
 
 const LONG: Duration = Duration::from_secs(120);
 const ENGINES: usize = 2;
+/// More bytes than a session registers for itself, and fewer than the receive buffers of an engine.
+const LARGE: u64 = 256 << 10;
 
 fn device() -> FakeProvider {
     FakeProvider::new(vec![FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1])])
 }
 
-fn builder(fake: &FakeProvider) -> NodeBuilder {
+fn small() -> RdmaSettings {
     let settings = RdmaSettings::new().max_sessions(16).receive_buffers(64);
-    let settings = settings
+    settings
         .held_buffers(64)
-        .tuning(Tuning::new().session_credit(16));
+        .tuning(Tuning::new().session_credit(16))
+}
+
+fn builder(fake: &FakeProvider) -> NodeBuilder {
     let builder = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     builder
         .io_threads(ENGINES)
-        .rdma(settings.on_fake(fake, |_| ()))
+        .rdma(small().on_fake(fake, |_| ()))
 }
 
 fn listener(builder: NodeBuilder) -> Node {
@@ -57,6 +70,45 @@ fn carry((sender, receiver): &mut Channel) {
     for number in 0..100 {
         sender.send(&number).expect("sent");
         assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), number);
+    }
+}
+
+fn carry_all(sessions: &[[Peer; 2]]) {
+    for [there, here] in sessions {
+        carry(&mut channel([there, here]));
+    }
+}
+
+/// Files like those of a machine with two NUMA nodes, removed when dropped.
+struct KernelFiles(PathBuf);
+
+impl KernelFiles {
+    /// A device on the second node, which has one core.
+    fn of_two_nodes(device: &str, core: usize) -> Self {
+        let name = format!("ibex-numa-{}", std::process::id());
+        let files = Self(std::env::temp_dir().join(name));
+        files.write(&format!("class/infiniband/{device}/device/numa_node"), "1");
+        files.write("devices/system/node/node0/cpulist", "8190-8191");
+        let cores = core.to_string();
+        files.write("devices/system/node/node1/cpulist", &cores);
+        files
+    }
+
+    fn write(&self, path: &str, line: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, format!("{line}\n")).expect("a file");
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        Sysfs::at(&self.0, &self.0)
+    }
+}
+
+impl Drop for KernelFiles {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is left to the cleaning of temporary files.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -101,6 +153,82 @@ fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
         assert!(node.close(LONG).undelivered.is_empty());
     }
     assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+}
+
+/// Each engine's own thread touches its memory first, so that the memory is near its cores.
+#[test]
+fn each_engine_makes_its_queues_and_buffers_on_its_own_thread() {
+    let fake = device();
+    let (server, client) = (listener(builder(&fake)), builder(&fake).build().unwrap());
+    let sessions = [(); 4].map(|()| meet(&client, &server));
+    for makers in fake.makers(LARGE) {
+        let mut threads: Vec<_> = makers.iter().map(|maker| &*maker.thread).collect();
+        threads.sort_unstable();
+        let each_twice = ["ibex-io-0", "ibex-io-0", "ibex-io-1", "ibex-io-1"];
+        assert_eq!(threads, each_twice, "two nodes have two engines each");
+    }
+    carry_all(&sessions);
+}
+
+/// An engine that waiting threads turn has no thread of its own: the thread that connects makes
+/// the memory, once for all sessions.
+#[test]
+fn without_a_thread_of_its_own_an_engine_has_its_memory_made_by_whoever_connects() {
+    let fake = device();
+    let one = |builder: NodeBuilder| builder.io_threads(1);
+    let (server, client) = (listener(one(builder(&fake))), one(builder(&fake)));
+    let client = client.build().unwrap();
+    let sessions = [(); 2].map(|()| meet(&client, &server));
+    for makers in fake.makers(LARGE) {
+        assert_eq!(makers.len(), 2, "one for each node");
+        let by_engine = makers.iter().find(|maker| maker.thread == "ibex-io");
+        assert!(by_engine.is_none(), "{by_engine:?}");
+    }
+    carry_all(&sessions);
+}
+
+/// A queue that the device refuses to an engine's thread is an error of the call that makes the node.
+#[test]
+fn a_refusal_on_an_engines_thread_reaches_the_caller() {
+    let fake = device();
+    let node = || {
+        let settings = small().device("fake0").on_fake(&fake, |_| ());
+        builder(&fake).rdma(settings).listen("127.0.0.1:0").build()
+    };
+    fake.refuse(Call::CreateSharedReceive, Errno::NOMEM);
+    let refused = node().expect_err("no queue");
+    assert_eq!(refused.kind(), ListenErrorKind::Rdma);
+    assert!(refused.to_string().contains("ibv_create_srq"), "{refused}");
+    assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+    let server = node().expect("the device gives a queue now");
+    let [_, receives, _] = fake.makers(LARGE);
+    assert_eq!(receives[0].thread, "ibex-io-0");
+    let client = builder(&fake).build().unwrap();
+    carry_all(&[meet(&client, &server)]);
+}
+
+/// Engines whose cores the program leaves open run on those of the device's NUMA node.
+#[test]
+fn engines_stay_near_their_device_unless_the_program_chose_their_cores() {
+    let allowed = sched_getaffinity(None).expect("a set");
+    let allowed: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|core| allowed.is_set(*core))
+        .collect();
+    let (first, last) = (allowed[0], allowed[allowed.len() - 1]);
+    let files = KernelFiles::of_two_nodes("fake0", first);
+    for (chosen, runs_on) in [(None, first), (Some(last), last)] {
+        let fake = device();
+        let node = || {
+            let settings = small().on_fake(&fake, |_| ()).on_sysfs(files.sysfs());
+            builder(&fake).rdma(settings).cores(chosen.as_slice())
+        };
+        let (server, client) = (listener(node()), node().build().unwrap());
+        let sessions = [(); 2].map(|()| meet(&client, &server));
+        for maker in fake.makers(LARGE).iter().flatten() {
+            assert_eq!(maker.cores, [runs_on], "{maker:?}");
+        }
+        carry_all(&sessions);
+    }
 }
 
 #[test]

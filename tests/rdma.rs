@@ -5,9 +5,9 @@
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, rdma::RdmaSettings};
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, rdma::RdmaSettings};
 use ibex_verbs::discovery::DeviceKind;
 
 /// Long enough for a guest under emulation, although nothing here takes long.
@@ -29,11 +29,13 @@ fn builder() -> NodeBuilder {
 /// Creates a listening node that requires verbs. Returns `None` if the machine has no device and
 /// the error says so properly.
 fn listening(driver: Driver) -> Option<Node> {
-    let required = builder()
-        .fabric(Fabric::Verbs, Policy::Require)
-        .driver(driver)
-        .listen("127.0.0.1:0");
-    match required.build() {
+    listening_as(builder().driver(driver))
+}
+
+/// Like [`listening`], with other settings.
+fn listening_as(builder: NodeBuilder) -> Option<Node> {
+    let required = builder.fabric(Fabric::Verbs, Policy::Require);
+    match required.listen("127.0.0.1:0").build() {
         Ok(node) => Some(node),
         Err(error) => {
             assert!(std::env::var_os("IBEX_TEST_DEVICE").is_none(), "{error}");
@@ -57,7 +59,7 @@ fn messages_of_all_sizes_go_over_the_device_under_both_drivers() {
         };
         let address = server.local_addr().expect("it listens");
         // A node without a thread makes progress in its own calls.
-        let receiver = std::thread::spawn(move || receive_all(&server));
+        let receiver = thread::spawn(move || receive_all(&server));
         // The other end leaves the choice to the end that requires something.
         let client = builder().driver(driver).build().expect("a node");
         let peer = client.connect(address).expect("a session");
@@ -98,6 +100,83 @@ fn assert_over_verbs(peer: &Peer) {
     assert_eq!(peer.fabric(), Fabric::Verbs);
     let reason = peer.fabric_reason();
     assert_eq!(reason, "verbs: required by the listening node");
+}
+
+/// Pairs of threads, each with a session of its own, over nodes with two engines each.
+#[test]
+fn eight_pairs_over_two_engines_get_each_message_once() {
+    let Some(server) = listening_as(builder().io_threads(ENGINES)) else {
+        return;
+    };
+    let client = builder().io_threads(ENGINES).build().expect("a node");
+    let sessions: Vec<_> = (0..PAIRS)
+        .map(|_| {
+            let dialed = connect(&client, &server);
+            (dialed, server.accept_timeout(PATIENCE).expect("a peer"))
+        })
+        .collect();
+    let dialed = sessions.iter().map(|(dialed, _)| dialed.engine());
+    let accepted = sessions.iter().map(|(_, accepted)| accepted.engine());
+    for mut engines in [Vec::from_iter(dialed), Vec::from_iter(accepted)] {
+        engines.sort_unstable();
+        let spread: Vec<_> = (0..PAIRS).map(|at| at * ENGINES / PAIRS).collect();
+        assert_eq!(engines, spread);
+    }
+    thread::scope(|scope| {
+        for (dialed, accepted) in &sessions {
+            assert_over_verbs(dialed);
+            scope.spawn(|| answer_each_number_once(accepted));
+            scope.spawn(|| ask_each_number_once(dialed));
+        }
+    });
+    for engine in [&client, &server]
+        .iter()
+        .flat_map(|node| node.stats().engines)
+    {
+        assert_eq!(engine.sessions, PAIRS / ENGINES);
+        let payload = (PAIRS / ENGINES) as u64 * NUMBERS * size_of::<u64>() as u64;
+        assert!(engine.bytes_sent > payload && engine.bytes_received > payload);
+    }
+    for node in [client, server] {
+        assert!(node.close(PATIENCE).undelivered.is_empty());
+    }
+}
+
+const ENGINES: usize = 2;
+const PAIRS: usize = 8;
+/// Messages each way over each session.
+const NUMBERS: u64 = 200;
+
+fn ask_each_number_once(peer: &Peer) {
+    let mut sender = peer
+        .channel("there")
+        .codec::<Pod>()
+        .sender()
+        .expect("an end");
+    let back = peer.channel("back").codec::<Pod>();
+    let mut receiver = back.receiver::<u64>().expect("an end");
+    for number in 0..NUMBERS {
+        sender.send(&number).expect("sent");
+        assert_eq!(*receiver.recv_timeout(PATIENCE).expect("an answer"), number);
+    }
+    sender.close().expect("delivered");
+    assert!(receiver.next().expect("an orderly end").is_none());
+}
+
+fn answer_each_number_once(peer: &Peer) {
+    let there = peer.channel("there").codec::<Pod>();
+    let mut receiver = there.receiver::<u64>().expect("an end");
+    let mut sender = peer
+        .channel("back")
+        .codec::<Pod>()
+        .sender()
+        .expect("an end");
+    for number in 0..NUMBERS {
+        assert_eq!(*receiver.recv_timeout(PATIENCE).expect("it comes"), number);
+        sender.send(&number).expect("sent");
+    }
+    assert!(receiver.next().expect("an orderly end").is_none());
+    sender.close().expect("delivered");
 }
 
 #[test]

@@ -6,17 +6,23 @@
 //!    verbs is required.
 //! 2. Everything here may take milliseconds. It is called by threads that wait anyhow, never in a
 //!    turn of an engine.
-//! 3. Each engine has a site of its own on each port that a session of its goes over.
+//! 3. Each engine has a site of its own on each port that a session of its goes over. The engine's
+//!    thread makes its queues and buffers, so that their memory is near the cores that look at it.
+//! 4. Sites are opened one at a time, without the lock on our state: a turn may want that lock, and
+//!    the engine's thread is waited for.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ibex_base::sync::lock;
 use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
 use ibex_ring::memory::HugePages;
-use ibex_transport::{rdma::Site, runtime::Runtime};
+use ibex_transport::{
+    rdma::{Site, SiteOpening},
+    runtime::Runtime,
+};
 use ibex_verbs::{
     ForkReport, VerbsError,
     discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish},
@@ -36,6 +42,8 @@ pub(crate) struct NodeDevices {
     /// The program's wish for sessions that peers dial.
     placement: Option<AcceptPlacement>,
     state: Mutex<State>,
+    /// Held while a site is opened.
+    opening: Mutex<()>,
     /// Queue pairs by engine that are on their way to a session.
     coming: Arc<Coming>,
     /// The runtime that looks after an open device before there are sessions.
@@ -45,6 +53,7 @@ pub(crate) struct NodeDevices {
 #[derive(Debug, Default)]
 struct State {
     provider: Option<Arc<dyn Provider>>,
+    sysfs: Sysfs,
     /// With the moment when it was taken.
     inventory: Option<(Instant, Inventory)>,
     /// The open sites, each with the choice that led to it.
@@ -66,12 +75,15 @@ impl NodeDevices {
         let state = State {
             #[cfg(feature = "fake-device")]
             provider: settings.provider.clone(),
+            #[cfg(feature = "fake-device")]
+            sysfs: settings.sysfs.clone().unwrap_or_default(),
             ..State::default()
         };
         Self {
             settings,
             placement,
             state: Mutex::new(state),
+            opening: Mutex::default(),
             coming: Arc::default(),
             runtime: OnceLock::new(),
         }
@@ -83,18 +95,18 @@ impl NodeDevices {
         DevicesOfEngine { devices, engine }
     }
 
-    /// Puts what is open, and will be, into the care of its node.
+    /// Puts the sites that will be opened into the care of a node.
     pub(crate) fn entrust_to(&self, runtime: &Arc<Runtime>) {
         let _ = self.runtime.set(Arc::downgrade(runtime));
-        let state = self.state();
-        let open: Vec<_> = state.sites.iter().map(|(_, site)| site.clone()).collect();
-        drop(state);
-        open.iter().for_each(|site| self.entrust(site));
+    }
+
+    fn runtime(&self) -> Option<Arc<Runtime>> {
+        self.runtime.get().and_then(Weak::upgrade)
     }
 
     /// Called without the lock on our state: who has the engine's may want it.
     fn entrust(&self, site: &Arc<Site>) {
-        if let Some(runtime) = self.runtime.get().and_then(Weak::upgrade)
+        if let Some(runtime) = self.runtime()
             && let Err(error) = runtime.care_for(site)
         {
             tracing::debug!(device = site.device(), %error, "nobody cares for an RDMA device");
@@ -102,23 +114,89 @@ impl NodeDevices {
     }
 
     /// Makes sure that there is a device for sessions at `listen`, or for any without it,
-    /// and opens it if no other could be meant.
+    /// and opens it for the first engine if no other could be meant.
     pub(crate) fn require(&self, listen: Option<IpAddr>) -> Result<(), VerbsError> {
-        let mut state = self.state();
-        let inventory = state.inventory()?;
         let routed = listen.filter(|address| !address.is_loopback() && !address.is_unspecified());
-        let choice = self.choose(inventory, routed.unwrap_or(Ipv4Addr::LOCALHOST.into()))?;
+        let (choice, active_ports) = {
+            let mut state = self.state();
+            let inventory = state.inventory()?;
+            let choice = self.choose(inventory, routed.unwrap_or(Ipv4Addr::LOCALHOST.into()))?;
+            (choice, active_ports(inventory))
+        };
         let is_settled = routed.is_some() || self.settings.device.is_some();
-        if is_settled || active_ports(inventory) == 1 {
-            state.site(choice, 0, &self.settings)?;
+        if is_settled || active_ports == 1 {
+            let site = self.site(choice, 0)?;
+            self.entrust(&site);
         }
         Ok(())
+    }
+
+    /// Returns the site of an engine for this choice, opened if there is none.
+    fn site(&self, choice: Choice, engine: usize) -> Result<Arc<Site>, VerbsError> {
+        if let Some(site) = self.state().open_site(&choice, engine) {
+            return Ok(site);
+        }
+        let _opening = self.begin_opening(&choice)?;
+        let (provider, near) = {
+            let mut state = self.state();
+            if let Some(site) = state.open_site(&choice, engine) {
+                return Ok(site);
+            }
+            (state.provider()?, state.near_cores(&choice.device))
+        };
+        let report = ForkReport::now(&provider);
+        let opened = self.open(&provider, &choice, engine, near);
+        // It may have gone since we looked.
+        let site = opened.inspect_err(|_| self.state().inventory = None)?;
+        tracing::info!(device = %choice, engine, pages = %HugePages::of_system(), "RDMA device opened");
+        report.log(&choice.device);
+        self.state().sites.push((choice, site.clone()));
+        Ok(site)
+    }
+
+    /// Waits until no other site is opened. An engine's thread, which another opening may wait for,
+    /// does not: it comes here only where the process can have no more threads.
+    fn begin_opening(&self, choice: &Choice) -> Result<MutexGuard<'_, ()>, VerbsError> {
+        if !self.runtime().is_some_and(|it| it.is_engine_thread()) {
+            return Ok(lock(&self.opening));
+        }
+        match self.opening.try_lock() {
+            Ok(opening) => Ok(opening),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(VerbsError::Other(
+                format!(
+                    "RDMA device {} cannot be opened while another session opens one, as no \
+                     thread can be started to wait for that",
+                    choice.device
+                )
+                .into(),
+            )),
+        }
+    }
+
+    /// Opens a site: its queues on the thread of its engine, which stays `near` the device.
+    fn open(
+        &self,
+        provider: &Arc<dyn Provider>,
+        choice: &Choice,
+        engine: usize,
+        near: Vec<usize>,
+    ) -> Result<Arc<Site>, VerbsError> {
+        let opening = SiteOpening::begin(provider, choice, self.settings.site(engine))?;
+        let Some(runtime) = self.runtime() else {
+            return opening.finish();
+        };
+        let opened = runtime.on_engine_thread(engine, near, || opening.finish());
+        opened.unwrap_or_else(|| {
+            let device = choice.device.clone();
+            Err(VerbsError::Closed { device })
+        })
     }
 
     /// Chooses the engine of a session: the one that has it, or that the program wants, or the
     /// least loaded.
     fn engine(&self, request: &PairRequest, wanted: Option<usize>) -> (usize, Option<ComingPair>) {
-        let Some(runtime) = self.runtime.get().and_then(Weak::upgrade) else {
+        let Some(runtime) = self.runtime() else {
             return (0, None);
         };
         let dials = request.end == End::Dialer;
@@ -138,12 +216,9 @@ impl NodeDevices {
     ) -> Result<Box<dyn VerbsPair>, String> {
         let is_trusted = self.settings.trusts(request.peer.ip());
         let (engine, coming) = self.engine(request, wanted);
-        let site = {
-            let mut state = self.state();
-            let choice = self.choice(&mut state, request.local).map_err(text)?;
-            let site = state.site(choice, engine, &self.settings);
-            site.map_err(text)?
-        };
+        let choice = self.choice(&mut self.state(), request.local);
+        let site = choice.and_then(|choice| self.site(choice, engine));
+        let site = site.map_err(text)?;
         self.entrust(&site);
         let pair = site
             .prepare_for(request.end == End::Dialer, is_trusted)
@@ -220,7 +295,7 @@ impl State {
     /// Returns the machine's devices, looked up again if the list is old.
     fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
         if self.inventory.is_none() {
-            let taken = discovery::discover(self.provider()?, &Sysfs::default())?;
+            let taken = discovery::discover(&self.provider()?, &self.sysfs)?;
             self.inventory = Some((Instant::now(), taken));
         }
         match &self.inventory {
@@ -235,37 +310,28 @@ impl State {
         self.inventory.take_if(is_old).is_some()
     }
 
-    fn provider(&mut self) -> Result<&Arc<dyn Provider>, VerbsError> {
+    fn provider(&mut self) -> Result<Arc<dyn Provider>, VerbsError> {
         let provider = match self.provider.take() {
             Some(provider) => provider,
             None => Arc::new(Libibverbs::load()?),
         };
-        Ok(self.provider.insert(provider))
+        Ok(self.provider.insert(provider).clone())
     }
 
-    /// Returns the site of an engine for this choice, opened if there is none.
-    fn site(
-        &mut self,
-        choice: Choice,
-        engine: usize,
-        settings: &RdmaSettings,
-    ) -> Result<Arc<Site>, VerbsError> {
+    /// Returns the open site of an engine for this choice.
+    fn open_site(&mut self, choice: &Choice, engine: usize) -> Option<Arc<Site>> {
         self.forget_lost_sites();
         let serves = |(ours, site): &&(Choice, Arc<Site>)| {
-            site.engine() == engine && is_at_same_port(ours, &choice) && is_in(site, &choice)
+            site.engine() == engine && is_at_same_port(ours, choice) && is_in(site, choice)
         };
-        if let Some((_, site)) = self.sites.iter().find(serves) {
-            return Ok(site.clone());
-        }
-        let provider = self.provider()?;
-        let report = ForkReport::now(provider);
-        let opened = Site::open(provider, &choice, settings.site(engine));
-        // It may have gone since we looked.
-        let site = opened.inspect_err(|_| self.inventory = None)?;
-        tracing::info!(device = %choice, engine, pages = %HugePages::of_system(), "RDMA device opened");
-        report.log(&choice.device);
-        self.sites.push((choice, site.clone()));
-        Ok(site)
+        self.sites.iter().find(serves).map(|(_, site)| site.clone())
+    }
+
+    /// Returns the cores of a device's NUMA node, as the last list of devices has them.
+    fn near_cores(&self, device: &str) -> Vec<usize> {
+        let listed = self.inventory.iter().flat_map(|(_, it)| &it.devices);
+        let found = listed.into_iter().find(|listed| listed.name == device);
+        found.map_or_else(Vec::new, |found| found.near_cores.clone())
     }
 
     /// Forgets sites that are lost, and the list of devices with them.
@@ -390,14 +456,13 @@ mod tests {
         let fake = FakeProvider::new(fake.to_vec());
         let devices = NodeDevices::new(RdmaSettings::new().on_fake(&fake, |_| ()), None);
         let site = |name: &str, engine| {
-            let mut state = devices.state();
             let wish = Wish::Device {
                 name: name.to_owned(),
                 port: None,
                 gid_index: None,
             };
-            let choice = state.inventory().unwrap().choose(&wish).unwrap();
-            state.site(choice, engine, &devices.settings).unwrap()
+            let choice = devices.state().inventory().unwrap().choose(&wish).unwrap();
+            devices.site(choice, engine).unwrap()
         };
         for engine in [0, 1, 1] {
             for (name, address) in cards {

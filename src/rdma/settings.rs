@@ -6,9 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ibex_transport::rdma::SiteSettings;
-#[cfg(feature = "fake-device")]
-use ibex_verbs::provider::{Provider, fake::FakeProvider};
 use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey};
+#[cfg(feature = "fake-device")]
+use ibex_verbs::{
+    discovery::Sysfs,
+    provider::{Provider, fake::FakeProvider},
+};
 
 use super::Tuning;
 use crate::{
@@ -46,6 +49,9 @@ pub struct RdmaSettings {
     /// The devices to use in place of this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
+    /// The kernel's files about them, in place of this machine's.
+    #[cfg(feature = "fake-device")]
+    pub(super) sysfs: Option<Sysfs>,
 
     // What is set aside there.
     site: SiteSettings,
@@ -79,6 +85,8 @@ impl RdmaSettings {
             partition_key: None,
             #[cfg(feature = "fake-device")]
             provider: None,
+            #[cfg(feature = "fake-device")]
+            sysfs: None,
             site: SiteSettings::default(),
             connection: ConnectionSettings::default(),
             service_level: 0,
@@ -150,6 +158,14 @@ impl RdmaSettings {
     pub fn on_fake(mut self, fake: &FakeProvider, settings: fn(&mut SiteSettings)) -> Self {
         self.provider = Some(fake.provider());
         settings(&mut self.site);
+        self
+    }
+
+    /// Takes these files for the kernel's about devices. For this repository's tests.
+    #[cfg(feature = "fake-device")]
+    #[doc(hidden)]
+    pub fn on_sysfs(mut self, sysfs: Sysfs) -> Self {
+        self.sysfs = Some(sysfs);
         self
     }
 

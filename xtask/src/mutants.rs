@@ -129,6 +129,24 @@ const FINDERS: &[Finder] = &[
         mutants: &["wrong_engine"],
     },
     Finder {
+        package: "ibex-transport",
+        tool: Tool::Simulation,
+        test: "engine::simulated::sessions_are_on_one_engine_each_and_every_message_arrives",
+        mutants: &[
+            "wrong_engine",
+            "counted_twice",
+            "place_is_kept",
+            "borrowed_is_left",
+            "given_back_twice",
+        ],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Simulation,
+        test: "engine::simulated::a_node_that_closes_is_over_when_both_of_its_engines_are",
+        mutants: &["mail_unrung", "place_is_kept"],
+    },
+    Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_letters_are_taken_and_answered",

@@ -128,6 +128,19 @@ impl Credit {
     }
 }
 
+#[cfg(test)]
+impl Credit {
+    /// Returns what the engine has borrowed.
+    pub(super) fn borrowed(&self) -> u64 {
+        self.borrowed
+    }
+
+    /// Returns what no engine of the node has borrowed.
+    pub(super) fn left_to_borrow(&self) -> u64 {
+        self.limit.left()
+    }
+}
+
 /// Returns what engines may borrow of the node's credit.
 pub(crate) fn lendable_credit(config: &RuntimeConfig) -> u64 {
     let own = own_bytes(config).saturating_mul(config.engines as u64);

@@ -28,6 +28,8 @@ mod poll;
 mod rdma_ports;
 mod resume;
 mod sessions;
+#[cfg(test)]
+mod simulated;
 mod sleeping;
 mod turn;
 

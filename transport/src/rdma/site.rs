@@ -20,20 +20,21 @@ use ibex_protocol::{
 };
 use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
 use ibex_verbs::{
-    AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, FirstSequence,
-    GidEntry, LocalPort, Partition, PartitionKey, PollingChoice, PollingWish, PortState, PostError,
-    ProtectionDomain, QueuePairBuilder, ReceiveQueue, RegionAccess, VerbsError, carries_immediate,
-    discovery::{Choice, DeviceKind},
+    Device, FirstSequence, GidEntry, LocalPort, Partition, PartitionKey, PollingChoice, PortState,
+    PostError, ProtectionDomain, QueuePairBuilder, RegionAccess, VerbsError, discovery::Choice,
     provider::Provider,
 };
 
+mod opening;
+
+pub use opening::SiteOpening;
+
 use super::{
-    arrival_buffers::ArrivalBuffers,
     prepared_pair::PreparedPair,
     registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
     site_counters::SiteCounters,
     site_error::SiteError,
-    site_queues::{SharedReceives, SiteQueues},
+    site_queues::SiteQueues,
     site_settings::SiteSettings,
     unjoined::Unjoined,
 };
@@ -118,141 +119,16 @@ pub(crate) const SEND_ENTRIES: u32 = 3;
 pub(crate) const SEND_BATCH: usize = 32;
 
 impl Site {
-    /// Opens a device port, as [discovery](ibex_verbs::discovery) chose it.
-    ///
-    /// Registers all receive buffers, which takes milliseconds: call it outside turns.
+    /// Opens a device port, as [discovery](ibex_verbs::discovery) chose it, on the calling thread.
     ///
     /// # Errors
-    /// [`VerbsError`]: a setting out of its range, a limit of the device, or the limit on
-    /// locked memory.
+    /// As those of [`SiteOpening`].
     pub fn open(
         provider: &Arc<dyn Provider>,
         choice: &Choice,
-        mut settings: SiteSettings,
+        settings: SiteSettings,
     ) -> Result<Arc<Self>, VerbsError> {
-        settings.check()?;
-        let device = Device::open(provider, &choice.device)?;
-        let limits = device.attributes();
-        // A device that does not say how many it has has one.
-        let vectors = limits.completion_vectors.max(1);
-        if settings.completion_vector >= vectors {
-            return Err(VerbsError::Setting {
-                setting: "completion_vector",
-                given: settings.completion_vector.to_string(),
-                allowed: format!(
-                    "0 to {}: RDMA device {} has {vectors}",
-                    vectors - 1,
-                    device.name()
-                ),
-            });
-        }
-        if settings.shared_receives && limits.max_shared_receive_queues == 0 {
-            settings.shared_receives = false;
-            settings.check()?;
-        }
-        let (for_all, per_session) = settings.completions();
-        let completed = limits.max_completions.saturating_sub(for_all) / per_session;
-        let covered = settings.sessions_covered();
-        let max_sessions = covered.min(limits.max_queue_pairs).min(completed);
-        if max_sessions == 0 {
-            return Err(VerbsError::Limit {
-                device: device.name().to_owned(),
-                what: "a completion queue for the receive buffers and one session",
-                asked: (for_all + per_session).into(),
-                limit: limits.max_completions.into(),
-                setting: match settings.shared_receives {
-                    true => "receive_buffers or send_requests",
-                    false => "session_credit or send_requests",
-                },
-            });
-        }
-        let mut completions = for_all + max_sessions * per_session;
-        // Sessions come first where a queue of the device is short.
-        let replaceable = settings
-            .replaceable_buffers()
-            .min(limits.max_completions.saturating_sub(completions))
-            .min(
-                limits
-                    .max_shared_receive_requests
-                    .saturating_sub(settings.receive_buffers),
-            );
-        completions += replaceable;
-        // A partition that the port is not in is told before anything is made.
-        device.partition(choice.port, choice.partition_key)?;
-        let domain = ProtectionDomain::with_ordering(&device, settings.relaxed_ordering)?;
-        let polling = choose_polling(&device, &domain, choice, &settings);
-        let vector = (settings.completion_vector + settings.engine as u32) % vectors;
-        let (kind, times) = (polling.polling, polling.times);
-        let queue = CompletionQueue::of_kind(&device, completions, vector, kind, times)?;
-        tracing::info!(device = device.name(), %polling, "completion queue");
-        let has_immediate = settings.immediate.unwrap_or_else(|| {
-            settings.grants_memory && has_immediate(&device, &domain, choice, polling.polling)
-        });
-        let wait = CompletionWait::over(queue);
-        let mut builder = QueuePairBuilder::new(&domain, wait.queue())
-            .send_requests(settings.send_requests)
-            .send_entries(settings.send_entries.min(limits.max_entries).max(1))
-            .inline_bytes(settings.inline_bytes)
-            .receives(settings.own_buffers(), 1)
-            .batch(SEND_BATCH);
-        let mut shared = None;
-        if settings.shared_receives {
-            let queue = ReceiveQueue::shared(&domain, settings.receive_buffers + replaceable, 1)?;
-            builder = builder.shared_receive_queue(&queue);
-            let buffers = ArrivalBuffers::register(
-                &domain,
-                settings.receive_buffers,
-                replaceable,
-                settings.held_buffers,
-                settings.buffer_bytes as usize,
-            )?;
-            let mut receives = SharedReceives::new(queue, buffers, settings.receive_buffers);
-            receives
-                .refill()
-                .map_err(|error| refused(device.name(), &error))?;
-            shared = Some(receives);
-        }
-        let events = AsyncEvents::of(&device)?;
-        let standing = Standing::of(&device, choice.port, choice.partition_key)?;
-        #[cfg(test)]
-        let arrival_memory = shared.as_ref().map_or(0..0, |shared| {
-            let slab = shared.buffers.slab();
-            let start = slab.base().addr().get();
-            start..start + slab.bytes()
-        });
-        let queues = SiteQueues {
-            wait,
-            shared,
-            events,
-        };
-        Ok(Arc::new(Self {
-            port: choice.port,
-            gid: choice.gid,
-            partition_key: choice.partition_key,
-            standing: Mutex::new(standing),
-            is_lost: AtomicBool::new(false),
-            number: new_number(),
-            polling,
-            max_sessions,
-            sessions: AtomicU32::new(0),
-            landings: AtomicU32::new(0),
-            has_immediate,
-            leavers: AtomicU32::new(0),
-            has_undrained: AtomicBool::new(false),
-            unjoined: Arc::default(),
-            #[cfg(test)]
-            arrival_memory,
-            queues: Mutex::new(Some(queues)),
-            counters: SiteCounters::default(),
-            settings,
-            name: device.name().to_owned(),
-            max_queue_pairs: device.attributes().max_queue_pairs,
-            opened: Mutex::new(Some(Opened {
-                builder,
-                domain,
-                device,
-            })),
-        }))
+        SiteOpening::begin(provider, choice, settings)?.finish()
     }
 
     /// Returns the objects that keep the device open.
@@ -692,34 +568,6 @@ impl Drop for Seat {
 pub(super) fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-fn choose_polling(
-    device: &Device,
-    domain: &ProtectionDomain,
-    choice: &Choice,
-    settings: &SiteSettings,
-) -> PollingChoice {
-    let wish = PollingWish {
-        forced: settings.completion_polling,
-        times: settings.completion_times,
-        is_hardware: choice.kind == DeviceKind::Hardware,
-    };
-    let local = || port_of(device, choice);
-    PollingChoice::make(domain, device, local, wish)
-}
-
-fn has_immediate(
-    device: &Device,
-    domain: &ProtectionDomain,
-    choice: &Choice,
-    polling: CompletionPolling,
-) -> bool {
-    let local = || port_of(device, choice);
-    let tested = carries_immediate(domain, device, polling, local);
-    let why_not = tested.as_ref().err().map(ToString::to_string);
-    tracing::info!(device = device.name(), why_not, "immediate data");
-    tested.is_ok()
 }
 
 fn port_of(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {

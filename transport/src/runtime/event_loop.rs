@@ -27,8 +27,8 @@ use ibex_base::{
 use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
 use super::{
-    Driver, Driving, NodeState, Runtime, gathering::Gatherings, keeper, task::Flushing,
-    yielding::Yielding,
+    Driver, Driving, NodeState, Runtime, gathering::Gatherings, keeper, own_thread::OwnThread,
+    task::Flushing, yielding::Yielding,
 };
 use crate::{
     clock,
@@ -71,6 +71,8 @@ pub struct EventLoop {
     /// The task that sends what others have left (`Driver::Tasks`).
     pub(crate) flushing: Flushing,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// Work for that thread.
+    pub(super) own_thread: OwnThread,
 }
 
 /// News that handles and other engines leave for an engine.
@@ -107,6 +109,7 @@ impl EventLoop {
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
             io_thread: Mutex::new(None),
+            own_thread: OwnThread::default(),
         })
     }
 

@@ -49,8 +49,10 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
         // First, so that who makes the node end finds whom to wake.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {
+            event_loop.end_own_work();
             return;
         }
+        event_loop.do_own_work();
         match naps.next(event_loop.seen()) {
             Rest::None => {
                 if let Some(_lead) = event_loop.engine.try_keep() {
@@ -95,7 +97,9 @@ impl EventLoop {
     fn keep(&self, parker: &Parker) {
         while !self.engine.is_claimed() && !self.is_over() {
             self.lead(parker, None);
-            parker.forget();
+            if parker.forget() {
+                self.do_own_work();
+            }
         }
     }
 

@@ -16,6 +16,7 @@ mod gathering;
 mod host;
 mod keeper;
 mod next_event;
+mod own_thread;
 mod reminder;
 #[expect(
     clippy::module_inception,

@@ -13,7 +13,7 @@ use super::{
     Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireParts,
     WireSocket, WireStart,
     queue_pair::QueuePairWire,
-    stream::{Layer, StreamWire, inbound::Inbound},
+    stream::{Layer, StreamWire},
 };
 use crate::{
     rdma::Site,
@@ -42,11 +42,8 @@ pub(crate) enum AnyWire {
 
 impl AnyWire {
     /// Makes the wire that a handshake led to, with its socket, and tells what frames over it are
-    /// like. `inbound` has the bytes that came behind the handshake.
-    pub(super) fn new(
-        start: WireStart,
-        inbound: Inbound,
-    ) -> io::Result<(Self, WireSocket, WireTerms)> {
+    /// like.
+    pub(super) fn new(start: WireStart) -> io::Result<(Self, WireSocket, WireTerms)> {
         let WireStart {
             parts,
             session,
@@ -67,7 +64,7 @@ impl AnyWire {
             }
             None => {
                 let layer = Layer::new(tls);
-                let stream = StreamWire::new(layer, inbound, carries_data, payload_checksums);
+                let stream = StreamWire::new(layer, leftover, carries_data, payload_checksums);
                 (AnyWire::Stream(stream), WireTerms::STREAM)
             }
             Some(pair) => {

@@ -8,7 +8,7 @@ use ibex_tls::Tls;
 
 use super::{
     AnyWire, MessageMemory, RingMemory, Tools, WireSocket, register_with,
-    stream::{Layer, inbound::Inbound, say_last_word},
+    stream::{Layer, say_last_word},
 };
 use crate::{rdma::PreparedPair, session::route::Route};
 
@@ -95,7 +95,7 @@ impl WireStart {
     /// be, the peer is told.
     pub(crate) fn begin(self, tools: &mut Tools) -> io::Result<(AnyWire, WireSocket, WireTerms)> {
         match self.make_room(tools) {
-            Ok(inbound) => AnyWire::new(self, inbound),
+            Ok(()) => AnyWire::new(self),
             Err(refused) => {
                 self.parts.abandon(self.resumes);
                 Err(io::Error::other(refused))
@@ -103,19 +103,14 @@ impl WireStart {
         }
     }
 
-    /// Makes room for data, which comes over a network: it shall not meet the allocator. Takes
-    /// over what has come of a stream.
-    fn make_room(&self, tools: &mut Tools) -> Result<Inbound, MemoryError> {
-        let is_stream = self.parts.rdma.is_none();
+    /// Makes room for data, which comes over a network: it shall not meet the allocator.
+    fn make_room(&self, tools: &mut Tools) -> Result<(), MemoryError> {
         if self.carries_data {
-            if is_stream {
+            if self.parts.rdma.is_none() {
                 tools.blocks.provide()?;
             }
             tools.compact_blocks.provide()?;
         }
-        match is_stream {
-            true => Inbound::behind_handshake(&self.parts.leftover, &mut tools.blocks),
-            false => Ok(Inbound::default()),
-        }
+        Ok(())
     }
 }

@@ -24,6 +24,8 @@ const LINE_BYTES: usize = 64;
 type Writes = BTreeMap<usize, BTreeMap<usize, BTreeSet<String>>>;
 
 static IS_ON: atomic::AtomicBool = atomic::AtomicBool::new(false);
+static ARRIVALS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+static FOREIGN_ARRIVALS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static WRITES: sync::Mutex<Writes> = sync::Mutex::new(BTreeMap::new());
 
 thread_local! {
@@ -70,12 +72,34 @@ fn writes() -> MutexGuard<'static, Writes> {
     WRITES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Notes that bytes arrived at an address, in a call of the calling thread.
+#[track_caller]
+pub fn arrived(address: usize) {
+    ARRIVALS.fetch_add(1, Ordering::Relaxed);
+    if ENGINE.get().is_none() {
+        FOREIGN_ARRIVALS.fetch_add(1, Ordering::Relaxed);
+    }
+    record_at(address);
+}
+
+/// Returns how often bytes arrived so far, and how often of these not in a call of an engine's own
+/// thread.
+pub fn arrivals() -> (u64, u64) {
+    let of_all = ARRIVALS.load(Ordering::Relaxed);
+    (of_all, FOREIGN_ARRIVALS.load(Ordering::Relaxed))
+}
+
 #[track_caller]
 fn record<T: ?Sized>(written: &T) {
+    record_at(std::ptr::from_ref(written).addr());
+}
+
+#[track_caller]
+fn record_at(address: usize) {
     if IS_ON.load(Ordering::Relaxed)
         && let Some(engine) = ENGINE.get()
     {
-        let line = std::ptr::from_ref(written).addr() / LINE_BYTES;
+        let line = address / LINE_BYTES;
         let place = Location::caller();
         let place = format!("{}:{}", place.file(), place.line());
         let mut writes = writes();

@@ -55,9 +55,10 @@ impl Parker {
         self.word.state.load(Ordering::Acquire) == WOKEN
     }
 
-    /// Forgets that it was woken.
-    pub fn forget(&self) {
-        self.word.state.swap(AWAKE, Ordering::Acquire);
+    /// Forgets that it was woken. Returns whether it was.
+    pub fn forget(&self) -> bool {
+        // WAKE, pairs with `Wake::wake_by_ref`.
+        self.word.state.swap(AWAKE, Ordering::Acquire) == WOKEN
     }
 
     /// From now on the waker rings `bell`, which its thread is about to sleep at, until

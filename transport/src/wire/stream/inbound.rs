@@ -67,20 +67,6 @@ impl ChunkInProgress {
 }
 
 impl Inbound {
-    /// Takes over the bytes that came behind a handshake.
-    pub(crate) fn behind_handshake(
-        leftover: &[u8],
-        blocks: &mut BlockPool,
-    ) -> Result<Self, MemoryError> {
-        let mut inbound = Self::default();
-        if !leftover.is_empty() {
-            inbound.make_room(blocks)?;
-            inbound.free(leftover.len()).copy_from_slice(leftover);
-            inbound.arrived(leftover.len());
-        }
-        Ok(inbound)
-    }
-
     /// Tells whether a frame is here in part.
     pub(crate) fn is_in_frame(&self) -> bool {
         self.chunk.is_some() || self.skip > 0 || !self.unparsed().is_empty()
@@ -132,6 +118,8 @@ impl Inbound {
 
     /// `bytes` more have arrived in [`free`](Self::free).
     pub(crate) fn arrived(&mut self, bytes: usize) {
+        #[cfg(record_writes)]
+        ibex_base::sync::recorded::arrived(self.block().base().addr().get() + self.filled);
         self.filled += bytes;
         debug_assert!(self.filled <= self.block().len());
     }

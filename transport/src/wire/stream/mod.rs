@@ -48,6 +48,9 @@ pub(crate) struct StreamWire {
     /// Bytes are still to be parsed that came behind the handshake, or behind the session's
     /// share of a turn.
     has_leftover: bool,
+    /// Those that came behind the handshake, until the first turn: the thread that makes the wire
+    /// shall not be the first to touch arrival memory.
+    behind_handshake: Vec<u8>,
     /// Frames are due and wait for credit, which was counted.
     waits_for_credit: bool,
     /// A frame that is here in part, and stays so.
@@ -57,17 +60,18 @@ pub(crate) struct StreamWire {
 }
 
 impl StreamWire {
-    /// Begins behind the handshake, whose surplus bytes are in `inbound`; later bytes go through
+    /// Begins behind the handshake, whose surplus bytes are `leftover`; later bytes go through
     /// `layer`. The wire carries data or control alone, and the checks of frames cover `payloads`
     /// or not.
-    pub(super) fn new(layer: Layer, inbound: Inbound, carries_data: bool, payloads: bool) -> Self {
+    pub(super) fn new(layer: Layer, leftover: Vec<u8>, carries_data: bool, payloads: bool) -> Self {
         Self {
             layer,
-            has_leftover: !inbound.unparsed().is_empty(),
-            inbound,
+            inbound: Inbound::default(),
             outbound: Outbound::default(),
             carries_data,
             payloads,
+            has_leftover: !leftover.is_empty(),
+            behind_handshake: leftover,
             waits_for_credit: false,
             cut_frame: CutFrame::default(),
             silence: None,

@@ -48,7 +48,8 @@ impl StreamWire {
             return Ok(Received::Nothing);
         }
         let mut share = TurnShare::new();
-        let mut any = mem::take(&mut self.has_leftover) && self.parse(&mut share, frames, tools)?;
+        let mut any =
+            mem::take(&mut self.has_leftover) && self.parse_leftover(&mut share, frames, tools)?;
         if frames.is_over() {
             return Ok(Received::Something);
         }
@@ -86,6 +87,24 @@ impl StreamWire {
             true => Received::Something,
             false => Received::Nothing,
         })
+    }
+
+    /// Hands on frames of the bytes that came before.
+    fn parse_leftover<F: Frames>(
+        &mut self,
+        share: &mut TurnShare,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> Result<bool, Received> {
+        let bytes = mem::take(&mut self.behind_handshake);
+        if !bytes.is_empty() {
+            let inbound = &mut self.inbound;
+            let moved = inbound.make_room(&mut tools.blocks);
+            moved.map_err(|error| Received::Failed(io::Error::other(error)))?;
+            inbound.free(bytes.len()).copy_from_slice(&bytes);
+            inbound.arrived(bytes.len());
+        }
+        self.parse(share, frames, tools)
     }
 
     /// Reads once; `None` if the socket has nothing.

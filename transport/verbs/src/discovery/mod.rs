@@ -47,6 +47,8 @@ pub struct DeviceInfo {
     pub kind: DeviceKind,
     /// The NUMA node that the device is nearest to.
     pub numa_node: Option<u32>,
+    /// The cores of that node. Empty where it is unknown, or where all cores are on one node.
+    pub near_cores: Vec<usize>,
     /// The limits and ports of the device, or the reason why it cannot be used.
     pub details: Result<DeviceDetails, Obstacle>,
 }
@@ -118,6 +120,7 @@ pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory
                     (kind, _) => kind,
                 },
                 numa_node: sysfs.numa_node(&entry.name),
+                near_cores: sysfs.near_cores(&entry.name),
                 details,
                 transport: entry.transport,
                 name: entry.name,

@@ -113,6 +113,33 @@ impl Sysfs {
             .ok()
     }
 
+    /// Returns the cores of the NUMA node that a device is nearest to. Empty where that is unknown,
+    /// or where all cores are on one node.
+    #[must_use]
+    pub fn near_cores(&self, device: &str) -> Vec<usize> {
+        let near = self.numa_node(device);
+        let nodes = self.sys.join("devices/system/node");
+        let mut found = Vec::new();
+        let mut with_cores = 0;
+        for name in names(&nodes) {
+            let number = name.strip_prefix("node");
+            let number: Option<u32> = number.and_then(|number| number.parse().ok());
+            let list = read(&nodes.join(&name).join("cpulist"));
+            // A node of memory alone has an empty list.
+            let (Some(number), Some(list)) = (number, list) else {
+                continue;
+            };
+            with_cores += 1;
+            if near == Some(number) {
+                found = core_list(&list).unwrap_or_default();
+            }
+        }
+        match with_cores {
+            0 | 1 => Vec::new(),
+            _ => found,
+        }
+    }
+
     /// Returns the name of the network interface of a GID.
     #[must_use]
     pub fn gid_netdev(&self, device: &str, port: u8, index: u32) -> Option<String> {
@@ -250,6 +277,25 @@ fn names(directory: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// Reads a list of cores such as `0-3,8`; see
+/// [List format](https://man7.org/linux/man-pages/man7/cpuset.7.html). `None` if it is none.
+fn core_list(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= MOST_CORES {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    Some(cores)
+}
+
+/// The most cores of which Linux can be built to know (`NR_CPUS` in
+/// [arch/x86/Kconfig](https://github.com/torvalds/linux/blob/master/arch/x86/Kconfig)).
+const MOST_CORES: usize = 8192;
 
 /// Reads a file of one line; `None` if it is missing or empty.
 fn read(file: &Path) -> Option<String> {

@@ -557,3 +557,45 @@ fn a_machine_with_its_files_hidden_still_has_its_devices() {
          interface that only /sys tells, rxe0 at an interface that only /sys tells"
     );
 }
+
+#[test]
+fn a_devices_near_cores_are_those_of_its_node_where_there_is_another() {
+    let tree = SysfsTree::new();
+    let node = |number: u32, cores: &str| {
+        tree.file(
+            &format!("sys/devices/system/node/node{number}/cpulist"),
+            cores,
+        );
+    };
+    let near = |numa_node: &str| {
+        tree.hardware("mlx5_0", numa_node, &[]);
+        tree.sysfs().near_cores("mlx5_0")
+    };
+    assert!(near("1").is_empty(), "the kernel has no nodes");
+    // A node of memory alone does not count.
+    node(1, "4-6,12");
+    node(2, "");
+    tree.file("sys/devices/system/node/online", "0-2");
+    assert!(near("1").is_empty(), "all cores are on one node");
+    node(0, "0-3,8-11");
+    assert_eq!(near("1"), [4, 5, 6, 12]);
+    assert_eq!(near("0"), [0, 1, 2, 3, 8, 9, 10, 11]);
+    for elsewhere in ["-1", "", "one", "2", "7", "4294967296"] {
+        assert!(near(elsewhere).is_empty(), "{elsewhere:?}");
+    }
+    assert!(tree.sysfs().near_cores("mlx5_1").is_empty());
+    for malformed in [
+        "6-4",
+        "4-",
+        "-4",
+        "4,,5",
+        "x",
+        "0-8192",
+        "0-18446744073709551616",
+    ] {
+        node(1, malformed);
+        assert!(near("1").is_empty(), "{malformed:?}");
+    }
+    node(1, "8191");
+    assert_eq!(near("1"), [8191]);
+}

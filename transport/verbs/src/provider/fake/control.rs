@@ -18,7 +18,7 @@ use super::{
     hot::HOT,
     world::{
         Batch, FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion,
-        State, bell, unring,
+        Maker, State, bell, unring,
     },
 };
 use crate::{
@@ -225,6 +225,7 @@ impl Provider for FakeProvider {
                 base: start,
                 bytes: bytes as u64,
                 access,
+                maker: Maker::calls(),
             },
         );
         Ok(RegisteredRegion {
@@ -437,6 +438,7 @@ impl Provider for FakeProvider {
                 entries: entries as usize,
                 limit: 0,
                 posted: VecDeque::new(),
+                maker: Maker::calls(),
             },
         );
         let handle = SharedReceiveHandle::new(self.handle(id)).expect("a box");
@@ -668,6 +670,7 @@ impl State {
                 channel,
                 armed: None,
                 unacknowledged: 0,
+                maker: Maker::calls(),
             },
         );
         Ok((id, capacity))

@@ -35,6 +35,7 @@ use crate::{
 pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
 pub use mask::Mask;
 
+pub use world::Maker;
 use world::World;
 
 /// The provider; clones are the same one.
@@ -362,6 +363,21 @@ impl FakeProvider {
     pub fn registered_bytes(&self) -> u64 {
         let state = self.world.lock();
         state.regions.values().map(|region| region.bytes).sum()
+    }
+
+    /// The thread that made each completion queue, each shared receive queue, and each memory region
+    /// of at least `bytes`.
+    #[must_use]
+    pub fn makers(&self, bytes: u64) -> [Vec<Maker>; 3] {
+        let state = self.world.lock();
+        let regions = state.regions.values();
+        let large = regions.filter(|region| region.bytes >= bytes);
+        let completions = state.completions.values();
+        [
+            completions.map(|queue| queue.maker.clone()).collect(),
+            state.shared.values().map(|it| it.maker.clone()).collect(),
+            large.map(|region| region.maker.clone()).collect(),
+        ]
     }
 
     /// Objects that exist, by kind; empty when everything has been destroyed.

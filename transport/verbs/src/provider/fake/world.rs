@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::slice;
 use std::sync::{Mutex, MutexGuard};
+use std::thread;
 
 use ibex_base::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{Call, FakeDevice, FakeExtended, Modification, PostedReceive, PostedSend};
 use crate::{
@@ -99,6 +101,7 @@ pub(super) struct FakeRegion {
     pub(super) base: u64,
     pub(super) bytes: u64,
     pub(super) access: u32,
+    pub(super) maker: Maker,
 }
 
 #[derive(Debug)]
@@ -122,6 +125,28 @@ pub(super) struct FakeCompletions {
     /// Armed, and whether for solicited completions only.
     pub(super) armed: Option<bool>,
     pub(super) unacknowledged: u32,
+    pub(super) maker: Maker,
+}
+
+/// The thread that made an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Maker {
+    /// The name of the thread.
+    pub thread: String,
+    /// The cores that it might run on at that moment.
+    pub cores: Vec<usize>,
+}
+
+impl Maker {
+    pub(super) fn calls() -> Self {
+        let cores = sched_getaffinity(None).unwrap_or_default();
+        Self {
+            thread: thread::current().name().unwrap_or_default().to_owned(),
+            cores: (0..CpuSet::MAX_CPU)
+                .filter(|core| cores.is_set(*core))
+                .collect(),
+        }
+    }
 }
 
 /// A completion and when it came.
@@ -151,6 +176,7 @@ pub(super) struct FakeReceives {
     pub(super) entries: usize,
     pub(super) limit: usize,
     pub(super) posted: VecDeque<PostedReceive>,
+    pub(super) maker: Maker,
 }
 
 #[derive(Debug)]

@@ -1,0 +1,151 @@
+//! Work that an engine's own thread does between two turns.
+//!
+//! Memory belongs to the NUMA node of the processor that touches it first. So where each engine has a
+//! thread of its own, that thread makes the memory that only it will look at. Work is left in a list,
+//! and its giver waits. The giver must hold neither the engine's lock nor anything that a turn waits
+//! for.
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::{OnceLock, mpsc},
+    thread::{self, ThreadId},
+};
+
+use ibex_base::sync::{Mutex, lock};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::{EventLoop, Runtime};
+
+/// Work for an engine's own thread.
+#[derive(Default)]
+pub(super) struct OwnThread {
+    /// Set once the thread runs.
+    id: OnceLock<ThreadId>,
+    jobs: Mutex<Jobs>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: Vec<Box<dyn FnOnce() + Send>>,
+    /// The thread has ended, and nobody looks any more.
+    are_over: bool,
+}
+
+impl Runtime {
+    /// Has the thread of an engine do `work` between two turns, and waits for the result. The
+    /// calling thread does it where engines have no threads, or the node has one engine and no cores
+    /// for it. `None` if the node is closed.
+    ///
+    /// Before, the engine's thread moves to the cores `near` the memory's device, as far as it may
+    /// use them, unless the program chose its cores.
+    pub fn on_engine_thread<T: Send + 'static>(
+        &self,
+        engine: usize,
+        near: Vec<usize>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let event_loop = &self.event_loops()[engine];
+        let is_alone = self.config.engines == 1 && self.config.cores.is_empty();
+        if !self.driving.has_thread() || is_alone || event_loop.is_own_thread() {
+            return Some(work());
+        }
+        let may_move = self.config.cores.is_empty();
+        event_loop.on_own_thread(move || {
+            if may_move && stay_near(&near) {
+                tracing::info!(engine, cores = ?near, "the I/O thread stays near its RDMA device");
+            }
+            work()
+        })
+    }
+
+    /// Returns whether the calling thread is an engine's own.
+    #[must_use]
+    pub fn is_engine_thread(&self) -> bool {
+        let mut event_loops = self.event_loops().iter();
+        event_loops.any(|event_loop| event_loop.is_own_thread())
+    }
+}
+
+impl EventLoop {
+    fn is_own_thread(&self) -> bool {
+        self.own_thread.id.get() == Some(&thread::current().id())
+    }
+
+    fn on_own_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, result) = mpsc::channel();
+        let mut jobs = lock(&self.own_thread.jobs);
+        if jobs.are_over {
+            return None;
+        }
+        jobs.waiting.push(Box::new(move || {
+            let _ = done.send(panic::catch_unwind(AssertUnwindSafe(work)));
+        }));
+        drop(jobs);
+        // A thread that has not begun has no waker yet, and looks when it has one.
+        self.summon_keeper();
+        match result.recv().ok()? {
+            Ok(done) => Some(done),
+            Err(panic) => panic::resume_unwind(panic),
+        }
+    }
+
+    /// Does what others have left for the calling thread, which is the engine's own.
+    pub(super) fn do_own_work(&self) {
+        let _ = self.own_thread.id.set(thread::current().id());
+        let jobs = std::mem::take(&mut lock(&self.own_thread.jobs).waiting);
+        jobs.into_iter().for_each(|job| job());
+    }
+
+    /// Refuses work from now on, as the thread ends.
+    pub(super) fn end_own_work(&self) {
+        let mut jobs = lock(&self.own_thread.jobs);
+        jobs.are_over = true;
+        // Their givers are told by the end of their channels.
+        jobs.waiting.clear();
+    }
+}
+
+/// Restricts the calling thread to those of its cores that are in `near`. Returns whether it has
+/// fewer now: it stays where it is if it has none of them, or no others.
+fn stay_near(near: &[usize]) -> bool {
+    let Ok(now) = sched_getaffinity(None) else {
+        return false;
+    };
+    let mut fewer = CpuSet::new();
+    let known = near.iter().copied().filter(|core| *core < CpuSet::MAX_CPU);
+    known
+        .filter(|core| now.is_set(*core))
+        .for_each(|core| fewer.set(core));
+    fewer.count() > 0 && fewer != now && sched_setaffinity(None, &fewer).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores() -> Vec<usize> {
+        let set = sched_getaffinity(None).expect("a set");
+        (0..CpuSet::MAX_CPU)
+            .filter(|core| set.is_set(*core))
+            .collect()
+    }
+
+    #[test]
+    fn a_thread_keeps_to_the_near_cores_that_it_may_use() {
+        let far = CpuSet::MAX_CPU - 1;
+        let before = cores();
+        let last = before[before.len() - 1];
+        let stays = thread::spawn(move || {
+            assert!(!stay_near(&[]), "no core is known to be near");
+            assert!(!stay_near(&[far, far + 1, usize::MAX]), "it may use none");
+            assert_eq!(cores(), before);
+            assert_eq!(stay_near(&[last, far]), before.len() > 1);
+            assert_eq!(cores(), [last]);
+            assert!(!stay_near(&before), "it was moved already");
+        });
+        stays.join().expect("no check fails");
+    }
+}
