@@ -131,7 +131,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-transport",
         tool: Tool::Simulation,
-        test: "engine::simulated::sessions_are_on_one_engine_each_and_every_message_arrives",
+        test: "engine::tests::simulated::sessions_are_on_one_engine_each_and_every_message_arrives",
         mutants: &[
             "wrong_engine",
             "counted_twice",
@@ -143,7 +143,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-transport",
         tool: Tool::Simulation,
-        test: "engine::simulated::a_node_that_closes_is_over_when_both_of_its_engines_are",
+        test: "engine::tests::simulated::a_node_that_closes_is_over_when_both_of_its_engines_are",
         mutants: &["mail_unrung", "place_is_kept"],
     },
     Finder {

@@ -326,7 +326,7 @@ const SUITE: &str = "--test conformance -- --skip /fake/";
 /// mostly wait.
 const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit",
-    "--test io_threads --test io_threads_rdma --test io_threads_spanning",
+    "--test dropped_connects --test io_threads --test io_threads_rdma --test io_threads_spanning",
     "--test black_hole --test fan_in --test hostile_shm --test log_sender --test recorded_peers \
      --test resuming --test rolling_upgrade --test select --test service_life --test tasks",
 ];

@@ -28,9 +28,9 @@ mod poll;
 mod rdma_ports;
 mod resume;
 mod sessions;
-#[cfg(test)]
-mod simulated;
 mod sleeping;
+#[cfg(test)]
+mod tests;
 mod turn;
 
 pub use admission::Admission;

@@ -7,7 +7,8 @@
 //! segments are opened for each read, since a log may have more of them than a process may have
 //! open.
 //!
-//! [`write_out`]: Segment::write_out [`sync`]: Segment::sync
+//! [`write_out`]: Segment::write_out
+//! [`sync`]: Segment::sync
 
 use std::{
     fs::{self, File, OpenOptions},

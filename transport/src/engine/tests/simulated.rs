@@ -26,9 +26,9 @@ use ibex_protocol::format::{
 use ibex_ring::parking::Patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Admission, lendable_credit};
 use crate::{
     channel::{ReceiveHandle, SendFailure, SendHandle},
+    engine::{Admission, lendable_credit},
     node::{SessionShared, Wait},
     runtime::{Driver, EventLoop, Runtime, RuntimeConfig, Step},
     session::{EngineId, Fabric, PeerDescription},

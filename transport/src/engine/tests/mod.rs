@@ -1,0 +1,3 @@
+//! Tests of engines together.
+
+mod simulated;
