@@ -437,7 +437,7 @@ impl Node {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let node = Node::builder().io_threads(2).build()?;
-    /// // Two sessions with one peer, each with an I/O thread to itself.
+    /// // Two sessions with one peer, each on an engine of its own.
     /// let bulk = node.connect_on(0, "db:7000")?;
     /// let requests = node.connect_on(1, "db:7000")?;
     /// assert_ne!(bulk.engine(), requests.engine());

@@ -79,8 +79,8 @@ use crate::{
 /// The most that a node takes is the sum of two lines, in bytes:
 ///
 /// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
-///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session + 52 *n* +
-///   16 *W* for each receiving end + *W* for each sending end that was used.
+///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session +
+///   (52 *n* + 16 *W*) for each receiving end + *W* for each sending end that was used.
 /// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + at most 512 MiB kept + 4 MiB for
 ///   each session + 1.5 *U* for each sending end that was used.
 ///
@@ -257,15 +257,17 @@ impl NodeBuilder {
     /// receive buffers of its own on each device port that its sessions use, as many as
     /// `RdmaSettings` says. Fan-ins, groups and calls span engines.
     ///
-    /// More than one engine is for nodes whose sessions keep a core busy. A thread that waits for
-    /// one session turns that session's engine, as with one engine. While a thread waits for
-    /// several engines (a fan-in, a group, a select), their I/O threads turn them, and a message
-    /// takes one more wake-up at each end. With [`cores`](Self::cores) the I/O threads always do. Without
-    /// them, an I/O thread that uses an RDMA device stays on the cores of the device's NUMA node, as
-    /// far as the process may use them. Each thread allocates its engine's receive memory on its own
-    /// NUMA node.
+    /// [The guide](crate::guide::which_driver#several-io-threads) says when several engines help: if
+    /// sessions over TCP or RDMA keep a core busy. The channels of one session share its engine.
     ///
-    /// Under [`Driver::Tasks`] each engine has a driving task in place of the thread. A call that
+    /// A thread that waits for one session turns that session's engine, as with one engine. While a
+    /// thread waits for several engines (a fan-in, a group, a select), their I/O threads turn them,
+    /// and a message takes one more wake-up at each end that waits so. With [`cores`](Self::cores)
+    /// the I/O threads always turn them. Without, an I/O thread that uses an RDMA device stays on the
+    /// cores of the device's NUMA node, as far as the process may use them. Each thread allocates its
+    /// engine's receive memory on its own NUMA node.
+    ///
+    /// Under [`Driver::Tasks`] each engine has two tasks in place of the thread. A call that
     /// blocks turns one engine, so the executor needs threads of its own for the others. Under
     /// [`Driver::Caller`] there is one engine, and [`build`](Self::build) refuses more.
     pub fn io_threads(mut self, io_threads: usize) -> Self {
@@ -379,8 +381,9 @@ impl NodeBuilder {
     }
 
     /// Limits how long a connected peer may take to agree on a session. Default: 5 s. Range: from
-    /// 10 ms; `connect_timeout` ends a handshake earlier if it is shorter. A longer time-out tolerates slower peers. It also lets a
-    /// silent peer longer keep one of the 256 places that a listener has for handshakes.
+    /// 10 ms; `connect_timeout` ends a handshake earlier if it is shorter. A longer time-out
+    /// tolerates slower peers. A silent peer then keeps one of the listener's 256 places for
+    /// handshakes for as long.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_millis(10)..;
         self.note(SettingError::check_time(

@@ -60,7 +60,10 @@ impl PeerId {
 }
 
 /// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: its identity, and its
-/// address when the session began. A peer with several sessions has a `PeerAt` for each.
+/// address when the session began.
+///
+/// Sessions that a peer dialed have different addresses, so each has a `PeerAt` of its own. Sessions
+/// that this node dialed to one address of a peer have equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PeerAt {

@@ -20,10 +20,8 @@
 //! The example `devices` (`cargo run --features verbs --example devices -- --peer HOST`) says what
 //! this machine has and would take. A node that *requires* verbs is refused with the same words
 //! ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma), [`ConnectError`](crate::ConnectError)); all
-//! others go on over shared memory or TCP. Without settings, two nodes also
-//!
-//! - prefer shared memory on one host under one user, and
-//! - tcp to a software device (soft-RoCE), which is slower.
+//! others go on over shared memory or TCP. Without settings, two nodes of one host and user take
+//! shared memory, and nodes with a software device (soft-RoCE), which is slower than TCP, take TCP.
 //!
 //! Other obstacles, and what removes them:
 //!

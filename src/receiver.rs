@@ -47,7 +47,10 @@ use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec};
 ///
 /// Use one of these:
 ///
-/// - [`Node::close`](crate::Node::close) from another thread, which ends all calls of the node.
+/// - [`Node::close`](crate::Node::close) from another thread, which ends all calls of the node. A
+///   receive fails with [`Disconnected`](crate::RecvErrorKind::Disconnected) and the
+///   [cause](RecvError::cause) [`NodeClosed`](crate::EndCause::NodeClosed). Share the node in an
+///   `Arc` for that.
 /// - In a task, dropping the future of `recv_async`.
 /// - A [`Select`](crate::Select) over this receiver and another one, on which a message says stop.
 /// - `recv_timeout`, which loses no message when its time is up:

@@ -42,6 +42,9 @@ pub struct NodeStats {
 }
 
 /// An engine in a [`NodeStats`]; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
+///
+/// The counts of messages and bytes are those of the sessions and channels that [`NodeStats`] lists,
+/// so they fall when one is forgotten. `turns` only rises.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -322,7 +322,7 @@ impl fmt::Display for Quorum {
             ),
             Reason::Lost(votes) => {
                 self.write_votes(votes, f)?;
-                f.write_str(", and cannot be; send it again once enough have joined")
+                f.write_str(" and cannot be by enough; send it again once enough have joined")
             }
             Reason::TimedOut(votes) => {
                 self.write_votes(votes, f)?;
@@ -346,7 +346,8 @@ impl Quorum {
         } = votes;
         write!(
             f,
-            "is not acknowledged by {} (by {}",
+            "is acknowledged by {} of the {} needed ({}",
+            acknowledged.len(),
             self.needed,
             Peers(acknowledged)
         )?;
@@ -401,8 +402,8 @@ mod tests {
         let of = |failure| WaitError::of_quorum("wal", 7, 2, failure).to_string();
         assert_eq!(
             of(QuorumFailure::Lost(votes.clone())),
-            "group \"wal\": message 7 is not acknowledged by 2 (by nobody), and cannot be; send \
-             it again once enough have joined"
+            "group \"wal\": message 7 is acknowledged by 0 of the 2 needed (nobody) and cannot be by \
+             enough; send it again once enough have joined"
         );
         votes.acknowledged.push(peer(1));
         votes.unable.extend([peer(2), peer(3)]);
@@ -412,18 +413,18 @@ mod tests {
         assert_eq!(
             of(QuorumFailure::Lost(votes.clone())),
             format!(
-                "group \"wal\": message 7 is not acknowledged by 2 (by {one}; never from {two}, \
-                 {three}; gone without: {four}), and cannot be; send it again once enough have \
-                 joined"
+                "group \"wal\": message 7 is acknowledged by 1 of the 2 needed ({one}; never from \
+                 {two}, {three}; gone without: {four}) and cannot be by enough; send it again once \
+                 enough have joined"
             )
         );
         votes.able.push(peer(5));
         assert_eq!(
             of(QuorumFailure::TimedOut(votes)),
             format!(
-                "group \"wal\": message 7 is not acknowledged by 2 (by {one}; may come from {}; \
-                 never from {two}, {three}; gone without: {four}) within the time-out; what was \
-                 sent stays sent, and a later call may succeed; see that the programs from which \
+                "group \"wal\": message 7 is acknowledged by 1 of the 2 needed ({one}; may come \
+                 from {}; never from {two}, {three}; gone without: {four}) within the time-out; what \
+                 was sent stays sent, and a later call may succeed; see that the programs from which \
                  it may come take messages and acknowledge them",
                 peer(5)
             )

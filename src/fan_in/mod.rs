@@ -150,8 +150,8 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     }
 
     /// Returns a peer that has joined and is not gone. Other channels can be opened with it, for
-    /// example to answer on; they use the session that `who` names. A clone of the peer outlives
-    /// the peer's end here.
+    /// example to answer on; they use the session that `who` names. If several sessions have the
+    /// same [`PeerAt`], the peer has one of them. A clone of the peer outlives the peer's end here.
     ///
     /// ```
     /// use std::collections::HashMap;
@@ -170,7 +170,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///             }
     ///             FanInEvent::Message(who, message) => {
     ///                 let length = (message.len() as u64).to_le_bytes();
-    ///                 // Who does not take its answers is not waited for, and loses them.
+    ///                 // A peer that does not take its answers loses them.
     ///                 if answers.get_mut(&who).is_some_and(|to| to.try_send(&length).is_err()) {
     ///                     answers.remove(&who);
     ///                 }

@@ -88,9 +88,11 @@ impl fmt::Display for MemberLost {
         } = self;
         write!(
             f,
-            "{peer} is no member any more, having joined behind message {joined_after} and \
-             acknowledged up to {} of {}: {reason}",
-            counts.acknowledged, counts.sent
+            "{peer} is no member any more; it joined with message {} and acknowledged up to {} of \
+             {}: {reason}",
+            joined_after + 1,
+            counts.acknowledged,
+            counts.sent
         )
     }
 }

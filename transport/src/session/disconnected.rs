@@ -12,8 +12,11 @@ use ibex_protocol::format::control::{CloseReason, Role};
 
 use super::interface::Interface;
 
-/// A channel's progress, as one of its ends knows it. The counters are a sending end's, unless a
-/// field says otherwise.
+/// A channel's progress, as one of its ends knows it.
+///
+/// The fields describe a sending end. At a receiving end *received* is exactly the number of messages
+/// that were handed out. *sent* is then the number that has arrived so far, and 0 in an error that
+/// ended the channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent. Exact.
