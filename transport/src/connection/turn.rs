@@ -62,7 +62,7 @@ impl Connection {
     }
 
     /// Does with the wire and the socket what became of the core.
-    #[inline]
+    #[inline(always)]
     pub(super) fn follow(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         if !self.core.retained.is_empty() || self.core.common.is_over() {
             self.follow_up(context);
@@ -138,7 +138,7 @@ impl Connection {
     }
 
     /// Builds frames and sends them until nothing is due or the wire is full.
-    #[inline]
+    #[inline(always)]
     fn transmit(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         self.has_output() && self.transmit_due(tools, context)
     }

@@ -62,6 +62,7 @@ impl Arrived<BlockLease> {
 
 /// Takes in a frame that is here as a whole. `records` makes the value to hand on from the records
 /// at a place of it, up to a sequence number.
+#[inline(always)]
 pub(super) fn take_whole<F: Frames, M: Into<FrameMemory>>(
     frame: &[u8],
     time: u64,
