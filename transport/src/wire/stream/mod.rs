@@ -50,7 +50,7 @@ pub(crate) struct StreamWire {
     has_leftover: bool,
     /// Those that came behind the handshake, until the first turn: the thread that makes the wire
     /// shall not be the first to touch arrival memory.
-    behind_handshake: Vec<u8>,
+    behind_handshake: Box<[u8]>,
     /// Frames are due and wait for credit, which was counted.
     waits_for_credit: bool,
     /// A frame that is here in part, and stays so.
@@ -71,7 +71,8 @@ impl StreamWire {
             carries_data,
             payloads,
             has_leftover: !leftover.is_empty(),
-            behind_handshake: leftover,
+            // Without the room that the handshake had for more.
+            behind_handshake: leftover.into_boxed_slice(),
             waits_for_credit: false,
             cut_frame: CutFrame::default(),
             silence: None,
