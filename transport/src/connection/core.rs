@@ -96,7 +96,7 @@ impl Core {
 
     /// Returns the wire that came before the old one was gone, which it is now.
     pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
-        self.reconnect.as_mut()?.next.take()
+        self.reconnect.as_mut()?.next.take().map(|next| *next)
     }
 }
 

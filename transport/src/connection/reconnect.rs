@@ -22,7 +22,7 @@ pub(crate) struct Reconnect {
     pub(super) dialed: u64,
     /// The wire that came while nobody knew that the old one had broken: it waits until nothing
     /// of that can come any more.
-    pub(super) next: Option<NewWire>,
+    pub(super) next: Option<Box<NewWire>>,
     /// The fabric that carries the data, as far as was told.
     pub(super) fabric: Fabric,
 

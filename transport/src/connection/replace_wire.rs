@@ -137,7 +137,7 @@ impl Connection {
             // The peer has noticed first; what was on its way to us comes again.
             let cause = EndCause::lost("it has lost the connection, and made another");
             if !self.wire.is_gone() {
-                reconnect.next = Some(new);
+                reconnect.next = Some(Box::new(new));
                 self.drain_then_end(cause);
                 return Ok(false);
             }
