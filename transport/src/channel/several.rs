@@ -191,20 +191,14 @@ impl Several {
         }
         let first = ends.end(0);
         let (event_loop, mut looks) = (first.event_loop().clone(), first.looks());
-        let mut others = Vec::new();
         for number in 1..count {
             let end = ends.end(number);
+            assert!(
+                event_loop.node.driver() != Driver::Caller
+                    || Arc::ptr_eq(end.event_loop(), &event_loop),
+                "ends of several nodes, whose engines are turned by callers"
+            );
             looks = looks.max(end.looks());
-            let other = end.event_loop();
-            if !Arc::ptr_eq(other, &event_loop) {
-                assert!(
-                    event_loop.node.driver() != Driver::Caller,
-                    "ends of several nodes, whose engines are turned by callers"
-                );
-                if !others.iter().any(|known| Arc::ptr_eq(known, other)) {
-                    others.push(other.clone());
-                }
-            }
         }
         for number in 0..count {
             if let Awaited::Message(handle) = ends.end(number) {
@@ -221,17 +215,14 @@ impl Several {
         self.waits.resize_with(count, TaskWait::default);
         // No use in looking before engines elsewhere have heard of it.
         self.ask(ends, false);
-        let place = self.place.clone();
+        let (place, others) = (self.place.clone(), others(&event_loop, ends));
         let ready = Ready {
             several: self,
             ends,
             about_to_sleep: false,
         };
-        if others.is_empty() {
-            return event_loop.wait(&place.slot, deadline, looks, ready);
-        }
-        others.insert(0, event_loop);
-        wait_for_any(&others, &place.slot, deadline, looks, ready)
+        let engines = (&event_loop, &others[..]);
+        wait_for_any(engines, &place.slot, deadline, looks, ready)
     }
 
     fn look(&mut self, ends: &mut dyn Ends, about_to_sleep: bool) -> Option<usize> {
@@ -248,6 +239,20 @@ impl Several {
             ends.end(number).ask(wait, in_memory);
         }
     }
+}
+
+/// Returns the engines of `ends` but for `first`, each once.
+fn others(first: &Arc<EventLoop>, ends: &mut dyn Ends) -> Vec<Arc<EventLoop>> {
+    let mut others: Vec<Arc<EventLoop>> = Vec::new();
+    for number in 1..ends.count() {
+        let end = ends.end(number);
+        let other = end.event_loop();
+        let is_known = |known: &Arc<EventLoop>| Arc::ptr_eq(known, other);
+        if !is_known(first) && !others.iter().any(is_known) {
+            others.push(other.clone());
+        }
+    }
+    others
 }
 
 impl Default for Several {

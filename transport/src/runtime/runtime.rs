@@ -273,7 +273,8 @@ impl Runtime {
         looks: Looks,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        waiting::wait_for_any(&self.event_loops, slot, deadline, looks, condition)
+        let others = &self.event_loops[1..];
+        waiting::wait_for_any((self.first(), others), slot, deadline, looks, condition)
     }
 }
 

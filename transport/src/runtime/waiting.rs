@@ -6,7 +6,7 @@
 //! ([`settle`](EventLoop::settle)), or by the keeper, a lease later.
 
 use std::{
-    hint,
+    hint, slice,
     sync::{Arc, MutexGuard, atomic::Ordering},
     task::Waker,
     thread,
@@ -23,22 +23,21 @@ use crate::{
     node::Wait,
 };
 
-/// Waits until `condition` holds, which any of these engines may make so.
+/// Waits until `condition` holds, which `first` or any of the `others` may make so.
 ///
 /// A thread could turn one of several engines, and would sleep over the others' sockets. So each
 /// is led by its I/O thread meanwhile, or by a thread that waits for it alone.
 pub(crate) fn wait_for_any<C: Condition>(
-    event_loops: &[Arc<EventLoop>],
+    (first, others): (&Arc<EventLoop>, &[Arc<EventLoop>]),
     slot: &WaitSlot,
     deadline: Option<Instant>,
     looks: Looks,
     condition: C,
 ) -> Result<C::Output, TimedOut> {
-    let first = &event_loops[0];
-    if event_loops.len() == 1 {
+    if others.is_empty() {
         return first.wait(slot, deadline, looks, condition);
     }
-    let _spanning = Spanning::over(event_loops);
+    let _spanning = [slice::from_ref(first), others].map(Spanning::over);
     let driving = match first.node.driving {
         Driving::Waiters => Driving::Thread,
         other => other,

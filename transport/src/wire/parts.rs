@@ -91,8 +91,8 @@ pub(crate) struct WireStart {
 }
 
 impl WireStart {
-    /// Makes the wire, with its socket, and tells what frames over it are like. Where it cannot
-    /// be, the peer is told.
+    /// Makes the wire, with its socket, and tells what frames over it are like. Where there
+    /// is no memory for it, the peer is told.
     pub(crate) fn begin(self, tools: &mut Tools) -> io::Result<(AnyWire, WireSocket, WireTerms)> {
         match self.make_room(tools) {
             Ok(()) => AnyWire::new(self),

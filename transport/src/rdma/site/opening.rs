@@ -125,10 +125,12 @@ impl SiteOpening {
             .inline_bytes(settings.inline_bytes)
             .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);
-        let shared = match settings.shared_receives {
-            true => Some(self.shared_receives(&mut builder)?),
-            false => None,
-        };
+        let mut shared = None;
+        if settings.shared_receives {
+            let receives = self.shared_receives()?;
+            builder = builder.shared_receive_queue(&receives.queue);
+            shared = Some(receives);
+        }
         let events = AsyncEvents::of(device)?;
         let choice = &self.choice;
         let standing = Standing::of(device, choice.port, choice.partition_key)?;
@@ -182,14 +184,10 @@ impl SiteOpening {
     }
 
     /// Makes the receive queue of all sessions, and posts its buffers.
-    fn shared_receives(
-        &self,
-        builder: &mut QueuePairBuilder,
-    ) -> Result<SharedReceives, VerbsError> {
+    fn shared_receives(&self) -> Result<SharedReceives, VerbsError> {
         let settings = &self.settings;
         let posted = settings.receive_buffers;
         let queue = ReceiveQueue::shared(&self.domain, posted + self.replaceable, 1)?;
-        *builder = builder.clone().shared_receive_queue(&queue);
         let buffers = ArrivalBuffers::register(
             &self.domain,
             posted,
