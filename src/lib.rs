@@ -178,6 +178,7 @@ mod channel_defaults;
 mod dialing;
 pub mod discovery;
 mod draining;
+mod driving_tasks;
 mod environment;
 mod error;
 mod events;

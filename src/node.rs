@@ -28,6 +28,7 @@ use crate::{
     PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
+    driving_tasks::Tasks,
     environment::Environment,
     error::{ListenFailure, NotAccepted},
     io::ListenerNames,
@@ -188,60 +189,6 @@ pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
     /// The socket that the program gave.
     pub(crate) given: Option<TcpListener>,
-}
-
-/// The runtime of a node's tasks, if tasks drive it.
-struct Tasks {
-    #[cfg(feature = "tokio")]
-    runtime: Option<tokio::runtime::Handle>,
-}
-
-impl Tasks {
-    /// Returns whether the calling thread is in a runtime, whose tasks it must not hold up.
-    fn are_here() -> bool {
-        #[cfg(feature = "tokio")]
-        let is_here = tokio::runtime::Handle::try_current().is_ok();
-        #[cfg(not(feature = "tokio"))]
-        let is_here = false;
-        is_here
-    }
-
-    #[cfg(feature = "tokio")]
-    fn of(driver: Driver) -> Result<Self, ListenError> {
-        let runtime = match driver {
-            Driver::Tasks => Some(tokio::runtime::Handle::try_current().map_err(|_| {
-                ListenFailure::NoRuntime {
-                    why: "the calling thread is in no tokio runtime: make the node in a task, or \
-                          enter a runtime before",
-                }
-            })?),
-            _ => None,
-        };
-        Ok(Self { runtime })
-    }
-
-    #[cfg(not(feature = "tokio"))]
-    fn of(driver: Driver) -> Result<Self, ListenError> {
-        match driver {
-            Driver::Tasks => Err(ListenFailure::NoRuntime {
-                why: "the feature `tokio` of the crate ibex is off: enable it, or use \
-                      Driver::Caller with Node::as_fd in another reactor",
-            }
-            .into()),
-            _ => Ok(Self {}),
-        }
-    }
-
-    #[cfg(feature = "tokio")]
-    fn spawn(self, node: &Arc<Runtime>, linger: Duration) -> io::Result<()> {
-        let spawn = |handle| crate::tasks::spawn(node, &handle, linger);
-        self.runtime.map_or(Ok(()), spawn)
-    }
-
-    #[cfg(not(feature = "tokio"))]
-    fn spawn(self, _: &Arc<Runtime>, _: Duration) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The result of connecting.
