@@ -1,15 +1,16 @@
 //! In the steady state a message costs no allocation, in any thread of either process.
 //!
-//! The test counts every allocation of the process. First each side walks the paths that are new to
-//! it (a full window, an empty channel, sleeping). Then come 10 000 messages of warm-up, then those
-//! that count. In the control, a thread plants a few allocations, which must be found.
+//! The test counts every allocation of both processes, in rounds of many messages. A path
+//! that is new to a thread may allocate once: the first full window, the first sleep, a report that
+//! a call has waited for long. The machine's load decides which round has it, so one round without
+//! any allocation is asked for. An allocation that belongs to messages is in every round, as in the
+//! control, where a thread plants one.
 
 mod processes;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     hint::black_box,
-    iter,
     process::ExitCode,
     sync::{
         Arc, Barrier,
@@ -19,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Codec, Events, Raw, Receiver, Rkyv, SendErrorKind, Sender};
+use ibex::{Codec, Raw, Receiver, Rkyv};
 use processes::{Party, Proof, Setup};
 
 /// The system's allocator, with a counter.
@@ -72,7 +73,9 @@ enum Traffic {
     Echo,
 }
 
-const WARM_UP: u64 = 10_000;
+/// The most rounds that are played until one is without allocations.
+const ROUNDS: usize = 10;
+/// The messages of a round.
 const STREAMED: u64 = if cfg!(debug_assertions) {
     100_000
 } else {
@@ -123,8 +126,7 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
     value: fn() -> &'static T,
 ) -> Proof {
     let here = move |party: &mut Party| {
-        let (here, there) = receiving_side::<T, C>(party, traffic, value());
-        if let Err(why) = verdict(here, there) {
+        if let Err(why) = receiving_side::<T, C>(party, traffic, value()) {
             panic!("{why}: {:?}", party.peer.stats());
         }
     };
@@ -134,23 +136,22 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
     Proof::new(name, setup, here, there)
 }
 
-/// Runs the stream with planted allocations.
+/// Runs the stream with a planted allocation in each round.
 fn control(setup: Setup) -> Proof {
     let here = |party: &mut Party| {
-        let (here, there) = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64]);
-        let failure = verdict(here, there).expect_err("allocations were planted");
-        assert!(there >= 1, "{failure}");
+        let verdict = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64]);
+        verdict.expect_err("an allocation was planted");
     };
     let there = |party: &mut Party| {
         let now = Arc::new(Barrier::new(2));
         let planter = {
             let now = now.clone();
             thread::spawn(move || {
-                now.wait();
-                for _ in 0..PLANTED {
+                for _ in 0..ROUNDS {
+                    now.wait();
                     drop(black_box(Box::new(1u8)));
+                    now.wait();
                 }
-                now.wait();
             })
         };
         let plant = || {
@@ -163,92 +164,73 @@ fn control(setup: Setup) -> Proof {
     Proof::new("planted", setup, here, there)
 }
 
-fn verdict(here: u64, there: u64) -> Result<(), String> {
-    match (here, there) {
-        (0, 0) => Ok(()),
-        _ => Err(format!(
-            "the receiving process allocated {here} times, the sending one {there}"
-        )),
+/// Plays rounds here until one is without allocations in both processes. The other process
+/// [follows](follow_rounds).
+fn lead_rounds(party: &mut Party, mut round: impl FnMut()) -> Result<(), String> {
+    let mut counts = Vec::new();
+    loop {
+        party.meet();
+        let here = allocations_of(&mut round);
+        party.meet();
+        let there: u64 = party.other.hear();
+        counts.push((here, there));
+        let is_clean = (here, there) == (0, 0);
+        let is_over = is_clean || counts.len() == ROUNDS;
+        party.other.say(is_over);
+        if is_clean {
+            return Ok(());
+        }
+        if is_over {
+            return Err(format!("allocations here and there, by round: {counts:?}"));
+        }
     }
 }
 
-/// Counts the allocations of this process during `play`.
-///
-/// A call that waits for more than a second is reported as an event, which has the names of channel
-/// and peer. Events depend on the machine's load and not on messages, so their possible allocations
-/// are subtracted.
-fn allocations_of(events: &mut [Events], play: impl FnOnce()) -> u64 {
-    let mut told = || {
-        let counts = events.iter_mut().map(|events| {
-            let taken = iter::from_fn(|| events.try_next());
-            taken.count() as u64
-        });
-        counts.sum::<u64>()
-    };
-    told();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    play();
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-    allocations.saturating_sub(told() * OF_AN_EVENT)
+/// Plays the rounds that the other process [leads](lead_rounds).
+fn follow_rounds(party: &mut Party, mut round: impl FnMut()) {
+    let mut is_over = false;
+    while !is_over {
+        party.meet();
+        let allocations = allocations_of(&mut round);
+        party.meet();
+        party.other.say(allocations);
+        is_over = party.other.hear();
+    }
 }
 
-/// The most allocations of an event. The counted messages are thousands.
-const OF_AN_EVENT: u64 = 8;
-/// The allocations of the control, more than a few events make.
-const PLANTED: u64 = 100;
+fn allocations_of(play: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    play();
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
 
-/// Sends, counts this process's allocations and reports them to the other side; `plant` is called
-/// half way through.
+/// Sends in rounds; `plant` is called half way through a round of the stream.
 fn sending_side<T: ?Sized, C: Codec<T>>(
     party: &mut Party,
     traffic: Traffic,
     value: &T,
     plant: impl Fn(),
 ) {
-    let mut sender = party
-        .peer
-        .channel("there")
-        .codec::<C>()
-        .sender::<T>()
-        .unwrap();
-    let mut answers = party
-        .peer
-        .channel("back")
-        .codec::<C>()
-        .receiver::<T>()
-        .unwrap();
+    let there = party.peer.channel("there").codec::<C>();
+    let mut sender = there.sender::<T>().unwrap();
+    let back = party.peer.channel("back").codec::<C>();
+    let mut answers = back.receiver::<T>().unwrap();
     sender.opened(PATIENCE).unwrap();
     answers.opened(PATIENCE).unwrap();
 
-    // Covers a full window, and waiting in both directions.
-    let mut last = 0;
-    loop {
-        match sender.try_send(value) {
-            Ok(sequence) => last = sequence,
-            Err(error) if error.kind() == SendErrorKind::Full => break,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    assert!(
-        sender.send_timeout(value, MOMENT).is_err(),
-        "nobody reads, the window is full"
-    );
-    assert!(answers.recv_timeout(MOMENT).is_err(), "nobody answers");
-    party.other.say(last);
-    sender.wait_acked(last).unwrap();
-    party.meet();
-
-    let mut exchange = |messages: u64, plant: &dyn Fn()| match traffic {
+    let messages = traffic.messages(party.setup);
+    follow_rounds(party, || match traffic {
         Traffic::Stream => {
+            let mut last = 0;
             for number in 0..messages {
-                let sequence = sender.send(value).unwrap();
+                last = sender.send(value).unwrap();
                 if number == messages / 2 {
                     plant();
-                    sender.wait_acked(sequence).unwrap();
+                    sender.wait_acked(last).unwrap();
                 }
             }
             sender.flush().unwrap();
-            sender.wait_acked(last_of(&sender)).unwrap();
+            sender.wait_acked(last).unwrap();
         }
         Traffic::Echo => {
             for _ in 0..messages {
@@ -256,43 +238,24 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
                 answers.recv().unwrap().ack();
             }
         }
-    };
-    let (warm_up, counted) = traffic.messages(party.setup);
-    exchange(warm_up, &|| ());
-    party.meet();
-    let events = &mut [party.node.events()];
-    let allocations = allocations_of(events, || exchange(counted, &plant));
-    party.meet();
-    party.other.say(allocations);
+    });
 }
 
-/// Receives, and counts this process's allocations; returns them with the other side's.
+/// Receives in rounds, and answers where the traffic has answers.
 fn receiving_side<T: ?Sized, C: Codec<T>>(
     party: &mut Party,
     traffic: Traffic,
     answer: &T,
-) -> (u64, u64) {
-    let mut receiver = party
-        .peer
-        .channel("there")
-        .codec::<C>()
-        .receiver::<T>()
-        .unwrap();
-    let mut answers = party
-        .peer
-        .channel("back")
-        .codec::<C>()
-        .sender::<T>()
-        .unwrap();
+) -> Result<(), String> {
+    let there = party.peer.channel("there").codec::<C>();
+    let mut receiver = there.receiver::<T>().unwrap();
+    let back = party.peer.channel("back").codec::<C>();
+    let mut answers = back.sender::<T>().unwrap();
     receiver.opened(PATIENCE).unwrap();
     answers.opened(PATIENCE).unwrap();
 
-    let first: u64 = party.other.hear();
-    receive_and_acknowledge(&mut receiver, first);
-    assert!(receiver.recv_timeout(MOMENT).is_err(), "all was received");
-    party.meet();
-
-    let mut exchange = |messages: u64| match traffic {
+    let messages = traffic.messages(party.setup);
+    lead_rounds(party, || match traffic {
         Traffic::Stream => receive_and_acknowledge(&mut receiver, messages),
         Traffic::Echo => {
             for _ in 0..messages {
@@ -300,13 +263,7 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
                 answers.send(answer).unwrap();
             }
         }
-    };
-    let (warm_up, counted) = traffic.messages(party.setup);
-    exchange(warm_up);
-    party.meet();
-    let here = allocations_of(&mut [party.node.events()], || exchange(counted));
-    party.meet();
-    (here, party.other.hear())
+    })
 }
 
 /// Sends to a group of two, the other process and another node of this one, and waits for both now
@@ -314,19 +271,12 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
 fn sending_group(party: &mut Party) {
     let second = party.setup.node().listen("127.0.0.1:0").build().unwrap();
     let address = second.local_addr().unwrap();
-    let mut events = [party.node.events(), second.events()];
-    let (warm_up, counted) = Traffic::Echo.messages(party.setup);
-    let both = Arc::new(Barrier::new(2));
-    let asleep = both.clone();
     let member = thread::spawn(move || {
         let wal = second.accept().unwrap().channel("wal");
         let mut wal = wal.receiver::<Entry>().unwrap();
-        fall_asleep(&mut wal);
-        asleep.wait();
-        warm_up_receiving(&mut wal, warm_up);
-        receive_and_acknowledge(&mut wal, counted);
-        tell(&mut wal);
-        (wal, second)
+        while let Ok(entry) = wal.recv() {
+            entry.ack();
+        }
     });
     let peer = party.node.connect(address).unwrap();
     let group = party.node.channel("wal").window_messages(WINDOW);
@@ -338,7 +288,8 @@ fn sending_group(party: &mut Party) {
         offset: 1,
         data: vec![7; 100],
     };
-    let mut exchange = |messages: u64| {
+    let messages = Traffic::Echo.messages(party.setup);
+    follow_rounds(party, || {
         for number in 1..=messages {
             let sequence = group.send(&entry).unwrap();
             if number.is_multiple_of(1000) || number == messages {
@@ -346,14 +297,7 @@ fn sending_group(party: &mut Party) {
                 group.wait_acked(sequence, 2).unwrap();
             }
         }
-    };
-    both.wait();
-    party.meet();
-    exchange(warm_up);
-    party.meet();
-    let allocations = allocations_of(&mut events, || exchange(counted));
-    party.meet();
-    party.other.say(allocations);
+    });
     drop(group);
     member.join().unwrap();
 }
@@ -361,32 +305,9 @@ fn sending_group(party: &mut Party) {
 fn acknowledging_member(party: &mut Party) {
     let wal = party.peer.channel("wal");
     let mut wal = wal.receiver::<Entry>().unwrap();
-    let (warm_up, counted) = Traffic::Echo.messages(party.setup);
-    fall_asleep(&mut wal);
-    party.meet();
-    warm_up_receiving(&mut wal, warm_up);
-    tell(&mut wal);
-    party.meet();
-    let here = allocations_of(&mut [party.node.events()], || {
-        receive_and_acknowledge(&mut wal, counted);
-        tell(&mut wal);
-    });
-    party.meet();
-    verdict(here, party.other.hear()).unwrap();
-}
-
-/// Sleeps before the count, as it may during it.
-fn fall_asleep(receiver: &mut Receiver<Entry, Rkyv>) {
-    for _ in 0..3 {
-        assert!(receiver.recv_timeout(MOMENT).is_err(), "nothing is sent");
-    }
-}
-
-/// The sender sleeps as well, since its messages are not acknowledged at once.
-fn warm_up_receiving(receiver: &mut Receiver<Entry, Rkyv>, messages: u64) {
-    receive_and_acknowledge(receiver, 1);
-    thread::sleep(MOMENT);
-    receive_and_acknowledge(receiver, messages - 1);
+    let messages = Traffic::Echo.messages(party.setup);
+    let round = || receive_and_acknowledge(&mut wal, messages);
+    lead_rounds(party, round).unwrap();
 }
 
 fn receive_and_acknowledge<T: ?Sized, C: Codec<T>>(receiver: &mut Receiver<T, C>, messages: u64) {
@@ -395,29 +316,17 @@ fn receive_and_acknowledge<T: ?Sized, C: Codec<T>>(receiver: &mut Receiver<T, C>
     }
 }
 
-/// Lets the sender learn of all acknowledgements, if callers turn the engine and this one makes no
-/// further call.
-fn tell(receiver: &mut Receiver<Entry, Rkyv>) {
-    assert!(receiver.try_recv().is_err(), "all was received");
-}
-
-fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> u64 {
-    sender.counts().sent
-}
-
 impl Traffic {
-    /// Returns the numbers of messages before the count and during it.
-    fn messages(self, setup: Setup) -> (u64, u64) {
+    /// Returns the messages of a round.
+    fn messages(self, setup: Setup) -> u64 {
         let (messages, part) = match self {
-            Traffic::Stream => (STREAMED, 10),
+            Traffic::Stream => (STREAMED, 20),
             Traffic::Echo => (ECHOED, 100),
         };
-        (setup.count(WARM_UP, part), setup.count(messages, part))
+        setup.count(messages, part)
     }
 }
 
 /// Few enough for a group to wait for room repeatedly.
 const WINDOW: u64 = 256;
-/// Long enough for a thread to fall asleep.
-const MOMENT: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(120);
