@@ -41,6 +41,9 @@ pub(super) struct PortPoller {
     /// The findings of the look before sleeping.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     count: usize,
+    /// The queue pairs on their way out were told that the queue is empty, and the device has said
+    /// nothing since.
+    is_told_empty: bool,
     /// The next completion makes the channel readable.
     is_armed: bool,
     /// Why the next turn has to give the site up.
@@ -77,7 +80,9 @@ impl PortPoller {
         self.look();
     }
 
-    /// Arms the queue and looks once more. Whether the next turn has something to do.
+    /// Arms the queue and looks once more. Returns whether the next turn has something to do: with
+    /// the last completion behind it, a queue pair that leaves waits to be told that there are no
+    /// more.
     fn arm(&mut self) -> bool {
         if self.is_lost {
             return false;
@@ -90,7 +95,8 @@ impl PortPoller {
             }
             self.site.counters.polled(self.count);
         }
-        self.count > 0 || self.failed.is_some()
+        let is_awaited = !self.is_told_empty && self.site.is_left();
+        self.count > 0 || self.failed.is_some() || is_awaited
     }
 
     /// Takes a completion of a queue pair without a session. If it will have one, that gets
@@ -207,6 +213,7 @@ impl Engine {
             early: Vec::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
+            is_told_empty: false,
             is_armed: false,
             failed: None,
             is_lost: false,
@@ -377,6 +384,7 @@ impl Engine {
         if count == 0 {
             return self.site_is_empty(at, context);
         }
+        care.is_told_empty = false;
         let mut follows = false;
         for index in 0..count {
             follows |= self.hand_on_found(at, index, context);
@@ -483,24 +491,28 @@ impl Engine {
         self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
-    /// Tells queue pairs that wait for the last completion. Returns whether that set anything
+    /// Tells queue pairs that wait for the last completion, once. Returns whether that set anything
     /// going.
     #[inline]
     fn site_is_empty(&mut self, at: usize, context: &mut Context<'_>) -> bool {
-        self.sites[at].site.is_left() && self.tell_leavers(at, context)
+        let care = &self.sites[at];
+        care.site.is_left() && !care.is_told_empty && self.tell_leavers(at, context)
     }
 
     #[inline(never)]
     fn tell_leavers(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+        let care = &mut self.sites[at];
+        care.is_told_empty = true;
         let mut any = false;
-        // Only hot ones are on their way out or about to hear of it.
-        for &session in &self.hot {
-            if let Some(link) = self.links.get_mut(session) {
-                let site = link.wire.pair_at().map(|(site, _)| site);
-                if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
-                    let heard = link.hear(WireNews::Empty, &mut self.tools, context);
-                    any |= heard.unwrap_or(false);
-                }
+        for &session in care.sessions.values() {
+            // A session that goes on elsewhere has its queue pair there.
+            if let Some(link) = self.links.get_mut(session)
+                && let Some((site, _)) = link.wire.pair_at()
+                && Arc::ptr_eq(site, &care.site)
+                && let Ok(true) = link.hear(WireNews::Empty, &mut self.tools, context)
+            {
+                heat_link(link, &mut self.hot);
+                any = true;
             }
         }
         any
@@ -578,6 +590,7 @@ impl Engine {
 
     /// Takes in what the device said unasked, which is counted, whatever it is.
     fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
+        self.sites[at].is_told_empty = false;
         let is_used = self.react(at, event, context);
         let site = &self.sites[at].site;
         site.counters.said(is_used);

@@ -204,14 +204,16 @@ impl QueuePairWire {
     /// pair is dead if the device said so before.
     fn completions_are_empty(&mut self) -> Heard {
         match (&mut self.state, self.died) {
-            (PairState::Leaving(teardown), _) => teardown.handle_empty_poll(),
+            (PairState::Leaving(teardown), _) => match teardown.handle_empty_poll() {
+                true => Heard::Something,
+                false => Heard::Nothing,
+            },
             (PairState::Live(_), Some(event)) => {
                 let cause = EndCause::lost(event.to_string());
-                return Heard::Broke(Box::new(cause));
+                Heard::Broke(Box::new(cause))
             }
-            _ => {}
+            _ => Heard::Nothing,
         }
-        Heard::Nothing
     }
 
     /// Returns the meaning of a failed request: the queue pair is dead. The first failure is the

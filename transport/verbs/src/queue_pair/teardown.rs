@@ -121,11 +121,14 @@ impl Teardown {
         is_awaited
     }
 
-    /// Takes notice that a poll of the completion queue found nothing.
-    pub fn handle_empty_poll(&mut self) {
-        if self.receives == ReceivesDrained::LastReached {
+    /// Takes notice that a poll of the completion queue found nothing. True if that is what was
+    /// waited for.
+    pub fn handle_empty_poll(&mut self) -> bool {
+        let is_awaited = self.receives == ReceivesDrained::LastReached;
+        if is_awaited {
             self.receives = ReceivesDrained::Yes;
         }
+        is_awaited
     }
 
     /// Returns the next step.

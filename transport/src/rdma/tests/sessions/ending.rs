@@ -10,7 +10,7 @@ use ibex_verbs::{
 use rustix::io::Errno;
 
 use super::*;
-use crate::{node::What, session::EndCause};
+use crate::{node::What, runtime::Step, session::EndCause};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.
@@ -84,6 +84,33 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     assert_eq!(consume_until_over(&mut receiver), 500);
     assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
     assert!(stage.nodes[1].session.is_gone());
+    assert_eq!(stage.fake.alive().get("queue pairs"), None);
+}
+
+/// A driving task turns the engine for news alone, and parks when there is none. The clock stands,
+/// so the wait for the last completion does not end by itself.
+#[test]
+fn a_queue_pair_goes_before_a_driving_task_parks() {
+    let _clock = crate::clock::StoppedClock::stop();
+    let stage = Stage::driven(Driver::Tasks, one_device(), settings());
+    let mut over = [false; 2];
+    let mut until_parked = || {
+        let mut parked = 0;
+        while parked < 2 {
+            parked += 1;
+            for (node, over) in stage.nodes.iter().zip(&mut over) {
+                let step = (!*over).then(|| node.runtime.first().step());
+                *over |= step == Some(Step::Over);
+                if step == Some(Step::Moved) {
+                    parked = 0;
+                }
+            }
+        }
+    };
+    until_parked();
+    stage.nodes[0].runtime.start_close(Duration::MAX);
+    until_parked();
+    assert!(over[0] && stage.nodes[1].session.is_gone());
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
 }
 
