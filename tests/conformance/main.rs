@@ -3,8 +3,8 @@
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by two
 //! processes that are two to the kernel. The driver `two-engines` is that of threads with two
 //! engines in each node, for scenarios that span engines. Nodes that authenticate each other play
-//! the scenarios listed in `secured.rs` again, as `scenario/fabric/driver/certificates` and
-//! `…/secret`. Another fabric needs one line in `common/scenario.rs`. A filter selects as with any
+//! the scenarios listed in `secured.rs` again, as `scenario/fabric/driver/certificates` or
+//! `…/secret`, in turn. Another fabric needs one line in `common/scenario.rs`. A filter selects as with any
 //! test: `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is
 //! played in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of
 //! verbs need the feature of that name and an RDMA device (`common/device.rs`).

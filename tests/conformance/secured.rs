@@ -1,9 +1,10 @@
-//! Scenarios that are also played between nodes that authenticate each other, by certificates and
+//! Scenarios that are also played between nodes that authenticate each other, by certificates or
 //! by a shared secret.
 //!
 //! Security changes how nodes meet and what carries their frames, and nothing above. The list
 //! therefore has every way to meet and to part, every size and way to send, and one scenario of
-//! each kind that builds on these.
+//! each kind that builds on these. Certificates and secrets differ in the handshake alone, so the
+//! cells of a scenario take them in turn.
 
 use std::time::Duration;
 
@@ -49,17 +50,20 @@ fn authenticated_again(stage: &mut Stage) {
     }
 }
 
-/// Returns every cell of the listed scenarios, in both ways to authenticate.
+/// Returns every cell of the listed scenarios, by turns in both ways to authenticate.
 pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
     let listed = |scenario: &&Scenario| {
         let name = scenario.name;
         OVER_STREAMS.contains(&name) || OVER_EVERYTHING.contains(&name)
     };
     let scenarios = scenarios.iter().chain(SCENARIOS).filter(listed);
-    let cells = scenarios.flat_map(|one| one.cells());
     let is_played =
         |cell: &Cell| cell.fabric != Fabric::Verbs || OVER_EVERYTHING.contains(&cell.scenario.name);
-    cells.filter(is_played).flat_map(of_both)
+    // The next scenario begins with the other way, so that no driver always has the same.
+    scenarios.enumerate().flat_map(move |(number, one)| {
+        let cells = one.cells().filter(is_played);
+        in_turn(number, cells)
+    })
 }
 
 /// Returns the cells of the short list over a fake device with all features.
@@ -71,7 +75,7 @@ pub(crate) fn cells_over_fake_device(cells: impl Iterator<Item = Cell>) -> Vec<C
         *first.get_or_insert_with(|| name.clone()) == name
             && OVER_EVERYTHING.contains(&cell.scenario.name)
     };
-    cells.filter(is_of_first_use).flat_map(of_both).collect()
+    in_turn(0, cells.filter(is_of_first_use)).collect()
 }
 
 /// Panics if a listed scenario does not exist.
@@ -83,8 +87,10 @@ pub(crate) fn check_names(scenarios: &[Scenario]) {
     }
 }
 
-fn of_both(cell: Cell) -> impl Iterator<Item = Cell> {
-    Secured::BOTH.into_iter().map(move |secured| Cell {
+/// Gives the cells both ways by turns; an odd number begins with the second.
+fn in_turn(number: usize, cells: impl Iterator<Item = Cell>) -> impl Iterator<Item = Cell> {
+    let ways = Secured::BOTH.into_iter().cycle().skip(number % 2);
+    cells.zip(ways).map(|(cell, secured)| Cell {
         secured: Some(secured),
         ..cell
     })
