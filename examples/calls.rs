@@ -88,7 +88,7 @@ async fn ask_from_tasks(lookup: Caller<Query, u64>) -> Result<u64, Error> {
             }
         }
     }
-    // A stream of replies to one request.
+    // One request gets a stream of replies.
     let query = query(0, 10_000);
     let mut values = lookup.stream_async(&query).await?;
     let mut sum = 0;

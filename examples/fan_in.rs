@@ -1,5 +1,5 @@
 //! A collector for many workers: it receives each result as it arrives, from any worker, and learns
-//! who joins and leaves. Workers come whenever they like.
+//! which workers join and leave. Workers come whenever they like.
 //!
 //! `cargo run --release --example fan_in`
 

@@ -2,8 +2,8 @@
 //!
 //! The processes of the service share a listening socket, as under systemd's socket activation. To
 //! end, the old process drains: it stops accepting, so that new connections reach the new process.
-//! It answers the calls that it has begun, refuses later ones, and exits. A refused call was
-//! certainly not executed, so the client connects again and repeats it.
+//! The old process answers the calls that it has begun, refuses later ones, and exits. A refused
+//! call was certainly not executed, so the client connects again and repeats it.
 //!
 //! `cargo run --release --example restart`
 

@@ -70,7 +70,7 @@ fn ask(server: SocketAddr) -> Result<(), Error> {
         asking.join().map_err(|_| "the asking thread panicked")??;
         Ok::<_, Error>(())
     })?;
-    // A megabyte over a stream of its own, to the end.
+    // A megabyte goes over a stream of its own, to the end.
     let mut stream = Stream::connect(&node.connect(server)?, "lines")?;
     stream.write_all(&[b'x'; 1 << 20])?;
     stream.write_all(b"\n")?;

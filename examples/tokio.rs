@@ -61,7 +61,7 @@ async fn main() -> Result<(), Error> {
         .listen("127.0.0.1:0")
         .build()?;
     let server = node.local_addr().ok_or("it listens")?;
-    // Tasks that stand for other processes.
+    // These tasks stand for other processes.
     let slow = tokio::spawn(ask(server, 20, 10));
     let quick = tokio::spawn(ask(server, 0, 1000));
     let mut served = Vec::new();

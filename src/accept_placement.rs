@@ -1,4 +1,4 @@
-//! The program's wish where sessions that peers dial are placed.
+//! The program's choice of the engines for sessions that peers dial.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 

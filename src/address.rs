@@ -58,7 +58,7 @@ impl<T: private::Sealed + ?Sized> private::Sealed for &T {
 impl private::Sealed for (&str, u16) {
     fn to_text(&self) -> String {
         let (host, port) = self;
-        // Without brackets the last part of it would be the port.
+        // Without brackets, the address's last group would be taken for the port.
         match host.parse::<Ipv6Addr>() {
             Ok(address) => (address, *port).to_text(),
             Err(_) => format!("{host}:{port}"),
@@ -109,7 +109,7 @@ mod tests {
         assert!(forms.iter().all(|form| form == text), "{forms:?}");
         assert_eq!(text_of(&("replica", 7000)), "replica:7000");
         assert_eq!(text_of(&(Ipv4Addr::LOCALHOST, 1)), "127.0.0.1:1");
-        // With a scope it stays as it is: brackets would hide it from the resolver.
+        // An address with a scope keeps its form, because brackets would hide it from the resolver.
         assert_eq!(text_of(&("fe80::1%eth0", 1)), "fe80::1%eth0:1");
     }
 }

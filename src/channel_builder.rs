@@ -215,7 +215,7 @@ impl<C, At> ChannelBuilder<C, At> {
     /// a look at what was acknowledged.
     ///
     /// The receiver counts acknowledgements, and tells the sender, when it is next asked for a
-    /// message.
+    /// message; while the sender waits, at once.
     pub fn ack_every(mut self, messages: u64) -> Self {
         self.template = self.template.ack_every(messages);
         self
@@ -253,7 +253,7 @@ impl<C> ChannelBuilder<C> {
     ///
     /// # Errors
     ///
-    /// As [`sender`](Self::sender).
+    /// The errors of [`sender`](Self::sender).
     pub fn receiver<T: ?Sized>(self) -> Result<Receiver<T, C>, OpenError>
     where
         C: Codec<T>,
@@ -303,7 +303,7 @@ impl<C> ChannelBuilder<C> {
         let refuse = |reason| self.refused(Role::Receiver, reason);
         let mut spec = self.spec(offer).map_err(refuse)?;
         let runtime = self.at.session().runtime();
-        // The sender hears of what can never be taken in before it sends.
+        // The sender learns, before it sends, which lengths this node can never take in.
         spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
         let (timeout, every) = (
             self.template.defaults.open_timeout,

@@ -12,7 +12,7 @@ use crate::setting::SettingError;
 pub(crate) struct ChannelDefaults {
     pub(crate) window: ChannelWindow,
     pub(crate) max_message_bytes: u64,
-    /// Unless it follows from the window and the longest message.
+    /// The bound; `None` if it follows from the window and the longest message.
     pub(crate) max_unreleased_bytes: Option<u64>,
     pub(crate) open_timeout: Duration,
     pub(crate) ack_every: u64,
@@ -54,7 +54,7 @@ impl ChannelDefaults {
     pub(crate) fn ring_window(&self) -> ChannelWindow {
         let smallest = SMALLEST_RING_BYTES as u64;
         let bytes = self.window.bytes.max(smallest).next_power_of_two();
-        // What may be out in all bounds it as well.
+        // The bound on unreleased bytes bounds the window too.
         let most = self.max_unreleased_bytes.unwrap_or(u64::MAX);
         let most = 1 << most.max(smallest).ilog2();
         ChannelWindow {

@@ -5,8 +5,8 @@
 //! for sessions that have lost their connection. A thread ends when there is nothing left to dial.
 //!
 //! A dropped future, or the end of the node, is noticed within 20 ms. If the peer may have a
-//! session already, its answer is waited for, for `handshake_timeout` at most, and it is told that
-//! the session is not taken.
+//! session already, the dialing thread waits for its answer, for at most `handshake_timeout`, and
+//! tells the peer that the session is not taken.
 
 use std::{
     collections::VecDeque,
@@ -27,7 +27,7 @@ use ibex_transport::engine::Admission;
 
 use crate::{ConnectError, Node, Peer, ToAddress, address};
 
-/// Threads that dial, and what they are to do.
+/// Threads that dial, and their jobs.
 #[derive(Clone)]
 pub(crate) struct Dialers(Arc<Mutex<Queue>>);
 
@@ -46,7 +46,7 @@ pub(crate) const CONNECTING: usize = 4;
 pub(crate) const RESUMING: usize = 16;
 
 impl Dialers {
-    /// At most so many threads.
+    /// The maximum number of threads.
     pub(crate) fn new(most: usize) -> Self {
         Self(Arc::new(Mutex::new(Queue {
             jobs: VecDeque::new(),
@@ -62,7 +62,7 @@ impl Dialers {
             let dialing = thread::Builder::new().name("ibex-dial".to_owned());
             match dialing.spawn(move || dialers.work()) {
                 Ok(_) => queue.threads += 1,
-                // One of those that are there will do it.
+                // One of the existing threads runs the job.
                 Err(_) if queue.threads > 0 => {}
                 Err(error) => return Err(error),
             }
@@ -79,8 +79,8 @@ impl Dialers {
                 return;
             };
             drop(queue);
-            // Wakers run in it, which are foreign. One that panics has said so, and those who wait
-            // for the next job are not to blame.
+            // The job runs wakers, which are foreign code. A waker's panic has been reported
+            // already, and it must not affect callers that wait for the next job.
             let _ = panic::catch_unwind(AssertUnwindSafe(job));
         }
     }
@@ -113,7 +113,7 @@ struct Answer {
     waker: Option<Waker>,
 }
 
-/// A session that nobody has taken becomes none.
+/// Abandons a session that no caller has taken.
 impl Drop for Answer {
     fn drop(&mut self) {
         if let Some(Ok(admission)) = self.outcome.take() {
@@ -132,7 +132,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// The errors of [`connect`](Self::connect).
     ///
     /// # Panics
     ///
@@ -149,7 +149,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`connect_on`](Self::connect_on).
+    /// The errors of [`connect_on`](Self::connect_on).
     ///
     /// # Panics
     ///
@@ -224,7 +224,7 @@ impl Future for ConnectAsync<'_> {
 impl Drop for ConnectAsync<'_> {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What was dialed stays.
+            // A forked child does not drop what its parent dialed.
             mem::forget(mem::replace(&mut self.state, State::Done));
         }
         if let State::Dialing(call) = &self.state {

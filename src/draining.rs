@@ -29,8 +29,8 @@ pub struct DrainReport {
     /// were executed.
     pub still_running: usize,
     /// Channels with messages that are not known to have reached their peers: messages that had
-    /// been sent when the last call ended, or the time was up. Channels of sessions that ended
-    /// meanwhile do not count.
+    /// been sent when the last call ended, or the time was up. Channels of sessions that have ended
+    /// since do not count.
     pub undelivered: Vec<Undelivered>,
 }
 
@@ -91,7 +91,7 @@ impl Node {
     /// 4. Handlers that have a request may answer it.
     /// 5. It delivers the answers, and the messages that senders had sent by then.
     ///
-    /// It waits for the last two steps for up to `timeout` ([`Duration::MAX`]: for ever), and
+    /// The call waits for the last two steps for up to `timeout` ([`Duration::MAX`]: for ever), and
     /// reports how far it came.
     ///
     /// A stream of replies is a call, which ends with its last reply. Other channels and byte
@@ -113,7 +113,7 @@ impl Node {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let node = ibex::Node::listen("127.0.0.1:0")?;
-    /// // It serves, until it is told to end.
+    /// // The program serves until it is told to end.
     /// let report = node.drain(Duration::from_secs(30));
     /// if !report.is_complete() {
     ///     eprintln!("{report}");
@@ -151,7 +151,7 @@ fn drain(
         return DrainReport::default();
     }
     runtime.begin_drain();
-    // Each call that ends and each word that goes out has this look again.
+    // Each call that ends and each notice that goes out makes the wait check this again.
     let is_answered = || runtime.running_calls() == 0 && !runtime.has_unsaid();
     runtime.wait_in_drain(deadline, || is_answered() || !is_wanted());
     let still_running = runtime.running_calls();
@@ -160,14 +160,14 @@ fn drain(
         runtime.say_drained();
         runtime.wait_in_drain(deadline, || !runtime.has_unsaid() || !is_wanted());
     }
-    // Peers say in turns how far they are, and nobody is woken by it.
+    // Peers report in turns how far they are, and a report wakes no thread.
     let goes_on = || {
         let now = Instant::now();
         let is_late = deadline.is_some_and(|deadline| deadline <= now);
         let has_time = !is_late && !runtime.is_closed() && is_wanted();
         let soon = now + LOOK_AGAIN;
         let until = deadline.map_or(soon, |deadline| deadline.min(soon));
-        // Without time it runs one turn, where callers do.
+        // When no time is left, one turn runs, if callers turn the engine.
         runtime.go_on_until(if has_time { until } else { now });
         has_time
     };
@@ -207,7 +207,7 @@ impl Future for DrainAsync<'_> {
         if let Some(timeout) = this.timeout.take() {
             let (runtime, waiting) = (this.node.runtime.clone(), this.waiting.clone());
             let deadline = Instant::now().checked_add(timeout);
-            // Here, since all threads may be busy for a while.
+            // The drain begins here, since all dialing threads may be busy for a while.
             runtime.begin_drain();
             let wait = move || {
                 let is_wanted = || !waiting.is_dropped.load(Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Future for DrainAsync<'_> {
                 }
             };
             if this.node.dialers.run(Box::new(wait)).is_err() {
-                // Without a thread, this one has to wait.
+                // If no thread can be started, the calling thread waits.
                 return Poll::Ready(this.node.drain(timeout));
             }
         }

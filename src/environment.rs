@@ -42,9 +42,9 @@ pub(crate) enum EnvironmentWarning {
 /// A variable whose value cannot be used.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct VariableError {
-    /// Its name.
+    /// The variable's name.
     pub(crate) variable: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub(crate) value: String,
     /// The values that it may have.
     pub(crate) range: &'static str,
@@ -236,7 +236,7 @@ fn nearest(name: &str) -> Option<&'static str> {
         return Some(alike);
     }
     let (least, near) = known().map(|known| (distance(name, known), known)).min()?;
-    // Of what follows the prefix less than half.
+    // Suggests a name only if less than half of the part behind the prefix differs.
     (2 * least < near.len().max(name.len()) - PREFIX.len()).then_some(near)
 }
 

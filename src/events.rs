@@ -18,8 +18,8 @@ use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::r
 
 /// The events of a node, returned by [`Node::events`](crate::Node::events).
 ///
-/// As an iterator it waits for the next event, and ends when the node was closed and all events
-/// were taken. It may be moved to another thread, and does not keep the node from being closed.
+/// The iterator waits for the next event, and ends when the node was closed and all events were
+/// taken. The handle may be moved to another thread, and does not keep the node from being closed.
 ///
 /// ```
 /// use ibex::{Event, Node};
@@ -346,7 +346,7 @@ impl fmt::Display for Event {
                 cause,
                 since,
             } => {
-                // Nobody is gone yet.
+                // The peer is not gone yet, so only the reason is written.
                 let why: &dyn fmt::Display = match cause {
                     EndCause::PeerGone { why, .. } => why,
                     cause => cause,

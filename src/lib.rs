@@ -65,6 +65,7 @@
 //! | How do I send 1 GiB without a copy? | [`guide::memory`](guide::memory#large-payloads) |
 //! | How do I run it in tokio? | [`guide::which_driver`](guide::which_driver#tokio) |
 //! | How do I authenticate peers, and encrypt? | [`guide::security`] |
+//! | How do I renew certificates while the program runs? | [`guide::security`](guide::security#renewing-and-revoking) |
 //! | When and how do I use several I/O threads? | [`guide::which_driver`](guide::which_driver#several-io-threads) |
 //! | How do I know that RDMA is used? | [`guide::rdma_setup`](guide::rdma_setup#is-it-used) |
 //! | What does this error mean? | [`guide::troubleshooting`] |

@@ -1,4 +1,4 @@
-//! How those who dial a node become its sessions.
+//! The steps by which connections from dialing peers become sessions of a node.
 
 use std::{
     error::Error,
@@ -115,7 +115,7 @@ impl Failures {
         listener: SocketAddr,
         now: Instant,
     ) {
-        // As an error value, so that a subscriber can tell one cause from another.
+        // Recorded as an error value, so that a subscriber can tell one cause from another.
         let tell: fn(&Held) =
             |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
         match self.limit.admits(kind, now, tell, || failure.to_string()) {
@@ -130,7 +130,7 @@ impl Failures {
         }
     }
 
-    /// Tells the last counts, as nothing follows.
+    /// Tells the last counts, because no failures follow.
     fn tell_last_held(&mut self, now: Instant) {
         while let Some(held) = self.limit.poll_last_held(now) {
             held.warn();
@@ -287,7 +287,7 @@ mod tests {
             let noise = Problem::Handshake(HandshakeError::NotIbex {
                 seen: "noise".to_owned(),
             });
-            // In less than the ten seconds of a period.
+            // The failures all come in less than the ten seconds of a period.
             for number in 0..100_000_u32 {
                 let now = start + Duration::from_micros(90) * number;
                 failures.tell_held(now);
@@ -295,7 +295,7 @@ mod tests {
             }
             assert_eq!(count(&counts.warnings), 5);
             assert_eq!(count(&counts.others), 99_995);
-            // Another kind is heard all the same.
+            // A failure of another kind is still logged.
             let other = Problem::Handshake(HandshakeError::Closed {
                 step: ibex_bootstrap::handshake::Step::Hello,
                 detail: None,

@@ -272,9 +272,8 @@ impl<T: ?Sized, C: Codec<T>> Deref for Message<T, C> {
 
     #[inline]
     fn deref(&self) -> &C::View {
-        // SAFETY: `held` is what `C::open` gave for these bytes (`Receiver`), and nobody
-        // writes them while the message is held; `detach` keeps their content and an
-        // alignment of 64.
+        // SAFETY: `held` is what `C::open` gave for these bytes (`Receiver`), and no code writes
+        // them while the message is held; `detach` keeps their content and an alignment of 64.
         unsafe { C::view(&self.held, self.raw.bytes()) }
     }
 }

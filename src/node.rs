@@ -104,8 +104,8 @@ use crate::{
 ///   (3 s).
 /// - Nothing is being sent, and the host has not answered keepalives for 19 s.
 ///
-/// A process that is stopped, computes or does not read keeps its connection, because its host answers.
-/// It cannot make another connection meanwhile, should this one break as well.
+/// A process that is stopped, computes or does not read keeps its connection, because its host
+/// answers. But it cannot make another connection meanwhile if this one breaks.
 ///
 /// # When a peer ends
 ///
@@ -292,7 +292,7 @@ impl Node {
         })?;
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
-        // If the rest fails the node is closed again, and its threads with it.
+        // If a later step fails, this value is dropped, which closes the node and ends its threads.
         let mut node = Self {
             runtime,
             dialers: Dialers::new(dialing::CONNECTING),
@@ -394,7 +394,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and
+    /// The errors of [`connect`](Self::connect), and
     /// [`NoSuchEngine`](crate::ConnectErrorKind::NoSuchEngine).
     pub fn connect_on(&self, engine: usize, address: impl ToAddress) -> Result<Peer, ConnectError> {
         self.connect_to(&address::text_of(&address), Some(engine))
@@ -496,7 +496,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept), and [`Timeout`](crate::ConnectErrorKind::Timeout).
+    /// The errors of [`accept`](Self::accept), and [`Timeout`](crate::ConnectErrorKind::Timeout).
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Peer, ConnectError> {
         self.accept_until(Instant::now().checked_add(timeout))
     }
@@ -506,7 +506,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     pub fn try_accept(&self) -> Result<Option<Peer>, ConnectError> {
         self.check_listening()?;
         match self.runtime.try_accept() {
@@ -711,7 +711,7 @@ impl AsRawFd for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What they hold stays.
+            // A forked child does not drop what these fields hold.
             let Self {
                 runtime,
                 dialers,
@@ -726,7 +726,7 @@ impl Drop for Node {
         if thread::panicking() {
             self.runtime.break_off(CloseReason::Aborted);
         }
-        // Nobody is there to be told what was not delivered.
+        // No caller is left to be told what was not delivered.
         match Tasks::are_here() {
             true => self.runtime.close_in_passing(self.settings.linger),
             false => drop(self.close(self.settings.linger)),

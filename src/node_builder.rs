@@ -81,7 +81,7 @@ use crate::{
 /// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
 ///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session +
 ///   (52 *n* + 16 *W*) for each receiving end + *W* for each sending end that was used.
-/// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + at most 512 MiB kept + 4 MiB for
+/// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + at most 512 MiB that were sent and are kept + 4 MiB for
 ///   each session + 1.5 *U* for each sending end that was used.
 ///
 /// *W* is `window_bytes`, rounded up to a power of two from 64 KiB on. *n* is `window_messages`, rounded
@@ -420,8 +420,8 @@ impl NodeBuilder {
     /// Sets how long a session whose connection broke waits for another. Until then its handles go
     /// on or wait; after that the peer is [gone](crate::EndCause::PeerGone). Default: 30 s. Range:
     /// from 10 ms to [`Duration::MAX`], which is for ever. A longer time survives longer outages.
-    /// What was sent is kept for as long, and calls without a time-out of their own wait for as
-    /// long.
+    /// The node keeps sent messages for this time, and calls without a time-out of their own wait
+    /// for as long.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         let range = Duration::from_millis(10)..;
         self.note(SettingError::check_time("session_timeout", timeout, range));
@@ -532,9 +532,9 @@ impl NodeBuilder {
     /// Default: 256 MiB, enough for 128 sessions with the default
     /// [`session_credit_bytes`](Self::session_credit_bytes). Range: 512 KiB to 1 TiB.
     ///
-    /// As long as it is enough, every session has its full credit. With more sessions, those that
-    /// send share it equally. Sessions that send nothing keep little or none, so their next message
-    /// waits for a round trip. Below 257 KiB for each session that sends, they take turns.
+    /// While the limit suffices, every session has its full credit. With more sessions, those that
+    /// send share the limit equally. Sessions that send nothing keep little or none, so their next
+    /// message waits for a round trip. Below 257 KiB for each session that sends, they take turns.
     ///
     /// A higher value takes more memory where many peers send faster than their messages are read:
     /// at worst this much, and a block of 1 MiB for each session.

@@ -44,7 +44,7 @@ pub(crate) struct NodeSettings {
     pub(crate) max_node_sessions: u32,
     pub(crate) session_credit_bytes: u64,
     pub(crate) node_credit_bytes: u64,
-    /// Unless it follows from what the process may have.
+    /// The limit; `None` if it follows from the memory that the process may have.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) channel: ChannelDefaults,
 }
@@ -94,7 +94,7 @@ impl Default for NodeSettings {
 }
 
 impl NodeSettings {
-    /// How the settings go together, each within its range.
+    /// Checks that the settings go together, given that each is within its range.
     pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
         let mut wishes = vec![
             (Fabric::Shm, self.shm),
@@ -166,7 +166,7 @@ impl NodeSettings {
         self.verbs == Policy::Require || (self.verbs != Policy::Forbid && !has_others)
     }
 
-    /// How calls wait: for a peer's memory, and for the engine.
+    /// Returns how calls wait: for a peer's memory, and for the engine.
     pub(crate) fn waits(&self) -> (Wait, Wait) {
         if let Some(wait) = self.wait {
             return (wait, wait);
@@ -175,7 +175,7 @@ impl NodeSettings {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         match self.driver {
             _ if cpus == 1 => (Wait::Event, Wait::Event),
-            // Who spins for the I/O thread would keep a core from it.
+            // A thread that spins while it waits for the I/O thread would keep a core from it.
             Driver::Threads if cpus < 4 && (!self.cores.is_empty() || self.io_threads > 1) => {
                 (spin, Wait::Event)
             }
@@ -212,9 +212,10 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
 const LEAST_CREDIT: u64 = 1 << 20;
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
-/// Bytes for peers where nobody says what the process may have.
+/// Bytes for peers on a machine that does not tell how much the process may have.
 const UNKNOWN_LIMIT: u64 = 256 << 20;
 
-/// Time that falling asleep and being woken take together, on machines where it takes long. With a
-/// shorter spin, two threads that wait for each other would sleep for ever after one hiccup.
+/// The time that falling asleep and being woken take together, on machines where this takes long.
+/// With a shorter spin, two threads that wait for each other would sleep at every message from the
+/// first delay on.
 const SPIN: Duration = Duration::from_micros(50);

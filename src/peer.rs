@@ -225,8 +225,8 @@ impl Peer {
         fabric_of(self.session.fabric())
     }
 
-    /// Returns the identity that the peer has proven; `None` where this node authenticates nobody.
-    /// The peer proves it again each time the session goes on over another connection.
+    /// Returns the identity that the peer has proven; `None` if this node does not authenticate
+    /// peers. The peer proves it again each time the session goes on over another connection.
     #[must_use]
     pub fn authenticated_as(&self) -> Option<&AuthenticatedAs> {
         self.session.peer().authenticated_as.as_ref()

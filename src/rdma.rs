@@ -17,11 +17,12 @@
 //! # When RDMA is not used
 //!
 //! [`Peer::fabric_reason`](crate::Peer::fabric_reason) says for each session why it has its fabric.
-//! The example `devices` (`cargo run --features verbs --example devices -- --peer HOST`) says what
-//! this machine has and would take. A node that *requires* verbs is refused with the same words
-//! ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma), [`ConnectError`](crate::ConnectError)); all
-//! others go on over shared memory or TCP. Without settings, two nodes of one host and user take
-//! shared memory, and nodes with a software device (soft-RoCE), which is slower than TCP, take TCP.
+//! The example `devices` (`cargo run --features verbs --example devices -- --peer HOST`) shows what
+//! this machine has and would use. The error of a node that *requires* verbs has the same text
+//! ([`ListenErrorKind::Rdma`](crate::ListenErrorKind::Rdma),
+//! [`ConnectError`](crate::ConnectError)); all others go on over shared memory or TCP. Without
+//! settings, two nodes of one host and user take shared memory, and nodes with a software device
+//! (soft-RoCE), which is slower than TCP, take TCP.
 //!
 //! Other obstacles, and what removes them:
 //!
@@ -45,9 +46,9 @@
 //! | the policy forbids verbs | the policy of that node ([`Policy`](crate::Policy)) |
 //!
 //! A device may be removed under its sessions, by `rdma link delete` or with its network interface.
-//! It is closed a few seconds later, whatever handles and messages there are. Its sessions go on
-//! over another queue pair, or over TCP where policies allow it. The next session takes the devices
-//! that are there then. Under [`Driver::Caller`](crate::Driver::Caller) this happens in the
+//! ibex closes the device a few seconds later, whatever handles and messages exist. Its sessions go
+//! on over another queue pair, or over TCP where policies allow it. The next session uses the
+//! devices that exist then. Under [`Driver::Caller`](crate::Driver::Caller) this happens in the
 //! program's calls.
 //!
 //! A device's memory is locked. A node locks 36 MiB with its first session over RDMA

@@ -133,7 +133,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
+    /// The errors of [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
     #[inline(always)]
     pub fn recv(&mut self) -> Result<Message<T, C>, RecvError> {
         let raw = self.handle.receive(Patience::FOREVER)?;

@@ -13,7 +13,7 @@ use crate::{SendError, Sender, message::DefaultCodec};
 
 /// Room for one message, to be built in place.
 ///
-/// The bytes hold those of earlier messages until they are written.
+/// Until they are written, the bytes hold those of earlier messages.
 #[must_use = "dropping a reservation sends nothing"]
 pub struct Reservation<'a> {
     raw: RawReservation<'a>,
@@ -97,8 +97,8 @@ impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
     /// # Errors
     ///
     /// [`SendErrorKind::Full`](crate::SendErrorKind::Full) if the message is longer than
-    /// [`bytes`](Self::bytes) and there is no room for it; nothing was sent then. Else as
-    /// [`send`](Sender::send).
+    /// [`bytes`](Self::bytes) and there is no room for it; nothing was sent then. Otherwise the
+    /// errors of [`send`](Sender::send).
     pub fn send(self, value: &T) -> Result<u64, SendError> {
         let encode = Sender::<T, C>::encoder(value);
         let sent = self.raw.send(C::size(value), encode);

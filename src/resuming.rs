@@ -57,7 +57,7 @@ impl ResumableSessions for Sessions {
     }
 }
 
-/// Without their names, which are half of what resumes them.
+/// Omits the sessions' names, which are half of the secret that resumes them.
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sessions")
@@ -87,8 +87,8 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// Makes what a new session needs to be resumed. If this end was dialed, the peer finds the
-    /// session here when it dials again.
+    /// Makes the state that a new session needs to be resumed. If this end was dialed, the peer
+    /// finds the session here when it dials again.
     pub(crate) fn terms(&self, established: &Established) -> (ReconnectTerms, Option<Registered>) {
         let peer = &established.peer;
         let (ways, session) = self.ways(established);
@@ -172,8 +172,7 @@ struct Redialer {
     ticket: Ticket,
     local: Local,
     dialers: Dialers,
-    /// Set once the log has heard that the peer and this node do not authenticate each other any
-    /// more.
+    /// Set once it was logged that the peer and this node do not authenticate each other any more.
     has_warned: AtomicBool,
 }
 
@@ -244,11 +243,11 @@ fn reconnection(connection: ResumedConnection) -> NewWire {
     }
 }
 
-/// Converts a pair of the bootstrap's. Only this crate's own devices make such pairs.
+/// Converts a queue pair of the bootstrap's. Only this crate's own devices make such pairs.
 pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
     let pair = pair.into_any().downcast().ok();
     pair.map(|pair| *pair)
 }
 
-/// Time limit of one attempt. A network that drops packets holds up a thread for so long.
+/// Time limit of one attempt. A network that drops packets holds up a thread for this long.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);

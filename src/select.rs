@@ -130,7 +130,7 @@ impl Select {
     ///
     /// # Panics
     ///
-    /// As [`ready`](Self::ready).
+    /// The panics of [`ready`](Self::ready).
     #[track_caller]
     pub fn ready_timeout(
         &mut self,
@@ -141,13 +141,13 @@ impl Select {
     }
 
     /// Like [`ready`](Self::ready), without waiting. Under
-    /// [`Driver::Caller`](crate::Driver::Caller) it runs a turn when no end has something. It asks
-    /// the peer once for an acknowledgement that it looks for, so a program that calls it again and
-    /// again hears of it.
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs a turn when no end has something. The call
+    /// asks the peer once for an acknowledgement that it looks for, so a program that calls it
+    /// again and again is told.
     ///
     /// # Panics
     ///
-    /// As [`ready`](Self::ready).
+    /// The panics of [`ready`](Self::ready).
     #[track_caller]
     pub fn try_ready(&mut self, ends: &mut [&mut dyn Selectable]) -> Option<usize> {
         self.wait(ends, Patience::None)

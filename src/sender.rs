@@ -84,8 +84,8 @@ pub(crate) struct UntilAcked<'a> {
 /// | a panic drops the [`Node`](crate::Node) | the same error |
 /// | a clone is dropped by `?`, or with a cancelled task | `None` as well, because that looks like any other drop |
 ///
-/// Where the last row matters, call `abort` on the way out, or have the receiver expect a last message.
-/// Dropping a sender does not wait, and messages on their way are still delivered.
+/// If the last row matters, call `abort` on the way out, or have the receiver expect a last
+/// message. Dropping a sender does not wait, and messages on their way are still delivered.
 ///
 /// A message that was sent cannot be taken back. Over shared memory the peer has it already; elsewhere
 /// at most a window is still on its way. Only two things end a channel before everything is delivered:
@@ -240,7 +240,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush), and [`Timeout`](crate::WaitErrorKind::Timeout).
+    /// The errors of [`flush`](Self::flush), and [`Timeout`](crate::WaitErrorKind::Timeout).
     pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
@@ -266,7 +266,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`Timeout`](crate::WaitErrorKind::Timeout).
+    /// The errors of [`wait_acked`](Self::wait_acked), and
+    /// [`Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
         sequence: u64,
@@ -330,7 +331,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush). The handle is gone in any case.
+    /// The errors of [`flush`](Self::flush). The handle is gone in any case.
     pub fn close(mut self) -> Result<(), WaitError> {
         self.handle.close();
         self.flush()
@@ -393,7 +394,7 @@ impl Sender<[u8], Raw> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     #[inline(always)]
     pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
         let raw = self
@@ -407,7 +408,7 @@ impl Sender<[u8], Raw> {
     ///
     /// # Errors
     ///
-    /// As [`try_send`](Self::try_send).
+    /// The errors of [`try_send`](Self::try_send).
     #[inline]
     pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
         let raw = self

@@ -13,9 +13,9 @@ use std::{
 /// A setting is out of its range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SettingError {
-    /// Its name, that of the builder's method.
+    /// The setting's name, which is that of the builder's method.
     pub(crate) setting: &'static str,
-    /// What it was given.
+    /// The value that was given.
     pub(crate) value: SettingValue,
     /// The least that it may be.
     pub(crate) least: SettingValue,
@@ -41,9 +41,9 @@ pub(crate) enum SettingValue {
 pub(crate) struct SettingConflict {
     /// The two, by the names of the builder's methods.
     pub(crate) settings: [&'static str; 2],
-    /// What they were given.
+    /// The values that were given.
     pub(crate) values: [String; 2],
-    /// How they are bound to each other, and what to do.
+    /// The rule that binds the two settings, and what to do.
     pub(crate) rule: String,
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for SettingValue {
             SettingValue::Time(time) => write!(f, "{time:?}"),
             SettingValue::Bytes(bytes) => {
                 let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-                // In the largest unit that says it exactly.
+                // Written in the largest unit that expresses the number exactly.
                 let is_exact = |shift: u32| bytes >> shift != 0 && bytes.trailing_zeros() >= shift;
                 match units.iter().find(|(shift, _)| is_exact(*shift)) {
                     Some((shift, unit)) => write!(f, "{} {unit}", bytes >> shift),

@@ -23,7 +23,7 @@ use tokio::{
 ///
 /// # Errors
 ///
-/// Those of the reactor's `epoll_ctl`.
+/// The errors of the reactor's `epoll_ctl`.
 pub(crate) fn spawn(runtime: &Arc<Runtime>, handle: &Handle, linger: Duration) -> io::Result<()> {
     for event_loop in runtime.event_loops() {
         spawn_for(event_loop, runtime, handle, linger)?;
@@ -70,8 +70,8 @@ struct Driving {
 
 impl Driving {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        // What the reactor has said is forgotten before the engine looks: whatever becomes ready
-        // behind the look makes the set ready anew.
+        // The reactor's readiness is cleared before the engine looks. A descriptor that becomes
+        // ready after the look makes the set ready anew.
         loop {
             match self.descriptor.poll_read_ready(context) {
                 Poll::Pending => break,
@@ -87,7 +87,7 @@ impl Driving {
                 Step::Over => return Poll::Ready(()),
             }
         }
-        // More comes, and the tasks that were woken are to run.
+        // More steps follow, but the tasks that were woken run first.
         context.waker().wake_by_ref();
         Poll::Pending
     }

@@ -20,12 +20,12 @@ pub(crate) struct ChannelTemplate {
 }
 
 impl ChannelTemplate {
-    /// With the node's settings.
+    /// Creates a template with the node's settings.
     pub(crate) fn new(node: &Node, name: &str) -> Self {
         Self::with(node.channel_defaults(), name)
     }
 
-    /// With these settings.
+    /// Creates a template with these settings.
     pub(crate) fn with(defaults: ChannelDefaults, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -36,7 +36,7 @@ impl ChannelTemplate {
         }
     }
 
-    /// Has errors speak of this interface.
+    /// Makes errors name this interface.
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
         self.interface = interface;
         self
@@ -83,7 +83,7 @@ impl ChannelTemplate {
         self
     }
 
-    /// How long a blocking call waits for the peer to open its end.
+    /// Returns how long a blocking call waits for the peer to open its end.
     pub(crate) fn wait_for_open(&self) -> Duration {
         self.defaults.open_timeout
     }
@@ -100,7 +100,7 @@ impl ChannelTemplate {
         &self.name
     }
 
-    /// The channel over `session`.
+    /// Returns the builder of the channel over `session`.
     pub(crate) fn over(&self, session: &Arc<SessionShared>) -> ChannelBuilder {
         ChannelBuilder::new(Peer::new(session.clone(), self.defaults), self.clone())
     }

@@ -44,8 +44,8 @@ fn check(error: &dyn Display, parts: &[&str]) {
     }
 }
 
-/// Also checks that the advice fits the certainty of the call's execution: whether it may be
-/// repeated, or only if it may be executed twice.
+/// Checks the text, and also that the advice fits the certainty of the call's execution: whether it
+/// may be repeated, or only if it may be executed twice.
 fn check_call(error: &CallError, execution: Execution, parts: &[&str]) {
     check(error, parts);
     assert_eq!(error.execution(), execution, "{error}");
@@ -235,7 +235,7 @@ fn a_refused_call_was_not_executed_and_may_be_repeated() {
     let serving = thread::spawn(move || {
         let mut next = || served.next().expect("no error").expect("a request");
         next().refuse();
-        // Drops a request: its handler is lost.
+        // The request is dropped: its handler is lost.
         drop(next());
         let mut held = Vec::new();
         loop {
@@ -499,7 +499,7 @@ fn a_name_that_something_else_has_is_told_as_taken_and_by_what() {
         ErrorKind::AddrInUse,
         &["\"quotes\"", "drop that listener"],
     );
-    // A service and a channel of messages, at the listening node.
+    // The listening node has a service and a channel of messages.
     let _served = here.service::<String, u64>("prices").expect("a service");
     let mut second = Listener::bind(&pair.nodes[1], "prices").expect("it hears of peers later");
     let error = second.accept().expect_err("the service has the name");

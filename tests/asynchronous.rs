@@ -317,9 +317,9 @@ fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
 
 /// Messages that fit a narrow channel.
 const WINDOW: u64 = 8;
-/// Long enough for a task to fall asleep.
+/// Time in which a task falls asleep.
 const WHILE: Duration = Duration::from_millis(50);
-/// Longer than any call that ends.
+/// A time-out that is longer than any call that ends.
 const LONG: Duration = Duration::from_secs(120);
 
 fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
@@ -344,7 +344,7 @@ fn or_hangs(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Counts its wake-ups.
+/// Counts the wake-ups of its waker.
 #[derive(Default)]
 struct Count(AtomicU32);
 

@@ -178,7 +178,7 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     lo("down");
     sender.send(&1).unwrap();
     let since = Instant::now();
-    // Waits forever if it does not notice.
+    // The call waits forever if the node does not notice.
     let report = here.close(Duration::MAX);
     assert!(since.elapsed() >= NOTICE);
     assert_eq!(report.undelivered.len(), 1, "{report}");

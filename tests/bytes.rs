@@ -36,10 +36,10 @@ fn the_last_of_the_bytes_releases_the_message() {
     let two = bytes.slice(8..);
     drop(bytes);
     sender.try_send(b"three").expect_err("it is held");
-    // From another thread.
+    // The bytes are dropped on another thread.
     let elsewhere = thread::spawn(move || assert_eq!(two, &b"two"[..]));
     elsewhere.join().expect("it ends");
-    // Together with the acknowledgement that was asked for.
+    // The last drop releases the message, with the acknowledgement that was asked for.
     sender.wait_acked(1).expect("acknowledged");
     sender.send(b"three").expect("there is room");
 

@@ -1,4 +1,4 @@
-//! Connects that nobody waits for any more: the peer keeps no session of theirs.
+//! Connects that are dropped before they return: the peer keeps no session of them.
 #![forbid(unsafe_code)]
 
 #[path = "common/over.rs"]
@@ -22,11 +22,11 @@ const LONG: Duration = Duration::from_secs(300);
 enum Dropped {
     /// The answer may still be on its way.
     AtOnce,
-    /// The session is up at this end too, and nobody has taken it.
+    /// The session is up at this end too, and was not handed out.
     WithItsSession,
 }
 
-/// Says that the task was woken.
+/// Reports that the task was woken.
 struct Bell(mpsc::Sender<()>);
 
 impl Wake for Bell {
@@ -35,7 +35,7 @@ impl Wake for Bell {
     }
 }
 
-/// A node of those that are to meet, which may have to authenticate each other.
+/// Returns a builder of a node, which may have to authenticate its peer.
 fn builder(over: &Over, driver: Driver, is_secured: bool) -> NodeBuilder {
     let builder = over.builder(driver);
     match is_secured {
@@ -48,7 +48,7 @@ fn builder(over: &Over, driver: Driver, is_secured: bool) -> NodeBuilder {
     }
 }
 
-/// The peer would wait for its other end to come back.
+/// Drops a connect. A session that remained would make the peer wait for its other end.
 fn leaves_no_session(over: &Over, drivers: [Driver; 2], is_secured: bool, when: Dropped) {
     let secured = if is_secured { "secured " } else { "" };
     let case = format!("{secured}{} of {drivers:?}, dropped {when:?}", over.fabric);
@@ -73,7 +73,7 @@ fn leaves_no_session(over: &Over, drivers: [Driver; 2], is_secured: bool, when: 
         woken.recv_timeout(LONG).expect("an answer");
     }
     drop(connecting);
-    // It is not even suspended in between.
+    // The session is not even suspended in between.
     let event = next();
     let Event::Gone { cause, .. } = &event else {
         panic!("{case}: {event:?}");

@@ -34,8 +34,8 @@ fn a_time_that_runs_out_makes_the_descriptor_readable() {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
-        // Without a time-out: a node that failed to announce would hang here, and so would the
-        // test.
+        // The poll has no time-out: a node that failed to announce would hang here, and so would
+        // the test.
         poll(&mut [ready], None).expect("poll");
     }
 }
@@ -50,7 +50,7 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
     use ibex::{io, rdma::RdmaSettings};
     use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
-    // An address of a network for documentation (RFC 5737).
+    // The address belongs to a network for documentation (RFC 5737).
     let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
     let provider = FakeProvider::new(vec![device]);
     let builder = || {

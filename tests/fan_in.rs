@@ -94,7 +94,7 @@ fn no_peer_is_starved_and_a_lost_one_ends_no_other() {
         assert_eq!(numbers.peers().len(), 3);
         let mut taken = [0u64; 3];
         for _ in 0..ROUNDS / BATCH {
-            // As much of each as is taken of all, so that none is ever empty.
+            // Each client sends as much as is taken of all, so that no channel is ever empty.
             for (number, (_, sender)) in clients.iter_mut().enumerate() {
                 while sender.counts().sent < taken[number] + BATCH {
                     sender.send(&(number as u64)).expect("sent");
@@ -171,7 +171,7 @@ fn a_name_is_received_from_in_one_way_at_a_time() {
     let peer = node.accept().expect("a session");
     let again = peer.channel("numbers").codec::<Pod>().receiver::<u64>();
     again.expect_err("the fan-in has it");
-    // And in reverse order.
+    // A fan-in does not get the name of an open receiver either.
     let taken = peer.channel("letters").codec::<Pod>().receiver::<u64>();
     let _taken = taken.expect("a receiver");
     let letters = node.channel("letters").codec::<Pod>().fan_in::<u64>();

@@ -529,7 +529,7 @@ fn bytes(kind: u8, length: usize, number: u64) -> Vec<u8> {
 
 const GATHERED: u8 = 1;
 const STREAMED: u8 = 2;
-/// Longer than a ring takes.
+/// A length that is longer than a ring takes.
 const LARGE: usize = 3 << 19;
 
 /// A process whose children must not change anything of it.

@@ -89,7 +89,7 @@ fn a_message_is_encoded_once_however_many_get_it() {
     }
     let (mut unknown, mut unknown_ends) = cast.group::<Value, Counted>("unknown");
     for number in 1..=MESSAGES {
-        // Longer and shorter than the message before.
+        // The values are longer and shorter than those before.
         let value = Value::new(None, number);
         assert_eq!(unknown.send(&value).expect("sent"), number);
         assert_eq!(value.encodings(), 1);
@@ -168,7 +168,7 @@ fn a_value_that_cannot_be_encoded_leaves_nothing_behind() {
     group.send(&Value::new(None, 1)).expect("sent");
     let error = group.send(&Value::refused()).expect_err("refused");
     assert_eq!(error.kind(), SendErrorKind::Encode, "{error}");
-    // Long enough for its own memory, into which it panics.
+    // The longer message has its own memory, and encoding panics into that.
     for length in [100, 3 << 20] {
         let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
             group.send(&Value::panicking(length))
@@ -335,7 +335,7 @@ fn a_quorum_wakes_up_whoever_waits_for_it() {
                 group
             });
             if round % 50 == 0 {
-                // Long enough for it to fall asleep.
+                // The pause is long enough for the thread to fall asleep.
                 thread::sleep(MOMENT);
             }
             // One member acknowledges first, the others only afterwards.

@@ -122,8 +122,8 @@ const ATTACKS: &[Attack] = &[
         name: "a flood of rings",
         act: |unix| {
             send(&unix.control, &HELLO, SendFlags::NOSIGNAL).unwrap();
-            // Until the socket was full often: then the node has noticed, and has other things to
-            // do.
+            // Repeats until the socket was full often. By then the node has noticed, and has other
+            // things to do.
             let mut full = 0;
             while full < 1000 {
                 match ring(unix) {
@@ -275,7 +275,7 @@ fn watched(name: &'static str, act: impl FnOnce()) {
     let (done, waiting): (Done<()>, _) = channel();
     let watch = thread::spawn(move || {
         if waiting.recv_timeout(LONG * 2) == Err(RecvTimeoutError::Timeout) {
-            // Written past the test's output capture, which an abort would lose.
+            // The text is written past the test's output capture, which an abort would lose.
             let text = format!("everything sleeps behind this: {name}\n");
             let _ = std::io::stderr().write_all(text.as_bytes());
             process::abort();
@@ -293,5 +293,5 @@ const CONTROL: [u8; 5] = [2, 0, 0, 0, 0];
 
 /// The time after which a peer that left without a goodbye counts as gone.
 const SOON: Duration = Duration::from_millis(100);
-/// Far longer than anything here takes.
+/// A time far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);

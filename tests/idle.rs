@@ -100,7 +100,7 @@ fn watch_after_traffic(party: &mut Party) {
 /// its ring is full.
 fn watch_blocked(party: &mut Party) {
     let builder = party.peer.channel("much").codec::<Raw>();
-    // More than a session may have in flight.
+    // The window is more than a session may have in flight.
     let mut sender = builder.window_bytes(4 << 20).sender::<[u8]>().unwrap();
     sender.opened(PATIENCE).unwrap();
     party.meet();
@@ -148,7 +148,7 @@ fn close(party: &mut Party) {
     let mut receiver = builder.window_bytes(4 << 20).receiver::<[u8]>().unwrap();
     receiver.opened(PATIENCE).unwrap();
     party.meet();
-    // The process is stopped before it is told, and hears the word when it continues.
+    // The process is stopped before the word is sent, and hears it when it continues.
     let _: String = party.other.hear();
     drop(receiver);
     party.meet();
@@ -344,7 +344,7 @@ fn watch_rest(pids: &[u32], may_wake: bool) -> Vec<Usage> {
     let began = Instant::now();
     loop {
         let before = usages();
-        // Not one long sleep: a machine that is suspended during it would show nothing.
+        // This is not one long sleep: a machine that is suspended during it would show nothing.
         for _ in 0..WATCHES {
             thread::sleep(WATCHED / WATCHES);
         }
@@ -433,7 +433,7 @@ impl Thread {
             Err(error) if has_ended(&error) => None,
             Err(error) => panic!("{}: {error}", folder.join(name).display()),
         };
-        // Nanoseconds on a processor, nanoseconds waiting for one, and time slices
+        // The fields are nanoseconds on a processor, nanoseconds waiting for one, and time slices
         // (Documentation/scheduler/sched-stats.rst).
         let schedstat = read("schedstat")?;
         let ran = schedstat.split_ascii_whitespace().next();
@@ -461,13 +461,13 @@ fn has_ended(error: &io::Error) -> bool {
         .is_some_and(|code| ends.contains(&code))
 }
 
-/// Twice the window, with their headers.
+/// The number of messages that fill the window twice, with their headers.
 const MESSAGES: u64 = 8000;
 const ECHOES: u64 = 10_000;
-/// Longer than an idle channel keeps its memory.
+/// A time longer than an idle channel keeps its memory.
 const WATCHED: Duration = Duration::from_secs(3);
 const WATCHES: u32 = 300;
-/// Longer than any watch.
+/// A time longer than any watch.
 const LOOKED_UP: Duration = Duration::from_secs(3600);
 /// A watchdog's time: every process comes to rest sooner, on any machine.
 const PATIENCE: Duration = Duration::from_secs(200);

@@ -69,7 +69,7 @@ fn a_future_that_waits_is_left_alone_until_its_message_comes(fabric: Fabric) {
     let mut pending = pin!(receiver.recv_async());
     let mut polls = 0;
     let until = Instant::now() + Duration::from_secs(1);
-    // Polls like an executor: once at first, and once for each wake-up.
+    // The loop polls like an executor: once at first, and once for each wake-up.
     while polls == 0 || asked.take_until(until) {
         polls += 1;
         assert!(poll(pending.as_mut(), &waker).is_pending());

@@ -107,7 +107,7 @@ impl Ends {
     }
 
     /// Opens channels of these numbers, in alternating directions, and sends a message over each.
-    /// It takes a few sessions at a time, since a ring in use takes its window.
+    /// Works on a few sessions at a time, since a ring in use takes its window.
     fn carry_over(
         &mut self,
         party: &mut Party,

@@ -134,7 +134,7 @@ fn each_engine_polls_queues_of_its_own_and_the_sessions_spread_over_them() {
     for peer in sessions.iter().flatten() {
         assert_eq!(peer.rdma_port(), Some(("fake0".to_owned(), 1)));
     }
-    // One completion queue for each engine of both nodes, on alternating vectors; those of
+    // Each engine of both nodes has one completion queue, on alternating vectors; those of
     // self-tests are gone.
     let queues = fake.completion_queues();
     let vectors: Vec<_> = queues.iter().map(|(vector, _)| *vector).collect();
@@ -187,7 +187,7 @@ fn without_a_thread_of_its_own_an_engine_has_its_memory_made_by_whoever_connects
     carry_all(&sessions);
 }
 
-/// A queue that the device refuses to an engine's thread is an error of the call that makes the node.
+/// If the device refuses a queue to an engine's thread, the call that makes the node fails.
 #[test]
 fn a_refusal_on_an_engines_thread_reaches_the_caller() {
     let fake = device();

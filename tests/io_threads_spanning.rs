@@ -180,7 +180,7 @@ fn a_thread_that_turns_one_engine_leaves_it_to_one_that_waits_for_both() {
                     ends.0.send(&tick).expect("sent");
                     assert_eq!(*ends.1.recv().expect("it comes"), tick);
                 }
-                // Still open: the end of a channel is something to wake up for too.
+                // The ends are still open: the end of a channel is something to wake up for, too.
                 ends
             });
             (ticks, tocks, ticking)
@@ -244,7 +244,7 @@ fn sessions_of_a_run_that_is_over_end_on_every_engine() {
                 assert!(is_certain, "{cause}");
                 gone += 1;
             }
-            // A session whose engine has not heard of the new incarnation yet.
+            // The engine of this session has not heard of the new incarnation yet.
             Event::Suspended { .. } | Event::Connected { .. } => {}
             other => panic!("{other}"),
         }

@@ -197,7 +197,8 @@ fn tasks_send_a_log_to_a_far_end_that_connects_again() -> Outcome {
 
 /// Runs a far end at `address` whose lives end at growing counts of messages.
 fn listening_far_end(over: &Over, address: SocketAddr, disk: &Disk) {
-    // Only a few lives, since the sender reconnects to short ones after longer and longer pauses.
+    // There are only a few lives, since the sender reconnects to short ones after longer and longer
+    // pauses.
     for (life, until) in [2_500, 7_000, END].into_iter().enumerate() {
         let driver = [Driver::Threads, Driver::Caller][life % 2];
         let node = over.builder(driver).listen(address).build();
@@ -278,7 +279,7 @@ fn a_log_sender_that_waits_for_its_far_end_has_time_outs_and_ends_with_its_node(
             timed_out.to_string().contains(&address.to_string()),
             "{timed_out}"
         );
-        // A task gives up waiting, and then the sender does.
+        // The task gives up waiting, and then the sender does.
         let sent = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
         assert!(sent.is_none(), "{sent:?}");
         drop(sender);
@@ -727,7 +728,7 @@ fn a_dropped_future_leaves_what_was_sent() {
     smol::block_on(async {
         let mut number = 0;
         while number < 1000 {
-            // Polled until there is no room, and dropped.
+            // The send is polled until there is no room, and dropped.
             let sending = may_move_to_another_thread(sender.send_async(&mut log));
             let sent = smol::future::poll_once(sending).await;
             assert!(sent.is_none() || sender.position() == 1000, "{sent:?}");

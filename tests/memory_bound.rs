@@ -47,7 +47,7 @@ fn rings(fabric: Fabric) {
 
 /// A receiving end that has gone through its whole window takes 4 bytes for each message of it.
 fn settled_cells(fabric: Fabric) {
-    // Cells come from a stock of the process: of each size once.
+    // Cells come from a stock of the process, so each case uses another size.
     let messages = match fabric {
         Fabric::Shm => 1 << 20,
         _ => 1 << 19,

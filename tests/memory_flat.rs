@@ -68,7 +68,7 @@ fn push(party: &mut Party, beside: Beside) {
         fill(&mut stuck);
     }
     if beside != Beside::Nothing {
-        // Until every block and buffer that the flow needs has been in use.
+        // Repeats until every block and buffer that the flow needs has been in use.
         for _ in 0..BURSTS {
             let messages = fill(&mut flow);
             party.other.say(messages);
@@ -192,7 +192,7 @@ fn rounds(setup: Setup, beside: Beside) -> u64 {
 const MESSAGE: usize = 1000;
 /// Full windows that are sent before the measurement, each with other bounds in memory.
 const BURSTS: usize = 32;
-/// Less than half a window of messages.
+/// The number of messages that are always held: less than half a window.
 const HELD: usize = 400;
 /// Messages that flow before the measurement.
 const WARM_UP: u64 = 50_000;

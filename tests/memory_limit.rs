@@ -56,7 +56,7 @@ fn mapped_messages_count_and_others_wait() {
     attack.goes_on();
     for round in 0..ANNOUNCED * ATTACKERS / 2 {
         let mut held: Vec<Message<[u8], Raw>> = Vec::new();
-        // Two fit, whichever come first.
+        // Two messages fit, whichever come first.
         while held.len() < 2 {
             for (_, receiver) in &mut attackers {
                 match receiver.recv_timeout(Duration::from_millis(1)) {
@@ -67,7 +67,7 @@ fn mapped_messages_count_and_others_wait() {
             }
         }
         assert_eq!(held.len(), 2, "no third fits");
-        // A short message of another session does.
+        // A short message of another session fits.
         others_go_on(&node, Fabric::Shm);
     }
 }
@@ -96,9 +96,9 @@ fn who_holds_all_that_there_is_hears_of_it() {
             sender.send(&vec![1; HELD]).expect("it may be out");
             held.push(receiver.recv().expect("a message"));
         }
-        // Its memory is in the pool again by then, and counts as well.
+        // After the flush the sender's memory is in the pool again, and counts as well.
         sender.flush().expect("they have arrived");
-        // One message that waits here, and none behind it.
+        // One message waits here, and none is behind it.
         sender.send(&vec![1; HELD]).expect("it may be out");
         let error = loop {
             // Nothing is known of the third message before it begins to arrive.
@@ -256,7 +256,7 @@ fn attackers() {
     wait_for_line();
     for (_, sender) in &mut ends {
         for _ in 0..ANNOUNCED {
-            // Sent as zeros, without being written.
+            // The memory is sent as zeros, without being written.
             let place = sender.reserve(LENGTH).expect("room");
             place.send().expect("announced");
         }
@@ -364,7 +364,7 @@ const LENGTH: usize = 64 << 20;
 /// The most that the process may grow: by the bytes that a turn of an attacker still brought, and
 /// by the memory of the session beside it, at both ends.
 const MOST: u64 = 160 << 20;
-/// Longer than half a window.
+/// A message length above half a window.
 const HELD: usize = 3 << 19;
 const HONEST: usize = 12 << 20;
 const HONEST_MESSAGES: u64 = 10;

@@ -327,6 +327,6 @@ impl Traffic {
     }
 }
 
-/// Few enough for a group to wait for room repeatedly.
+/// A window that is small enough for a group to wait for room repeatedly.
 const WINDOW: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -226,9 +226,9 @@ impl Mapping {
 
 /// Bytes of the header before each payload.
 const RECORD_HEADER: usize = 8;
-/// Fits the default buffer of 4.5 KiB with its headers.
+/// The longest message that fits the default buffer of 4.5 KiB with its headers.
 const LARGEST_IN_BUFFER: usize = 4 << 10;
 /// The buffers that are posted by default, and as many that messages may hold.
 const SLAB_BYTES: usize = 36 << 20;
-/// Half of the default ring; longer messages get memory of their own.
+/// The longest message in a ring, half of the default ring; longer ones get memory of their own.
 const LARGEST_IN_RING: usize = 512 << 10;

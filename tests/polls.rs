@@ -26,7 +26,7 @@ use pair::{FABRICS, Pair};
 
 /// Messages that fit a narrow channel.
 const WINDOW: u64 = 8;
-/// Longer than any call that ends.
+/// A time-out that is longer than any call that ends.
 const LONG: Duration = Duration::from_secs(120);
 
 fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
@@ -91,7 +91,7 @@ fn a_send_that_is_given_up_sends_nothing() {
         give_up(sender.send_async(&100));
         give_up(sender.ready_async());
         give_up(async { sender.sink::<u64>().send(101).await });
-        // A permit that was ready and is given up.
+        // A permit was ready and is given up.
         for number in 1..=WINDOW {
             let message = receiver.recv().expect("a message");
             assert_eq!(*message, number);
@@ -115,7 +115,7 @@ fn a_reservation_that_is_given_up_keeps_no_room() {
         let receiver = here.channel("bytes").codec::<Raw>();
         let mut receiver = receiver.receiver::<[u8]>().expect("a receiver");
         sender.opened(LONG).expect("open");
-        // Short ones lie in the ring, long ones in memory of their own.
+        // Short messages lie in the ring, long ones in memory of their own.
         for length in [8, 3 << 20] {
             drop(smol::block_on(sender.reserve_async(length)).expect("room"));
             let mut reserved = smol::block_on(sender.reserve_async(length)).expect("room");
@@ -137,7 +137,7 @@ fn a_wait_for_counters_that_is_given_up_changes_nothing() {
         let (mut sender, mut receiver) = narrow(&pair);
         let last = sender.send(&1).expect("sent");
         give_up(sender.wait_acked_async(last));
-        // Whether it must wait depends on the fabric.
+        // The fabric decides whether the future must wait.
         let (count, waker) = count();
         let mut flushing = Box::pin(sender.flush_async());
         let _ = poll(flushing.as_mut(), &waker);
@@ -208,7 +208,7 @@ fn another_waker_takes_the_place_of_the_one_before() {
         before.is_nobodys_but(&waker_before);
         let woken_before = before.get();
         sender.send(&1).expect("sent");
-        // Other news may wake it as well.
+        // Other news may wake the task as well.
         let message = loop {
             after.is_woken();
             after.forget();
@@ -229,7 +229,7 @@ fn a_waker_that_is_left_is_taken_back() {
         let (mut sender, mut receiver) = narrow(&pair);
         let (count, waker) = count();
         assert!(poll_recv(&mut receiver, &waker).is_pending());
-        // It stays during calls that do not wait.
+        // The waker stays registered during calls that do not wait.
         assert!(matches!(receiver.try_recv(), Err(error) if error.kind() == RecvErrorKind::Empty));
         assert!(count.was_kept_beside(&waker));
         receiver
@@ -317,7 +317,7 @@ fn a_permit_is_room_that_no_clone_takes() {
         );
         give_up(clone.send_async(&100));
         let theirs = thread::spawn(move || {
-            // It is not this handle's turn, so the last place is not its own either.
+            // The turn is not this handle's, so the last place is not either.
             let full = clone.try_send(&100);
             assert!(
                 matches!(&full, Err(error) if error.kind() == SendErrorKind::Full),

@@ -10,7 +10,7 @@ use std::{thread, time::Duration};
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, rdma::RdmaSettings};
 use ibex_verbs::discovery::DeviceKind;
 
-/// Long enough for a guest under emulation, although nothing here takes long.
+/// A watchdog's time, which suffices in a guest under emulation, although nothing here takes long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a builder of a node on the device that the tests should use.

@@ -165,7 +165,7 @@ fn nodes_that_come_and_go_leave_nothing_behind() {
     }
     let (before, after) = (first.expect("some rounds"), held());
     println!("descriptors and pinned KiB after {rounds} sessions: {before:?}, {after:?}");
-    // A session that is about to end may have some.
+    // A session that is about to end may have some descriptors.
     assert!(after.0 <= before.0 + 8, "{before:?} {after:?}");
     assert!(after.1 <= before.1 + 1024, "{before:?} {after:?}");
 }

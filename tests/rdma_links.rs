@@ -19,7 +19,7 @@ use ibex::{
     Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, Sender,
 };
 
-/// Long enough for a guest under emulation, although nothing here takes long.
+/// A watchdog's time, which suffices in a guest under emulation, although nothing here takes long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Returns a builder of a node whose device waits this long for an acknowledgement, seven times.
@@ -60,7 +60,7 @@ fn the_other_end() {
         .listen("192.0.2.2:0");
     let node = node.build();
     let node = node.expect("a node");
-    // Printed to explain a failed test.
+    // The lines explain a failed test.
     let (events, begun) = (node.events(), Instant::now());
     thread::spawn(move || {
         for event in events {
@@ -68,7 +68,7 @@ fn the_other_end() {
         }
     });
     println!("address| {}", node.local_addr().expect("it listens"));
-    // Until the reading process is done.
+    // Serves until the reading process is done.
     while let Ok(peer) = node.accept_timeout(PATIENCE) {
         println!("heard| {}", hear(&peer));
     }
@@ -129,7 +129,8 @@ impl Link {
         }
         let guest = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
         for end in ENDS {
-            // Set before there is traffic, since installing it drops packets at their sender.
+            // The disturbance is set before there is traffic, since installing it drops packets at
+            // their sender.
             at(
                 end,
                 &format!("tc qdisc replace dev {end} root netem limit 100000"),
@@ -145,7 +146,8 @@ impl Link {
         other.args(["-c", &command]).stdout(Stdio::piped());
         other.env(TIMEOUT, timeout_ms.to_string());
         let mut other = other.spawn().expect("a shell");
-        // Read by reference, since the pipe must stay open while the other end writes.
+        // The output is read by reference, since the pipe must stay open while the other end
+        // writes.
         let mut said = BufReader::new(other.stdout.take().expect("a pipe")).lines();
         let address = heard(&mut said, "address");
         Some(Self {
@@ -198,7 +200,7 @@ impl Drop for Link {
                 &format!("tc qdisc replace dev {end} root netem limit 100000"),
             );
         }
-        // Printed to explain a failed test.
+        // The lines explain a failed test.
         let mut events = self.node.events();
         while let Some(event) = events.next_timeout(Duration::ZERO) {
             eprintln!("this end: {event}");
@@ -322,7 +324,7 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
                     thread::sleep(Duration::from_millis(150));
                     disturb("");
                 });
-                // Sent into the cut, whatever has arrived before.
+                // This message goes into the cut, whatever has arrived before.
                 sender.send(&message).expect("sent");
             });
         } else {
@@ -366,7 +368,7 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
     println!("after {took:?}: {cause}");
     assert!(cause.contains("retries exceeded"), "{cause}");
     assert!(counted(&["retry_exceeded_err"]) > exceeded);
-    // Seven tries, of at least 67 ms each.
+    // The device makes seven tries, of at least 67 ms each.
     assert!(took > Duration::from_millis(400), "{took:?}");
     assert!(peer.is_suspended());
     disturb("");

@@ -369,7 +369,7 @@ fn a_message_that_is_too_long_is_told_with_the_channel_and_the_limit() {
 fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
     let (_node, (_listener, theirs), peer) = meet();
     let _other = theirs.sender::<u64>("log").expect("an end");
-    // Its announcement may still be on its way.
+    // The announcement of the peer's end may still be on its way.
     while peer.incoming().is_empty() {
         std::thread::yield_now();
     }
@@ -529,7 +529,7 @@ fn a_close_behind_an_open_that_failed_says_why() {
             unopened.close(),
             Err(error) if error.kind() == WaitErrorKind::NotOpened
         ));
-        // As long as the peer may still open its end, nothing is missing.
+        // While the peer may still open its end, nothing is missing.
         let patient = peer.sender::<u64>("patient").expect("an end");
         patient.close().expect("nothing was sent");
 

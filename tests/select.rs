@@ -23,7 +23,7 @@ fn nobody_is_starved() {
         }
         let mut taken = [1u32; 2];
         for _ in 0..ROUNDS / BATCH {
-            // More than is taken, so that neither is ever empty.
+            // Each sends more than is taken, so that neither is ever empty.
             let sent = [u64::from(taken[0]), u64::from(taken[1])];
             for sender in [&mut left, &mut right] {
                 while sender.counts().sent < sent[0].max(sent[1]) + u64::from(BATCH) {
@@ -232,7 +232,7 @@ fn peers_in_shared_memory_starve_none_whose_bytes_an_engine_brings() {
             clients.push(connecting.join().expect("it connects"));
         }
         if is_fan_in {
-            // Until both are left alone.
+            // Turns until both are left alone.
             for _ in 0..200 {
                 requests.try_next().expect_err("nothing comes");
             }

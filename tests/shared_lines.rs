@@ -1,5 +1,5 @@
-//! Engines write no cache line that another engine writes, and what arrives is written by the thread
-//! of the engine that it is for, in a build that records their writes:
+//! Engines write no cache line that another engine writes, and only an engine's own thread writes
+//! its arrivals. The test needs a build that records the writes:
 //! `RUSTFLAGS="--cfg record_writes" cargo test --test shared_lines` (stage `lines`).
 #![cfg(record_writes)]
 #![forbid(unsafe_code)]
@@ -110,8 +110,8 @@ fn no_two_engines_write_a_line() {
         assert!(lines >= 2 * ENGINES, "{fabric:?}: {lines} lines");
         assert!(shared.is_empty(), "{fabric:?}: {shared:#?}");
     }
-    // From the first byte behind a handshake on: so each engine's thread touches its arrival memory
-    // first.
+    // The thread of each engine writes all of its arrivals, from the first byte behind a handshake
+    // on. So it also touches its arrival memory first.
     let (arrivals, foreign) = recorded::arrivals();
     eprintln!("bytes arrived {arrivals} times");
     assert!(arrivals >= 2 * ENGINES as u64 * MESSAGES, "{arrivals}");

@@ -383,7 +383,7 @@ fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
             matches!(within, Some(error) if RecvError::kind(error) == RecvErrorKind::Disconnected),
             "{error}"
         );
-        // So does a panic.
+        // A panic of the writer has the same effect.
         let (there, mut here) = stream(&pair);
         let panicking = thread::spawn(move || {
             let _there = there;
@@ -392,7 +392,7 @@ fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
         panicking.join().expect_err("it panics");
         let error = here.read(&mut [0]).expect_err("broken off");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        // A time-out ends.
+        // A time-out ends a read and a write.
         let (mut there, _here) = stream(&pair);
         there.set_read_timeout(Some(MOMENT));
         there.set_write_timeout(Some(MOMENT));
@@ -568,12 +568,12 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     let connecting = Stream::connect_async(&pair.peers[0], &longest);
     let (there, here) = smol::block_on(join(connecting, listener.accept_async()));
     there.and(here.map(drop)).expect("a stream");
-    // A second listener with the name.
+    // A second listener cannot have the name.
     let error = Listener::bind(server, &longest).expect_err("the first has it");
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
     drop(listener);
     drop(Listener::bind(server, &longest).expect("the name is free"));
-    // A channel of messages.
+    // A channel of messages has the name.
     let messages = pair.peers[1].channel("messages").codec::<Pod>();
     let _messages = messages.receiver::<u64>().expect("a receiver");
     let mut second = Listener::bind(server, "messages").expect("it hears of peers later");
@@ -581,7 +581,7 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
     let error = Stream::connect(&pair.peers[0], "messages").expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
-    // No listener at all.
+    // No listener has the name.
     drop((client, second));
     let impatient = ibex::Node::builder()
         .open_timeout(MOMENT)
@@ -635,7 +635,7 @@ fn streams_and_their_futures_can_move_to_other_threads() {
 }
 
 const MOMENT: Duration = Duration::from_millis(30);
-/// Longer than any call that ends.
+/// A time-out that is longer than any call that ends.
 const LONG: Duration = Duration::from_secs(120);
 
 fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {

@@ -183,7 +183,7 @@ fn a_task_that_computes_delays_nobody_else() {
             });
             let echoing = tokio::spawn(echo(requests, answers));
             let asking = tokio::spawn(ask(to, from, 1000));
-            // Not in the runtime's own task, which no worker runs.
+            // `ask` runs in a worker's task, not in the runtime's own task, which no worker runs.
             tokio::time::timeout(WATCHDOG, asking)
                 .await
                 .expect("in time")

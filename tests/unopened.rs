@@ -91,7 +91,7 @@ fn meet(driver: Driver) -> (Node, Node, [Peer; 2]) {
     let peer = client.connect(address).expect("a session");
     let theirs = listener.accept().expect("the same session");
     let opened = (theirs.sender::<u64>("new"), theirs.receiver::<u64>("old"));
-    // They live as long as the session does.
+    // The ends live as long as the session does.
     std::mem::forget(opened);
     while peer.incoming().len() < 2 {
         client.poll();

@@ -1,9 +1,9 @@
 //! Latency over verbs, in rounds: the limit, ibex, perftest's `ib_send_lat`, UCX, libfabric, and
 //! the limit again.
 //!
-//! The second run of the limit, compared to the first, shows what ratios of equals look
-//! like here: a software device in an emulator is disturbed all the time. Hence a p5 beside
-//! the median, too. Lines of a program that is not there are left out.
+//! The second run of the limit, compared to the first, shows the ratios of equal subjects here: a
+//! software device in an emulator is disturbed all the time. The table therefore shows a p5 beside
+//! the median. Lines of a program that is not installed are left out.
 
 use ibex_harness::{
     Error,

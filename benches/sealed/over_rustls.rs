@@ -203,7 +203,7 @@ impl<C: Process> Unbuffered<C> {
     }
 
     fn receive(&mut self) -> io::Result<()> {
-        // Few bytes remain: a part of one record.
+        // The few remaining bytes are a part of one record.
         self.incoming.copy_within(self.start..self.filled, 0);
         (self.start, self.filled) = (0, self.filled - self.start);
         loop {

@@ -77,7 +77,7 @@ fn flood(address: SocketAddr, is_over: &AtomicBool) -> usize {
     let mut strangers = 0;
     while !is_over.load(Ordering::Relaxed) {
         if let Ok(mut stranger) = TcpStream::connect(address) {
-            // The first bytes of a Hello: the listener waits for the rest.
+            // These are the first bytes of a Hello: the listener waits for the rest.
             let _ = stranger.write_all(b"ibex");
             open.push_back(stranger);
             strangers += 1;

@@ -18,7 +18,7 @@ use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Tex
 use crate::negotiate::{End, FabricConflict};
 use crate::places::SessionLimit;
 
-/// Why one conversation failed. Both state machines end in it.
+/// The reason why one conversation failed. Both state machines end in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -40,7 +40,7 @@ pub enum HandshakeError {
     Version {
         /// The versions that this end speaks.
         ours: VersionRange,
-        /// The peer's.
+        /// The versions that the peer speaks.
         theirs: VersionRange,
     },
     /// The ends disagree about how the connection is protected.
@@ -51,13 +51,13 @@ pub enum HandshakeError {
     Security {
         /// The security mode of this end.
         ours: SecurityMode,
-        /// The peer's.
+        /// The security mode of the peer.
         theirs: SecurityMode,
     },
     /// One end did not accept the other's proof of its identity.
     #[error("{0}; the connection was given up")]
     Authentication(#[from] AuthenticationError),
-    /// TLS could not go on.
+    /// TLS failed.
     #[error("{problem}, before {step}; the connection was given up")]
     Tls {
         /// The step that was waited for.
@@ -72,7 +72,7 @@ pub enum HandshakeError {
          check the address, and use a channel of the standard library within one process"
     )]
     Oneself,
-    /// The peer is connected and says nothing.
+    /// The peer is connected and sends nothing.
     #[error(
         "the peer fell silent: waited {:?} in all, the last wait for {step}; \
          the connection was given up; see whether the peer's process runs",
@@ -81,7 +81,7 @@ pub enum HandshakeError {
     Silent {
         /// The step that was waited for.
         step: Step,
-        /// Since the handshake began.
+        /// Time since the handshake began.
         waited: Duration,
     },
     /// This node could not do its part in time.
@@ -93,7 +93,7 @@ pub enum HandshakeError {
     Slow {
         /// The step that was waited for.
         step: Step,
-        /// Since the handshake began.
+        /// Time since the handshake began.
         waited: Duration,
     },
     /// The peer ended the connection.
@@ -124,7 +124,7 @@ pub enum HandshakeError {
     Garbled {
         /// The next message that this end waited for.
         step: Step,
-        /// The end that found it, and how.
+        /// The end that noticed the damage, and how.
         how: Garbling,
     },
     /// The peer sent a message out of turn.
@@ -138,7 +138,7 @@ pub enum HandshakeError {
         /// The kind of message that came.
         kind: MessageKind,
     },
-    /// The two nodes' fabrics and policies do not go together.
+    /// The two nodes' fabrics and policies are incompatible.
     #[error(transparent)]
     Fabric(#[from] FabricConflict),
     /// An end has as many sessions as its limit allows.
@@ -149,22 +149,22 @@ pub enum HandshakeError {
     TooManySessions {
         /// The end that has the limit.
         end: End,
-        /// Which, and how many it allows.
+        /// The limit, and the number of sessions that it allows.
         limit: SessionLimit,
     },
-    /// The acceptor is being closed: its sessions go on to their ends, and no other begins.
+    /// The acceptor is being closed: its sessions continue to their ends, and no new one begins.
     #[error("the node there is being closed and begins no session")]
     Closing,
-    /// A session does not go on over this connection, and both ends know why.
+    /// A session does not resume over this connection, and both ends know why.
     #[error("the session is not resumed: {refusal}")]
     NotResumed {
-        /// Why.
+        /// The reason.
         refusal: ResumeRefusal,
     },
-    /// A session does not go on over the fabric that was asked for.
+    /// A session does not resume over the requested fabric.
     #[error("the session is not resumed {why}")]
     NotOverFabric {
-        /// Over which, and why not.
+        /// The fabric, and the reason.
         why: Text,
     },
     /// The address of the session's peer now belongs to another node, or to another run of it.
@@ -173,9 +173,9 @@ pub enum HandshakeError {
          the session"
     )]
     OtherNode {
-        /// Which node answers there.
+        /// The node that answers there.
         identity: NodeIdentity,
-        /// Which run of it.
+        /// The run of that node.
         incarnation: Incarnation,
     },
     /// The peer gave up and said why.
@@ -183,7 +183,7 @@ pub enum HandshakeError {
     Refused {
         /// The step that was waited for.
         step: Step,
-        /// The peer's words.
+        /// The peer's reason.
         reason: Text,
     },
 }
@@ -192,7 +192,7 @@ pub enum HandshakeError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Garbling {
-    /// Bytes that this end received.
+    /// This end received damaged bytes.
     #[error(
         "the peer's message was damaged on its way: its checksum is {sent:08x}, and that of \
          what arrived {computed:08x}"
@@ -204,10 +204,10 @@ pub enum Garbling {
         /// its Hello.
         computed: u32,
     },
-    /// The peer's view of the two Hellos, which it sent over TLS.
+    /// The two ends saw different Hellos, as the peer's *Binding* over TLS shows.
     #[error("a Hello was changed on its way: the two ends saw different ones")]
     Hellos,
-    /// The peer did, and says so.
+    /// The peer received damaged bytes, and reports that.
     #[error("the peer did not receive what this node sent (it says: {0})")]
     AtPeer(Text),
 }
@@ -242,7 +242,8 @@ impl HandshakeError {
         }
     }
 
-    /// The last word does not go out.
+    /// Makes the error for a peer that takes no more bytes, so that the last message cannot be
+    /// sent.
     pub(crate) fn takes_no_more() -> HandshakeError {
         HandshakeError::Closed {
             step: Step::Finished,
@@ -250,14 +251,14 @@ impl HandshakeError {
         }
     }
 
-    /// A session does not get a queue pair.
+    /// Makes the error for a session that gets no queue pair.
     pub(crate) fn not_over_verbs(why: &str) -> HandshakeError {
         let why = Text::new(&format!("over verbs: {why}"));
         HandshakeError::NotOverFabric { why }
     }
 }
 
-/// Why [`dial`](crate::dial) gave no connection.
+/// The reason why [`dial`](crate::dial) made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -280,7 +281,7 @@ pub enum DialError {
         address: String,
         /// Time spent.
         waited: Duration,
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
         /// The resolver's last error.
         r#source: io::Error,
@@ -302,7 +303,7 @@ pub enum DialError {
         /// The last attempt and its result.
         last: String,
     },
-    /// No one answered in all the time given.
+    /// No process answered in all the time given.
     #[error(
         "{address}: nobody answered for {:?} ({attempts} attempts; the last: {last}); \
          start the peer, or check the address and the firewall",
@@ -354,7 +355,7 @@ pub enum DialError {
     },
 }
 
-/// Why [`resume`](crate::resume) gave no connection.
+/// The reason why [`resume`](crate::resume) made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
@@ -366,12 +367,12 @@ pub enum ResumeError {
         /// The finding at that address.
         why: String,
     },
-    /// The peer does not go on with the session.
+    /// The peer refuses to resume the session.
     #[error("{address}: the session is not resumed: {refusal}")]
     Refused {
         /// The peer's address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         refusal: ResumeRefusal,
     },
     /// The peer has been restarted, so the run that had the session is gone.
@@ -382,7 +383,7 @@ pub enum ResumeError {
         /// The run that is there now.
         incarnation: Incarnation,
     },
-    /// Another node is where the peer was. That one may be back.
+    /// Another node is where the peer was. The peer may come back.
     #[error("{address}: another node, {identity}, answers where the peer was")]
     OtherNode {
         /// The address where the peer was.
@@ -434,8 +435,8 @@ impl ResumeError {
     }
 }
 
-/// Why [`Acceptor::bind`](crate::Acceptor::bind) or
-/// [`Acceptor::listen_on`](crate::Acceptor::listen_on) gave no listener.
+/// The reason why [`Acceptor::bind`](crate::Acceptor::bind) or
+/// [`Acceptor::listen_on`](crate::Acceptor::listen_on) made no listener.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {action} failed: {source}; {}",
@@ -443,7 +444,7 @@ impl ResumeError {
 )]
 #[non_exhaustive]
 pub struct ListenError {
-    /// Where.
+    /// The address to listen on.
     pub address: SocketAddr,
     /// The purpose of the system call that failed.
     pub action: &'static str,
@@ -456,13 +457,13 @@ pub struct ListenError {
 #[error("incoming connection{}: {problem}", address.map(|a| format!(" from {a}")).unwrap_or_default())]
 #[non_exhaustive]
 pub struct HandshakeFailure {
-    /// From where; `None` if it could not even be accepted.
+    /// The peer's address; `None` if the connection could not even be accepted.
     pub address: Option<SocketAddr>,
-    /// Why.
+    /// The reason.
     pub problem: Problem,
 }
 
-/// Why an incoming connection came to nothing.
+/// The reason why an incoming connection became no session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -501,7 +502,7 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
 }
 
 /// Returns whether the start of a stream may be the magic with a byte changed, missing or doubled:
-/// a part of it is left, or too little has come to tell.
+/// a part of the magic is left, or too few bytes have come to tell.
 fn is_nearly_magic(seen: &str) -> bool {
     let parts = ["ibex", "\\r\\n\\x1a"];
     let is_short = seen.len() < 8;
@@ -531,7 +532,8 @@ impl ListenError {
             }
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
-            // An error of the kernel has a number. Without one, the text was never an address.
+            // An error of the kernel has a number. An error without one means that the text was no
+            // address.
             io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => {
                 "give host:port, such as 127.0.0.1:7000"
             }
@@ -559,7 +561,7 @@ fn is_short_of_descriptors(error: &io::Error) -> bool {
 
 const MORE_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n)";
 
-/// A time for people: to the millisecond, or to the microsecond below one.
+/// Rounds a time for display: to the millisecond, or to the microsecond below one millisecond.
 pub(crate) fn rounded(time: &Duration) -> Duration {
     let unit = match time.as_millis() {
         0 => 1_000,

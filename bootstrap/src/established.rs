@@ -39,8 +39,8 @@ pub struct Established {
     /// The peer's description.
     pub peer: PeerInfo,
     /// The time at which this end had the connection, before the peer had said everything. It
-    /// orders two runs of one identity, in whichever order their handshakes end: the handshake of a
-    /// run that has ended cannot begin after that of the next run, and still be finished.
+    /// orders two runs of one identity, in whichever order their handshakes end: a run that has
+    /// ended cannot begin a handshake after the next run did and still finish it.
     pub began: Instant,
     /// True at the end that connected, which is exactly one end of a session.
     pub is_dialer: bool,
@@ -56,13 +56,13 @@ pub struct Established {
     /// The session's place among those of this node, to be held as long as the session lasts.
     pub place: Place,
 
-    // The choice.
+    // The choice of the fabric.
     /// The fabric of the session's data.
     pub fabric: FabricKind,
-    /// Why, in words: `shm: same host, same user`.
+    /// The reason for that fabric, in words: `shm: same host, same user`.
     pub reason: String,
-    /// Why the session may never go over its connection, where the policy or the build of an end
-    /// excludes tcp.
+    /// The reason why tcp may never carry the session's data, where the policy or the build of an
+    /// end excludes it.
     pub no_tcp: Option<String>,
     /// Tells whether payloads have a checksum where tcp carries them.
     pub payload_checksums: bool,
@@ -81,8 +81,8 @@ pub struct PeerInfo {
     /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
     /// that this namespace cannot see.
     pub pid: Option<u32>,
-    /// The peer's process in this process's pid namespace, on its own word: that of a peer
-    /// that says to be on this host and in this namespace.
+    /// The peer's process in this process's pid namespace, as the peer states it. Set only if the
+    /// peer says that it is on this host and in this namespace.
     pub stated_pid: Option<u32>,
     /// The peer's own claim about its host, which is not proven.
     pub host: HostHint,
@@ -90,7 +90,7 @@ pub struct PeerInfo {
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,
-    /// Whom it has proven to be, where nodes are authenticated.
+    /// The identity that the peer has proven, where nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
 }
 
@@ -110,7 +110,7 @@ impl Established {
         // A Unix socket that was made before the dialer fell back to another
         // fabric is not part of the session.
         let unix = sockets.unix.filter(|_| agreement.fabric == FabricKind::Shm);
-        // Nor is a queue pair.
+        // A queue pair of such a fabric is not part of the session either.
         let verbs = sockets
             .verbs
             .filter(|_| agreement.fabric == FabricKind::Verbs);
@@ -149,7 +149,7 @@ impl Established {
     }
 }
 
-/// Without the resume secret: this ends in logs.
+/// Omits the resume secret, since the output ends in logs.
 impl fmt::Debug for Established {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Established")

@@ -15,7 +15,7 @@ pub enum FabricKind {
 }
 
 impl FabricKind {
-    /// In the order in which the automatic choice tries them: fastest first.
+    /// All fabrics, in the order in which the automatic choice tries them: fastest first.
     pub const FASTEST_FIRST: [FabricKind; 3] =
         [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
 
@@ -29,7 +29,7 @@ impl FabricKind {
         }
     }
 
-    /// The number that stands for this fabric in a message.
+    /// Returns the number that stands for this fabric in a message.
     pub(crate) fn to_wire(self) -> u8 {
         match self {
             FabricKind::Shm => 1,
@@ -92,20 +92,20 @@ impl Policy {
 /// A fabric as a node offers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricOffer {
-    /// Which fabric.
+    /// The fabric.
     pub kind: FabricKind,
     /// The node's wish for the fabric.
     pub policy: Policy,
     /// The device, for verbs; a verbs offer without one states the policy of a
     /// node that has no device. Always `None` for shm and tcp.
     pub device: Option<VerbsDevice>,
-    /// Why there is no device. Known at the node itself and never sent, since it
-    /// tells of interfaces and files that are no peer's business.
+    /// The reason why there is no device. It is never sent, since it names interfaces and files
+    /// that do not concern a peer.
     pub no_device: Option<String>,
 }
 
 impl FabricOffer {
-    /// An offer of which only the wish is known.
+    /// Creates an offer of which only the wish is known.
     pub fn new(kind: FabricKind, policy: Policy) -> FabricOffer {
         FabricOffer {
             kind,

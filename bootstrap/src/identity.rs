@@ -6,15 +6,14 @@ use std::fmt;
 
 use zeroize::Zeroize;
 
-/// Which node this is, across its restarts when the application or a key says
-/// so, else 128 random bits.
+/// The identity of a node. It survives restarts if the application or a key sets it; otherwise it
+/// is 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeIdentity(pub [u8; 16]);
 
-/// Which run of a node this is: 64 random bits drawn when the node is made.
+/// The identity of one run of a node: 64 random bits drawn when the node is made.
 ///
-/// The same identity with another incarnation is a restarted node: the run
-/// before it is gone.
+/// The same identity with another incarnation is a restarted node, and the earlier run is gone.
 pub type Incarnation = u64;
 
 impl fmt::Display for NodeIdentity {
@@ -34,9 +33,9 @@ impl fmt::Debug for NodeIdentity {
 
 /// A node's claim about the host it runs on.
 ///
-/// It is a hint only: it decides whether shared memory is tried, and the attempt decides the rest.
-/// The numbers are the sender's own view, so the process number means something else in another pid
-/// namespace.
+/// The claim is only a hint: it decides whether shared memory is tried, and the attempt decides the
+/// rest. The numbers are the sender's own view, so the process number means something else in
+/// another pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHint {
     /// The kernel's `boot_id`; all zero when it could not be read, and then no
@@ -68,7 +67,7 @@ impl HostHint {
             && self.network_namespace == other.network_namespace
     }
 
-    /// The number of `other`'s process, if it is the same number here.
+    /// Returns the number of `other`'s process, if it is the same number here.
     #[must_use]
     pub fn pid_of(&self, other: &HostHint) -> Option<u32> {
         let same_namespace = self.pid_namespace != 0 && self.pid_namespace == other.pid_namespace;
@@ -78,8 +77,8 @@ impl HostHint {
 
 /// 32 bytes that only the two ends of a session know.
 ///
-/// They are overwritten when they are dropped and never printed: `Debug` shows that there are some,
-/// and no more.
+/// They are overwritten when they are dropped and never printed: `Debug` shows only that there are
+/// some.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
@@ -90,12 +89,12 @@ impl Drop for Secret {
 }
 
 impl Secret {
-    /// Takes bytes that the caller drew from a good source.
+    /// Wraps bytes that the caller drew from a good source.
     pub const fn new(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
 
-    /// The bytes, for the wire or for a key derivation.
+    /// Returns the bytes, for the wire or for a key derivation.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
     }

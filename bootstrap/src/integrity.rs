@@ -12,17 +12,18 @@
 /// | shared memory | the handshake by a CRC32C, all else by what the machine's memory has against errors | nothing is added |
 ///
 /// The checksums of TCP itself have 16 bits ([RFC 9293, section
-/// 3.1](https://www.rfc-editor.org/rfc/rfc9293#section-3.1)), and network cards, switches and
-/// proxies that rewrite packets compute them anew over whatever they hold. CRC32C is that of [RFC
-/// 3720, section 12.1](https://www.rfc-editor.org/rfc/rfc3720#section-12.1). The ICRC is that of
-/// the [InfiniBand Architecture Specification](https://www.infinibandta.org/ibta-specification/),
+/// 3.1](https://www.rfc-editor.org/rfc/rfc9293#section-3.1)). Network cards, switches and proxies
+/// that rewrite packets compute them again over whatever they hold. CRC32C is that of [RFC 3720,
+/// section 12.1](https://www.rfc-editor.org/rfc/rfc3720#section-12.1). The ICRC is that of the
+/// [InfiniBand Architecture Specification](https://www.infinibandta.org/ibta-specification/),
 /// volume 1, section 7.8.
 ///
 /// A session has payload checksums if either node says [`On`](Self::On). Otherwise it has none if
 /// either says [`Off`](Self::Off). Two nodes that say [`Auto`](Self::Auto) have them exactly if
-/// they are on different hosts. A session over verbs settles it too, in case it goes over to TCP.
+/// they are on different hosts. The setting also applies to a session over verbs, in case it moves
+/// to TCP.
 ///
-/// Two nodes are on one host for this purpose if they use one network stack: the same boot of the
+/// For this purpose, two nodes are on one host if they use one network stack: the same boot of the
 /// same kernel, the same network namespace, and a connection whose two addresses both belong to it.
 /// Two containers with network namespaces of their own are different hosts, even on one machine,
 /// because their packets pass through virtual devices and whatever is configured there.

@@ -22,10 +22,10 @@
 //! Offer too. Then the dialer sends *Resume* and the acceptor *Resumed*, each with a proof that its
 //! end has the session's secret. That is all, since everything else was agreed on before.
 //!
-//! - [`message`]: the bytes, parsed and bounded; pure.
-//! - [`negotiate`]: which version, which fabric; two pure functions.
-//! - [`handshake`]: the state machines; bytes and time come in, bytes and
-//!   events go out; pure.
+//! - [`message`]: the bytes, parsed and bounded, without I/O.
+//! - [`negotiate`]: the choice of the version and of the fabric, as two pure functions.
+//! - [`handshake`]: the state machines; bytes and time come in, bytes and events go out, without
+//!   I/O.
 //! - [`dial`], [`resume`] and [`Acceptor`]: the sockets that drive them.
 //! - [`VerbsSite`] and [`VerbsPair`]: the traits of RDMA, which a crate that knows verbs
 //!   implements.

@@ -24,7 +24,7 @@ pub struct Local {
     /// The node's incarnation, which is this run of it.
     pub incarnation: Incarnation,
 
-    // Its wishes.
+    // The node's wishes.
     /// Wish for shared memory. Default: [`Policy::Auto`].
     pub shm: Policy,
     /// Wish for TCP as the data path; the control connection is TCP always.
@@ -39,44 +39,43 @@ pub struct Local {
     /// verbs is forbidden. Default: none.
     pub verbs_site: Option<Arc<dyn VerbsSite>>,
 
-    /// How Unix sockets are closed that a peer has put something into. Default:
-    /// [`UnixClosing::default`].
+    /// Closes Unix sockets that a peer has put something into. Default: [`UnixClosing::default`].
     pub unix_closing: UnixClosing,
     /// Wish for payload checksums. Default: [`Integrity::Auto`].
     pub integrity: Integrity,
 
-    // Its limits.
+    // The node's limits.
     /// The limits on what a peer may ask of this node.
     pub limits: Limits,
     /// The node's places for sessions, which clones share.
     pub places: Places,
     /// The node's sessions that can be resumed when their wires break. Without them, a peer that
-    /// comes to resume one is told that there is no such session. Default: none.
+    /// asks to resume a session is told that there is no such session. Default: none.
     pub resumable: Option<Arc<dyn ResumableSessions>>,
 
-    // How it talks.
-    /// The protocol versions it speaks. Default: [`VersionRange::SUPPORTED`];
-    /// anything else is for testing how versions meet.
+    // The protocol.
+    /// The protocol versions that the node speaks. Default: [`VersionRange::SUPPORTED`]; anything
+    /// else is for testing how versions meet.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that it knows, one bit each. Default: 0, as there are
+    /// Optional parts of the protocol that the node knows, one bit each. Default: 0, as there are
     /// none; anything else is for testing how versions meet.
     pub features: u64,
     /// Keys and trusted authorities of this node, where its sessions are authenticated; both ends
     /// must do it in the same way. Default: none, and then nothing is authenticated.
     pub credentials: Option<Arc<Credentials>>,
 
-    // How long it waits and for how many.
+    // Time-outs and bounds of handshakes.
     /// Longest time for one handshake, from the connected socket to *Ready*. Default: 5 s. A longer
     /// time tolerates slower peers, and lets silent ones keep a place of `max_pending` for as long.
     pub handshake_timeout: Duration,
-    /// Limit of the unfinished handshakes of a listener, of which one address has at most half. Above
-    /// it the oldest one that has said nothing is dropped. Default: 256. Range: from 1. Each takes
-    /// one descriptor and at most 64 KiB, or 96 KiB where they are authenticated.
+    /// Limit of the unfinished handshakes of a listener, half of which one address may have. Above
+    /// it the oldest one that has sent nothing is dropped. Default: 256. Range: from 1. Each takes
+    /// one descriptor and at most 64 KiB, or 96 KiB if nodes are authenticated.
     pub max_pending: usize,
 }
 
 impl Local {
-    /// A node with every other field at its default.
+    /// Creates a node with every other field at its default.
     pub fn new(identity: NodeIdentity, incarnation: Incarnation) -> Local {
         Local {
             identity,

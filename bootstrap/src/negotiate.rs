@@ -15,13 +15,13 @@ use crate::fabric::{FabricKind, Policy, VerbsDevice};
 use crate::integrity::Integrity;
 use crate::message::{GidType, Offer, Version, VersionRange};
 
-/// The highest version that both ranges hold, or `None`. Symmetric.
+/// Returns the highest version that both ranges hold, or `None`. The function is symmetric.
 pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
     let newest = a.newest.min(b.newest);
     (newest >= a.oldest.max(b.oldest)).then_some(newest)
 }
 
-/// The fabric for a session, and why.
+/// Returns the fabric for a session, and the reason for it.
 ///
 /// In this order:
 /// 1. A fabric that an end requires, if it can be had. Two different requirements, or one that
@@ -112,7 +112,7 @@ pub fn permitted(
     }
 }
 
-/// Why no session of the two goes over `fabric`, whatever can be had, if the policy or the build
+/// Returns the reason why no session of the two can ever use `fabric`, if the policy or the build
 /// of one of them excludes it.
 pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option<String> {
     let meeting = Meeting {
@@ -128,8 +128,8 @@ pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option
     }
 }
 
-/// Tells whether payloads have a checksum where tcp carries them, as [`Integrity`] says; symmetric.
-/// Sealed connections need none.
+/// Tells whether payloads have a checksum where tcp carries them, as [`Integrity`] says. The
+/// function is symmetric. Sealed connections need no checksum.
 pub fn payload_checksums(a: &Offer, b: &Offer, is_sealed: bool) -> bool {
     match (a.integrity, b.integrity) {
         (Integrity::On, _) | (_, Integrity::On) => true,
@@ -166,31 +166,31 @@ pub(crate) fn own_lack(end: End, ours: &Offer, theirs: &Offer, chosen: FabricKin
 /// An end of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The one that connected.
+    /// The end that connected.
     Dialer,
-    /// The one that listened.
+    /// The end that listened.
     Acceptor,
 }
 
 /// A fabric that was agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Which.
+    /// The fabric.
     pub fabric: FabricKind,
-    /// Why, in words that begin with the fabric.
+    /// The reason, in words that begin with the fabric.
     pub reason: String,
 }
 
 /// A fabric that was tried and could not be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuledOut {
-    /// Which.
+    /// The fabric.
     pub fabric: FabricKind,
     /// The obstacle that was met.
     pub why: String,
 }
 
-/// Why no fabric suits both ends. One of the two configurations has to change.
+/// The reason why no fabric suits both ends. One of the two configurations has to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricConflict {
@@ -203,7 +203,7 @@ pub enum FabricConflict {
     TwoRequired {
         /// The first requirement, and whose it is.
         first: (End, FabricKind),
-        /// The other.
+        /// The other requirement, and whose it is.
         second: (End, FabricKind),
     },
     /// A fabric that one end insists on cannot be had.
@@ -213,7 +213,7 @@ pub enum FabricConflict {
     Unavailable {
         /// The end that insists.
         by: End,
-        /// On what.
+        /// The fabric that it insists on.
         fabric: FabricKind,
         /// The obstacle.
         why: String,
@@ -234,7 +234,7 @@ struct Meeting<'a> {
 }
 
 impl Meeting<'_> {
-    /// The one fabric that anybody requires.
+    /// Returns the one fabric that either end requires.
     fn required(&self) -> Result<Option<(End, FabricKind)>, FabricConflict> {
         let mut found: Option<(End, FabricKind)> = None;
         for (end, offer) in self.ends() {
@@ -252,7 +252,7 @@ impl Meeting<'_> {
         Ok(found)
     }
 
-    /// The end that has this wish, the dialer first.
+    /// Returns the end that has this wish, the dialer first.
     fn wishes(&self, fabric: FabricKind, policy: Policy) -> Option<End> {
         self.ends()
             .into_iter()
@@ -260,7 +260,7 @@ impl Meeting<'_> {
             .map(|(end, _)| end)
     }
 
-    /// Which of the two does not have or want `fabric`, in words.
+    /// Returns the words for the end that does not have or want `fabric`, if there is one.
     fn unwanted(&self, fabric: FabricKind) -> Option<String> {
         if let Some((end, _)) = self
             .ends()

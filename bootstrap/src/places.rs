@@ -4,7 +4,7 @@
 //!
 //! - A handshake takes its place when it learns the peer's identity, so that two at a time cannot
 //!   both have the last one.
-//! - Each run of a peer has places of its own. When a new run is heard of, the sessions of the run
+//! - Each run of a peer has places of its own. When a node meets a new run, the sessions of the run
 //!   before are over, but this is noticed later.
 //! - A place is given back when its last clone is dropped: at the end of the failed handshake, or
 //!   of the session.
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::identity::{Incarnation, NodeIdentity};
 
-/// A node's places for sessions; a clone is the same ones.
+/// A node's places for sessions; clones share them.
 #[derive(Clone, Debug)]
 pub struct Places(Arc<Shared>);
 
@@ -35,7 +35,7 @@ struct Taken {
     all: u32,
 }
 
-/// A peer, and which run of it.
+/// A peer's identity, and its run.
 type Run = (NodeIdentity, Incarnation);
 
 /// The limits on the number of sessions.
@@ -43,7 +43,7 @@ type Run = (NodeIdentity, Incarnation);
 pub struct SessionLimits {
     /// Limit of the sessions with one run of a peer, whichever end dialed. Default: 1024.
     pub per_peer: u32,
-    /// In all. Default: 4096.
+    /// Limit of all sessions. Default: 4096.
     pub per_node: u32,
 }
 
@@ -57,7 +57,7 @@ struct Held {
     run: Run,
 }
 
-/// Which limit keeps a session from being.
+/// The limit that prevents a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionLimit {
@@ -68,7 +68,7 @@ pub enum SessionLimit {
 }
 
 impl Places {
-    /// All of them free.
+    /// Creates places, all of them free.
     #[must_use]
     pub fn new(limits: SessionLimits) -> Places {
         Places(Arc::new(Shared {
@@ -89,7 +89,7 @@ impl Places {
         self.0.is_closed.load(Ordering::Relaxed)
     }
 
-    /// A place for one more session with this run of `peer`.
+    /// Takes a place for one more session with this run of `peer`.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -114,7 +114,7 @@ impl Places {
         Ok(Place(Arc::new(Held { places, run })))
     }
 
-    /// The counts are whole after every statement that may panic.
+    /// Locks the counts, also after a panic: they are whole after every statement that may panic.
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,7 +143,7 @@ impl Default for SessionLimits {
 }
 
 impl SessionLimit {
-    /// The setting of the node that has it.
+    /// Returns the name of the setting behind this limit.
     #[must_use]
     pub fn setting(self) -> &'static str {
         match self {

@@ -9,18 +9,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// peer may have made them so that this sleeps. The default closes sockets where they are dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct UnixClosing {
-    /// Closes a socket, connected or listening. Called where handshakes are driven, so it
+    /// Closes a socket, connected or listening. The code that drives handshakes calls this, so it
     /// must not wait.
     pub close: fn(OwnedFd),
-    /// Says that many sockets wait to be closed, and should be no more. Then the ends choose
-    /// another fabric than shared memory.
+    /// Returns true if so many sockets wait to be closed that there should be no more. Then the
+    /// ends choose another fabric than shared memory.
     pub is_held_up: fn() -> bool,
 }
 
 /// A Unix socket of this node's, closed by its [`UnixClosing`].
 #[derive(Debug)]
 pub struct UnixSocket {
-    /// There until it is dropped or taken out.
+    /// The socket, until it is dropped or taken out.
     socket: Option<OwnedFd>,
     close: fn(OwnedFd),
 }
@@ -54,7 +54,7 @@ impl Default for UnixClosing {
 }
 
 impl UnixSocket {
-    /// The socket itself. The caller closes it from here on.
+    /// Returns the socket itself, which the caller closes from here on.
     #[must_use]
     pub fn into_fd(mut self) -> OwnedFd {
         self.socket.take().expect("it is there until dropped")

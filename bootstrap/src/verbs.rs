@@ -40,12 +40,12 @@ pub struct PairRequest {
     pub local: IpAddr,
     /// The address of the peer.
     pub peer: SocketAddr,
-    /// The identity that a peer which dialed has offered, and its run; none at the end that
-    /// dialed, and for a session that goes on.
+    /// The identity that a peer which dialed has offered, and its run; none at the end that dialed,
+    /// and for a resumed session.
     pub offered: Option<(NodeIdentity, Incarnation)>,
     /// The end of the session that this node is.
     pub end: End,
-    /// The session that goes on; none for a new one.
+    /// The session to resume; none for a new one.
     pub resumes: Option<[u8; 16]>,
 }
 
@@ -54,11 +54,11 @@ pub trait VerbsPair: Debug + Send {
     /// Returns the description of the queue pair that the peer needs.
     fn endpoint(&self) -> VerbsEndpoint;
 
-    /// Connects it, until it can send. Nothing may be sent before the peer is known to
+    /// Connects the queue pair, until it can send. Nothing may be sent before the peer is known to
     /// have done the same: its *Ready* says so.
     ///
     /// # Errors
-    /// Why it cannot be connected; it is of no further use then.
+    /// Why the queue pair cannot be connected. It is of no further use then.
     fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String>;
 
     /// Returns the pair as its own type, for the crate that made it.

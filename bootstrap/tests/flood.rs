@@ -1,5 +1,5 @@
-//! A listener under a flood of connections that say nothing. In a process of
-//! its own, for it needs the descriptors.
+//! A listener under a flood of connections that send nothing. The test has a process of its own,
+//! since it needs the descriptors.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn an_honest_peer_gets_through_two_thousand_silent_ones() {
     let silent: Vec<TcpStream> = (0..flood)
         .map(|_| TcpStream::connect(&listening.address).unwrap())
         .collect();
-    // With the flood standing, and its deadline far away.
+    // The flood stands, and its deadline is far away.
     dial_node_1(&listening.address).unwrap();
     listening.established.recv_timeout(LONG).unwrap();
     let failure = listening.failures.recv_timeout(LONG).unwrap();
@@ -85,7 +85,7 @@ fn a_turn_answers_a_few_of_those_who_have_it_compute() {
         acceptor.turn(Instant::now());
         turns += 1;
         let now = answered();
-        // Those that were there, and those that came.
+        // The count covers the connections that were there and those that came.
         assert!(now - before <= 16, "{} in one turn", now - before);
         before = now;
     }
@@ -113,7 +113,7 @@ fn one_address_has_half_of_the_places() {
     };
     let others: Vec<_> = (0..3).map(|_| connect_from([127, 0, 0, 2])).collect();
     assert!(turn().is_empty());
-    // However many come, they displace each other and not those of another address.
+    // However many connections come, they displace each other and none of another address.
     let flood: Vec<_> = (0..20).map(|_| connect_from([127, 0, 0, 3])).collect();
     let displaced = turn();
     assert_eq!(displaced.len(), 16);

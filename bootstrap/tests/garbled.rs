@@ -31,11 +31,11 @@ enum Kind {
 fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
     let mut listens = node(2);
     listens.shm = Policy::Forbid;
-    // A length that grew is waited for so long, by either end.
+    // An end waits this long for the rest of a message whose length has grown.
     listens.handshake_timeout = Duration::from_secs(3);
     let listening = Listening::with(listens);
     let there: SocketAddr = listening.address.parse().unwrap();
-    // All bits of the first bytes and of every fifth thereafter.
+    // Changes all bits of the first bytes and of every fifth byte thereafter.
     let harms: Vec<Harm> = (0..HANDSHAKE_BYTES)
         .filter(|at| *at < 20 || at % 5 == 0)
         .flat_map(|at| {
@@ -66,7 +66,7 @@ fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
     assert_eq!(done.into_inner(), harms.len());
 }
 
-/// An address that leads there, and harms the first connection; those behind it are well.
+/// Returns an address that leads `there`, and damages the first connection but no later one.
 fn relay(there: SocketAddr, harm: Harm) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -103,7 +103,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) -> io::Re
             Kind::Double => to.write_all(&[byte[0]; 2])?,
             Kind::Swap => {
                 let mut next = [0];
-                // The last byte of what comes at once has none to change places with.
+                // The last byte that arrives at once has none to change places with.
                 if from.read(&mut next)? == 1 {
                     to.write_all(&[next[0], byte[0]])?;
                 }

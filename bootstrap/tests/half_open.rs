@@ -1,5 +1,6 @@
-//! Ten thousand strangers who begin to authenticate and go no further: what they cost a listener,
-//! counted. In a process of its own, whose memory and descriptors nothing else uses.
+//! Ten thousand strangers that begin to authenticate and go no further: their cost to a listener,
+//! counted. The test has a process of its own, so that nothing else uses its memory and
+//! descriptors.
 
 mod common;
 
@@ -39,7 +40,7 @@ static ALLOCATOR: Counting = Counting;
 
 const STRANGERS: usize = 10_000;
 const MAX_PENDING: usize = 256;
-/// As `Local::max_pending` says of each that is authenticated.
+/// The bound that `Local::max_pending` states for each handshake that is authenticated.
 const BYTES_OF_EACH: usize = 96 << 10;
 
 #[test]
@@ -54,7 +55,7 @@ fn ten_thousand_half_open_handshakes_cost_what_a_few_hundred_do() {
     let (mut displaced, mut most_bytes, mut most_descriptors) = (0, 0, 0);
     for number in 0..STRANGERS {
         let mut stranger = TcpStream::connect(address).unwrap();
-        // One in four has the listener compute, and the others say a part, or nothing.
+        // One stranger in four makes the listener compute; the others send a part, or nothing.
         let said = [flights.len(), 60, 8, 0][number % 4];
         stranger.write_all(&flights[..said]).unwrap();
         if strangers.len() == KEPT {
@@ -77,7 +78,7 @@ fn ten_thousand_half_open_handshakes_cost_what_a_few_hundred_do() {
     }
     assert!(most_descriptors <= MAX_PENDING, "{most_descriptors}");
     assert!(most_bytes <= MAX_PENDING * BYTES_OF_EACH, "{most_bytes}");
-    // They were half open, and not turned away at the door.
+    // The connections were half open, and not turned away at once.
     assert!(displaced > STRANGERS / 2, "{displaced}");
     assert!(most_descriptors > MAX_PENDING / 4, "{most_descriptors}");
 }

@@ -21,7 +21,7 @@ use rustix::net::{
     SocketType, connect, recv, send, sendmsg, socket,
 };
 
-/// A byte each way, and nothing before it: the handshake left nothing behind.
+/// Sends a byte each way, and checks that none comes before it: the handshake left nothing behind.
 fn assert_connected(a: &Established, b: &Established) {
     for (from, to) in [(a, b), (b, a)] {
         assert!(from.leftover.is_empty());
@@ -96,7 +96,7 @@ fn by_host_name_and_by_ipv6() {
     let listening = Listening::with(node(2));
     let port = listening.address.rsplit(':').next().unwrap();
     dial_node_1(&format!("localhost:{port}")).unwrap();
-    // A kernel without IPv6 has nothing to show here.
+    // A kernel without IPv6 cannot run this part.
     if TcpListener::bind("[::]:0").is_ok() {
         let both = Listening::at("[::]:0", node(2));
         let port = both.address.rsplit(':').next().unwrap();
@@ -222,7 +222,7 @@ impl HandMade {
         HandMade { machine, stream }
     }
 
-    /// Goes on, with the acceptor, until there is something to decide.
+    /// Runs, with the acceptor, until there is an event to act on.
     fn next_event(&mut self, acceptor: &mut Acceptor) -> DialerEvent {
         loop {
             if let Some(event) = self.machine.poll_event() {
@@ -268,7 +268,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     let shown = |what: u8| [&token.expose()[..], &[what]].concat();
     let wrong = [0; 33];
     let long = [shown(b'b'), vec![b'b']].concat();
-    // The last is half of what a dialer does, and its second half.
+    // The last two are each one half of what a dialer presents.
     for wrong in [&wrong[..], &shown(0)[..32], &shown(0), &long, &shown(b'c')] {
         let stranger = visit(wrong);
         acceptor.turn(Instant::now());
@@ -327,7 +327,7 @@ fn descriptors_from_strangers_are_left_to_who_can_wait() {
     assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock, "it is open");
     LEFT.lock().unwrap().clear();
     assert_eq!((&reader).read(&mut [0]).unwrap(), 0);
-    // And the listening socket, into which anybody may have put something.
+    // The same holds for the listening socket, into which any process may have put something.
     drop((dialer, acceptor));
     assert_eq!(LEFT.lock().unwrap().len(), 1);
 }
@@ -378,7 +378,8 @@ fn a_handshake_that_is_never_finished_ends_at_its_deadline() {
     assert_eq!(acceptor.next_deadline(), None);
 }
 
-/// Over loopback the two are on one host, so they have none unless one of them asks for it.
+/// Over loopback the two are on one host, so payloads have no checksums unless a node asks for
+/// them.
 #[test]
 fn both_ends_know_alike_whether_payloads_have_checksums() {
     use Integrity::{Auto, Off, On};

@@ -1,4 +1,4 @@
-//! Sessions that go on over real sockets, and what answers where their peer was.
+//! Sessions that resume over real sockets, and other answers at the address of their peer.
 
 mod common;
 
@@ -116,7 +116,7 @@ impl Pair {
     }
 }
 
-/// What comes out of one stream goes into the other, and neither waits.
+/// Checks that bytes written to one stream come out of the other, and that neither waits.
 fn assert_connected(ends: [&TcpStream; 2]) {
     for (mut from, mut to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         let mut byte = [0];
@@ -181,7 +181,7 @@ fn a_dialer_that_came_in_vain_comes_again() {
     let mut pair = Pair::connected();
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let patient = std::mem::replace(&mut pair.address, deaf.local_addr().unwrap());
-    // Somebody accepts and says nothing, as a process that is stopped.
+    // A listener accepts and says nothing, like a process that is stopped.
     pair.dialer.handshake_timeout = Duration::from_millis(100);
     let not_yet = |error: ResumeError| match &error {
         ResumeError::NotYet { why, .. } => {
@@ -192,7 +192,7 @@ fn a_dialer_that_came_in_vain_comes_again() {
     };
     let why = not_yet(pair.resume(&pair.ticket(1)).unwrap_err());
     assert!(why.contains("fell silent"), "{why}");
-    // Hangs up.
+    // The listener hangs up.
     let hanging_up = std::thread::spawn(move || {
         drop(deaf.accept().unwrap());
         drop(deaf.accept().unwrap());
@@ -200,10 +200,10 @@ fn a_dialer_that_came_in_vain_comes_again() {
     let why = not_yet(pair.resume(&pair.ticket(2)).unwrap_err());
     assert!(why.contains("closed the connection"), "{why}");
     hanging_up.join().unwrap();
-    // Nobody is there.
+    // No process listens.
     let why = not_yet(pair.resume(&pair.ticket(3)).unwrap_err());
     assert!(why.contains("refused"), "{why}");
-    // It is back.
+    // The peer is back.
     pair.dialer.handshake_timeout = LONG;
     pair.address = patient;
     assert_eq!(pair.resume(&pair.ticket(4)).unwrap().epoch, 4);
@@ -213,7 +213,7 @@ fn a_dialer_that_came_in_vain_comes_again() {
 fn whoever_else_is_there_is_told_apart() {
     let mut pair = Pair::connected();
     let ticket = pair.ticket(1);
-    // The same node, run again.
+    // The same node has been started again.
     let mut again = node(2);
     again.incarnation = 77;
     again.resumable = Some(Arc::new(Sessions::default()));
@@ -236,7 +236,7 @@ fn whoever_else_is_there_is_told_apart() {
             ..
         })
     ));
-    // Another node, which knows nothing of resuming either.
+    // Another node answers, which knows nothing of resuming either.
     let other = Listening::with(node(3));
     pair.address = other.address.parse().unwrap();
     let error = pair.resume(&ticket).unwrap_err();
@@ -245,7 +245,7 @@ fn whoever_else_is_there_is_told_apart() {
         matches!(error, ResumeError::OtherNode { identity, .. } if identity == NodeIdentity([3; 16])),
         "{error}"
     );
-    // No ibex at all.
+    // A server that does not speak ibex answers.
     let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
     pair.address = foreign.local_addr().unwrap();
     let server = std::thread::spawn(move || {

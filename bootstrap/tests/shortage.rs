@@ -1,5 +1,5 @@
-//! A listener in a process that has run out of descriptors. In a process of its
-//! own, for it lowers the limit.
+//! A listener in a process that has run out of descriptors. The test has a process of its own,
+//! since it lowers the limit.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn without_descriptors_a_listener_rests_and_recovers() {
         "{failure}"
     );
     assert!(failure.to_string().contains("ulimit -n"), "{failure}");
-    // It does not keep its engine awake for a connection that it cannot take.
+    // The listener does not keep its engine awake for a connection that it cannot take.
     assert!(!wait_readable(&acceptor, Duration::ZERO));
     let rest = acceptor.next_deadline().unwrap();
     assert!(rest > now);

@@ -25,7 +25,7 @@ fn line_server(greeting: &'static [u8], answer: &'static [u8]) -> String {
             line.push(byte[0]);
             if byte == *b"\n" {
                 stream.write_all(answer).unwrap();
-                // Until the dialer hangs up.
+                // Waits until the dialer hangs up.
                 let _ = stream.read_to_end(&mut line);
             }
         }
@@ -73,8 +73,8 @@ fn a_server_that_accepts_and_falls_silent_is_named_with_the_step() {
     );
 }
 
-/// The error of a call that ends by its time-out, and that has had time for as many attempts as
-/// `is_it` wants to see: twice as much again where the machine was slower than that.
+/// Returns the error of a call that ends by its time-out. Doubles the time-out until the call has
+/// had time for as many attempts as `is_it` wants to see, since the machine may be slow.
 fn dial_in_vain(
     address: &str,
     mut timeout: Duration,
@@ -115,7 +115,7 @@ fn an_attempt_without_time_for_an_answer_says_nothing_of_the_peer() {
     let closing = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = closing.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
-        // Of each call the first is hung up on, and the second is not answered.
+        // The first connection of each call is hung up on, and the second is not answered.
         let mut held = Vec::new();
         for (number, stream) in closing.incoming().enumerate() {
             match number % 2 {

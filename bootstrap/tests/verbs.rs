@@ -89,7 +89,7 @@ fn a_dialer_that_goes_leaves_no_queue_pair_behind() {
     };
     let local = with(1, &Arc::new(FakeSite::default()));
     let mut machine = DialerHandshake::new(&local, host, [0; 16], now, now + LONG);
-    // As far as the acceptor's endpoint, and no further.
+    // Runs as far as the acceptor's endpoint, and no further.
     while site.pairs.load(Ordering::Relaxed) == 0 || machine.step() != Step::QueuePair {
         while let Some(event) = machine.poll_event() {
             match event {

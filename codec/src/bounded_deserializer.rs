@@ -1,18 +1,18 @@
-//! Decoding a value from a peer's bytes: postcard reads the format, this bounds what
-//! it may cost.
+//! Decoding a value from a peer's bytes: postcard reads the format, and this module bounds the
+//! cost.
 //!
-//! Three things are ours and not postcard's:
+//! This module adds three things to postcard:
 //!
-//! - **Depth.** Decoding recurses where the type does. A list of a million links would
-//!   end the process by its stack, so it stops at [`MAX_NESTING`].
-//! - **Elements.** A sequence says how long it is. Elements that take bytes end with the
-//!   payload; those that take none (`Vec<()>`) would be made until 2^64, so they are
-//!   counted, and there may be [`FREE_ELEMENTS`] more than the payload has bytes.
-//! - **Errors.** postcard drops the text of an error that a type raises; here it is kept.
+//! - **Depth.** Decoding recurses where the type does. A list of a million links would end the
+//!   process by its stack, so decoding stops at [`MAX_NESTING`].
+//! - **Elements.** A sequence states its length. Elements that take bytes end with the payload.
+//!   Elements that take none (`Vec<()>`) would be made until 2^64, so they are counted: there may
+//!   be [`FREE_ELEMENTS`] more of them than the payload has bytes.
+//! - **Errors.** postcard drops the text of an error that a type raises; this module keeps it.
 //!
 //! These bounds limit allocation too: a byte pays for every element but the free ones. A length
-//! ahead of its elements is believed as far as serde's own types do, which reserve at most 1 MiB
-//! for it.
+//! ahead of its elements is believed as far as serde's own types believe it, which reserve at most
+//! 1 MiB for it.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result
     }
 }
 
-/// The reason why bytes are not a value, in the words of the code that found it out.
+/// The reason why bytes are not a value, in the words of the code that found out.
 #[derive(Debug)]
 pub(crate) struct Refusal(Box<str>);
 
@@ -86,7 +86,8 @@ impl Bounds {
         }
     }
 
-    /// A length that was read ahead of its elements, as far as there can be so many.
+    /// Returns a length that was read ahead of its elements, or the number of elements that may
+    /// still come if that is less.
     #[inline]
     fn believable(&self, length: Option<usize>) -> Option<usize> {
         length.map(|length| length.min(self.elements.get()))
@@ -136,7 +137,7 @@ impl Bounds {
 struct Bounded<'b, I> {
     inner: I,
     bounds: &'b Bounds,
-    /// The number of elements follows from the bytes, not from the type.
+    /// Set if the number of elements follows from the bytes, not from the type.
     is_counted: bool,
 }
 
@@ -434,12 +435,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
 }
 
 /// The depth to which decoding may recurse, in structs, sequences, enums and `Some`s within each
-/// other: as deep as serde_json goes, and deeper than any message written for the wire. At about 4
-/// KiB of stack per level without optimization and 1 KiB with it (measured, of a struct with 150
-/// bytes of fields), a quarter of the 2 MiB that a thread has.
+/// other. It is the limit of serde_json, and deeper than any message written for the wire. One
+/// level takes about 4 KiB of stack without optimization and 1 KiB with it (measured with a struct
+/// of 150 bytes of fields). The limit so takes a quarter of the 2 MiB that a thread has.
 const MAX_NESTING: u32 = 128;
 
-/// Elements beyond the number of the payload's bytes. Those that take no bytes have no
-/// use in a message, but they are legal; a type whose elements take some needs none of
-/// this.
+/// Elements beyond the number of the payload's bytes. Elements that take no bytes have no use in a
+/// message, but they are legal. A type whose elements take bytes needs none of these.
 const FREE_ELEMENTS: usize = 1024;

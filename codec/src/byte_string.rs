@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 
 use crate::{Describer, Schema};
 
-/// The structure of a `T` that goes as bytes. [`derive(Schema)`](derive@crate::Schema)
+/// The structure of a `T` that is stored as bytes. [`derive(Schema)`](derive@crate::Schema)
 /// describes fields with `#[serde(with = "serde_bytes")]` as this.
 ///
-/// A vector or slice of bytes is the same with and without. An array gets a length, which
-/// it has not otherwise, so it is another structure.
+/// A vector or slice of bytes has the same structure with and without. An array gets a length,
+/// which it has not otherwise, so its structure differs.
 ///
 /// ```
 /// use ibex_codec::{ByteString, Schema, SchemaInfo};

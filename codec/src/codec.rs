@@ -10,16 +10,15 @@
 //!    must not depend on being called once.
 //! 3. [`open`](Codec::open) once per message at the receiver: bytes from a peer
 //!    are hostile until this accepted them.
-//! 4. [`view`](Codec::view) at every dereference of the message: the check was
-//!    paid for in step 3.
+//! 4. [`view`](Codec::view) at every dereference of the message: step 3 has paid for the check.
 
 use crate::{EncodeError, Invalid, SchemaInfo, SlotWriter};
 
 /// A message format: how a `T` becomes bytes, and what its receiver sees.
 ///
-/// A codec is a name and never a value; channels carry it as a type parameter.
-/// The trait is safe to implement: an implementation whose `view` relies on
-/// what its own `open` checked can harm nobody but itself.
+/// A codec is a name and never a value; channels carry it as a type parameter. The trait is safe to
+/// implement: an implementation whose `view` relies on what its own `open` checked can harm only
+/// itself.
 ///
 /// # Example
 ///
@@ -80,17 +79,17 @@ pub trait Codec<T: ?Sized>: Send + Sync + 'static {
     /// name and every property of the build that changes the bytes.
     fn schema() -> SchemaInfo;
 
-    /// The exact encoded size, where it is known without encoding. It saves the
-    /// channel a guess, and a second encoding when the guess was short.
+    /// Returns the exact encoded size if it is known without encoding. The size saves the channel a
+    /// guess, and a second encoding when the guess was short.
     fn size(value: &T) -> Option<usize>;
 
     /// Writes `value` into `slot`, which is empty.
     ///
     /// # Errors
     ///
-    /// [`EncodeError::Overflow`] asks for the same call with more room;
-    /// [`EncodeError::Failed`] is final for this value. What was written is
-    /// rolled back by the caller in both cases, and when this panics.
+    /// [`EncodeError::Overflow`] asks for the same call with more room; [`EncodeError::Failed`] is
+    /// final for this value. In both cases, and when this panics, the caller rolls back what was
+    /// written.
     fn encode(value: &T, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError>;
 
     /// Checks bytes that a peer sent, and decodes them if this codec does not

@@ -9,9 +9,9 @@
 //! 2. Names of types that a user defined are text and never hashed; names of
 //!    fields and variants and of standard types are hashed, and those that a user gave to a
 //!    type in place of its structure.
-//! 3. A type that is met again inside itself is hashed as the number of types
-//!    that were entered since. This ends recursion. The type's own name finds
-//!    it again, and like every type name goes into no hash.
+//! 3. A type that is met again inside itself is hashed as the number of types that were entered
+//!    since. This ends recursion. The type's own name identifies it, and like every type name goes
+//!    into no hash.
 //! 4. The text is cut at its limit; the hash never is.
 
 #![forbid(unsafe_code)]
@@ -24,8 +24,8 @@ use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
 /// The receiver of a description by [`Schema::describe`].
 ///
 /// Derived implementations call [`structure`](Self::structure) and
-/// [`enumeration`](Self::enumeration). One written by hand, for a type that
-/// archives as another does, simply describes that other type.
+/// [`enumeration`](Self::enumeration). An implementation written by hand, for a type that archives
+/// as another does, simply describes that other type.
 #[derive(Debug)]
 pub struct Describer {
     hash: Fnv1a,
@@ -66,8 +66,8 @@ impl Describer {
         self.push(name);
     }
 
-    /// A type that its users know by a name of their own, as that of the crate and release that
-    /// it comes from, and whose parts nobody describes. Another name is another structure.
+    /// A type whose parts are not described. A name stands for them, for example that of the crate
+    /// and release that it comes from. Another name is another structure.
     pub fn named(&mut self, name: &str) {
         self.token(Token::Named, name.as_bytes());
         self.push(&format!("{name:?}"));
@@ -206,7 +206,7 @@ pub struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// The next field. Those of tuple structs are called `0`, `1` and so on.
+    /// The next field. The fields of tuple structs are called `0`, `1` and so on.
     pub fn field<T: Schema + ?Sized>(&mut self, name: &str) {
         self.name(name);
         T::describe(self.to);
@@ -253,8 +253,8 @@ impl Variants<'_> {
     }
 }
 
-/// The tags of rule 1. Their numbers are part of every fingerprint: they are
-/// never changed, only added to.
+/// The tags of rule 1. Their numbers are part of every fingerprint: they are never changed, only
+/// added to.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 enum Token {

@@ -1,7 +1,7 @@
 //! The reasons why a value did not become bytes, and why bytes did not become a value.
 //!
-//! These are causes, not yet diagnoses: the channel that meets one adds the
-//! peer, the channel's name and the sequence, and says what happens next.
+//! These errors are causes, not yet diagnoses: the channel that meets one adds the peer, the
+//! channel's name and the sequence, and says what happens next.
 
 #![forbid(unsafe_code)]
 
@@ -15,8 +15,8 @@ pub struct Overflow;
 /// The reason why a value was not encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// The slot is too small. Not a fault: the caller tries again with more
-    /// room, or reports that the value exceeds the channel's limit.
+    /// The slot is too small. This is not a fault: the caller tries again with more room, or
+    /// reports that the value exceeds the channel's limit.
     #[error(transparent)]
     Overflow(#[from] Overflow),
 

@@ -1,11 +1,10 @@
 //! The 128-bit name of a message format, and the hash that makes it.
 //!
-//! The hash is FNV-1a. It has to tell honest mistakes apart, a field that moved
-//! or grew, among the few formats that two programs ever compare; for that 128
-//! bits of any well-mixed hash are plenty. It does not have to resist an
-//! attacker: a peer that lies about its fingerprint gains nothing, because
-//! every payload is checked when it arrives. So ten lines that cannot change
-//! under us were preferred to a dependency whose next version might.
+//! The hash is FNV-1a. It has to tell honest mistakes apart, such as a field that moved or grew,
+//! among the few formats that two programs ever compare. For that, 128 bits of any well-mixed hash
+//! are plenty. It does not have to resist an attacker: a peer that lies about its fingerprint gains
+//! nothing, because every payload is checked when it arrives. Ten lines that never change were
+//! therefore preferred to a dependency whose next version might.
 
 #![forbid(unsafe_code)]
 
@@ -14,12 +13,11 @@ use std::fmt;
 /// The value that both ends of a channel compare: equal if and only if the structure of the
 /// message type and its codec are (but for a collision in 128 bits).
 ///
-/// It covers field names, their order and types all the way down, variant names
-/// and discriminants, and the codec with the properties of its build. It does
-/// not cover module paths, crate names, compiler versions or the names of the
-/// types themselves: a type may be moved or renamed on one side alone. A name that a user gave
-/// to a type in place of its structure (`#[ibex(schema_name = ..)]`) is covered, and nothing
-/// behind it.
+/// The fingerprint covers field names, their order and types all the way down, variant names and
+/// discriminants, and the codec with the properties of its build. It does not cover module paths,
+/// crate names, compiler versions or the names of the types themselves: a type may be moved or
+/// renamed on one side alone. If a user gives a type a name in place of its structure
+/// (`#[ibex(schema_name = ..)]`), the fingerprint covers that name, and nothing behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 16]);
 
@@ -35,7 +33,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// FNV-1a with 128 bits, over whatever it is given, one byte after the other.
+/// FNV-1a with 128 bits, one byte after the other.
 #[derive(Debug)]
 pub(crate) struct Fnv1a(u128);
 
@@ -55,8 +53,8 @@ impl Fnv1a {
     }
 }
 
-// Both from http://www.isthe.com/chongo/tech/comp/fnv/, "FNV parameters" (also
-// RFC 9923, section 5).
+// Both constants are from http://www.isthe.com/chongo/tech/comp/fnv/, "FNV parameters" (also RFC
+// 9923, section 5).
 const OFFSET_BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 

@@ -12,7 +12,7 @@
 //! | [`Serde`] | any type with serde's derives and `#[derive(ibex::Schema)]` | the value, decoded |
 //! | [`SerdeBorrowed`] | the same where it borrows | the value on demand, borrowing from the bytes |
 //!
-//! A codec of one's own is an `impl` of [`Codec`], with an example there.
+//! A program's own codec is an `impl` of [`Codec`], whose documentation has an example.
 //!
 //! Both ends of a channel compare [`SchemaInfo`] when they open it: a
 //! structural [`Fingerprint`] of the message type and its codec, made by

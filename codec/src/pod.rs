@@ -120,8 +120,8 @@ impl<T: AnyBitPattern + NoUninit + Schema> Codec<[T]> for Pod {
 
     #[inline]
     unsafe fn view<'a>((): &'a (), payload: &'a [u8]) -> &'a [T] {
-        // The check in here is two comparisons, and the length needs a division
-        // by a constant anyway: nothing to win by going unchecked.
+        // The check in here is two comparisons, and the length needs a division by a constant
+        // anyway: going unchecked gains nothing.
         bytemuck::cast_slice(payload)
     }
 }

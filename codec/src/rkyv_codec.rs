@@ -1,7 +1,7 @@
 //! Messages as rkyv archives: written where they will travel, checked once and
 //! read where they arrived.
 //!
-//! Three things are ours and not rkyv's defaults:
+//! This module differs from rkyv's defaults in three ways:
 //!
 //! - **Errors.** [`EncodeError`] and [`Invalid`] are rkyv's error types here, so
 //!   an overflow stays an overflow and is no allocation, and a refusal keeps its
@@ -9,8 +9,7 @@
 //! - **Depth.** Checking an archive recurses where the type does. A peer that
 //!   sends a list of a million links would end the process by its stack, so
 //!   the check stops at [`MAX_NESTING`].
-//! - **Scratch space.** It is prepared when asked for and not for every message:
-//!   see `rkyv_scratch.rs`.
+//! - **Scratch space.** It is prepared on request and not for every message: see `rkyv_scratch.rs`.
 
 use std::error::Error;
 use std::fmt;
@@ -40,28 +39,26 @@ use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWrite
 ///
 /// # Costs
 ///
-/// No allocation per message in the steady state: rkyv's scratch space is one
-/// arena per thread that grows to the largest message seen. The exception is
-/// `Rc` and `Arc`: writing or checking them keeps a map of the shared ones,
-/// which is allocated anew for each message.
+/// No allocation per message in the steady state: rkyv's scratch space is one arena per thread that
+/// grows to the largest message seen. The exception is `Rc` and `Arc`: writing or checking them
+/// keeps a map of the shared ones, which is allocated again for each message.
 ///
 /// # Limits
 ///
-/// - **Alignment** is 16, or more if the archived root asks for it. 16 and not
-///   that of the root alone, because what lies behind a pointer may be stricter
-///   than the root: a `Vec<u128>` is aligned to 4 and its elements to 16. If
-///   something nested asks for more than 16, give the root the same
-///   (`#[rkyv(attr(repr(align(32))))]`); without that its messages are rejected
-///   as invalid where they happen to lie wrong. Above 32 rkyv cannot pad:
-///   such a root is refused, such a nested type panics in `encode`.
-/// - **Nesting**: pointers (boxes, vectors, strings) within pointers, at most
-///   254 deep; a receiver takes deeper messages for invalid.
+/// - **Alignment** is 16, or more if the archived root asks for it. The root's alignment alone
+///   would not do, because the data behind a pointer may be stricter than the root: a `Vec<u128>`
+///   is aligned to 4 and its elements to 16. If something nested asks for more than 16, give the
+///   root the same alignment (`#[rkyv(attr(repr(align(32))))]`). Otherwise its messages are
+///   rejected as invalid wherever they happen to be misaligned. Above 32 rkyv cannot pad: such a
+///   root is refused, such a nested type panics in `encode`.
+/// - **Nesting**: pointers (boxes, vectors, strings) within pointers, at most 254 deep; a receiver
+///   refuses deeper messages as invalid.
 /// - **Size**: below 2 GiB, the reach of rkyv's 32-bit offsets.
 #[derive(Debug, Clone, Copy)]
 pub enum Rkyv {}
 
-// A type that rkyv does not know may be meant for another codec. `Codec` says which there are,
-// and nobody would see it below the trait of rkyv's that is not implemented.
+// A type that rkyv does not know may be meant for another codec. The message at `Codec` names the
+// codecs. Without this attribute, the compiler's error about rkyv's missing trait would hide it.
 #[diagnostic::do_not_recommend]
 impl<T> Codec<T> for Rkyv
 where
@@ -76,7 +73,7 @@ where
     }
 
     fn schema() -> SchemaInfo {
-        // The effects of rkyv's format features, read off the types they change.
+        // The effects of rkyv's format features show in the types that they change.
         let offsets = format!("{}-bit offsets", 8 * size_of::<ArchivedUsize>());
         let endianness = if is_little_endian() {
             "little-endian"
@@ -109,8 +106,8 @@ where
         let mut serializer =
             Serializer::new(&mut *slot, arena.scratch(), WrittenPointers::default());
         let result = serialize_using::<_, EncodeError>(value, &mut serializer);
-        // Asked of the slot and not of the error: an implementation of
-        // `Serialize` may have wrapped the overflow, or passed over it.
+        // The slot is asked, not the error: an implementation of `Serialize` may have wrapped the
+        // overflow, or passed over it.
         if slot.overflowed() {
             return Err(Overflow.into());
         }
@@ -174,7 +171,7 @@ impl Source for Invalid {
 impl Trace for Invalid {
     fn trace<R: fmt::Debug + fmt::Display + Send + Sync + 'static>(self, trace: R) -> Self {
         let mut text = self.to_string();
-        // Every level of nesting may add a line. The innermost say where.
+        // Every level of nesting may add a line. The innermost levels say where the error is.
         if text.len() < MAX_TRACE_BYTES {
             text = format!("{text} ({trace})");
         }
@@ -182,8 +179,8 @@ impl Trace for Invalid {
     }
 }
 
-/// Returns whether rkyv was built to archive numbers in little-endian order: asked of the codec
-/// itself, since rkyv's cargo features are not visible here.
+/// Returns whether rkyv was built to archive numbers in little-endian order. The codec itself is
+/// asked, since rkyv's cargo features are not visible here.
 fn is_little_endian() -> bool {
     let mut memory = [MaybeUninit::uninit(); size_of::<u16>()];
     let mut slot = SlotWriter::new(&mut memory);
@@ -202,17 +199,17 @@ fn over_aligned(alignment: usize) -> EncodeError {
     )
 }
 
-/// The strictest alignment among rkyv's own archived types (`u128_le`), and so
-/// of nearly everything that a root may point to.
+/// The strictest alignment among rkyv's own archived types (`u128_le`), and so of nearly everything
+/// that a root may point to.
 const NESTED_ALIGNMENT: usize = 16;
 
 /// `rkyv::ser::WriterExt::pad` writes from an array of 32 zeros and panics
 /// beyond.
 const MAX_PADDED_ALIGNMENT: usize = 32;
 
-/// The depth to which a check may recurse. Deeper than any message written for the wire; at 1 to 2
-/// KiB of stack per level without optimization (measured), a quarter of the 2 MiB that a thread
-/// has.
+/// The depth to which a check may recurse: deeper than any message written for the wire. One level
+/// takes 1 to 2 KiB of stack without optimization (measured), so the limit takes a quarter of the 2
+/// MiB that a thread has.
 const MAX_NESTING: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Bounds the text of an [`Invalid`]: no error message needs more.

@@ -7,11 +7,11 @@
 //!
 //! Rules for the arena:
 //!
-//! 1. A thread keeps at most one between messages, in `ARENA`. A call that encodes
-//!    takes it out, so a message that is encoded inside a serializer finds none
-//!    and makes its own; the last to finish leaves theirs.
-//! 2. Taking it out leaves it its largest block only (`Arena::acquire` frees the
-//!    others), so its size follows the largest message and then stays.
+//! 1. A thread keeps at most one between messages, in `ARENA`. A call that encodes takes it out. A
+//!    message that is encoded inside a serializer therefore finds none and makes its own; the call
+//!    that finishes last leaves its arena there.
+//! 2. An arena that is taken out keeps only its largest block (`Arena::acquire` frees the others),
+//!    so its size follows the largest message and then stays.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -26,7 +26,7 @@ use rkyv::ser::{Allocator, Serializer, Sharing};
 use crate::{EncodeError, SlotWriter};
 
 /// The serializer that [`Rkyv`](crate::Rkyv) passes to a type. Code that is generic over its
-/// messages does not need it: it asks for `Rkyv: Codec<T>`.
+/// messages needs only `Rkyv: Codec<T>`.
 pub type RkyvSerializer<'w, 's, 'a> =
     Strategy<Serializer<&'w mut SlotWriter<'s>, Scratch<'a>, WrittenPointers>, EncodeError>;
 
@@ -44,7 +44,8 @@ impl ThreadArena {
 
     #[cold]
     fn acquire(&mut self) -> ArenaHandle<'_> {
-        // On a thread that is ending, `ARENA` may be gone: then for once.
+        // On a thread that is ending, `ARENA` may be gone; this message then uses an arena of its
+        // own.
         let kept = ARENA.try_with(Cell::take).ok().flatten();
         self.0.insert(kept.unwrap_or_default()).acquire()
     }

@@ -8,15 +8,13 @@ use crate::{Describer, Fingerprint};
 
 /// A type that can describe its structure.
 ///
-/// `#[ibex::message]` and `#[derive(ibex::Schema)]` implement it; so does ibex
-/// for the types of the standard library that messages are made of. Type
-/// parameters count as what they are instantiated with. A reference or a `Cow`
-/// describes itself as what it refers to, a slice as a `Vec`, a `str` as a `String`: who
-/// sends may borrow what the receiver owns.
+/// `#[ibex::message]` and `#[derive(ibex::Schema)]` implement the trait; ibex implements it for the
+/// types of the standard library that messages are made of. Type parameters count as the types that
+/// they are instantiated with. A reference or a `Cow` describes itself as the type that it refers
+/// to, a slice as a `Vec`, a `str` as a `String`: the sender may borrow what the receiver owns.
 ///
-/// The names of structs and enums are no part of it, only those of fields and
-/// variants: a type may move to another module or get another name on one side
-/// alone.
+/// The names of structs and enums are no part of the structure, only those of fields and variants:
+/// a type may move to another module or get another name on one side alone.
 ///
 /// ```
 /// use ibex_codec::{Schema, SchemaInfo};
@@ -72,7 +70,7 @@ impl fmt::Display for SchemaInfo {
     }
 }
 
-/// The longest [`SchemaInfo::text`]. It travels to the peer when a channel is
-/// opened and stands in an error message: a kilobyte shows which field differs
-/// in most types, and no more would be read.
+/// The longest [`SchemaInfo::text`]. The text travels to the peer when a channel is opened and
+/// stands in an error message. A kilobyte shows which field differs in most types, and nobody would
+/// read more.
 pub const MAX_TEXT_BYTES: usize = 1024;

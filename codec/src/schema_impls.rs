@@ -87,7 +87,7 @@ macro_rules! compounds {
     )*};
 }
 
-// After `but` stands a parameter that changes no bytes: a map's hasher.
+// A parameter after `but` changes no bytes: a map's hasher.
 compounds! {
     Box<T: ?Sized>;
     Rc<T: ?Sized>;

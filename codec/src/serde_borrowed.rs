@@ -1,4 +1,4 @@
-//! Messages that are decoded where they lie: what is text or bytes in them is not copied.
+//! Messages that are decoded where they lie, without copying their text and bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use crate::{
     Codec, EncodeError, Invalid, MIN_ALIGNMENT, Schema, SchemaInfo, SlotWriter, WithLifetime,
 };
 
-/// The codec of types that borrow: as [`Serde`](crate::Serde), but decoded on demand, and
-/// without copying what the type holds as `&str` or `&[u8]`.
+/// The codec of types that borrow: like [`Serde`](crate::Serde), but messages are decoded on
+/// demand, and the `&str` and `&[u8]` in them are not copied.
 ///
-/// The channel's type is the one with `'static` in its place. A received message is checked
-/// when it comes and gives its value when asked, by [`decode`](Self::decode)
-/// (`message.decode()` in the crate ibex). That is, it is decoded twice or more often; for
-/// a type whose parts are mostly borrowed this costs less than one copy of them.
+/// The channel's type is the message type with the lifetime `'static`. A received message is
+/// checked when it comes. [`decode`](Self::decode) (`message.decode()` in the crate ibex) returns
+/// its value. A message is so decoded twice or more often; for a type whose parts are mostly
+/// borrowed this costs less than one copy of them.
 ///
 /// The bytes and the fingerprint are those of [`Serde`](crate::Serde) for the type that
 /// owns what this one borrows. So one end may send a struct with a `String` and a
@@ -53,8 +53,8 @@ impl SerdeBorrowed {
     ///
     /// # Errors
     ///
-    /// [`Invalid`], if it is not a `T`. Of a payload that [`Codec::open`] accepted, only if
-    /// `T`'s implementation of `Deserialize` answers otherwise than it did then.
+    /// [`Invalid`], if the payload is not a `T`. For a payload that [`Codec::open`] accepted, only
+    /// if `T`'s implementation of `Deserialize` answers differently than it did then.
     #[inline]
     pub fn decode<T>(payload: &[u8]) -> Result<T::With<'_>, Invalid>
     where

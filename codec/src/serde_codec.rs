@@ -1,8 +1,8 @@
 //! Messages of types that derive serde's traits, in the format of the crate postcard.
 //!
-//! The format is positional: fields in their order, variants by their number, integers in
-//! as many bytes as they need, no names and no types. The meaning of the bytes stands in the
-//! type alone, which is why both ends compare its fingerprint first.
+//! The format is positional: fields in their order, variants by their number, integers in as many
+//! bytes as they need, no names and no types. Only the type gives the bytes their meaning, so both
+//! ends compare its fingerprint first.
 
 use std::any;
 
@@ -17,11 +17,11 @@ use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, Schema
 /// The codec of types with serde's derives: written by postcard straight into the slot,
 /// decoded into a value of their own.
 ///
-/// For types that have serde's derives already, or that hold what rkyv does not archive.
-/// [`Rkyv`](crate::Rkyv) decodes nothing, so it is the faster one wherever both will do;
-/// [`SerdeBorrowed`](crate::SerdeBorrowed) is for types that borrow (of which the compiler
-/// says here that their `Deserialize` is "not general enough") and decodes without copying.
-/// The bytes are the same on hosts of any byte order and word size.
+/// The codec is for types that have serde's derives already, or that contain types that rkyv does
+/// not archive. [`Rkyv`](crate::Rkyv) decodes nothing, so it is faster if both suit the type.
+/// [`SerdeBorrowed`](crate::SerdeBorrowed) is for types that borrow, and decodes without copying;
+/// the compiler says here that their `Deserialize` is "not general enough". The bytes are the same
+/// on hosts of any byte order and word size.
 ///
 /// ```
 /// use ibex_codec::{Codec, Serde, SlotWriter, serde, serde_bytes};
@@ -47,11 +47,10 @@ use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, Schema
 ///
 /// # Bytes
 ///
-/// serde knows a `Vec<u8>` as a sequence of numbers, and every one of them is visited by
-/// itself. `#[serde(with = "serde_bytes")]` on the field (the crate is `ibex::serde_bytes`
-/// here), or the type `serde_bytes::ByteBuf` in its place, makes it one piece. For 1 KiB,
-/// on an AMD EPYC (Zen 4) that had other work, medians of five runs of
-/// `cargo bench -p ibex-codec --bench serde`:
+/// serde knows a `Vec<u8>` as a sequence of numbers, and visits each by itself. `#[serde(with =
+/// "serde_bytes")]` on the field (the crate is `ibex::serde_bytes` here), or the type
+/// `serde_bytes::ByteBuf` in its place, makes it one piece. For 1 KiB, on an AMD EPYC (Zen 4) that
+/// had other work, medians of five runs of `cargo bench -p ibex-codec --bench serde`:
 ///
 /// | field | encode | decode |
 /// |---|---|---|
@@ -59,24 +58,24 @@ use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, Schema
 /// | the same with `serde_bytes` | 12 to 14 ns | 19 to 22 ns |
 /// | `&[u8]` with `serde_bytes`, by `SerdeBorrowed` | 12 to 13 ns | 11 to 12 ns, the check included |
 ///
-/// The bytes on the way are the same, and so is the fingerprint: each end may choose for
-/// itself. (Not so for an array, `[u8; N]`, which `serde_bytes` gives a length.)
+/// The encoded bytes are the same, and so is the fingerprint: each end may choose for itself. An
+/// array, `[u8; N]`, is different: `serde_bytes` gives it a length.
 ///
 /// # Costs
 ///
-/// The sender allocates nothing. The receiver pays what its type does: a `Vec` or a
-/// `String` is an allocation each. The encoded size is not known before, so a value that
-/// does not fit the rest of the ring is encoded twice.
+/// The sender allocates nothing. The receiver allocates what its type needs: a `Vec` or a `String`
+/// is an allocation each. The encoded size is not known in advance, so a value that does not fit
+/// the rest of the ring is encoded twice.
 ///
 /// # Limits
 ///
-/// A receiver takes for invalid what is nested deeper than 128 levels (structs, sequences,
-/// enums and `Some`s within each other), and more than a thousand elements that take no
-/// bytes (`Vec<()>`). A recursive type with kilobytes of fields at each level should box
-/// them: they stand on the stack while it is decoded.
+/// A receiver refuses a message as invalid if it is nested deeper than 128 levels (structs,
+/// sequences, enums and `Some`s within each other). The same holds for more than a thousand
+/// elements that take no bytes (`Vec<()>`). A recursive type with kilobytes of fields at each level
+/// should box them: they are on the stack while the message is decoded.
 ///
-/// serde's attributes that would make an end misread the other are refused where
-/// [`Schema`](derive@Schema) is derived; it lists them.
+/// The derive of [`Schema`](derive@Schema) refuses serde's attributes that would make an end
+/// misread the other; its documentation lists them.
 #[derive(Debug, Clone, Copy)]
 pub enum Serde {}
 
@@ -128,8 +127,8 @@ pub(crate) fn encode<T: Serialize>(
     slot: &mut SlotWriter<'_>,
 ) -> Result<(), EncodeError> {
     let result = postcard::serialize_with_flavor(value, Slot(slot));
-    // Asked of the slot and not of the error: an implementation of `Serialize` may have
-    // passed over it.
+    // The slot is asked, not the error: an implementation of `Serialize` may have passed over the
+    // overflow.
     if slot.overflowed() {
         return Err(Overflow.into());
     }

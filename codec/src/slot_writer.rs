@@ -1,14 +1,14 @@
-//! A bounded, append-only writer over the free bytes of a ring: what a codec
-//! sees of the memory that a message will travel in.
+//! A bounded, append-only writer over the free bytes of a ring: a codec's view of the memory from
+//! which a message is sent.
 //!
 //! Rules:
 //!
 //! 1. `len <= limit <= slot.len()`.
 //! 2. `slot[..len]` is initialized, by this writer; the rest may hold anything
 //!    and is never read.
-//! 3. The first write that does not fit moves `limit` down to `len`. So nothing
-//!    lands behind a gap: a codec that goes on after an [`Overflow`] is refused
-//!    too, at no cost to the writes that fit.
+//! 3. The first write that does not fit moves `limit` down to `len`. So nothing is written behind a
+//!    gap: a codec that continues after an [`Overflow`] is refused too, at no cost to the writes
+//!    that fit.
 
 use std::mem::MaybeUninit;
 use std::slice;
@@ -57,8 +57,8 @@ impl<'a> SlotWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`Overflow`] when they do not fit: none is written then, and the writer
-    /// refuses every later byte.
+    /// [`Overflow`] if the bytes do not fit: none is written then, and the writer refuses every
+    /// later byte.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Overflow> {
         if bytes.len() > self.remaining() {
@@ -82,9 +82,8 @@ impl<'a> SlotWriter<'a> {
         Ok(())
     }
 
-    /// Appends zeros up to the next multiple of `align`, counted from the start
-    /// of the payload. Padding is written and not skipped, so that what a ring
-    /// held before never reaches a peer.
+    /// Appends zeros up to the next multiple of `align`, counted from the start of the payload.
+    /// Padding is written and not skipped, so that the ring's earlier content never reaches a peer.
     ///
     /// # Errors
     ///
@@ -174,8 +173,8 @@ mod tests {
 
     #[test]
     fn padding_is_zero_and_counts_from_the_start_of_the_payload() {
-        // The slot begins at an odd address and holds what an earlier message
-        // left: neither may show.
+        // The slot begins at an odd address and holds bytes of an earlier message: neither may
+        // show.
         let mut memory = [MaybeUninit::new(0xee); 18];
         let mut slot = SlotWriter::new(&mut memory[1..]);
         slot.pad_to(8).unwrap();

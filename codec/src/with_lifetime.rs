@@ -1,4 +1,4 @@
-//! A type for any lifetime: what Rust has no name of its own for.
+//! A type for any lifetime, for which Rust has no notation of its own.
 
 #![forbid(unsafe_code)]
 

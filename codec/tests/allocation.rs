@@ -1,5 +1,5 @@
-//! Encoding, checking and viewing allocate nothing once a thread is warm, and what a peer
-//! claims to send is not allocated before it is there.
+//! Encoding, checking and viewing allocate nothing once a thread is warm, and a length that a peer
+//! claims is not allocated before the bytes are there.
 
 extern crate self as ibex;
 pub use ibex_codec::{self as codec, Schema, message, rkyv};
@@ -151,7 +151,7 @@ fn a_message_by_serde_is_sent_and_borrowed_without_allocating() {
     assert_eq!(allocations(carry), 0);
 }
 
-/// A slot near the end of a full ring is an everyday matter.
+/// A slot near the end of a full ring occurs all the time.
 #[test]
 fn an_overflow_allocates_nothing() {
     let value = entry();
@@ -165,7 +165,7 @@ fn an_overflow_allocates_nothing() {
     assert_eq!(allocations(overflow), 0);
 }
 
-/// A length is a claim. What follows it is a few bytes, and so is what is allocated: serde's
+/// A length is a claim. Only a few bytes follow it, and only about as many are allocated: serde's
 /// own types reserve up to 1 MiB ahead, once for each level that a claim can reach.
 #[test]
 fn a_claimed_length_is_not_allocated() {
@@ -192,7 +192,7 @@ fn a_claimed_length_is_not_allocated() {
     refuse::<Vec<[u64; 32]>>(all, TEXT);
     refuse::<Vec<Vec<u64>>>(&all[..].repeat(10), TEXT);
     refuse::<BTreeMap<u64, u64>>(all, TEXT);
-    // A map is believed as far as there are bytes, and reserves twice that.
+    // A map is believed as far as there are bytes, and reserves twice as much.
     refuse::<HashMap<u64, [u64; 16]>>(all, 4 * AHEAD);
     refuse::<HashMap<(), ()>>(all, 4 * AHEAD);
 }

@@ -9,7 +9,7 @@ use ibex_codec::{Codec, Rkyv, SchemaInfo};
 
 use support::encode;
 
-/// The ibex crate under another name, as a crate that re-exports it has it.
+/// The ibex crate under another name, as in a crate that re-exports it.
 mod reexported {
     pub(crate) mod inner {
         pub(crate) use ibex_codec::{self as codec, Schema, rkyv};
@@ -39,7 +39,7 @@ fn the_crate_may_be_somewhere_else() {
     );
 }
 
-/// Attributes of rkyv go where they always go.
+/// Attributes of rkyv stand at their usual places.
 #[ibex::message]
 #[rkyv(derive(Debug), compare(PartialEq), archived = ReadPoint)]
 #[derive(Debug)]
@@ -87,7 +87,7 @@ fn generic_messages_are_described_as_instantiated() {
     );
 }
 
-/// A message may be made by a macro, whose names and ours must not meet.
+/// A macro may make a message, and its names must not collide with generated ones.
 macro_rules! make_message {
     ($name:ident { $($field:ident: $ty:ty),* }) => {
         #[ibex::message]
@@ -137,8 +137,7 @@ fn borrows_and_empty_types_have_schemas() {
     assert_eq!(SchemaInfo::of::<Never>("test", &[]).text, "test: Never");
 }
 
-/// A function that is generic over the message asks for the codec and nothing
-/// else.
+/// A function that is generic over the message needs the codec as its only bound.
 fn alignment_of<T>() -> usize
 where
     Rkyv: Codec<T>,
@@ -245,7 +244,7 @@ fn types_may_contain_each_other() {
             }
         })
         .unwrap();
-    // In the other order, too.
+    // The types can be described in the other order, too.
     assert!(SchemaInfo::of::<Expr>("test", &[]).text.contains("Call"));
 }
 

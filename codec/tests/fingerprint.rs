@@ -370,7 +370,7 @@ fn the_codec_counts_too() {
     }
 }
 
-/// Types of others, which have no schema, by a name.
+/// Foreign types, which have no schema, described by a name.
 mod foreign {
     pub(super) struct Id;
 }
@@ -398,7 +398,7 @@ fn a_name_stands_for_a_structure() {
     assert_eq!(named, fingerprint::<by_same_name::Record>());
     assert_ne!(named, fingerprint::<by_other_name::Entry>());
     assert_ne!(named, fingerprint::<skipped_by_name::Entry>());
-    // A name is nothing but a name.
+    // Only the name itself counts.
     let number = fingerprint::<by_name_of_an_atom::Entry>();
     assert_ne!(number, fingerprint::<by_the_atom::Entry>());
     // A name on the type itself stands for its fields and parameters too.

@@ -144,8 +144,8 @@ fn rkyv_knows_the_size_of_what_points_nowhere() {
     assert_eq!(<Rkyv as Codec<String>>::size(&String::new()), None);
 }
 
-/// The payload's own alignment holds for what lies behind pointers too, even
-/// where the root's alone would not.
+/// The payload's own alignment also holds for the data behind pointers, even where the root's
+/// alignment alone would not do.
 #[test]
 fn rkyv_aligns_for_nested_data() {
     type Message = Vec<u128>;

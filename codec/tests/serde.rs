@@ -236,7 +236,7 @@ fn what_is_borrowed_is_checked_when_it_comes() {
     assert!(open(&no_text).is_err());
 }
 
-/// A generic type that borrows has its other lifetimes too.
+/// A generic type that borrows can have other lifetimes, too.
 #[derive(Serialize, Deserialize, Schema)]
 struct Tagged<'a, 'b: 'a, T: Copy, const N: usize> {
     #[serde(borrow)]
@@ -261,7 +261,7 @@ fn generic_types_may_borrow() {
     assert_eq!((tagged.text, tagged.more, tagged.value), ("a", "b", 300));
 }
 
-/// A lifetime in a bound keeps a type from being made for others; it has a schema still.
+/// A lifetime in a bound prevents `WithLifetime` for the type; the type still has a schema.
 #[test]
 fn a_bound_on_a_lifetime_keeps_only_the_schema() {
     trait Within<'a> {}
@@ -305,12 +305,12 @@ fn what_needs_names_is_told_at_the_first_message() {
 
 #[test]
 fn a_nesting_beyond_the_limit_is_refused_and_not_the_end_of_the_stack() {
-    // One level for the struct and one for the sequence in it: 2 for each child.
+    // The struct takes one level and the sequence in it another: 2 for each child.
     let nested = |children: usize| [&b"\x01\x01".repeat(children)[..], b"\x01\x00"].concat();
     assert!(decoded::<Tree>(&nested(63)).is_ok());
     let text = refusal::<Tree>(&nested(64));
     assert!(text.contains("deeper than 128 levels"), "{text}");
-    // And with the stack of a thread, whatever the build.
+    // The limit also holds with the stack of a thread, whatever the build.
     let deep = nested(1_000_000);
     let refused = thread::spawn(move || refusal::<Tree>(&deep));
     assert!(refused.join().unwrap().contains("deeper"));
@@ -325,7 +325,7 @@ fn elements_that_take_no_bytes_are_counted() {
     // Elements that take a byte each are never too many.
     let empty = vec![Vec::<u8>::new(); 5000];
     assert_eq!(decoded(encode::<Serde, _>(&empty).bytes()), Ok(empty));
-    // Many small claims count together, as those of maps do.
+    // Many small claims are added up, for example those of maps.
     let nested = [&b"\xff\x7f"[..], &b"\xff\x03".repeat(0x3fff)].concat();
     assert!(refusal::<Vec<Vec<()>>>(&nested).contains("more elements"));
     let entries = b"\xff\xff\xff\xff\x0f";
@@ -367,7 +367,7 @@ fn every_truncation_and_every_offset() {
     }
 }
 
-/// Decodes as all sorts of types. What is accepted is a value: it can be sent on.
+/// Decodes as types of all sorts. An accepted payload is a value, which can be sent on.
 fn challenge(bytes: &[u8]) {
     fn one<T: Serialize + DeserializeOwned + Schema + Send + 'static>(bytes: &[u8]) {
         if let Ok(value) = <Serde as Codec<T>>::open(bytes) {
@@ -450,8 +450,7 @@ fn attributes_that_change_bytes_change_the_fingerprint() {
     );
 }
 
-/// The bytes are what decides: those of a vector are the same either way, those of an array
-/// are not.
+/// The bytes decide: those of a vector are the same either way, those of an array are not.
 #[test]
 fn fingerprints_agree_with_the_bytes() {
     let bytes = |value: &dyn Fn() -> Payload| value().bytes().to_vec();
@@ -483,7 +482,7 @@ mod hexadecimal {
     }
 }
 
-/// Functions of the user's own, with the type that they write in its place.
+/// Functions of the user's own, and the type that they write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
 struct Custom {
     #[serde(with = "hexadecimal")]

@@ -136,9 +136,9 @@ fn run(options: &Options, protection: Option<RunKeys>) -> Result<bool, Error> {
 /// Values that all rows of a run share.
 struct Measuring<'a> {
     options: &'a Options,
-    /// Of rows of one session.
+    /// The cores for rows of one session.
     cores: Cores,
-    /// Of rows of several sessions.
+    /// The cores for rows of several sessions.
     allowed: Vec<usize>,
     progress: Progress,
 }

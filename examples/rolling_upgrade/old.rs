@@ -1,6 +1,6 @@
 //! The last release of a program that is being upgraded host by host; `new.rs` is the next.
 //!
-//! It knows the messages as they were when it was built, and nothing of versions:
+//! This release knows the messages as they were when it was built, and nothing of versions:
 //!
 //! ```text
 //! cargo run --release --example rolling_upgrade_old -- replica shm

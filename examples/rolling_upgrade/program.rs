@@ -1,4 +1,4 @@
-//! The part that both releases share: who listens, who connects, and over which fabric.
+//! The part that both releases share: the listening and the connecting process, and the fabric.
 
 use std::{env, error::Error, process::ExitCode};
 

@@ -1,8 +1,8 @@
 //! A short search without a fuzzer: seeds that are changed at random, for the targets that have TLS
 //! in front.
 //!
-//! It tries as many inputs as [`EXECUTIONS`] says, a few by default. The command runner lets it
-//! find planted bugs, within a million.
+//! The search tries as many inputs as [`EXECUTIONS`] says, a few by default. The command runner
+//! lets it find planted bugs, within a million.
 
 use std::env;
 

@@ -24,7 +24,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     pub fn accept_async(&self) -> impl Future<Output = Result<Peer, ConnectError>> {
         AcceptAsync {
             node: self,

@@ -47,7 +47,7 @@ impl Node {
             let _ = runtime.close(timeout);
         };
         let waiting = self.dialers.run(Box::new(close));
-        // Without a thread, this one has to wait.
+        // If no thread can be started, the calling thread waits.
         waiting.err().map(|_| self.close(timeout))
     }
 }

@@ -2,15 +2,15 @@
 //! made of.
 //!
 //! This module has no thread and no timer of its own. A pending future has left its waker where a
-//! blocking call would have slept. It is woken once for what it waits for, and costs nothing
-//! meanwhile.
+//! blocking call would have slept. Its task is woken once for the event that it waits for, and
+//! costs nothing until then.
 //!
 //! # Cancellation
 //!
 //! Dropping a future at any time loses no message, sends none twice, and takes its waker back. A
 //! message is taken off its channel in the poll that returns it. A message that is being sent is
-//! published in the poll that says so, or not at all. So every future here may stand in a
-//! `select!`, be dropped by a time-out, and be made again for the next attempt.
+//! published in the poll that reports it as sent, or not at all. So every future here may stand in
+//! a `select!`, be dropped by a time-out, and be made again for the next attempt.
 //!
 //! | future | dropped before it is ready |
 //! |---|---|
@@ -32,15 +32,15 @@
 //!
 //! A program that writes its own futures calls [`Receiver::poll_recv`], [`Sender::poll_send`],
 //! [`poll_ready`](Sender::poll_ready), [`poll_reserve`](Sender::poll_reserve),
-//! [`poll_flush`](Sender::poll_flush) and [`poll_acked`](Sender::poll_acked). They need nothing
-//! beside the handle, which keeps the waker of the last poll:
+//! [`poll_flush`](Sender::poll_flush) and [`poll_acked`](Sender::poll_acked). These polls need
+//! nothing besides the handle, which keeps the waker of the last poll:
 //!
 //! - A receiver keeps one waker. A sender keeps one for room (`poll_send`, `poll_ready`,
 //!   `poll_reserve`), and one each for `poll_flush` and `poll_acked`.
 //! - Polling again with another waker replaces it. Polling with the same one costs neither a system
 //!   call nor an entry.
 //! - The answer takes the waker back, and so do the drop of the handle and a blocking call of a
-//!   receiver. A `try_` call leaves it where it is.
+//!   receiver. A `try_` call leaves the waker where it is.
 //!
 //! ```
 //! use std::{future::Future, pin::Pin, task::{Context, Poll, ready}};
@@ -70,7 +70,7 @@
 //! }
 //! ```
 //!
-//! An executor's waker is called on whatever thread has the news. If it panics there, the log has
+//! An executor's waker is called on the thread that has the news. If it panics there, the log has
 //! an error with the panic's text, and all other waiters are woken.
 //!
 //! # Who turns the engine
@@ -81,8 +81,8 @@
 //!   message crosses no thread but the runtime's.
 //! - [`Threads`](crate::Driver::Threads), in any executor: the node's I/O thread.
 //! - [`Caller`](crate::Driver::Caller): polls and calls alone. A poll that finds no message runs
-//!   one turn. A poll that finds no room runs two, to hear of room and then to let its question
-//!   out. Between polls nothing moves, so let the program turn the engine, by
+//!   one turn. A poll that finds no room runs two: one to learn of room, and one to send its
+//!   question. Between polls nothing moves, so let the program turn the engine, by
 //!   [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in a
 //!   task of its own, as [the guide](crate::guide::which_driver) shows for async-io.
 //!

@@ -133,8 +133,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv), but that it waits for as long as it takes until the peer has
-    /// opened its end.
+    /// The errors of [`recv`](Self::recv), except that the future waits for the peer to open its
+    /// end without a time limit.
     pub fn recv_async(&mut self) -> impl Future<Output = Result<Message<T, C>, RecvError>> {
         RecvAsync::new(self)
     }
@@ -144,7 +144,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`recv_async`](Self::recv_async).
+    /// The errors of [`recv_async`](Self::recv_async).
     #[inline]
     pub fn poll_recv(
         &mut self,

@@ -23,8 +23,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), but that it waits for as long as it takes until the peer has
-    /// opened its end.
+    /// The errors of [`send`](Self::send), except that the future waits for the peer to open its
+    /// end without a time limit.
     pub fn send_async<'a>(
         &'a mut self,
         value: &'a T,
@@ -40,7 +40,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send_async`](Self::send_async).
+    /// The errors of [`send_async`](Self::send_async).
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send_async`](Self::send_async).
+    /// The errors of [`send_async`](Self::send_async).
     pub fn ready_async(&mut self) -> impl Future<Output = Result<Permit<'_, T, C>, SendError>> {
         ReserveAsync::new(&mut self.handle, None)
     }
@@ -87,7 +87,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send_async`](Self::send_async).
+    /// The errors of [`send_async`](Self::send_async).
     pub fn poll_ready(
         &mut self,
         context: &mut Context<'_>,
@@ -102,7 +102,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush).
+    /// The errors of [`flush`](Self::flush).
     pub fn flush_async(&mut self) -> impl Future<Output = Result<(), WaitError>> {
         WaitAckedAsync {
             sequence: self.handle.last_sequence(),
@@ -116,7 +116,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush).
+    /// The errors of [`flush`](Self::flush).
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
         let last = self.handle.last_sequence();
         let flushed = self.handle.poll_received(context.waker(), last);
@@ -130,7 +130,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked).
+    /// The errors of [`wait_acked`](Self::wait_acked).
     pub fn wait_acked_async(
         &mut self,
         sequence: u64,
@@ -147,7 +147,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked).
+    /// The errors of [`wait_acked`](Self::wait_acked).
     pub fn poll_acked(
         &mut self,
         context: &mut Context<'_>,
@@ -182,7 +182,7 @@ impl Sender<[u8], Raw> {
     ///
     /// # Errors
     ///
-    /// As [`send_async`](Self::send_async).
+    /// The errors of [`send_async`](Self::send_async).
     pub fn reserve_async(
         &mut self,
         length: usize,
@@ -195,7 +195,7 @@ impl Sender<[u8], Raw> {
     ///
     /// # Errors
     ///
-    /// As [`send_async`](Self::send_async).
+    /// The errors of [`send_async`](Self::send_async).
     pub fn poll_reserve(
         &mut self,
         context: &mut Context<'_>,
@@ -233,9 +233,10 @@ impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
 
 /// A wait for room; see [`Sender::ready_async`] and [`Sender::reserve_async`].
 ///
-/// Dropping the future reserves nothing. It panics if it is polled again after it was ready.
+/// Dropping the future reserves nothing. The future panics if it is polled again after it was
+/// ready.
 pub(crate) struct ReserveAsync<'a, R> {
-    /// Until what is reserved has it.
+    /// The handle, until the reservation takes it.
     handle: Option<&'a mut SendHandle>,
     length: Option<usize>,
     _reserved: PhantomData<fn() -> R>,
@@ -423,7 +424,7 @@ impl<S: SendingEnd, V: Borrow<S::Value>> SendSink<S, V> {
     }
 }
 
-// Nothing of it is pinned.
+// No field is pinned.
 impl<S: SendingEnd, V> Unpin for SendSink<S, V> {}
 
 impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {

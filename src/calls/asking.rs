@@ -30,7 +30,7 @@ pub(super) struct Asked {
 /// A caller's place at a service, from the opening to the end of its channel of requests.
 ///
 /// The ends of a name meet in the order in which each side opens them, and a caller opens two. So
-/// even a place whose caller asked for nothing has an end for its replies, which is opened and
+/// even the place of a caller that made no call has an end for its replies, which is opened and
 /// closed with the place.
 pub(super) struct Seat {
     client: Option<Arc<Client>>,
@@ -101,7 +101,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let Some(client) = &self.client else {
             let offer = (self.version)().map(Offer::of_one);
-            // Of a session that is over nobody waits for it.
+            // An error means that the session is over, and then no caller waits for this end.
             let _ = self.channel.open_sender(offer);
             return;
         };

@@ -1,7 +1,7 @@
-//! A value that is tended by whichever thread has news, so that wakers never wait for a lock.
+//! A value that any thread with news looks after, so that wakers never wait for a lock.
 //!
 //! ```text
-//!   who has news              who has the value
+//!   thread with news          holder of the value
 //!   is_told = true            leave: unlock
 //!   (fence)                   (fence)
 //!   try to lock               is_told?
@@ -38,7 +38,8 @@ impl<T> Attended<T> {
     /// Runs `act` on the value. If another holder has the value, that holder runs `act` when it
     /// leaves.
     pub(super) fn attend(&self, mut act: impl FnMut(&mut T)) {
-        // TOLD, pairs with the swap below: who takes it sees what the news are about.
+        // TOLD, pairs with the swap below: the thread that takes the flag sees what the news are
+        // about.
         self.is_told.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         while let Some(mut value) = self.try_hold() {
@@ -59,7 +60,7 @@ impl<T> Attended<T> {
         }
     }
 
-    /// Waits until the value has no holder, and returns it. For threads that are in no waker.
+    /// Waits until the value has no holder, and returns it. Must not be called inside a waker.
     pub(super) fn hold(&self) -> MutexGuard<'_, T> {
         lock(&self.value)
     }

@@ -183,7 +183,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
         }
     }
 
-    // ---- What it comes to ------------------------------------------------------------
+    // ---- Outcomes --------------------------------------------------------------------
 
     fn was_sent(&mut self, sent: Result<(), Unsent>) -> Result<(), CallError> {
         match sent {
@@ -207,7 +207,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 self.is_over = true;
                 let (service, peer) = self.names();
                 Some(Err(match over {
-                    // A handler may have had it until then.
+                    // A handler may have had the call until its deadline passed.
                     Over::Drained if self.is_late() => self.late(),
                     Over::Lost(why) => CallFailure::Lost { service, peer, why }.into(),
                     Over::Drained => CallFailure::Refused {
@@ -263,7 +263,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
         })
     }
 
-    /// An item was taken: the handler may send more.
+    /// Notes that an item was taken, so that the handler may send more.
     pub(super) fn item_taken(&self) {
         let credit = self.line.slots().item_taken(self.key);
         if let (Some(id), Some(credit)) = (self.id, credit) {

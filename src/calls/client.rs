@@ -33,11 +33,11 @@ pub(super) struct Shared {
     pub(super) template: ChannelTemplate,
     /// The message version of the replies.
     version: Result<MessageVersion, OpenFailure>,
-    /// Takes in what has come, for a handler that waits.
+    /// Takes in arrived frames, for a handler that waits.
     attendant: Weak<dyn Attendant + Send + Sync>,
     /// The clients that have sent a frame.
     clients: Mutex<Vec<Weak<Client>>>,
-    /// Handlers that wait for a word of their callers.
+    /// The number of handlers that wait for their callers.
     pub(super) waiting: AtomicUsize,
     /// The service was dropped: nothing comes in any more.
     pub(super) is_closed: AtomicBool,
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) strays: AtomicU64,
 }
 
-/// Takes in what has come of all callers.
+/// Takes in the frames that have come from all callers.
 pub(super) trait Attendant {
     fn attend(&self);
 }
@@ -125,7 +125,7 @@ pub(super) struct Client {
 #[derive(Default)]
 struct Calls {
     by_number: Vec<Entry>,
-    /// The caller is gone.
+    /// The caller has left.
     is_gone: bool,
     /// The time at which the next handler is woken because its call's deadline has passed.
     alarm: Option<Instant>,
@@ -141,7 +141,7 @@ struct Entry {
     waker: Option<Waker>,
 }
 
-/// How the request of a call was received.
+/// Result of receiving the request of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
     Yes,
@@ -192,7 +192,7 @@ impl Client {
             None,
             self.session.clone(),
             self.waker.clone(),
-            // Of each call one frame is its last; more wait of a peer alone that takes none.
+            // Each call has one last frame. More notices wait only for a peer that takes none.
             2 * max_in_flight,
             shared.template.wait_for_open(),
         );
@@ -225,9 +225,9 @@ impl Client {
         lock(&self.calls)
     }
 
-    // ---- What the caller says ----------------------------------------------------------
+    // ---- Frames of the caller ----------------------------------------------------------
 
-    /// A request has come.
+    /// Takes in the header of a request that has come.
     pub(super) fn begin(&self, header: &Header, deadline: Option<Instant>) -> Begun {
         let max_in_flight = self
             .shared
@@ -258,19 +258,19 @@ impl Client {
             },
         );
         drop(calls);
-        // The handler of the call that had the number finds that it is cancelled.
+        // The handler of the call that had this number before finds that its call is cancelled.
         if let Some(waker) = before.waker {
             waker.wake();
         }
         Begun::Yes
     }
 
-    /// The caller does not wait any more.
+    /// Notes that the caller does not wait any more.
     pub(super) fn cancel(&self, id: CallId) {
         self.change(id, |entry| entry.is_cancelled = true);
     }
 
-    /// The caller takes so many items more.
+    /// Notes that the caller takes this many more items.
     pub(super) fn add_credit(&self, id: CallId, count: u16) {
         self.change(id, |entry| {
             entry.credit = entry.credit.saturating_add(count.into());
@@ -287,7 +287,7 @@ impl Client {
         }
     }
 
-    /// The caller is gone, and so are its calls.
+    /// Notes that the caller has left, and ends its calls.
     pub(super) fn is_gone(&self) {
         let wakers: Vec<Waker> = {
             let mut calls = self.calls();
@@ -310,7 +310,7 @@ impl Client {
         }
     }
 
-    // ---- What handlers ask ---------------------------------------------------------------
+    // ---- Questions of handlers -----------------------------------------------------------
 
     /// Returns whether the call's answer is no longer waited for.
     pub(super) fn is_cancelled(&self, id: CallId) -> bool {
@@ -349,7 +349,7 @@ impl Client {
         }
     }
 
-    /// Has a handler woken by the next word of its caller, and at its call's deadline.
+    /// Has a handler woken by its caller's next frame, and at its call's deadline.
     pub(super) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
         let (_before, alarm) = {
             let mut calls = self.calls();
@@ -370,7 +370,7 @@ impl Client {
         }
     }
 
-    /// The call is answered, or never will be.
+    /// Ends a call that is answered, or never will be.
     pub(super) fn finish(&self, id: CallId) {
         let _waker = self.calls().entry(id).and_then(|entry| {
             entry.is_taken = false;
@@ -378,7 +378,7 @@ impl Client {
         });
     }
 
-    /// Says without waiting that a call has ended.
+    /// Tells the caller, without waiting, that a call has ended.
     pub(super) fn say(&self, header: Header, text: String) {
         if let Some(outbox) = self.outbox.get() {
             outbox.notify(header, text);
@@ -414,7 +414,7 @@ impl Client {
         }
     }
 
-    /// Waits until an item may be sent, or nobody waits for it.
+    /// Waits until an item may be sent, or the caller no longer waits for it.
     pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> Credit {
         let room = ForCredit { client: self, id };
         let waited = self.session.wait_for(&self.place, deadline, room);
@@ -448,7 +448,7 @@ impl Calls {
     }
 }
 
-/// The condition "an item may be sent, or nobody waits for it".
+/// The condition "an item may be sent, or the caller no longer waits for it".
 struct ForCredit<'a> {
     client: &'a Client,
     id: CallId,

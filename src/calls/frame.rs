@@ -160,7 +160,7 @@ impl<T: ?Sized, C: Codec<T>> Deref for Opened<T, C> {
 
     #[inline]
     fn deref(&self) -> &C::View {
-        // SAFETY: `held` is what `C::open` gave for this payload (`of`), and nobody writes the
+        // SAFETY: `held` is what `C::open` gave for this payload (`of`), and no code writes the
         // bytes while the body is held; `copy_out` keeps their content and an alignment of 64,
         // which the payload's offset is a multiple of its alignment from.
         unsafe { C::view(&self.held, self.payload()) }

@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Stream = 2,
     /// The caller does not wait any more.
     Cancel = 3,
-    /// So many more items may come: `count`.
+    /// `count` more items may come.
     Credit = 4,
     /// The reply, which ends the call.
     Reply = 5,
@@ -136,7 +136,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a frame, whoever sent it.
+    /// Reads the header of a frame from any sender.
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let bytes = frame.first_chunk::<{ Self::BYTES }>();
         let bytes = bytes.ok_or(Malformed::Short(frame.len()))?;
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(with(None), None);
         let left = Duration::from_micros(1_234_567);
         assert_eq!(with(Some(left)), Some(left));
-        // Some twelve days are the most, and no less than that.
+        // The longest time is about twelve days, so more than a million seconds remain.
         assert!(with(Some(Duration::MAX)).is_some_and(|left| left.as_secs() > 1_000_000));
     }
 }

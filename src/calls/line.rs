@@ -1,11 +1,11 @@
 //! A caller's line to one service: its two channels, and the calls that are under way on them.
 //!
-//! No thread or task stands between a reply and its call. Whichever has news takes all replies in
-//! and hands each to its call.
+//! No thread or task stands between a reply and its call. The thread or task that has news takes in
+//! all replies and hands each to its call.
 //!
 //! A thread that waits in a call receives as from any channel, and gives replies of other calls to
-//! those. If no thread waits, the line's waker does the same on the spot; the engine calls it when
-//! something has come.
+//! those. If no thread waits, the line's waker does the same at once; the engine calls it when a
+//! frame has come.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -48,8 +48,8 @@ pub(super) struct Line {
     /// to notice.
     has_missed_news: AtomicBool,
     waker: Waker,
-    /// True if the waker is left at the receiving end and was not called since. It is set before
-    /// the waker is left, so that a call in between is not forgotten.
+    /// True if the waker is left at the receiving end and was not called since. The flag is set
+    /// before the waker is left, so that a call in between is not forgotten.
     is_registered: AtomicBool,
     /// Waiting place of threads whose answers another thread takes in.
     place: WaitSlot,
@@ -57,7 +57,7 @@ pub(super) struct Line {
     drains: Option<Ticket>,
 }
 
-/// The receiving end, and how it tells.
+/// The receiving end and its waker.
 struct Inbox {
     handle: ReceiveHandle,
     is_over: bool,
@@ -83,12 +83,12 @@ impl Wake for News {
     }
 }
 
-/// The slots, held by a thread. A reply that is dropped or copied out meanwhile may turn the engine
-/// in this very thread, and the engine may call the line's waker. The waker then leaves its news to
-/// the holder.
+/// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
+/// engine in this very thread, and the engine may call the line's waker. The waker then leaves its
+/// news to the holder.
 pub(super) struct HeldSlots<'a> {
     line: &'a Line,
-    /// There until the drop.
+    /// `Some` until the drop.
     slots: Option<MutexGuard<'a, Slots>>,
 }
 
@@ -156,8 +156,8 @@ impl Line {
         LineRef::new(line)
     }
 
-    /// Frees the line's names when its last caller is gone. A new line may take the name, although
-    /// a waker may still hold this one.
+    /// Frees the line's names when its last caller was dropped. A new line may take the name,
+    /// although a waker may still hold this one.
     pub(super) fn free_names(&self) {
         self.session.free_name(self.inbox_end);
         self.outbox.free_name();
@@ -182,8 +182,8 @@ impl Line {
 
     // ---- News ------------------------------------------------------------------------
 
-    /// Looks at the news, unless a thread, possibly this one, holds the slots. That thread looks
-    /// then.
+    /// Looks at the news, unless a thread, possibly this one, holds the slots. In that case the
+    /// holder looks.
     fn wake(&self) {
         loop {
             self.has_missed_news.store(true, Ordering::Relaxed);
@@ -215,8 +215,8 @@ impl Line {
         self.expire();
     }
 
-    /// Hands out everything that has come. If a task waits, the line's waker is told of what comes
-    /// next.
+    /// Hands out all frames that have come. If a task waits, the line's waker is called when the
+    /// next frame comes.
     fn take_in(&self, inbox: &mut Inbox) {
         self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
     }
@@ -229,7 +229,8 @@ impl Line {
     ) {
         self.hand_out(inbox);
         while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
-            // One that is still there does for no message behind those that were taken.
+            // Takes back an older waker: it may not be called for messages behind those that were
+            // taken.
             inbox.handle.leave();
             self.is_registered.store(true, Ordering::Release);
             let polled = poll(&mut inbox.handle, &self.waker);
@@ -352,7 +353,7 @@ impl Line {
             return self.session.wait_for(&self.place, deadline, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
-        // A thread that has waited disarms what a waker needs.
+        // The wait of a thread disarms what the registered waker needs.
         self.is_registered.store(false, Ordering::Release);
         let others_wait = self.slots().is_waited_for();
         self.inbox.leave(inbox, |inbox| self.take_in(inbox));
@@ -362,7 +363,7 @@ impl Line {
         answered
     }
 
-    /// Receives for all until the call has something.
+    /// Receives for all calls until this call has a frame.
     fn receive_until(
         &self,
         inbox: &mut Inbox,
@@ -379,7 +380,7 @@ impl Line {
                 Ok(raw) => {
                     inbox.counts(&raw, self);
                     match self.parse(raw) {
-                        // Nothing of this call lies in its entry, so this is the next.
+                        // The call's entry holds no frame, so this frame is the call's next one.
                         Some(landed) if landed.header.id == id => return Ok(Look::Landed(landed)),
                         Some(landed) => {
                             let is_last = landed.header.kind == Kind::Drained;
@@ -404,8 +405,8 @@ impl Line {
 
     // ---- Waiting in a task -------------------------------------------------------------
 
-    /// Returns what has come for a call. If nothing has, the call's task is woken when something
-    /// comes or the deadline passes.
+    /// Returns the frame that has come for a call. If there is none, the call's task is woken when
+    /// one comes or the deadline passes.
     pub(super) fn poll_answer(&self, key: Key, waker: &Waker, deadline: Option<Instant>) -> Look {
         let (look, _before) = {
             let mut slots = self.slots();
@@ -423,14 +424,14 @@ impl Line {
         }
         self.inbox.attend(|inbox| {
             if self.is_registered() && self.session.node().driver() == Driver::Caller {
-                // Where callers turn the engine, a poll runs a turn.
+                // If callers turn the engine, a poll runs a turn.
                 match inbox.handle.receive(Patience::None) {
                     Ok(raw) => self.received(inbox, Ok(raw)),
                     Err(RecvFailure::Failed(error)) => self.received(inbox, Err(error)),
                     Err(_) => {}
                 }
             }
-            // In a task, which may look for a moment.
+            // This runs in a task, so the poll may look for a moment.
             self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
         let look = self.slots().look_behind(key);
@@ -440,7 +441,8 @@ impl Line {
         look
     }
 
-    /// Has the call's task woken when it may be sent. Returns its name if it may be sent now.
+    /// Has the call's task woken when the call may be sent. Returns the call's id if it may be sent
+    /// now.
     pub(super) fn poll_turn(
         &self,
         key: Key,
@@ -482,12 +484,12 @@ impl Line {
 
 impl Inbox {
     /// Messages or bytes after which replies are copied out of the channel: half a window. A reply
-    /// that is left where it lies stops the channel, and with it all calls, once the window behind
-    /// it is full.
+    /// that stays where it lies stops the channel, and with it all calls, once the window behind it
+    /// is full.
     #[inline]
     fn counts(&mut self, raw: &RawMessage, line: &Line) {
-        // The waker that is left may be about to be called for just this message, and for none
-        // behind it.
+        // The registered waker may be about to be called for this message alone, and not for a
+        // later one.
         line.is_registered.store(false, Ordering::Release);
         self.messages += 1;
         self.bytes += raw.bytes().len() as u64;
@@ -532,7 +534,7 @@ impl Condition for Turn<'_> {
         };
         let found = found.or_else(|| self.line.session.peer_drains().then_some(None));
         if found.is_none() {
-            // Those that are under way end by what comes.
+            // Calls under way end by frames that have arrived.
             self.line.take_in_in_passing();
         }
         found
@@ -549,7 +551,7 @@ impl Condition for Turn<'_> {
     }
 }
 
-/// The condition "something has come for the call". Another thread may be taking in what comes.
+/// The condition "a frame has come for the call". Another thread may be taking in frames.
 struct Answer<'a> {
     line: &'a Line,
     key: Key,

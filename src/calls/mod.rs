@@ -6,7 +6,7 @@
 //! A service is a pair of channels of one name: requests go one way, and replies the other. A
 //! message has a small header in front of its payload. The codec that the caller chose writes the
 //! payload, and reads it in place. No thread or task stands in between: the thread that finds a
-//! message hands it to its call.
+//! message passes it to its call.
 
 use std::marker::PhantomData;
 

@@ -115,8 +115,8 @@ impl<C> ChannelBuilder<C> {
             if !requests.has_met_closed_end() {
                 break (replies, requests);
             }
-            // A service that was dropped had left this end. The next one meets the service that
-            // came in its place, or will come.
+            // The closed end was left by a service that was dropped. The next end meets the service
+            // that has replaced it or will replace it.
         };
         let settings = LineSettings {
             max_in_flight: template.max_in_flight,
@@ -157,8 +157,8 @@ impl<C> ChannelBuilder<C, &Node> {
     }
 }
 
-/// Returns the message version of requests. It covers both types, so that a caller whose reply type
-/// differs hears of it before anything is executed.
+/// Returns the message version of requests. The version covers both types, so that a caller whose
+/// reply type differs gets an error before any request is executed.
 pub(super) fn request_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
 -> Result<MessageVersion, OpenFailure> {
     call_version::<Q, R, C>(message_version::<Q, C>()?.alignment)

@@ -1,8 +1,8 @@
-//! The sending end of a service's channel. Many threads write to it, one after the other, and none
-//! waits inside.
+//! The sending end of a service's channel. Many threads write to it, one after the other, and no
+//! thread waits while it holds the end.
 //!
-//! A *notice* is said without waiting: a call is cancelled, or got no answer. It goes out at once
-//! if there is room, and otherwise before the next message.
+//! A *notice* is sent without waiting: a call is cancelled, or got no answer. A notice goes out at
+//! once if there is room, and otherwise before the next message.
 
 use std::{
     collections::VecDeque,
@@ -42,10 +42,10 @@ pub(super) struct Outbox {
     notices: Mutex<VecDeque<Notice>>,
     /// Limit of the notices that are due at a time to a peer that takes its messages.
     max_notices: usize,
-    /// Left at the channel's end, to be called when there is room.
+    /// The waker that is left at the channel's end, to be called when there is room.
     waker: Waker,
-    /// True if a thread that found room took the waker back while others wait for room. They are
-    /// woken instead.
+    /// True if a thread that found room took the waker back while others wait for room. The thread
+    /// wakes those waiters instead.
     owes_wake: AtomicBool,
     /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
@@ -65,14 +65,14 @@ impl Sending {
     }
 }
 
-/// A frame that is said without waiting.
+/// A frame that is sent without waiting.
 #[derive(Debug)]
 pub(super) struct Notice {
     pub(super) header: Header,
     pub(super) text: String,
 }
 
-/// Why a message did not go out.
+/// The reason why a message did not go out.
 #[derive(Debug)]
 pub(super) enum Unsent {
     /// The time was up.
@@ -106,7 +106,7 @@ impl Outbox {
         }
     }
 
-    /// Opens the end, if it is not.
+    /// Opens the end, if it is not open.
     pub(super) fn open<E>(&self, open: impl FnOnce() -> Result<SendHandle, E>) -> Result<(), E> {
         let mut sending = self.sending.hold();
         let opened = match sending.handle {
@@ -120,8 +120,8 @@ impl Outbox {
         opened
     }
 
-    /// Ends the channel in order, behind what was sent, either at once or when the sending thread
-    /// leaves.
+    /// Ends the channel in order, after the messages that were sent, either at once or when the
+    /// sending thread leaves.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.attend();
@@ -195,18 +195,18 @@ impl Outbox {
         done.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Takes back what a task left that waits no more.
+    /// Takes back the ticket of a task that no longer waits.
     pub(super) fn leave(&self, ticket: &mut Option<Ticket>) {
         self.room.leave(ticket);
     }
 
-    /// The waker was called: there may be room.
+    /// Handles a call of the waker: there may be room.
     pub(super) fn has_room(&self) {
         self.flush();
         self.room.wake_all();
     }
 
-    /// Says something without waiting.
+    /// Sends a notice without waiting.
     pub(super) fn notify(&self, header: Header, text: String) {
         let mut notices = self.notices();
         if notices.len() < self.max_notices {
@@ -243,7 +243,7 @@ impl Outbox {
         self.wake_if_owed();
     }
 
-    /// Wakes those that waited by the waker that was taken back, so that they look again.
+    /// Wakes the waiters that relied on the waker that was taken back, so that they look again.
     #[inline]
     fn wake_if_owed(&self) {
         if self.owes_wake.load(Ordering::Acquire) && self.owes_wake.swap(false, Ordering::AcqRel) {
@@ -283,7 +283,7 @@ impl Outbox {
             match handle.poll_send(&self.waker, size, encode) {
                 Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
                 Poll::Ready(Err(_)) => {
-                    // The channel is over: nobody is there to be told.
+                    // The channel is over, so no peer is left to be told.
                     self.notices().clear();
                     self.has_notices.store(false, Ordering::Release);
                     return self.session.node().wake_drain();
@@ -413,7 +413,7 @@ enum Attempt {
     NotOpen,
 }
 
-/// The condition "it has gone out, or never will".
+/// The condition "the frame has gone out, or never will".
 struct Room<'a, H, F> {
     outbox: &'a Outbox,
     frame: &'a mut Frame<H, F>,

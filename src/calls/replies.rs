@@ -75,11 +75,11 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
         self.take(answer)
     }
 
-    /// The next item, for a task. Dropping the future loses none.
+    /// Returns the next item, for a task. Dropping the future loses no item.
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub async fn next_async(&mut self) -> Result<Option<Reply<R, C>>, CallError> {
         poll_fn(|context| self.poll_item(context)).await
     }

@@ -150,12 +150,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     // ---- One answer --------------------------------------------------------------------
 
     /// Answers the call. Waits while the channel of replies is full. If the caller has stopped
-    /// waiting, that is no error. Of a stream it is the last item.
+    /// waiting, that is no error. For a stream, the reply is the last item.
     ///
     /// # Errors
     ///
     /// [`SendError`]: the reply is too long or cannot be encoded, or memory was refused. The caller
-    /// hears that there is no answer.
+    /// is told that there is no answer.
     pub fn reply(mut self, reply: &R) -> Result<(), SendError> {
         let sent = self.call.send::<R, C>(Kind::Reply, reply);
         self.call.is_over = sent.is_ok();
@@ -167,7 +167,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// # Errors
     ///
-    /// As [`reply`](Self::reply).
+    /// The errors of [`reply`](Self::reply).
     pub async fn reply_async(mut self, reply: &R) -> Result<(), SendError> {
         let sent = self.call.send_async::<R, C>(Kind::Reply, reply).await;
         self.call.is_over = sent.is_ok();
@@ -197,7 +197,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// # Errors
     ///
-    /// [`SendError`]: nobody waits for items any more
+    /// [`SendError`]: the caller no longer waits for items
     /// ([`Cancelled`](SendErrorKind::Cancelled)), the call takes one reply alone
     /// ([`NotAStream`](SendErrorKind::NotAStream)), or the item cannot be sent.
     pub fn send(&mut self, item: &R) -> Result<(), SendError> {
@@ -211,7 +211,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         {
@@ -236,12 +236,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     // ---- For the service -----------------------------------------------------------------
 
-    /// A handler gets it.
+    /// Notes that a handler gets the request.
     pub(super) fn begins(&mut self) {
         self.call.has_begun = true;
     }
 
-    /// No handler gets it.
+    /// Notes that no handler gets the request.
     pub(super) fn give_back(mut self, reason: Refused) {
         self.call.is_over = true;
         if !self.call.is_dropped_by_caller() {
@@ -381,7 +381,7 @@ impl Call {
         poll_fn(|context| sending.as_mut().poll(context)).await
     }
 
-    /// Ends the call without waiting. A caller whose deadline has passed hears it too; otherwise it
+    /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it
     /// might conclude from the node's drain that no handler had the call.
     fn finish(&mut self, kind: Kind, code: u32, text: &str) {
         self.is_over = true;
@@ -403,7 +403,7 @@ impl Drop for Call {
             node.count_drained_call();
         }
         if let Some(shared) = self.client.shared() {
-            // Whoever sees it sees what was said and counted before.
+            // A thread that sees the lower count also sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
             node.wake_drain();
         }
@@ -413,7 +413,7 @@ impl Drop for Call {
 fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
     match sent {
         Ok(()) => Ok(()),
-        // The caller's end is gone, and so is who waits.
+        // The caller's end is gone, and so is the caller that waits.
         Err(
             Unsent::Late | Unsent::InVain | Unsent::Failed(channel::SendError::Disconnected(_)),
         ) => Err(SendError::cancelled()),
@@ -443,7 +443,7 @@ impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
         let value = Content::Value(this.value);
         let polled = outbox.poll_send::<R, C>(&mut this.room, context.waker(), header, value);
         if polled.is_pending() {
-            // Who does not take its replies may leave.
+            // A caller that does not take its replies may cancel, which wakes this task.
             this.call
                 .client
                 .set_waker(this.call.id, Some(context.waker()));
@@ -463,7 +463,7 @@ impl<R: ?Sized, C> Drop for Sending<'_, R, C> {
     }
 }
 
-/// A handler's wait for its caller, which takes in arriving frames meanwhile.
+/// A handler's wait for its caller, during which it takes in arriving frames.
 struct Waiting<'a>(&'a Client);
 
 impl<'a> Waiting<'a> {

@@ -68,7 +68,7 @@ use crate::{
 pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R> = DefaultCodec>
 {
     hub: Arc<Hub<Q, R, C>>,
-    /// Given back behind the ends of the channels.
+    /// The name, which is given back after the ends of the channels.
     _name: ServiceName,
 }
 
@@ -129,7 +129,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         name: ServiceName,
     ) -> Self {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
-            // A type that cannot be had is told where its channel is opened.
+            // An unusable reply type is reported when its channel is opened.
             let version = reply_version::<Q, R, C>();
             Hub {
                 source: Attended::new(source),
@@ -174,7 +174,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub async fn next_async(&mut self) -> Result<Option<Request<Q, R, C>>, RecvError> {
         poll_fn(|context| self.hub.poll_next(context)).await
     }
@@ -191,7 +191,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         self.hub.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of frames that no caller of ibex sends. They are dropped.
+    /// Returns the number of frames that no caller of ibex sends. Such frames are dropped.
     #[must_use]
     pub fn strays(&self) -> u64 {
         self.hub.shared.strays.load(Ordering::Relaxed)
@@ -232,8 +232,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     fn take_in(&self, source: &mut Source<Q, R, C>, asked: Asked) {
-        // The waker that is left may be about to be called for just this frame, and for none
-        // behind it.
+        // The registered waker may be about to be called for this frame alone, and not for a later
+        // one.
         self.is_registered.store(false, Ordering::Release);
         let Asked {
             client,
@@ -258,7 +258,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         match Opened::of(body) {
             Ok(opened) => {
                 let request = Request::<Q, R, C>::new(client, &header, deadline, opened);
-                // COUNTED: behind the count, see `Runtime::begin_drain`.
+                // COUNTED: this read follows the count, see `Runtime::begin_drain`.
                 if self.node.is_draining() {
                     return request.give_back(Refused::Draining);
                 }
@@ -299,7 +299,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         self.shared.waiting.load(Ordering::Acquire) > 0 || self.node.is_draining()
     }
 
-    /// Takes in everything that has come, for handlers that wait, and has later arrivals reported.
+    /// Takes in all frames that have come, for handlers that wait, and has later arrivals reported.
     fn take_all(&self, source: &mut Source<Q, R, C>) {
         loop {
             while let Some(asked) = source.find() {
@@ -319,7 +319,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    /// Leaves the waker, unless it is there already. Returns whether a frame came in between.
+    /// Leaves the waker, unless it is registered already. Returns whether a frame came in between.
     fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
             return false;
@@ -407,5 +407,5 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, 
 }
 
 /// Number of requests that are taken in before the first is returned. A caller that has left, or a
-/// deadline that has passed meanwhile, is then seen before a handler gets the request.
+/// deadline that has passed, is then noticed before a handler gets the request.
 const LOOK_AHEAD: usize = 32;

@@ -1,7 +1,8 @@
 //! The calls of one caller: those that wait for a place, those that wait for an answer, and the
 //! answers that have come.
 //!
-//! Pure state behind one short lock. Wakers come out of it, and are called after unlocking.
+//! This is pure state behind one short lock. Its methods return wakers, which are called after
+//! unlocking.
 //!
 //! 1. A call has an entry from its first poll to its end, and a *number* while it is under way.
 //!    There are as many numbers as calls may be under way. Calls without a number wait in a queue.
@@ -22,12 +23,12 @@ use super::{
 /// Calls of one caller. See the module.
 #[derive(Debug)]
 pub(super) struct Slots {
-    // The calls.
+    // Calls.
     entries: Vec<Entry>,
     vacant: Vec<u32>,
     generation: u32,
 
-    // Who is under way.
+    // Calls under way.
     /// The entry that has each number.
     numbers: Vec<u32>,
     free_numbers: Vec<u32>,
@@ -36,7 +37,7 @@ pub(super) struct Slots {
     /// Keys in the queue whose calls have left.
     stale: usize,
 
-    // Who waits.
+    // Waiting calls.
     /// Calls with wakers.
     waiting: usize,
     /// The call whose task takes in frames and then looks at its own entry, so that it needs no
@@ -100,7 +101,7 @@ pub(super) struct Landing {
 pub(super) struct Left {
     /// The waker of the next call in the queue.
     pub(super) next: Option<Waker>,
-    /// To be dropped outside of the lock.
+    /// The call's own waker, to be dropped outside of the lock.
     pub(super) _own: Option<Waker>,
 }
 
@@ -170,14 +171,14 @@ impl Slots {
         (entry.is_taken && entry.generation == key.generation).then_some(entry)
     }
 
-    /// The time until which the call is waited for.
+    /// The time until which the caller waits.
     pub(super) fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) {
         if let Some(entry) = self.entry(key) {
             entry.deadline = deadline;
         }
     }
 
-    /// How the peer is to name the call, once it may be sent.
+    /// Returns the id by which the peer names the call, once the call may be sent.
     pub(super) fn id(&mut self, key: Key) -> Option<CallId> {
         let number = self.entry(key)?.number?;
         Some(CallId {
@@ -186,7 +187,7 @@ impl Slots {
         })
     }
 
-    /// Why no more answers come, if that is so.
+    /// Returns the reason why no more answers come, if they do not.
     pub(super) fn over(&self) -> Option<&Over> {
         self.over.as_ref()
     }
@@ -222,7 +223,7 @@ impl Slots {
         self.waiting > 0
     }
 
-    /// Looks at what has come for a call.
+    /// Looks at the frames that have come for a call.
     pub(super) fn look(&mut self, key: Key) -> Look {
         let Some(entry) = self.entry(key) else {
             return Look::Nothing;
@@ -242,7 +243,7 @@ impl Slots {
         is_due.then(|| mem::take(&mut entry.taken))
     }
 
-    /// Takes in what has come. Returns whom to wake.
+    /// Takes in a frame that has arrived. Returns the waker to call.
     pub(super) fn land(&mut self, landed: Landed) -> Landing {
         let CallId { number, generation } = landed.header.id;
         let index = self.numbers.get(number as usize).copied();
@@ -250,7 +251,7 @@ impl Slots {
         let entry = key.and_then(|key| self.entry(key));
         let entry = entry.filter(|entry| entry.number == Some(number));
         let is_item = landed.header.kind == Kind::Item;
-        // One more than items may be there: what ends the call.
+        // Beyond the window of items there is room for one more frame, the one that ends the call.
         let room = |entry: &Entry| match is_item {
             true => entry.landed.len() < entry.window.into(),
             false => entry.landed.len() <= entry.window.into(),
@@ -268,7 +269,7 @@ impl Slots {
         }
     }
 
-    /// The call is over: its number is the next one's.
+    /// Ends a call and passes its number to the next call in the queue.
     pub(super) fn leave(&mut self, key: Key) -> Left {
         let Some(entry) = self.entry(key) else {
             return Left::default();
@@ -311,7 +312,7 @@ impl Slots {
         }
     }
 
-    /// Gives a number to who waits longest for one.
+    /// Gives a number to the call that has waited longest for one.
     fn pass_on(&mut self, number: u32) -> Option<Waker> {
         let Some(next) = self.next_in_queue() else {
             self.free_numbers.push(number);
@@ -344,8 +345,7 @@ impl Slots {
         wakers
     }
 
-    /// Copies out the replies that lie here in place, so that they do not stop what comes behind
-    /// them.
+    /// Copies out the replies that lie here in place, so that they do not stop later frames.
     pub(super) fn copy_out(&mut self) {
         let landed = self.entries.iter_mut().flat_map(|entry| &mut entry.landed);
         landed.for_each(|landed| landed.body.copy_out());
@@ -363,7 +363,7 @@ impl Slots {
         is_sooner
     }
 
-    /// Wakes those whose time is over, and says when to look again.
+    /// Wakes the calls whose time is over, and returns when to look again.
     pub(super) fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
         if self.alarm.is_none_or(|alarm| alarm > now) {
             return (Vec::new(), None);

@@ -35,8 +35,8 @@ enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     Nobody,
 }
 
-/// Requests that wait for a handler. The first ones lie where they came in. Later ones are copied
-/// out, so that words to handlers come through behind them.
+/// Requests that wait for a handler. The first ones lie where they came in. Later requests are
+/// copied out, so that frames for handlers come through behind them.
 pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     requests: VecDeque<Request<Q, R, C>>,
     copied_bytes: usize,
@@ -112,8 +112,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    /// Returns the next frame. If there is none, `waker` is called when there is. A task may look
-    /// for a moment before that, and a waker may not.
+    /// Returns the next frame. If there is none, `waker` is called when there is. Before that, a
+    /// task may look for a moment, but a waker may not.
     pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<Asked>> {
         loop {
             let taken = match &mut self.from {
@@ -125,7 +125,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                     }
                 }
                 From::Peer(handle, _) => {
-                    // One that is still there does for no message behind those that were taken.
+                    // Takes back an older waker: it may not be called for messages behind those
+                    // that were taken.
                     handle.leave();
                     let polled = match may_look {
                         true => handle.poll_receive(waker),
@@ -189,7 +190,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         self.is_over
     }
 
-    /// The end, once nothing more comes: what it was by, once.
+    /// Returns the end, once nothing more comes. Its error is returned once.
     pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, crate::RecvError>> {
         self.is_over.then(|| match self.error.take() {
             Some(error) => Err(error.into()),

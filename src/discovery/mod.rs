@@ -1,7 +1,8 @@
 //! Peers that a node stays connected to, and the sources of their addresses.
 //!
 //! [`Node::keep_connected`](crate::Node::keep_connected) takes a [`Discovery`], which returns
-//! addresses. It gives [`Peers`], which dials them, and dials again when a peer is lost.
+//! addresses. The call returns [`Peers`], which dials the addresses, and dials again when a peer is
+//! lost.
 #![forbid(unsafe_code)]
 
 mod dns;
@@ -58,7 +59,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Makes an answer that holds for good, unless [`again_in`](Self::again_in) says otherwise.
+    /// Makes an answer that is final, unless [`again_in`](Self::again_in) says otherwise.
     pub fn new(addresses: impl IntoIterator<Item = impl ToAddress>) -> Self {
         let addresses = addresses.into_iter();
         Self {
@@ -75,14 +76,14 @@ impl Found {
     }
 }
 
-/// The list, for good.
+/// Returns the list, as the final answer.
 impl<A: ToAddress + Send + 'static> Discovery for Vec<A> {
     fn find(&mut self) -> Result<Found, DiscoveryError> {
         Ok(Found::new(&*self))
     }
 }
 
-/// The list, for good.
+/// Returns the list, as the final answer.
 impl<A: ToAddress + Send + 'static, const COUNT: usize> Discovery for [A; COUNT] {
     fn find(&mut self) -> Result<Found, DiscoveryError> {
         Ok(Found::new(&*self))

@@ -81,7 +81,7 @@ pub enum ConnectErrorKind {
 
 /// The failure that ended the attempt.
 enum Failure {
-    /// The handshake did not come about.
+    /// The handshake failed.
     Dial(DialError),
     /// The session could not be set up on this side.
     Environment { address: String, error: io::Error },
@@ -105,7 +105,7 @@ pub(crate) enum NotAccepted {
     /// The node has no listen address.
     #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
     NotListening,
-    /// The node accepts nobody, as it was closed.
+    /// The node accepts no peer, because it was closed.
     #[error("this node was closed; make another to accept with")]
     Closed,
     /// The node begins no session any more, and all that it had begun were handed out.
@@ -123,12 +123,13 @@ impl ConnectError {
         Self(Box::new(Failure::Environment { address, error }))
     }
 
-    /// The error of a process that lacks a thread to keep peers connected by.
+    /// Makes the error of a process that lacks a thread to keep peers connected.
     pub(crate) fn no_thread(error: io::Error) -> Self {
         Self(Box::new(Failure::NoThread(error)))
     }
 
-    /// The error of a session with `address` that is to be placed on an engine beyond the last.
+    /// Makes the error of a session with `address` that is to be placed on an engine beyond the
+    /// last.
     pub(crate) fn no_such_engine(address: String, engine: usize, engines: usize) -> Self {
         Self(Box::new(Failure::NoSuchEngine {
             address,
@@ -191,7 +192,7 @@ fn kind_of_dial(error: &DialError) -> ConnectErrorKind {
         DialError::Handshake { source, .. } => kind_of_handshake(source),
         DialError::Cancelled { .. } => ConnectErrorKind::Closed,
         DialError::Environment { .. } => ConnectErrorKind::Resources,
-        // Unresolved, Refused, Nobody.
+        // The variants `Unresolved`, `Refused` and `Nobody`.
         _ => ConnectErrorKind::Unreachable,
     }
 }

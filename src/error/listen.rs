@@ -19,7 +19,7 @@ use crate::{
 /// ```
 /// use ibex::{ListenError, ListenErrorKind, Node};
 ///
-/// /// Listens on the port of the configuration, or on any if somebody has it.
+/// /// Listens on the port of the configuration, or on any if that port is in use.
 /// fn listen(port: u16) -> Result<Node, ListenError> {
 ///     match Node::listen(("127.0.0.1", port)) {
 ///         Err(error) if error.kind() == ListenErrorKind::Address => Node::listen("127.0.0.1:0"),
@@ -155,8 +155,7 @@ impl ListenError {
         }
     }
 
-    /// Returns whether a later attempt may succeed although nobody changes a setting or an
-    /// address.
+    /// Returns whether a later attempt may succeed without a change of a setting or an address.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.kind() == ListenErrorKind::Resources

@@ -13,7 +13,7 @@ use crate::setting::SettingError;
 
 /// The error of a call that opens an end: of a channel, a fan-in, a group, a caller or a service.
 ///
-/// Its text says which end of what, with whom, the reason and the next step.
+/// The text names the end, the channel, the peer, the reason and the next step.
 /// [`kind`](Self::kind) is for programs that decide by it. A peer whose message type differs is no
 /// such error: the first call that waits for the peer tells of it.
 ///
@@ -76,7 +76,7 @@ enum Failure {
     Refused(Refusal),
     /// A setting of an end with all peers.
     Setting(SettingError),
-    /// A service for all peers whose name another has.
+    /// A service for all peers whose name another service has.
     NameTaken {
         name: String,
     },
@@ -94,9 +94,9 @@ pub(crate) struct Refusal {
     pub(crate) end: Role,
     /// The reason.
     pub(crate) reason: OpenFailure,
-    /// The interface that asked for it.
+    /// The interface that asked for the end.
     pub(crate) interface: Interface,
-    /// The interface that has it, if it is open already.
+    /// The interface that has the end, if the end is open already.
     pub(crate) holder: Interface,
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for Refusal {
 }
 
 impl OpenError {
-    /// The error of a service for all peers whose name another has.
+    /// Makes the error of a service for all peers whose name another service has.
     pub(crate) fn name_taken(name: &str) -> Self {
         let name = name.to_owned();
         Self(Box::new(Failure::NameTaken { name }))

@@ -11,8 +11,8 @@ use crate::{Counts, EndCause, NotOpened, OpenError};
 ///
 /// Calls of [`Receiver`](crate::Receiver), [`VersionedReceiver`](crate::VersionedReceiver) and
 /// [`FanIn`](crate::FanIn) return it, and [`FanInEvent::Lost`](crate::FanInEvent::Lost) has it for
-/// one peer of a fan-in. Its text says who, in what state, what happened, what follows and what
-/// to do. [`kind`](Self::kind) is for programs that decide by it.
+/// one peer of a fan-in. The text names the channel, the peer and their state, and says what
+/// happened, what follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
 ///
 /// ```
 /// use ibex::{Raw, Receiver, RecvError, RecvErrorKind};
@@ -66,11 +66,12 @@ pub enum RecvErrorKind {
     Mismatch,
     /// The channel broke. Everything that arrived was handed out before.
     Disconnected,
-    /// The bytes of one message are not a valid value. It was released, and the next call goes on.
+    /// The bytes of one message are not a valid value. The message was released, and the next call
+    /// goes on.
     Corrupt,
-    /// The kernel refused memory for what has come (shared memory), which stays where it is. Said
-    /// once: later calls wait for it, as they do for a message, until memory is there or their
-    /// time is up; it is asked for every 20 ms.
+    /// The kernel refused memory for what has come (shared memory), which stays where it is. The
+    /// error is returned once. Later calls wait for memory, as they do for a message, until there
+    /// is memory or their time is up. The node asks for memory every 20 ms.
     Memory,
     /// A fan-in could not open its end with this peer.
     CannotOpen,
@@ -141,8 +142,8 @@ impl RecvError {
         }
     }
 
-    /// Returns how far a channel came that broke, or whose ends do not match. `sent` is 0: this
-    /// end does not know it.
+    /// Returns how far a channel came that broke, or whose ends do not match. `sent` is 0, because
+    /// this end does not know that number.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
         match self.failed()? {

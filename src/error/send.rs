@@ -14,9 +14,10 @@ use crate::{Counts, EndCause, NotOpened, PeerAt};
 /// only borrows it.
 ///
 /// Calls of [`Sender`](crate::Sender), [`Group`](crate::Group), [`Reservation`](crate::Reservation)
-/// and [`Permit`](crate::Permit) return it, and so does a handler's
-/// [answer to a call](crate::calls::Request::reply). Its text says who, in what state, what
-/// happened, what follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
+/// and [`Permit`](crate::Permit) return it, and so does a handler's [answer to a
+/// call](crate::calls::Request::reply). The text names the channel, the peer and their state, and
+/// says what happened, what follows and what to do. [`kind`](Self::kind) is for programs that
+/// decide by it.
 ///
 /// ```
 /// use ibex::{Raw, SendError, SendErrorKind, Sender};
@@ -57,7 +58,7 @@ pub struct SendError(Failure);
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// There is no room, or another clone of the sender has the turn, and the call does not wait.
-    /// Of a group: a member's window is full, and the call does not wait, or not that long.
+    /// In a group, a member's window is full, and the call does not wait, or not that long.
     Full,
     /// The channel stayed full until the caller's time was up, or another clone of the sender had
     /// the turn.
@@ -74,9 +75,9 @@ pub enum SendErrorKind {
     Encode,
     /// There is no memory for the ring or the message. The channel goes on.
     Memory,
-    /// The calling thread is in the middle of a message of the same channel: it holds a reservation of
-    /// another clone, or this call comes out of a value's serializer. Waiting for its own turn, it
-    /// would wait for ever.
+    /// The calling thread is in the middle of a message of the same channel: it holds a reservation
+    /// of another clone, or this call comes out of a value's serializer. If the thread waited for
+    /// its own turn, it would wait for ever.
     Nested,
     /// The channel has ended.
     Disconnected,
@@ -108,7 +109,7 @@ enum OfGroup {
     },
     /// The member for which sending was tried.
     Member(Arc<PeerAt>, channel::SendError),
-    /// A member was dropped: its window was full for so long.
+    /// A member was dropped, because its window was full for this long.
     Slow(Duration),
 }
 
@@ -116,7 +117,7 @@ enum OfGroup {
 enum OfAnswer {
     Cancelled,
     NotAStream,
-    /// The channel of replies did not take it. The caller hears that there is no answer.
+    /// The channel of replies did not take the answer. The caller is told that there is no answer.
     NotSent(channel::SendError),
 }
 
@@ -226,9 +227,9 @@ impl SendError {
         }
     }
 
-    /// Returns the setting of which more lets more be out of the kind that waited until the time
-    /// was up; `None` where none does, as behind a clone. It is of the channel, at both ends, or,
-    /// if it is `memory_limit`, of the receiving node.
+    /// Returns the setting that bounded the call until its time was up, of which a higher value
+    /// lets more be under way; `None` if there is none, as when a clone had the turn. The setting
+    /// is one of the channel, at both ends, or, if it is `memory_limit`, of the receiving node.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         match &self.0 {
@@ -322,17 +323,17 @@ impl SendError {
         })
     }
 
-    /// The error of an answer that nobody waits for.
+    /// Makes the error of an answer that no caller waits for.
     pub(crate) fn cancelled() -> Self {
         Self(Failure::Answer(Box::new(OfAnswer::Cancelled)))
     }
 
-    /// The error of a further reply to a call that takes one.
+    /// Makes the error of a further reply to a call that takes one.
     pub(crate) fn not_a_stream() -> Self {
         Self(Failure::Answer(Box::new(OfAnswer::NotAStream)))
     }
 
-    /// The error of an answer that the channel of replies did not take.
+    /// Makes the error of an answer that the channel of replies did not take.
     pub(crate) fn of_answer(error: channel::SendError) -> Self {
         Self(Failure::Answer(Box::new(OfAnswer::NotSent(error))))
     }

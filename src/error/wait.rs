@@ -7,11 +7,12 @@ use ibex_transport::channel::{QuorumFailure, SendError, Votes, WaitAckedError};
 use super::{Subject, send_facts};
 use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind};
 
-/// The error of a call that waits for what was sent: that it is delivered, or acknowledged.
+/// The error of a call that waits until sent messages are delivered or acknowledged.
 ///
 /// `flush`, `wait_acked` and `close` of a [`Sender`](crate::Sender) return it, and those of a
-/// [`Group`](crate::Group). What was sent stays sent. Its text says who, in what state, what
-/// happened, what follows and what to do. [`kind`](Self::kind) is for programs that decide by it.
+/// [`Group`](crate::Group). Sent messages stay sent. The text names the channel, the peer and their
+/// state, and says what happened, what follows and what to do. [`kind`](Self::kind) is for programs
+/// that decide by it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,9 +49,9 @@ pub enum WaitErrorKind {
     /// The receiver dropped a message without acknowledging it, so nothing from there on will ever
     /// be acknowledged.
     Unacknowledged,
-    /// A message of a group will never be acknowledged by so many.
+    /// A message of a group will never be acknowledged by as many members as the quorum requires.
     NoQuorum,
-    /// There is no such message of the group yet, and nobody else sends to it.
+    /// There is no such message of the group yet, and no other thread sends to it.
     NotSent,
     /// The peer did not open its end within `open_timeout`.
     NotOpened,
@@ -96,7 +97,7 @@ impl WaitError {
                 SendErrorKind::NotOpened => WaitErrorKind::NotOpened,
                 SendErrorKind::Mismatch => WaitErrorKind::Mismatch,
                 SendErrorKind::UsedAfterFork => WaitErrorKind::UsedAfterFork,
-                // Nothing else is an answer to whoever sends nothing.
+                // No other kind can answer a caller that sends nothing.
                 _ => WaitErrorKind::Disconnected,
             },
             Failure::Channel(WaitAckedError::Timeout { .. }) | Failure::Flush(_) => {

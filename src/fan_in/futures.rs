@@ -14,8 +14,9 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     /// Waits in a task for the next event of any peer; `None` when the node was closed and
     /// everything was received.
     ///
-    /// Whatever wakes [`next`](Self::next) wakes it, and idle peers cost nothing. Dropping the
-    /// future loses no event: an event that had come is there for the next call, in whichever form.
+    /// The task is woken by whatever wakes [`next`](Self::next), and idle peers cost nothing.
+    /// Dropping the future loses no event: an event that had come is there for the next call, in
+    /// whichever form.
     ///
     /// ```
     /// use ibex::{FanIn, FanInEvent, Raw};

@@ -1,4 +1,4 @@
-//! The ends of a name with all peers of a node, and their turns.
+//! The receiving ends of one channel name with all peers of a node, and their turns.
 
 use std::{
     collections::VecDeque,
@@ -23,23 +23,23 @@ use crate::{
 };
 
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
-/// what they receive.
+/// the messages that they receive.
 pub(crate) struct Gathered<O: Opening> {
     template: ChannelTemplate,
     /// Defaults for other channels with the peers.
     defaults: ChannelDefaults,
     gathering: Gathering,
-    // The peers.
+    // Peers.
     members: Vec<Option<Member<O>>>,
     live: usize,
-    /// All of them write this process's memory.
+    /// True if every member's peer writes this process's memory.
     in_memory: bool,
     /// Members that may have something; `turn` is the one to look at next.
     hot: Vec<usize>,
     turn: usize,
-    /// How often one of them had something.
+    /// How often a member had something.
     found: u32,
-    // What was told and not taken up yet.
+    // News that were told and not taken up yet.
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<O::Message>>,
@@ -47,7 +47,7 @@ pub(crate) struct Gathered<O: Opening> {
     task_wait: GatheringWait,
 }
 
-/// Number of looks at a peer that has nothing before it is left alone until it tells.
+/// Number of looks at a peer that has nothing, before the peer is left alone until it tells.
 pub(super) const HOT_LOOKS: u32 = 64;
 
 /// The result of a look or wait in which nothing came.
@@ -232,7 +232,7 @@ impl<O: Opening> Gathered<O> {
             Poll::Pending => {
                 member.is_hot = false;
                 self.hot.swap_remove(at);
-                // It may have opened before it had a waker to tell by.
+                // The peer may have opened its end before the member had a waker to tell by.
                 member.joins().map(FanInEvent::Joined)
             }
             Poll::Ready(Ok(raw)) => {
@@ -259,7 +259,7 @@ impl<O: Opening> Gathered<O> {
                 }
             }
         }
-        // Its memory is used again.
+        // The list's memory is reused.
         self.told = told;
         while let Some(session) = self.sessions.pop_front() {
             self.join(session);
@@ -273,7 +273,7 @@ impl<O: Opening> Gathered<O> {
         let offer = O::offer();
         let handle = match channel.open_receiver(offer) {
             Ok(handle) => handle,
-            // It came and went without a message: nobody has joined.
+            // The session came and went without a message, so no peer has joined.
             Err(error) if error.is_end() => return,
             Err(error) => {
                 self.events.push_back(FanInEvent::Lost(peer, error.into()));
@@ -306,14 +306,15 @@ impl<O: Opening> Gathered<O> {
         let came = member.has_joined || member.handle.is_open();
         let event = match error {
             RecvError::Ended => FanInEvent::Ended(member.peer),
-            // Who never came is not missed, unless it came with another type.
+            // A peer that never opened the channel is not missed, unless it opened it with another
+            // type.
             RecvError::Disconnected(_) if !came => return None,
             error => FanInEvent::Lost(member.peer, error.into()),
         };
         let (peer, has_joined) = (member.peer, member.has_joined);
         self.reopen(member);
         if came && !has_joined {
-            // It opened, and ended or gave up, between two looks.
+            // The peer opened its end, and ended the channel or gave it up, between two looks.
             self.events.push_front(event);
             return Some(FanInEvent::Joined(peer));
         }
@@ -329,7 +330,7 @@ impl<O: Opening> Gathered<O> {
         }
     }
 
-    /// Loses all peers in a fork of the process, where nothing else comes.
+    /// Loses all peers in a fork of the process, where no other event comes.
     #[cold]
     fn find_after_fork(&mut self) -> Option<FanInEvent<O::Message>> {
         if self.live > 0 {
@@ -371,7 +372,8 @@ impl<O: Opening> Gathered<O> {
             if self.is_over() {
                 return Some(None);
             }
-            // One that told of itself for another reason is hot again, and would not tell.
+            // A member that told for another reason is hot again and would not tell. All are cooled
+            // before a sleep.
             if !about_to_sleep || !self.cool_all() {
                 return None;
             }
@@ -434,7 +436,7 @@ impl<O: Opening> Condition for Something<'_, O> {
     }
 }
 
-/// For [`Select`](crate::Select).
+/// Waiting by [`Select`](crate::Select).
 impl<O: Opening> OfAnyPeer for Gathered<O> {
     fn gathering(&self) -> &Gathering {
         &self.gathering
@@ -447,7 +449,7 @@ impl<O: Opening> OfAnyPeer for Gathered<O> {
     fn is_there(&mut self, about_to_sleep: bool) -> bool {
         let found = self.look(about_to_sleep);
         let is_there = found.is_some();
-        // Whoever takes it finds it before everything else.
+        // The next call that takes an event gets this one first.
         if let Some(event) = found.flatten() {
             self.events.push_front(event);
         }

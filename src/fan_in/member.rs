@@ -15,12 +15,12 @@ pub(super) struct Member<O: Opening> {
     /// The state that the opener keeps from message to message.
     kept: O::Kept,
 
-    // Whether it may have something.
+    // Signs of news.
     pub(super) is_hot: bool,
     /// Looks that found nothing since something was found.
     pub(super) silent: u32,
 
-    // How it tells.
+    // How the member tells.
     pub(super) waker: Waker,
 }
 

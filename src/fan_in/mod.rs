@@ -1,4 +1,4 @@
-//! Fan-ins: one receiver for a channel name of all peers, as a server has it for its requests.
+//! Fan-ins: one receiver for a channel name of all peers, as for a server's requests.
 
 use std::{fmt, time::Duration};
 

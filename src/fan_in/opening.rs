@@ -1,4 +1,4 @@
-//! How a fan-in opens its ends, and reads what comes.
+//! The openers of a fan-in: they open its ends and read arriving messages.
 
 use std::marker::PhantomData;
 

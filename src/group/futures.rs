@@ -39,7 +39,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn send_async<'a>(
         &'a mut self,
         value: &'a T,
@@ -70,7 +70,7 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked).
+    /// The errors of [`wait_acked`](Self::wait_acked).
     pub fn wait_acked_async(
         &mut self,
         sequence: u64,

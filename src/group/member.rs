@@ -10,7 +10,7 @@ use ibex_transport::{
 use crate::{PeerAt, SendError};
 
 /// The name of a member of a [`Group`](crate::Group). No other member of that group ever gets the
-/// same.
+/// same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub(super) u64);
 
@@ -26,7 +26,8 @@ pub struct GroupMember {
     /// the next.
     pub joined_after: u64,
     /// Counters of the messages that were sent to the member, received, released and acknowledged,
-    /// as far as this end has heard. Before its first message they are all where it joined.
+    /// as far as this end has heard. Before its first message, all of them are at the position
+    /// where it joined.
     pub counts: Counts,
     /// Messages for which its window has room, if they are not too many bytes; `None` until its
     /// peer has opened its end.
@@ -47,8 +48,8 @@ pub struct MemberLost {
     pub joined_after: u64,
     /// The member's counters, as in [`GroupMember::counts`].
     pub counts: Counts,
-    /// Why: its [kind](SendError::kind) is [`Full`](crate::SendErrorKind::Full) if its window was
-    /// full for too long. Counters in there are those of its channel.
+    /// The reason: its [kind](SendError::kind) is [`Full`](crate::SendErrorKind::Full) if its
+    /// window was full for too long. Counters in the error are those of the member's channel.
     pub reason: SendError,
 }
 

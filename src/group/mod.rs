@@ -1,4 +1,4 @@
-//! Groups: one sender for several peers, as a primary has it for its replicas.
+//! Groups: one sender for several peers, as from a primary to its replicas.
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -37,9 +37,9 @@ mod sending;
 /// }
 /// ```
 ///
-/// [`Node::group`] makes a group, which peers [join](Self::join) one by one. Each member has a channel,
-/// a window and acknowledgements of its own, on whatever fabric reaches its peer. A message is encoded
-/// once, and copied to the other members' windows.
+/// [`Node::group`] makes a group, which peers [join](Self::join) one by one. Each member has a
+/// channel, a window and acknowledgements of its own, on the fabric that reaches its peer. A
+/// message is encoded once, and copied to the other members' windows.
 ///
 /// A message is sent to every member or to none, so members that joined at the beginning receive the
 /// same messages in the same order. A member that joins later receives what is sent from then on.
@@ -268,7 +268,8 @@ impl<T: ?Sized, C> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout).
+    /// The errors of [`wait_acked`](Self::wait_acked), and
+    /// [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout).
     pub fn wait_acked_timeout(
         &mut self,
         sequence: u64,

@@ -71,8 +71,9 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// [`SendError`], with [`SendErrorKind::NoMembers`](crate::SendErrorKind::NoMembers) if there is nobody to send to; nothing was sent to
-    /// anyone then. Members may have been dropped all the same.
+    /// [`SendError`], with [`SendErrorKind::NoMembers`](crate::SendErrorKind::NoMembers) if there
+    /// is no member to send to; no member was sent anything then. Members may have been dropped
+    /// nevertheless.
     #[inline]
     pub fn send(&mut self, value: &T) -> Result<u64, SendError> {
         self.send_with(value, Patience::FOREVER)
@@ -95,7 +96,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`try_send`](Self::try_send), when the time is up.
+    /// The errors of [`try_send`](Self::try_send), when the time is up.
     pub fn send_timeout(&mut self, value: &T, timeout: Duration) -> Result<u64, SendError> {
         self.send_with(value, Patience::at_most(timeout))
     }

@@ -82,7 +82,7 @@ impl Opening {
         self.number
     }
 
-    /// Opens what is not open yet. After an error it may be called again.
+    /// Opens the ends that are not open yet. May be called again after an error.
     pub(super) fn open(&mut self) -> Result<Stream, OpenError> {
         // Both nodes may have a listener of this name, and number their streams alike: names say
         // which way the bytes go, as the connecting side sees it.
@@ -116,12 +116,12 @@ impl Opening {
     }
 }
 
-/// A listener of this name has streams with names that channels can have.
+/// Returns whether a listener can have this name, so that its streams' channels have valid names.
 pub(super) fn is_name(listener: &str) -> bool {
     (1..=MOST_NAME_BYTES).contains(&listener.len())
 }
 
-/// Behind it come a number of up to 20 digits and the way.
+/// The longest name of a listener. A number of up to 20 digits and the direction follow it.
 pub(super) const MOST_NAME_BYTES: usize = 255 - "/18446744073709551615/there".len();
 
 /// The longest message that is accepted as a piece of a stream. Writers cut theirs shorter.

@@ -48,12 +48,13 @@ impl Stream {
     ///
     /// [`TimedOut`](io::ErrorKind::TimedOut): there is no listener of that name, or it does not
     /// accept, within the [`open_timeout`](crate::NodeBuilder::open_timeout) of this node.
-    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): it went before it accepted.
-    /// [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of that name.
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than 228 bytes.
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
-    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the session has ended, there or here.
-    /// Else the stream's channels cannot be opened, as the [`OpenError`](crate::OpenError) within says.
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): the listener was dropped before it
+    /// accepted. [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of
+    /// that name. [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than
+    /// 228 bytes. [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
+    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the session has ended, there or
+    /// here. Otherwise the stream's channels cannot be opened, and the
+    /// [`OpenError`](crate::OpenError) within tells why.
     pub fn connect(peer: &Peer, name: &str) -> io::Result<Self> {
         let mut request = Request::new(peer, name)?;
         let timeout = peer.channel(name).timeout();
@@ -73,12 +74,12 @@ impl Stream {
 
     /// Connects as [`connect`](Self::connect) does, for a task.
     ///
-    /// The future waits without limit until the listener has accepted the stream. Dropping it takes the
-    /// request back: a listener that has accepted it meanwhile reads the end.
+    /// The future waits without limit until the listener has accepted the stream. Dropping the
+    /// future takes the request back. A listener that has already accepted it reads the end.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); no time is ever up.
+    /// The errors of [`connect`](Self::connect), except that no time-out ends the wait.
     pub fn connect_async(
         peer: &Peer,
         name: &str,

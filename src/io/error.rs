@@ -91,7 +91,7 @@ pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
         WaitAckedError::Timeout { channel, peer, .. } => {
             io::Error::new(io::ErrorKind::TimedOut, NotAccepted::Late(channel, peer))
         }
-        // The listener went with the request in its hands.
+        // The listener was dropped while it held the request.
         WaitAckedError::Unacknowledged { channel, peer, .. } => {
             let refused = NotAccepted::Dropped(channel, peer);
             io::Error::new(io::ErrorKind::ConnectionRefused, refused)

@@ -1,4 +1,4 @@
-//! A listener: the place where streams come in.
+//! A listener, which accepts incoming streams.
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +35,8 @@ use crate::{
 /// A node has one listener of a name at a time. The listener owns its name, and all names that
 /// begin with it and a slash, so do not use such names for channels of messages.
 ///
-/// For servers that take a stream of streams, it is one too. It ends when the node is closed.
+/// The listener is also a stream of streams, for servers that take one. It ends when the node is
+/// closed.
 ///
 /// ```
 /// use std::{io, thread};
@@ -57,7 +58,7 @@ use crate::{
 pub struct Listener {
     name: ListenerName,
     requests: FanIn<u64, Announcement>,
-    /// A request whose ends could not be opened: it is tried again.
+    /// A request whose ends could not be opened, to be tried again.
     held: Option<Held>,
     is_over: bool,
 }
@@ -72,7 +73,7 @@ struct Held {
 impl Listener {
     /// Listens for streams of that name.
     ///
-    /// It hears of peers, and they of it, when it is asked to accept.
+    /// The listener and its peers learn of each other once the listener is asked to accept.
     ///
     /// # Errors
     ///
@@ -103,8 +104,8 @@ impl Listener {
     ///
     /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the node was closed, and nothing
     /// more comes. [`AddrInUse`](io::ErrorKind::AddrInUse): this node has a receiver or a service
-    /// of this name with some peer. Else the ends of the stream could not be opened, as the
-    /// [`OpenError`](crate::OpenError) within says: the peer waits, and the next call tries it
+    /// of this name with some peer. Otherwise the ends of the stream could not be opened, and the
+    /// [`OpenError`](crate::OpenError) within tells why. The peer waits, and the next call tries
     /// again.
     pub fn accept(&mut self) -> io::Result<(Stream, PeerAt)> {
         loop {
@@ -118,12 +119,12 @@ impl Listener {
         }
     }
 
-    /// Accepts the next stream in a task. Dropping the future loses no stream: it is there for the
-    /// next call.
+    /// Accepts the next stream in a task. Dropping the future loses no stream: a stream that had
+    /// come is there for the next call.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     pub fn accept_async(&mut self) -> impl Future<Output = io::Result<(Stream, PeerAt)>> {
         AcceptAsync { listener: self }
     }
@@ -132,7 +133,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     pub fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, PeerAt)>> {
         loop {
             if let Some(accepted) = self.answer()? {
@@ -145,13 +146,13 @@ impl Listener {
         }
     }
 
-    /// The name that peers connect to.
+    /// Returns the name that peers connect to.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Takes in what came of a peer.
+    /// Takes in an event of a peer.
     fn take(&mut self, event: FanInEvent<Message<u64, Announcement>>) -> io::Result<()> {
         match event {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
@@ -163,7 +164,7 @@ impl Listener {
                         opening,
                     });
                 }
-                // It has gone behind it.
+                // The peer has gone since it announced the stream.
                 None => message.ack(),
             },
             FanInEvent::Lost(peer, error) => match error.into_open_error() {
@@ -185,12 +186,12 @@ impl Listener {
         match held.opening.open() {
             Ok(mut stream) => {
                 held.message.ack();
-                // Whoever connects hears of it, where callers turn the engine.
+                // Sends the acknowledgement to the connecting peer now, if callers turn the engine.
                 self.requests.gathered.let_out();
                 let is_withdrawn = stream.read.is_empty();
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }
-            // The peer is gone, or says a number twice.
+            // The peer is gone, or announced a number twice.
             Err(error) if error.is_end() || error.kind() == OpenErrorKind::AlreadyOpen => {
                 held.message.ack();
                 Ok(None)

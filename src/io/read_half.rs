@@ -15,28 +15,28 @@ use crate::{Peer, Receiver};
 
 /// The half of a [`Stream`] that reads. See [`Stream::into_split`].
 ///
-/// The half has the stream's reading traits. A waker that a pending read has left stays until there
-/// is something to read, whatever is called meanwhile on the other half.
+/// The half has the stream's reading traits. The waker of a pending read stays until there is
+/// something to read, whatever is called on the other half in the meantime.
 ///
-/// Dropping it ends this direction: later writes of the peer fail by
+/// Dropping the half ends this direction: later writes of the peer fail by
 /// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
 pub struct ReadHalf {
     handle: ReceiveHandle,
 
-    // How far it is.
+    // Progress of reading.
     /// The message that is being read, never at its end.
     current: Option<RawMessage>,
-    /// Bytes of it that were read.
+    /// Bytes of the message that were read.
     position: usize,
     /// The peer has ended this direction, and everything before was read.
     is_over: bool,
     /// An error that was found behind bytes that were read. The next read returns it.
     failed: Option<RecvError>,
 
-    /// How long a blocking read waits.
+    /// Time that a blocking read waits at most.
     timeout: Option<Duration>,
 
-    // Whose it is.
+    // Identity of the stream.
     peer: Peer,
     id: (Side, u64),
 }
@@ -85,7 +85,7 @@ impl ReadHalf {
         }
     }
 
-    /// How long a blocking read waits, as [`Stream::set_read_timeout`].
+    /// Sets how long a blocking read waits, like [`Stream::set_read_timeout`].
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
@@ -106,7 +106,7 @@ impl ReadHalf {
             .map_or(&[], |message| &message.bytes()[self.position..])
     }
 
-    /// Goes on behind so many bytes of the rest.
+    /// Moves on by this many bytes of the rest.
     #[inline]
     pub(super) fn go_on(&mut self, bytes: usize) {
         let rest = self.rest().len();
@@ -152,7 +152,8 @@ impl ReadHalf {
         }
     }
 
-    /// An empty message is no part of a stream and no end of it. Peers do not send one.
+    /// An empty message is neither a part of a stream nor its end. Peers do not send empty
+    /// messages.
     fn begin(&mut self, message: RawMessage) {
         self.position = 0;
         match message.bytes() {
@@ -170,7 +171,7 @@ impl ReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes sure of it for a thread.
+    /// Makes sure that there is something to read, or the end, for a thread.
     fn fill(&mut self) -> io::Result<()> {
         if !self.has_to_wait()? {
             return Ok(());

@@ -22,7 +22,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The node at the other end: who it is, its address, and the fabric.
+    /// Returns the node at the other end: its identity, its address, and the fabric.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         self.read.peer()

@@ -17,19 +17,19 @@ use crate::{CloseReason, Peer, Sender};
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).
 ///
-/// The half has the stream's writing traits. A waker that a pending write has left stays until
-/// there is room, whatever is called meanwhile, a flush included.
+/// The half has the stream's writing traits. The waker of a pending write stays until there is
+/// room, whatever is called in the meantime, including a flush.
 ///
-/// Dropping it ends this direction in order, as [`finish`](Self::finish) does. A drop by a panic
-/// breaks it off, as [`abort`](Self::abort) does.
+/// Dropping the half ends this direction in order, as [`finish`](Self::finish) does. A drop by a
+/// panic breaks it off, as [`abort`](Self::abort) does.
 pub struct WriteHalf {
     /// There until the direction is ended.
     handle: Option<SendHandle>,
 
-    /// How long a blocking write waits.
+    /// Time that a blocking write waits at most.
     timeout: Option<Duration>,
 
-    // Whose it is.
+    // Identity of the stream.
     peer: Peer,
     id: (Side, u64),
 }
@@ -94,14 +94,14 @@ impl WriteHalf {
         let waited = handle.leave_room();
         let sent = ready!(handle.poll_send(waker, Some(bytes), encode));
         if waited {
-            // A caller may have given up what it did behind the write that was pending, and goes on
-            // with it when it is woken, as hyper's HTTP/2 does: a socket would wake it.
+            // A caller may have put other work aside behind the pending write, and resumes it when
+            // it is woken, as hyper's HTTP/2 does. A socket would wake it.
             waker.wake_by_ref();
         }
         Poll::Ready(sent.map(|_| bytes).map_err(error::of_send))
     }
 
-    /// Writes as much for a thread.
+    /// Writes as much as goes in one piece, for a thread.
     fn write_piece(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
         let handle = self.handle.as_mut().ok_or_else(is_finished)?;
         handle.leave_room();
@@ -114,7 +114,7 @@ impl WriteHalf {
         sent.map(|_| bytes).map_err(error::of_send_timeout)
     }
 
-    /// Lets out what was written, where the program turns the engine.
+    /// Sends the written bytes now, if the program turns the engine.
     pub(super) fn let_out(&self) {
         if let Some(handle) = &self.handle {
             handle.let_out();

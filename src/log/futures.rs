@@ -19,7 +19,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub async fn send_async<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<u64, LogError> {
         loop {
             while self.channel.is_none() {
@@ -41,7 +41,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked).
+    /// The errors of [`wait_acked`](Self::wait_acked).
     pub async fn wait_acked_async<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,

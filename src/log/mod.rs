@@ -120,7 +120,7 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     progress: Progress,
 }
 
-/// How an attempt to send the next message went.
+/// Result of an attempt to send the next message.
 enum Step {
     Sent,
     AtEnd,
@@ -189,7 +189,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`Timeout`](LogErrorKind::Timeout).
+    /// The errors of [`send`](Self::send), and [`Timeout`](LogErrorKind::Timeout).
     pub fn send_timeout<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -204,7 +204,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
         loop {
             if !self.resume(log, Patience::None)? {
@@ -241,14 +241,14 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends as [`send`](Self::send) does, and waits until the far end has acknowledged the log up
     /// to `position`.
     ///
-    /// If the far end dropped one of those messages without acknowledging it, it does not have it.
-    /// Then its channel is aborted, and it is asked again where the log goes on; in the same
-    /// session, if it opens its end again.
+    /// If the far end dropped one of those messages without acknowledging it, the far end does not
+    /// have that message. The sender then aborts the channel and asks the far end again where the
+    /// log goes on. This happens in the same session if the far end opens its end again.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`Beyond`](LogErrorKind::Beyond) if the log ends before
-    /// `position`.
+    /// The errors of [`send`](Self::send), and [`Beyond`](LogErrorKind::Beyond) if the log ends
+    /// before `position`.
     pub fn wait_acked<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -261,7 +261,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// # Errors
     ///
-    /// As [`wait_acked`](Self::wait_acked), and [`Timeout`](LogErrorKind::Timeout).
+    /// The errors of [`wait_acked`](Self::wait_acked), and [`Timeout`](LogErrorKind::Timeout).
     pub fn wait_acked_timeout<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -320,7 +320,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.channel
     }
 
-    // ---- What blocking calls and tasks share -----------------------------------------
+    // ---- Steps that blocking calls and tasks share -----------------------------------
 
     /// Sees that there is a channel; false if there is no session in time.
     fn resume<L: LogSource<T, C>>(
@@ -419,7 +419,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         Err(LogFailure::Send(error.into()).into())
     }
 
-    /// Takes the channel away. Its last counts are the most that will ever be known of it.
+    /// Takes the channel away. The channel's last counts are final: no later ones will be known.
     fn leave_channel(&mut self) -> Option<Sender<T, C>> {
         let channel = self.channel.take()?;
         self.progress.settle(channel.counts(), channel.counts());
@@ -436,7 +436,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if position <= self.acked() {
             return Ok(None);
         }
-        // A message that was dropped there may be forgotten here; so is the last one then.
+        // A message that the far end dropped may be forgotten here. The last message is then
+        // dropped too, so the wait is for that one.
         let last = || self.channel.as_ref().map(|channel| channel.counts().sent);
         Ok(self.progress.message_at(position).or_else(last))
     }
@@ -449,8 +450,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ) -> Result<(), LogError> {
         match waited {
             Ok(()) => Ok(()),
-            // What the far end dropped it does not have: it says where it goes on. That its channel
-            // ends here is no end of the log.
+            // The far end does not have the messages that it dropped, and says where the log goes
+            // on. The end of this channel is not the end of the log.
             Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
                 if let Some(channel) = self.leave_channel() {
                     channel.abort();

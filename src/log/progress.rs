@@ -8,9 +8,9 @@ use ibex_transport::session::Counts;
 /// The position up to which a log was sent, and its messages that are not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// The log was sent up to here.
+    /// The position up to which the log was sent.
     sent: u64,
-    /// The far end has the log up to here, as far as is known.
+    /// The position up to which the far end has the log, as far as is known.
     acked: u64,
     /// Messages that may still be acknowledged, oldest first.
     unacked: VecDeque<Unacked>,
@@ -25,7 +25,7 @@ struct Unacked {
 }
 
 impl Progress {
-    /// The far end has the log up to `position`, and its channel is new.
+    /// Notes that the far end has the log up to `position`, and that its channel is new.
     pub(super) fn resume(&mut self, position: u64) {
         *self = Self {
             sent: position,

@@ -27,7 +27,7 @@ pub(super) struct Kept {
     last: Option<Peer>,
     /// The last session is over, whether the board shows it or not.
     is_over: bool,
-    /// A task's place among those that wait at the board.
+    /// A task's place among the tasks that wait at the board.
     held: Option<Ticket>,
 }
 

@@ -27,10 +27,11 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// Opens the channel in a new session, and returns the position up to which the far end has the
     /// log: 0 if it has nothing.
     ///
-    /// It asks the far end, by a call or by a message on another channel. The answer decides which
-    /// messages come again. Ask first and open the channel last, because a channel that is opened
-    /// and dropped is an orderly end to the far end. The method may wait. It is called again if the
-    /// session ends meanwhile, and by the next call if it fails or that call is cancelled.
+    /// An implementation asks the far end, by a call or by a message on another channel. The answer
+    /// decides which messages come again. Ask first and open the channel last, because a channel
+    /// that is opened and dropped is an orderly end to the far end. The method may wait. It is
+    /// called again if the session ends meanwhile, and by the next call if it fails or that call is
+    /// cancelled.
     ///
     /// # Errors
     ///
@@ -42,7 +43,7 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     ///
     /// # Errors
     ///
-    /// As [`resume`](Self::resume).
+    /// The errors of [`resume`](Self::resume).
     fn resume_async(
         &mut self,
         peer: &Peer,
@@ -68,7 +69,7 @@ pub struct LogTurn<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     pub(super) position: u64,
 }
 
-/// How a turn waits for room.
+/// The way in which a turn waits for room.
 #[derive(Clone, Copy)]
 pub(super) enum Waiting<'a> {
     Blocking(Patience),
@@ -124,7 +125,7 @@ impl LogTurn<'_, [u8], Raw> {
     ///
     /// # Panics
     ///
-    /// As [`send`](Self::send).
+    /// The panics of [`send`](Self::send).
     #[track_caller]
     pub fn build(self, length: usize, end: u64, fill: impl FnOnce(&mut [u8])) -> LogSent {
         self.check(end);

@@ -22,7 +22,7 @@ pub(crate) struct Board {
 
 #[derive(Default)]
 struct Shown {
-    /// Under all of their addresses.
+    /// The peers, under all of their addresses.
     peers: BTreeMap<String, Peer>,
     events: VecDeque<PeersEvent>,
     dropped: u64,
@@ -45,7 +45,7 @@ impl Board {
         &self.runtime
     }
 
-    // ---- What the keeper writes ------------------------------------------------------
+    // ---- Writing by the keeper -------------------------------------------------------
 
     pub(super) fn tell(&self, event: PeersEvent) {
         let mut shown = self.lock();
@@ -69,7 +69,7 @@ impl Board {
         self.runtime.wake_at(&self.waiters);
     }
 
-    /// The keeper has ended: nothing changes any more.
+    /// Notes that the keeper has ended, so that nothing changes any more.
     pub(super) fn end(&self) {
         let mut shown = self.lock();
         shown.is_over = true;
@@ -78,7 +78,7 @@ impl Board {
         self.runtime.wake_at(&self.waiters);
     }
 
-    // ---- What the program reads ------------------------------------------------------
+    // ---- Reading by the program ------------------------------------------------------
 
     pub(super) fn connected(&self) -> Vec<Peer> {
         if fork::is_child() {
@@ -138,7 +138,7 @@ impl Board {
         }
     }
 
-    /// Polls for what [`next_peer`](Self::next_peer) waits for.
+    /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
     pub(crate) fn poll_peer(
         &self,
         address: &str,
@@ -157,7 +157,7 @@ impl Board {
         self.poll(held, waker, || self.look_event())
     }
 
-    /// Takes back what a poll left.
+    /// Takes back the ticket that a poll left.
     pub(crate) fn leave(&self, held: &mut Option<Ticket>) {
         if !fork::is_child() {
             self.waiters.leave(held);

@@ -105,9 +105,9 @@ impl fmt::Display for PeersEvent {
 
 /// The events of kept peers: [`Peers::events`](super::Peers::events).
 ///
-/// As an iterator it waits for the next event. It ends when all events were taken and the keeping
-/// has ended, because the [`Peers`](super::Peers) were dropped or the node was closed. It may be
-/// moved to another thread, and keeps nothing going.
+/// The iterator waits for the next event. It ends when all events were taken and the keeping has
+/// ended, because the [`Peers`](super::Peers) were dropped or the node was closed. The handle may
+/// be moved to another thread, and keeps nothing going.
 pub struct PeersEvents {
     board: Arc<Board>,
     /// The waker of the last poll.
@@ -162,7 +162,7 @@ impl Iterator for PeersEvents {
     }
 }
 
-/// Another reader of the same events.
+/// Makes another reader of the same events.
 impl Clone for PeersEvents {
     fn clone(&self) -> Self {
         Self::new(self.board.clone())

@@ -15,13 +15,13 @@ use ibex_transport::engine::Admission;
 
 use crate::{ConnectError, discovery::DiscoveryError};
 
-/// News for the keeper. Telling never waits for it.
+/// News for the keeper. A thread that leaves news never waits for the keeper.
 #[derive(Default)]
 pub(super) struct Inbox {
     news: Mutex<VecDeque<News>>,
     /// Wakes the keeper: there is news, or it is to stop.
     keeper: Condvar,
-    /// The asking is to stop.
+    /// The thread that asks the discovery is to stop.
     discovery: Condvar,
     is_stopped: AtomicBool,
 }
@@ -31,7 +31,7 @@ pub(super) enum News {
     Found(Vec<String>),
     /// The discovery has failed, and is asked again then.
     NotFound(DiscoveryError, Instant),
-    /// Somebody has dialed.
+    /// A dialing thread has a result.
     Dialed(String, Result<Box<Admission>, ConnectError>),
     /// The session with this address is over, or its peer drains.
     Changed(String),
@@ -39,7 +39,7 @@ pub(super) enum News {
     Closed,
 }
 
-/// A session that nobody has taken becomes none.
+/// Abandons a session that no caller has taken.
 fn abandon(news: News) {
     if let News::Dialed(_, Ok(admission)) = news {
         admission.abandon();
@@ -81,7 +81,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for `pause`, unless it is stopped meanwhile. Returns whether the keeper goes on.
+    /// Waits for `pause`, or until the inbox is stopped. Returns whether the keeper goes on.
     pub(super) fn pause(&self, pause: Duration) -> bool {
         let until = Instant::now().checked_add(pause);
         let mut queue = self.lock();

@@ -1,4 +1,4 @@
-//! The thread that decides who is dialed, and when.
+//! The thread that decides which addresses are dialed, and when.
 
 use std::{
     collections::BTreeMap,
@@ -36,12 +36,12 @@ pub(super) struct Keeper {
 
 /// An address, and the state of its session.
 struct Kept {
-    /// The discovery still answers it.
+    /// The discovery still lists the address.
     is_listed: bool,
     place: Place,
     /// Attempts in a row that led to no session, or to a short one.
     failures: u32,
-    /// The program has heard that it is not reached.
+    /// The program was told that the address is not reached.
     is_told: bool,
 }
 
@@ -61,9 +61,9 @@ struct Session {
     peer: Peer,
     since: Instant,
     waker: Waker,
-    /// The waker's place among those that wait for the end.
+    /// The waker's place among the wakers that wait for the end.
     ended: Option<Ticket>,
-    /// The waker's place among those that wait until the peer drains.
+    /// The waker's place among the wakers that wait until the peer drains.
     drains: Option<Ticket>,
 }
 
@@ -75,7 +75,8 @@ impl Session {
         let waker = &self.waker;
         self.drains
             .get_or_insert_with(|| session.wake_when_peer_drains(waker));
-        // Before the end, which may have followed: a peer that drained is never told as lost.
+        // Checked before the session's end, which may have followed: a peer that drained is never
+        // reported as lost.
         let event = if session.peer_drains() {
             PeersEvent::Draining {
                 address,
@@ -138,7 +139,7 @@ impl Keeper {
             }
             self.dial_those_due();
         }
-        // The discovery hears of the node's end as well.
+        // The discovery learns of the node's end as well.
         self.inbox.stop();
         for kept in self.kept.values_mut() {
             if let Place::Connected(session) = &mut kept.place {
@@ -171,7 +172,7 @@ impl Keeper {
             };
             self.kept.entry(address).or_insert_with(new).is_listed = true;
         }
-        // Others stay until their attempt or session is over.
+        // Addresses that are no longer listed stay until their attempt or session is over.
         let board = &self.board;
         self.kept.retain(|address, kept| {
             let stays = matches!(kept.place, Place::Dialing | Place::Connected(_));
@@ -286,7 +287,7 @@ impl Keeper {
             address: address.to_owned(),
             peer,
         });
-        // It may be over by now, and is watched from here on.
+        // The session may be over by now, and is watched from here on.
         self.look_at(address);
     }
 
@@ -301,7 +302,7 @@ impl Keeper {
         let Some(event) = session.over(address) else {
             return;
         };
-        // One that ends again and again is not dialed without a pause.
+        // An address whose sessions end again and again is dialed with pauses.
         kept.failures = match session.since.elapsed() < LONGEST_PAUSE {
             true => kept.failures.saturating_add(1),
             false => 0,
@@ -313,7 +314,7 @@ impl Keeper {
         if !kept.is_listed {
             self.kept.remove(address);
         }
-        // Any of its other addresses may lead to it sooner.
+        // Another address of the peer may lead to it sooner.
         for (other, kept) in &mut self.kept {
             if matches!(&kept.place, Place::Same(first) if first == address) {
                 kept.place = Place::Due(next);
@@ -370,14 +371,15 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
     }
 }
 
-/// Returns the pause after so many failures in a row. Chance takes away up to a half.
+/// Returns the pause after this many failures in a row. A random part of up to a half is taken
+/// away.
 fn pause(failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else {
         return Duration::ZERO;
     };
     let longest = (FIRST_PAUSE * (1 << doublings.min(6))).min(LONGEST_PAUSE);
     let mut random = [0];
-    // Without chance it is the longest.
+    // Without random bytes the pause is the longest.
     let _ = getrandom::fill(&mut random);
     longest - longest / 2 * u32::from(random[0]) / 256
 }

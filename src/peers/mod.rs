@@ -1,9 +1,9 @@
 //! Peers that a node stays connected to.
 //!
-//! A *keeper* is a thread that sleeps unless there is news. It knows the addresses and the state of
-//! each (`keeper.rs`). All others only leave it news (`inbox.rs`): the thread that asks the
-//! discovery, the threads that dial, a session that ends, the handle. The keeper puts its decisions
-//! on a *board* (`board.rs`), where the program's calls look and wait.
+//! A *keeper* is a thread that sleeps unless there is news. The keeper knows the addresses and the
+//! state of each (`keeper.rs`). All other threads only leave it news (`inbox.rs`): the thread that
+//! asks the discovery, the threads that dial, a session that ends, the handle. The keeper puts its
+//! decisions on a *board* (`board.rs`), where the program's calls look and wait.
 #![forbid(unsafe_code)]
 
 mod board;
@@ -98,7 +98,7 @@ impl Node {
         self.check_fork()?;
         let board = Arc::new(Board::new(self.runtime.clone()));
         let inbox = Arc::<Inbox>::default();
-        // From here on an error stops what has begun.
+        // From here on, an error drops `peers`, which stops what has begun.
         let peers = Peers { board, inbox };
         let asking = peers.inbox.clone();
         let keeper = Keeper::new(
@@ -161,7 +161,7 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What they hold stays.
+            // A forked child does not drop what these references hold.
             mem::forget((self.board.clone(), self.inbox.clone()));
             return;
         }

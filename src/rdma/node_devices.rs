@@ -1,15 +1,16 @@
-//! A node's RDMA devices as its handshakes use them: which one for a connection, and queue
-//! pairs on it.
+//! A node's RDMA devices as its handshakes use them: the choice of a device for a connection, and
+//! queue pairs on it.
 //!
 //! Rules:
 //! 1. Nothing is loaded, listed or opened before the first session that could use it, unless
 //!    verbs is required.
-//! 2. Everything here may take milliseconds. It is called by threads that wait anyhow, never in a
-//!    turn of an engine.
-//! 3. Each engine has a site of its own on each port that a session of its goes over. The engine's
-//!    thread makes its queues and buffers, so that their memory is near the cores that look at it.
+//! 2. Everything here may take milliseconds. Threads that wait in any case call it, never a turn of
+//!    an engine.
+//! 3. Each engine has a site of its own on each port that one of its sessions goes over. The
+//!    engine's thread makes the site's queues and buffers, so that their memory is near the cores
+//!    that read it.
 //! 4. Sites are opened one at a time, without the lock on our state: a turn may want that lock, and
-//!    the engine's thread is waited for.
+//!    opening waits for the engine's thread.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,7 +55,7 @@ pub(crate) struct NodeDevices {
 struct State {
     provider: Option<Arc<dyn Provider>>,
     sysfs: Sysfs,
-    /// With the moment when it was taken.
+    /// The inventory, with the moment when it was taken.
     inventory: Option<(Instant, Inventory)>,
     /// The open sites, each with the choice that led to it.
     sites: Vec<(Choice, Arc<Site>)>,
@@ -67,7 +68,8 @@ pub(crate) struct DevicesOfEngine {
     engine: usize,
 }
 
-/// Devices come and go, addresses too; but strangers who connect shall not keep us listing.
+/// Devices come and go, and so do addresses. But strangers that connect must not make the node list
+/// them all the time.
 const INVENTORY_LASTS: Duration = Duration::from_secs(1);
 
 impl NodeDevices {
@@ -104,7 +106,7 @@ impl NodeDevices {
         self.runtime.get().and_then(Weak::upgrade)
     }
 
-    /// Called without the lock on our state: who has the engine's may want it.
+    /// Call this without the lock on our state: the thread that has the engine's lock may want it.
     fn entrust(&self, site: &Arc<Site>) {
         if let Some(runtime) = self.runtime()
             && let Err(error) = runtime.care_for(site)
@@ -146,7 +148,7 @@ impl NodeDevices {
         };
         let report = ForkReport::now(&provider);
         let opened = self.open(&provider, &choice, engine, near);
-        // It may have gone since we looked.
+        // The device may have gone since the inventory was taken.
         let site = opened.inspect_err(|_| self.state().inventory = None)?;
         tracing::info!(device = %choice, engine, pages = %HugePages::of_system(), "RDMA device opened");
         report.log(&choice.device);
@@ -154,8 +156,8 @@ impl NodeDevices {
         Ok(site)
     }
 
-    /// Waits until no other site is opened. An engine's thread, which another opening may wait for,
-    /// does not: it comes here only where the process can have no more threads.
+    /// Waits until no other site is opened. An engine's thread does not wait, because another
+    /// opening may wait for that thread. It gets here only if the process can have no more threads.
     fn begin_opening(&self, choice: &Choice) -> Result<MutexGuard<'_, ()>, VerbsError> {
         if !self.runtime().is_some_and(|it| it.is_engine_thread()) {
             return Ok(lock(&self.opening));
@@ -193,8 +195,8 @@ impl NodeDevices {
         })
     }
 
-    /// Chooses the engine of a session: the one that has it, or that the program wants, or the
-    /// least loaded.
+    /// Chooses the engine of a session: the engine that has the session, or that the program wants,
+    /// or the least loaded.
     fn engine(&self, request: &PairRequest, wanted: Option<usize>) -> (usize, Option<ComingPair>) {
         let Some(runtime) = self.runtime() else {
             return (0, None);
@@ -230,13 +232,13 @@ impl NodeDevices {
         Ok(Box::new(NodePair::new(pair, coming)?))
     }
 
-    /// The place for a connection with this address of ours.
+    /// Returns the place for a connection with this address of the node.
     fn choice(&self, state: &mut State, local: IpAddr) -> Result<Choice, VerbsError> {
         state.forget_lost_sites();
         if local.is_loopback()
             && let Some((choice, _)) = state.sites.first()
         {
-            // Every port of this host serves, and this one is open.
+            // Every port of this host serves a session within it, and this one is open.
             return Ok(choice.clone());
         }
         let chosen = self.choose(state.inventory()?, local);
@@ -349,7 +351,7 @@ impl VerbsSite for NodeDevices {
         let mut state = self.state();
         let choice = self.choice(&mut state, local).map_err(text)?;
         Ok(VerbsDevice {
-            // Where /sys is hidden nobody knows; then it has to be asked for.
+            // If /sys is hidden, the kind is unknown, and RDMA has to be asked for.
             hardware: choice.kind == DeviceKind::Hardware,
             name: choice.device,
         })
@@ -372,8 +374,8 @@ impl VerbsSite for DevicesOfEngine {
     }
 }
 
-/// Any place that serves, on hardware if there is some: both ends of a connection over the
-/// loopback interface are on this host, which every device of it leads to.
+/// Returns any usable place, on hardware if there is some. Both ends of a connection over the
+/// loopback interface are on this host, which each of its devices can reach.
 fn any(inventory: &Inventory) -> Result<Choice, VerbsError> {
     let mut devices: Vec<_> = inventory.devices.iter().collect();
     devices.sort_by_key(|device| device.kind != DeviceKind::Hardware);
@@ -447,8 +449,8 @@ mod tests {
         assert!(refused.contains(says), "{refused}");
     }
 
-    /// A session goes over the port that its route leads to, whatever others go over, and each
-    /// engine has a site of its own there.
+    /// A session goes over the port that its route leads to, independent of other sessions, and
+    /// each engine has a site of its own there.
     #[test]
     fn a_node_has_a_site_for_each_engine_on_each_port_that_is_chosen() {
         let cards = [("left", [192, 0, 2, 1]), ("right", [198, 51, 100, 1])];

@@ -1,4 +1,4 @@
-//! A queue pair on its way from a handshake to a session, and its endpoint as messages have it.
+//! A queue pair on its way from a handshake to a session, and its endpoint as messages carry it.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -12,12 +12,12 @@ use ibex_bootstrap::{
 use ibex_transport::rdma::{PairEndpoint, PreparedPair};
 use ibex_verbs::{FirstSequence, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError};
 
-/// A queue pair, and how it is called in messages.
+/// A queue pair, and its endpoint as messages name it.
 #[derive(Debug)]
 pub(super) struct NodePair {
     pair: PreparedPair,
     endpoint: VerbsEndpoint,
-    /// None where the session is on its engine already.
+    /// `None` if the session is on its engine already.
     _coming: Option<ComingPair>,
 }
 

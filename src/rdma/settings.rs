@@ -21,12 +21,12 @@ use crate::{
 
 /// Settings of a node's RDMA device, for [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
 ///
-/// Each engine of a node ([`io_threads`](crate::NodeBuilder::io_threads)) opens each device port that
-/// a session of its goes over, and has queues and buffers of its own there. Counts of buffers and
-/// sessions are for one engine and port. Each locks `(receive_buffers + held_buffers) *
-/// receive_buffer_bytes` of memory, by default 36 MiB. On top come 32 KiB for each session, the rings
-/// of its senders, and messages longer than a receive buffer. These are locked while they are sent
-/// or, with [`trust_peers`](Self::trust_peers), until they are released.
+/// Each engine of a node ([`io_threads`](crate::NodeBuilder::io_threads)) opens each device port
+/// that one of its sessions goes over, and has queues and buffers of its own there. Counts of
+/// buffers and sessions are for one engine and port. Each engine and port locks `(receive_buffers +
+/// held_buffers) * receive_buffer_bytes` of memory, by default 36 MiB. In addition come 32 KiB for
+/// each session, the rings of its senders, and messages longer than a receive buffer. These are
+/// locked while they are sent or, with [`trust_peers`](Self::trust_peers), until they are released.
 ///
 /// ```
 /// use ibex::rdma::RdmaSettings;
@@ -41,7 +41,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use = "settings do nothing until they are given to a node"]
 pub struct RdmaSettings {
-    // The place.
+    // Choice of the device.
     pub(super) device: Option<String>,
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u32>,
@@ -53,12 +53,12 @@ pub struct RdmaSettings {
     #[cfg(feature = "fake-device")]
     pub(super) sysfs: Option<Sysfs>,
 
-    // What is set aside there.
+    // Resources of a site.
     site: SiteSettings,
     connection: ConnectionSettings,
     service_level: u8,
     traffic_class: u8,
-    /// Which peers are trusted, if not all or none are.
+    /// Choice of trusted peers, unless all or none are trusted.
     trusted: Option<Trusted>,
 
     /// The first setting that was out of its range.
@@ -101,7 +101,7 @@ impl RdmaSettings {
     /// Names the device, such as `mlx5_0`. Default: the device on the route of a session's
     /// connection, which is the network interface with the connection's own address, or the one
     /// below it. For a connection over the loopback interface, any device will do. A named device
-    /// is taken whatever the route says, so both ends of a session have to be on one RDMA network.
+    /// is taken independent of the route, so both ends of a session have to be on one RDMA network.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
@@ -151,8 +151,8 @@ impl RdmaSettings {
         self
     }
 
-    /// Takes these devices for those of the machine, and changes what is set aside on them.
-    /// For this repository's tests.
+    /// Uses these devices in place of the machine's, and changes the resources that are set aside
+    /// on them. For this repository's tests.
     #[cfg(feature = "fake-device")]
     #[doc(hidden)]
     pub fn on_fake(mut self, fake: &FakeProvider, settings: fn(&mut SiteSettings)) -> Self {
@@ -161,7 +161,7 @@ impl RdmaSettings {
         self
     }
 
-    /// Takes these files for the kernel's about devices. For this repository's tests.
+    /// Uses these files in place of the kernel's about devices. For this repository's tests.
     #[cfg(feature = "fake-device")]
     #[doc(hidden)]
     pub fn on_sysfs(mut self, sysfs: Sysfs) -> Self {
@@ -169,7 +169,7 @@ impl RdmaSettings {
         self
     }
 
-    // ---- What is set aside -----------------------------------------------------------
+    // ---- Resources -------------------------------------------------------------------
 
     /// Sets the number of receive buffers that are posted for all sessions together. Default: 4096.
     /// Range: 18 to 2^20, and at least `max_sessions` + 17.
@@ -181,7 +181,8 @@ impl RdmaSettings {
     ///
     /// A peer that stands still, because its process is stopped or its node is not turned, keeps
     /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
-    /// turns at the rest. If such peers have all that is left, every session waits for one of them.
+    /// turns at the rest. If such peers have all buffers that are left, every session waits for one
+    /// of them.
     ///
     /// Without [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18
     /// buffers, and that is the minimum.
@@ -195,11 +196,10 @@ impl RdmaSettings {
         self
     }
 
-    /// Sessions over RDMA that there may be at a time. Default: 256, range 1 to 65536.
-    /// Those that this node dialed count as two, because two buffers are kept for them, and
-    /// one for others. Each place takes a receive buffer and `send_requests` + 2 entries of
-    /// a completion queue, of which a device has so many; where it has fewer, there are
-    /// fewer places.
+    /// Sets the maximum number of simultaneous sessions over RDMA. Default: 256. Range: 1 to 65536.
+    /// A session that this node dialed counts as two, because two buffers are kept for it, and one
+    /// for others. Each place takes a receive buffer and `send_requests` + 2 entries of a
+    /// completion queue. A device limits these entries; if it has fewer, there are fewer places.
     pub fn max_sessions(mut self, sessions: u32) -> Self {
         let given = sessions.into();
         self.note(SettingError::check_count(
@@ -226,14 +226,14 @@ impl RdmaSettings {
 
     // ---- Trust -----------------------------------------------------------------------
 
-    /// Whether peers are trusted to write to memory of this node: large messages then arrive
-    /// by RDMA writes where they are read, without a copy. Each is granted memory of its own,
-    /// and none that holds anything else; but a peer keeps the key and could change a message
-    /// while it is read, or one of another peer. Default: false, since nothing proves who a
-    /// peer is; large messages then come in pieces that are copied once.
+    /// Sets whether peers are trusted to write to memory of this node. If they are, large messages
+    /// arrive by RDMA writes where they are read, without a copy. Each message is granted memory of
+    /// its own, which holds nothing else. But a peer keeps the key, and could change a message
+    /// while it is read, or a message of another peer. Default: false, since nothing proves who a
+    /// peer is. Large messages then come in pieces that are copied once.
     ///
-    /// Messages between a receive buffer and 64 KiB go, where a channel has some of them, into
-    /// [blocks](Tuning::landing_blocks) that are granted before they are sent.
+    /// If a channel has messages between a receive buffer and 64 KiB, they go into
+    /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
         self.site.grants_memory = trust;
         self.trusted = None;
@@ -242,8 +242,8 @@ impl RdmaSettings {
 
     /// Trusts those peers for whose address `is_trusted` returns true, as
     /// [`trust_peers`](Self::trust_peers) does for all. The address is the one that this node sees
-    /// when they meet. The queue pairs of other peers let no write in. An address is what the
-    /// network makes of it, so trust only addresses that no stranger can have.
+    /// when they meet. The queue pairs of other peers let no write in. The network decides who has
+    /// an address, so trust only addresses that no stranger can have.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -263,7 +263,7 @@ impl RdmaSettings {
         self
     }
 
-    /// Whether a peer at that address may be granted memory.
+    /// Returns whether a peer at that address may be granted memory.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         self.site.grants_memory
             && self
@@ -295,7 +295,7 @@ impl RdmaSettings {
         self
     }
 
-    // ---- The rest --------------------------------------------------------------------
+    // ---- Other settings --------------------------------------------------------------
 
     /// Rare settings, each of which has to be measured. Default: those of [`Tuning::new`].
     pub fn tuning(mut self, tuning: Tuning) -> Self {
@@ -373,7 +373,7 @@ impl RdmaSettings {
     pub(super) fn site(&self, engine: usize) -> SiteSettings {
         let connection = self.connection.traffic_class(self.traffic_class);
         SiteSettings {
-            // Out of its range it is an error already, of this type.
+            // A service level out of its range has been noted as an error already, of this type.
             connection: connection
                 .service_level(self.service_level)
                 .unwrap_or(connection),

@@ -11,8 +11,8 @@ use crate::setting::SettingError;
 /// Rare settings of RDMA, whose defaults are right for nearly every site: queues, buffers,
 /// completions and repair. Given to [`RdmaSettings::tuning`](super::RdmaSettings::tuning).
 ///
-/// Each has a cost that its documentation names, and is worth setting where a measurement says so.
-/// `IBEX_RDMA_MTU` and `IBEX_RDMA_COMPLETIONS` override two of them.
+/// The documentation of each setting names its cost. Change a setting only if a measurement
+/// supports it. `IBEX_RDMA_MTU` and `IBEX_RDMA_COMPLETIONS` override two of them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,22 +43,23 @@ impl Tuning {
         Self::default()
     }
 
-    /// Has all sessions take their receives from one queue, where the device can.
-    /// Default: true, which is what lets many sessions do with few buffers. With false each
-    /// session has a queue and `session_credit` + 18 of the receive buffers to itself. That is for
-    /// a node with a handful of busy peers, on a device that takes longer over a shared
-    /// queue (soft-RoCE does, by 4 of 46 µs for a small message). There are then
-    /// `receive_buffers / (session_credit + 18)` places for sessions, 49 by default, and
-    /// each locks its buffers, and as many spare ones, when it comes.
+    /// Makes all sessions take their receives from one queue, if the device supports that. Default:
+    /// true, with which many sessions need few buffers. With false, each session has a queue and
+    /// `session_credit` + 18 of the receive buffers to itself. Choose this for a node with a
+    /// handful of busy peers, on a device that takes longer over a shared queue (soft-RoCE does, by
+    /// 4 of 46 µs for a small message). There are then `receive_buffers / (session_credit + 18)`
+    /// places for sessions, 49 by default, and each session locks its buffers, and as many spare
+    /// ones, when it begins.
     pub fn shared_receives(mut self, shared: bool) -> Self {
         self.site.shared_receives = shared;
         self
     }
 
-    /// Blocks that trusted peers are granted ahead in all, for messages between a receive
-    /// buffer and 64 KiB. Default: 1024, range 0 to 65536. A channel that has such messages
-    /// has 8 as long as it is used, all channels of a session have 128 at most; each is 64 KiB
-    /// and 192 bytes of locked memory. A message that finds none waits for a round trip.
+    /// Sets the number of blocks that all trusted peers together are granted ahead, for messages
+    /// between a receive buffer and 64 KiB. Default: 1024. Range: 0 to 65536. A channel that has
+    /// such messages has 8 blocks while it is used, and all channels of a session have at most 128.
+    /// Each block takes 64 KiB and 192 bytes of locked memory. A message that finds no block waits
+    /// for a round trip.
     pub fn landing_blocks(mut self, blocks: u32) -> Self {
         let (given, range) = (blocks.into(), 0..=1 << 16);
         self.note(SettingError::check_count("landing_blocks", given, range));
@@ -66,21 +67,21 @@ impl Tuning {
         self
     }
 
-    /// Lets a write carry 32 bits that tell of it, which spares a message of a
-    /// [block](Self::landing_blocks) a request. Default: as a test says, which is made with
-    /// the device when peers are trusted. Without them such a message is a write and a frame
-    /// behind it: of 8 KiB there and a small one back that takes 1.15 times as long on
-    /// soft-RoCE. Whoever asks for them is not tested: a device that does not carry them fails
-    /// such messages, and their queue pair with them, or leaves them unannounced.
+    /// Sets whether a write carries 32 bits of immediate data that announce it, which saves a
+    /// request for a message that goes into a [block](Self::landing_blocks). Default: the result of
+    /// a test of the device, which runs when peers are trusted. Without immediate data, such a
+    /// message is a write and a frame behind it. On soft-RoCE, 8 KiB there and a small message back
+    /// then take 1.15 times as long. With a setting, no test is made: a device that does not carry
+    /// immediate data fails such messages and their queue pair, or leaves the messages unannounced.
     pub fn immediate_data(mut self, is_used: bool) -> Self {
         self.site.immediate = Some(is_used);
         self
     }
 
-    /// The length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
-    /// some fields and what goes before it; range 4 KiB to 64 KiB, rounded up to a multiple
-    /// of 64. Sessions send no longer pieces than the smaller of both ends'
-    /// buffers; small messages that arrive alone take a whole one.
+    /// Sets the length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
+    /// some fields and its headers. Range: 4 KiB to 64 KiB, rounded up to a multiple of 64. A
+    /// session's pieces are no longer than the smaller of both ends' buffers. A small message that
+    /// arrives alone takes a whole buffer.
     pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
         let range = 4 << 10..=64 << 10;
         self.note(SettingError::check_bytes(
@@ -88,14 +89,14 @@ impl Tuning {
             bytes.into(),
             range,
         ));
-        // What is out of the range is an error anyhow.
+        // A value out of the range is an error in any case.
         self.site.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
         self
     }
 
-    /// Receive buffers that one session's peer may fill at the most before it hears from
-    /// this node; less when many want some. Default: 64, range 2 to 65536. More keeps a
-    /// longer or faster link busy.
+    /// Sets the most receive buffers that one session's peer may fill before it hears from this
+    /// node. The number is lower when many peers want buffers. Default: 64. Range: 2 to 65536. A
+    /// higher number keeps a longer or faster link busy.
     pub fn session_credit(mut self, buffers: u32) -> Self {
         let given = buffers.into();
         self.note(SettingError::check_count(
@@ -107,9 +108,9 @@ impl Tuning {
         self
     }
 
-    /// Sends that one session may have outstanding. Default: 128, range 64 to 32768. More
-    /// keeps a longer or faster link busy; each takes some 100 bytes of the device's
-    /// memory and an entry of its completion queue.
+    /// Sets the most sends that one session may have outstanding at a time. Default: 128. Range: 64
+    /// to 32768. A higher number keeps a longer or faster link busy. Each send takes some 100 bytes
+    /// of the device's memory and an entry of its completion queue.
     pub fn send_requests(mut self, requests: u32) -> Self {
         let given = requests.into();
         self.note(SettingError::check_count(
@@ -121,9 +122,9 @@ impl Tuning {
         self
     }
 
-    /// Bytes that a send may carry inside its request. Default: 220, range 0 to 4 KiB; the
-    /// device may give less. More spares the device a look at memory for longer messages,
-    /// and makes every entry of the send queue longer.
+    /// Sets the number of bytes that a send may carry inside its request. Default: 220. Range: 0 to
+    /// 4 KiB; the device may give less. With a higher number, the device need not read memory for
+    /// longer messages, but every entry of the send queue is longer.
     pub fn inline_bytes(mut self, bytes: u32) -> Self {
         let range = 0..=4 << 10;
         self.note(SettingError::check_bytes(
@@ -135,50 +136,49 @@ impl Tuning {
         self
     }
 
-    /// The way in which completions are polled. Default: on a device of hardware what its self-test
-    /// says, else plain; [`NodeStats`](crate::NodeStats) and the log say which and why. One
-    /// that is set here is taken without a test, and a device that does not have it gives
-    /// an error: for a device on which the other is measured to be faster, and for tests.
+    /// Sets the way in which completions are polled. Default: on a hardware device the result of
+    /// its self-test, else plain; [`NodeStats`](crate::NodeStats) and the log tell which and why. A
+    /// way that is set here is taken without a test, and a device that does not support it gives an
+    /// error. Use this for a device on which the other way is measured to be faster, and for tests.
     pub fn completion_polling(mut self, polling: CompletionPolling) -> Self {
         self.site.completion_polling = Some(polling);
         self
     }
 
     /// Gives messages the time at which the device had them whole
-    /// ([`Message::received_at`](crate::Message::received_at)), where it has a clock for
-    /// that: soft-RoCE has none. Default: false. It takes an extended completion queue,
-    /// a call per receive to read the clock's ticks, and a multiplication to turn them
-    /// into time.
+    /// ([`Message::received_at`](crate::Message::received_at)), if the device has a clock for that;
+    /// soft-RoCE has none. Default: false. The times require an extended completion queue. Each
+    /// receive costs a call to read the clock's ticks, and a multiplication to turn them into time.
     pub fn completion_times(mut self, wanted: bool) -> Self {
         self.site.completion_times = wanted;
         self
     }
 
-    /// The device's completion vector, that is the interrupt that wakes a thread which sleeps
-    /// until something completes. Default: 0; range 0 to one less than the device has, which
-    /// the example `devices` shows and which is checked when the device is opened. Nodes with
-    /// vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then chooses a
-    /// core for each. It costs nothing, and means nothing to a thread that polls.
+    /// Sets the device's completion vector, which is the interrupt that wakes a thread that sleeps
+    /// until a request completes. Default: 0. Range: 0 to one less than the device has. The example
+    /// `devices` shows that number, and ibex checks the range when it opens the device. Nodes with
+    /// vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then chooses a core
+    /// for each. A vector costs nothing, and has no effect on a thread that polls.
     pub fn completion_vector(mut self, vector: u32) -> Self {
         self.site.completion_vector = vector;
         self
     }
 
-    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`) in all memory
-    /// that it uses for this node. Default: false. Some hosts write faster so, AMD EPYC and
-    /// guests among them, and on others it makes no difference or is slower: set it where
-    /// `ib_write_bw`, which asks for it, is faster than `ib_write_bw
-    /// --disable_pcie_relaxed`. Messages stay in order and whole, as ibex reads memory only
-    /// behind the completion that announces it. Devices, kernels and libraries without it
-    /// ignore it.
+    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`) in all memory that
+    /// it uses for this node. Default: false. On some hosts, such as AMD EPYC and virtual machines,
+    /// writes are then faster. On others the setting makes no difference or is slower. Set it if
+    /// `ib_write_bw`, which asks for relaxed ordering, is faster than `ib_write_bw
+    /// --disable_pcie_relaxed`. Messages stay in order and whole, because ibex reads memory only
+    /// after the completion that announces it. Devices, kernels and libraries without relaxed
+    /// ordering ignore the setting.
     pub fn relaxed_ordering(mut self, relaxed: bool) -> Self {
         self.site.relaxed_ordering = relaxed;
         self
     }
 
-    /// Pieces of memory that the device collects for one send. Default and most: 3, range
-    /// 1 to 3; the device may take fewer. With fewer, what would be more is copied first:
-    /// for a device that is slower with several, and for tests.
+    /// Sets the number of pieces of memory that the device collects for one send. Default: 3.
+    /// Range: 1 to 3; the device may take fewer. Pieces beyond that number are copied first. Use
+    /// this for a device that is slower with several pieces, and for tests.
     pub fn send_entries(mut self, pieces: u32) -> Self {
         self.note(SettingError::check_count(
             "send_entries",
@@ -189,9 +189,9 @@ impl Tuning {
         self
     }
 
-    /// The payload bytes of a packet. Default: the smaller of what both ports carry, range 256 to
-    /// 4096, rounded down to a power of two. A session whose ports carry less goes over another
-    /// fabric; a smaller one costs throughput.
+    /// Sets the payload bytes of a packet. Default: the smaller of what both ports carry. Range:
+    /// 256 to 4096, rounded down to a power of two. A session whose ports carry less goes over
+    /// another fabric. Smaller packets cost throughput.
     pub fn path_mtu(mut self, bytes: u32) -> Self {
         self.note(SettingError::check_count(
             "path_mtu",
@@ -207,18 +207,19 @@ impl Tuning {
         self
     }
 
-    /// How long an acknowledgement may take before a packet is sent again. Default: 67 ms,
-    /// range 5 µs to 8796 s, rounded up to 4.096 µs times a power of two. Shorter repairs
-    /// a loss sooner, and takes a busy peer for a lost one.
+    /// Sets how long an acknowledgement may take before a packet is sent again. Default: 67 ms.
+    /// Range: 5 µs to 8796 s, rounded up to 4.096 µs times a power of two. A shorter time repairs a
+    /// loss sooner, but takes a busy peer for a lost one.
     pub fn timeout(self, timeout: Duration) -> Self {
         let range = Duration::from_micros(5)..=Duration::from_secs(8796);
         self.with_time("timeout", timeout, range, ConnectionSettings::timeout)
     }
 
-    /// How often a packet is sent again before the queue pair fails and its session is
-    /// suspended. Default and most: 6, range 0 to 6. With `timeout` it says when a peer that is
-    /// gone is noticed: after `timeout * (retry_count + 1)`, by default 0.5 s, and up to four
-    /// times that, since devices may wait for longer. Fewer gives up on a link that is merely bad.
+    /// Sets how often a packet is sent again before the queue pair fails and its session is
+    /// suspended. Default: 6. Range: 0 to 6. Together with `timeout`, the number determines when
+    /// the loss of a peer is noticed: after `timeout * (retry_count + 1)`, by default 0.5 s, and up
+    /// to four times that, since devices may wait for longer. A lower number gives up on a link
+    /// that is merely bad.
     pub fn retry_count(mut self, tries: u8) -> Self {
         self.note(SettingError::check_count(
             "retry_count",
@@ -232,9 +233,9 @@ impl Tuning {
         self
     }
 
-    /// How long a peer waits before it sends again what found no receive buffer. Default:
-    /// 1.28 ms, range 10 µs to 655.36 ms, rounded up to one of 32 steps. Credits keep it
-    /// from happening; shorter burdens the link where they fail.
+    /// Sets how long a peer waits before it repeats a send that found no receive buffer. Default:
+    /// 1.28 ms. Range: 10 µs to 655.36 ms, rounded up to one of 32 steps. Credits prevent such
+    /// sends. If they fail, a shorter time burdens the link.
     pub fn min_rnr_timer(self, timer: Duration) -> Self {
         let range = Duration::from_micros(10)..=Duration::from_micros(655_360);
         self.with_time(
@@ -253,7 +254,7 @@ impl Tuning {
         set: fn(ConnectionSettings, Duration) -> Result<ConnectionSettings, VerbsError>,
     ) -> Self {
         self.note(SettingError::check_time(setting, time, range));
-        // Out of the range it is an error already, of this type.
+        // A time out of the range has been noted as an error already, of this type.
         self.connection = set(self.connection, time).unwrap_or(self.connection);
         self
     }

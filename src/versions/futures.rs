@@ -55,8 +55,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     ///
     /// # Errors
     ///
-    /// [`SendError`]: the peer knows neither version, or the session has ended. It waits for as
-    /// long as it takes until the peer opens its end, whatever `open_timeout` is.
+    /// [`SendError`]: the peer knows neither version, or the session has ended. The future waits
+    /// without limit until the peer opens its end, whatever `open_timeout` is.
     ///
     /// # Panics
     ///
@@ -126,8 +126,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv), but that it waits for as long as it takes until the peer has
-    /// opened its end.
+    /// The errors of [`recv`](Self::recv), except that the future waits for the peer to open its
+    /// end without a time limit.
     pub fn recv_async(
         &mut self,
     ) -> impl Future<Output = Result<VersionedMessage<N, O, C>, RecvError>> {
@@ -138,7 +138,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// # Errors
     ///
-    /// As [`recv_async`](Self::recv_async).
+    /// The errors of [`recv_async`](Self::recv_async).
     pub fn poll_recv(
         &mut self,
         context: &mut Context<'_>,

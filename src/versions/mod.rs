@@ -151,7 +151,7 @@ impl<C> ChannelBuilder<C> {
     ///
     /// # Errors
     ///
-    /// As [`versioned_sender`](Self::versioned_sender).
+    /// The errors of [`versioned_sender`](Self::versioned_sender).
     pub fn versioned_receiver<N: ?Sized, O: ?Sized>(
         self,
     ) -> Result<VersionedReceiver<N, O, C>, OpenError>
@@ -206,7 +206,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     ///
     /// [`SendErrorKind::NotOpened`](crate::SendErrorKind::NotOpened) if the peer has not opened its
     /// end within `timeout` ([`is_transient`](SendError::is_transient)) or `open_timeout`; another
-    /// kind if it knows neither version, or the session has ended.
+    /// kind if the peer knows neither version, or the session has ended.
     #[inline]
     #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
     pub fn opened(
@@ -256,11 +256,11 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
 ///
 /// All messages of one channel are of one version, which is settled when both ends are open.
 /// Everything else is as with a [`Receiver`]; [`into_receiver`](Self::into_receiver) returns one,
-/// for what only it can do. [`Select`](crate::Select) waits for either.
+/// for calls that only it has. [`Select`](crate::Select) waits for either.
 pub struct VersionedReceiver<N: ?Sized, O: ?Sized, C = DefaultCodec> {
     pub(crate) handle: ReceiveHandle,
     newer: [u8; 16],
-    /// Which version was settled, once a message has come.
+    /// True if the newer version was settled; `None` until a message has come.
     is_newer: Option<bool>,
     _versions: PhantomData<fn(&N, &O, C)>,
 }
@@ -289,7 +289,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
+    /// The errors of [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
     #[inline]
     pub fn recv(&mut self) -> Result<VersionedMessage<N, O, C>, RecvError> {
         let raw = self.handle.receive(Patience::FOREVER)?;
@@ -366,7 +366,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         self.handle.counters().released
     }
 
-    /// All four counters: [`Receiver::counts`].
+    /// Returns all four counters; see [`Receiver::counts`].
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.handle.counts()

@@ -54,7 +54,7 @@ fn callers_of_a_session_come_one_after_the_other() {
                 let answer = echo.call(&question(number)).unwrap();
                 assert_eq!(answer.number, number);
                 drop(answer);
-                // A task's call, which is the last user of the line.
+                // The call of a task is the last user of the line.
                 let asked = question(number);
                 let call = echo.call_async(&asked);
                 drop(echo);

@@ -130,7 +130,7 @@ fn a_request_that_waits_beyond_its_deadline_is_given_to_nobody() {
             let first = question(0);
             let mut first = echo.call_async(&first);
             assert!(poll_once(&mut first).is_pending());
-            // With longer and longer time-outs, until the service has received a call.
+            // Time-outs grow until the service has received a call.
             let mut timeout = MOMENT;
             while STAGE.load(Ordering::SeqCst) == 0 {
                 MILLIS.fetch_max(timeout.as_millis() as u64, Ordering::SeqCst);
@@ -270,7 +270,7 @@ fn a_session_that_ends_ends_its_calls_and_handlers() {
         let error = run(&here, echo.call_async(&question(2))).unwrap_err();
         assert_ne!(error.execution(), Execution::Executed);
         assert_eq!(echo.in_flight(), 0);
-        // Where callers turn the engine, nothing else says goodbye.
+        // If callers turn the engine, nothing else says goodbye.
         let _ = here.close(FOR_EVER);
         serving.join().unwrap();
     }

@@ -167,7 +167,7 @@ fn a_hostile_service_is_counted_and_its_calls_end() {
                     break message.to_vec();
                 }
             };
-            // Far more items than it may send.
+            // Sends far more items than it may.
             let (number, generation) = (id(&stream, 0), id(&stream, 4));
             for _ in 0..1_000 {
                 let _ = replies.send(&frame(number, generation, 6, 0));

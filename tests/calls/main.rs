@@ -70,7 +70,7 @@ fn builder((fabric, driver, engines): Cell) -> ibex::NodeBuilder {
         .session_timeout(FOR_EVER)
 }
 
-/// Longer than any test takes, for calls that must not time out.
+/// A time-out that is longer than any test, for calls that must not time out.
 const FOR_EVER: Duration = Duration::from_secs(600);
 /// A time-out that is meant to pass.
 const MOMENT: Duration = Duration::from_millis(30);

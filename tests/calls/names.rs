@@ -42,7 +42,7 @@ fn a_second_service_of_a_name_is_refused_and_the_first_one_serves() {
             }
         },
         |node, peer| {
-            // Before either got a call.
+            // Neither service has got a call yet.
             let of_all = node.service("echo").unwrap();
             expect_taken(node);
             expect_open_already(peer);

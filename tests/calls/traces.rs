@@ -43,7 +43,7 @@ async fn call(echo: Caller<Question, Answer>, drawn: u64, number: u64) {
             match echo.with(soon).call_async(&question).await {
                 Ok(reply) => assert_eq!(reply.number, number),
                 Err(error) if error.kind() == CallErrorKind::DeadlineExceeded => {}
-                // One in five is dropped by its handler.
+                // The handler drops one request in five.
                 Err(error)
                     if error.kind() == CallErrorKind::Unanswered && number.is_multiple_of(5) => {}
                 Err(error) => assert_eq!(error.execution(), Execution::NotExecuted, "{error}"),
@@ -98,7 +98,7 @@ fn calls_that_end_in_every_way_leave_nothing_behind() {
                 while under_way.next().await.is_some() {}
             });
             assert_eq!((echo.in_flight(), echo.queued()), (0, 0));
-            // The line goes on.
+            // The line continues.
             assert_eq!(echo.call(&question(1)).unwrap().number, 1);
         },
         |node, peer| {
@@ -112,7 +112,7 @@ fn calls_that_end_in_every_way_leave_nothing_behind() {
                         match poll_in_task(&mut next).await {
                             Poll::Ready(next) => next.unwrap(),
                             Poll::Pending if held.is_empty() => next.await.unwrap(),
-                            // Its callers may wait for exactly these answers.
+                            // The callers of the held requests may wait for exactly these answers.
                             Poll::Pending => {
                                 answer(&mut draw, &mut held).await;
                                 continue;

@@ -221,13 +221,13 @@ fn plain_data_and_long_replies_are_read_where_they_lie() {
 #[test]
 fn a_deadline_travels_and_ends_the_handler() {
     static ENDED: AtomicU64 = AtomicU64::new(0);
-    /// Calls with longer and longer time-outs, until a handler has had a request and lost it.
+    /// Calls with growing time-outs, until a handler has had a request and lost it.
     fn until_ended(mut call: impl FnMut(CallOptions) -> CallError) {
         let ended = ENDED.load(Ordering::SeqCst);
         let mut timeout = MOMENT;
         while ENDED.load(Ordering::SeqCst) == ended {
             let error = call(CallOptions::new().timeout(timeout));
-            // If the machine had no time for it, it was not executed.
+            // If the machine had no time for the call, it was not executed.
             assert_eq!(error.kind(), CallErrorKind::DeadlineExceeded, "{error}");
             assert_ne!(error.execution(), Execution::Executed);
             timeout *= 2;
@@ -305,7 +305,7 @@ fn a_dropped_future_cancels_its_call() {
                 assert_eq!(echo.in_flight(), 1);
                 drop(call);
                 assert_eq!(echo.in_flight(), 0);
-                // What was polled once has gone out or not; the next call goes behind it.
+                // A call that was polled once has gone out or not; the next call goes behind it.
                 while node.poll() {}
             }
             // A call that was never polled has sent nothing.
@@ -345,7 +345,7 @@ fn no_more_calls_are_under_way_than_may_be() {
             }
             assert_eq!(echo.in_flight(), 4);
             assert_eq!(echo.queued(), 6);
-            // The service has all that it gets.
+            // The service has received the four calls that may be in flight.
             until(node, || {
                 calls[..10]
                     .iter_mut()

@@ -20,7 +20,7 @@ use ibex_harness::verbs_port::{DEVICE_VARIABLE, VerbsPort};
 #[derive(Debug)]
 pub(crate) struct Device {
     port: VerbsPort,
-    /// Held while a cell runs on the device.
+    /// The lock that a cell holds while it runs on the device.
     turn: Mutex<()>,
     /// The sends of all cells so far.
     sends: AtomicU64,

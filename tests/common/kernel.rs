@@ -82,7 +82,7 @@ fn is_in_state(stat: &Path, state: char) -> Option<bool> {
     let stat = match fs::read_to_string(stat) {
         Ok(text) => text,
         Err(error) => {
-            // The open fails with the first of them, a read of an open file with the other.
+            // The open fails with the first of these errors, a read of an open file with the other.
             let ended = [Errno::NOENT, Errno::SRCH].map(|errno| Some(errno.raw_os_error()));
             assert!(ended.contains(&error.raw_os_error()), "{error}");
             return None;

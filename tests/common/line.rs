@@ -40,7 +40,7 @@ impl Line {
     /// Says something to the other side.
     pub(crate) fn tell(&mut self, words: &str) {
         debug_assert!(!words.contains('\n'));
-        // One write, so that a kill of this side falls before or behind the words.
+        // The words go in one write, so that a kill of this side falls before or behind them.
         self.stream
             .get_mut()
             .write_all(format!("{words}\n").as_bytes())

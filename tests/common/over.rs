@@ -33,7 +33,7 @@ impl Over {
     pub(crate) fn new(fabric: Fabric) -> Over {
         use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
 
-        // An address of a network for documentation (RFC 5737).
+        // The address belongs to a network for documentation (RFC 5737).
         let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
         let devices = FakeProvider::new(vec![device]);
         Over { fabric, devices }

@@ -22,7 +22,7 @@ impl Part {
 
     /// Returns whether a scenario is in this part.
     pub(crate) fn has(&self, scenario: &str) -> bool {
-        // FNV-1a, folded because its low bits differ little for similar names.
+        // The hash is FNV-1a, folded because its low bits differ little for similar names.
         let offset_basis = 0xcbf2_9ce4_8422_2325;
         let bytes = self.seed.to_le_bytes().into_iter().chain(scenario.bytes());
         let hash = bytes.fold(offset_basis, |hash: u64, byte| {

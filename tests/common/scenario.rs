@@ -187,7 +187,7 @@ impl Scenario {
                 return None;
             }
             if cell.engines > 1 {
-                // Over verbs, this is played on a device made of memory.
+                // Over verbs, the scenario is played on a device made of memory.
                 let is_played = cell.fabric != Fabric::Verbs && self.spans_engines();
                 return is_played.then_some(cell);
             }

@@ -126,8 +126,8 @@ impl Stage {
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
-                // So large messages are written in one direction. If the dialer authenticates
-                // itself, `security` lets it write instead.
+                // With this setting, large messages are written in one direction. If the dialer
+                // authenticates itself, `security` lets it write instead.
                 let trusts = self.side == Side::Listener && self.cell.secured.is_none();
                 let settings = ibex::rdma::RdmaSettings::new().trust_peers(trusts);
                 #[cfg(feature = "fake-device")]

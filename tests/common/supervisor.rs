@@ -1,10 +1,10 @@
 //! The supervisor starts the two processes of a scenario, watches over them and judges how they
 //! ended.
 //!
-//! It plays no side itself. Each side is this same program, started again with [`PART`] in its
-//! environment. If both sides are threads of one process, that process is started and watched in
-//! the same way. A side passes by returning, or by dying as the scenario says. Scenarios have no
-//! time limit; the watchdog is for those that hang, and shows their stacks.
+//! The supervisor plays no side itself. Each side is this same program, started again with [`PART`]
+//! in its environment. If both sides are threads of one process, that process is started and
+//! watched in the same way. A side passes by returning, or by dying as the scenario says. Scenarios
+//! have no time limit; the watchdog is for those that hang, and shows their stacks.
 
 use std::{
     env, fmt, fs,
@@ -35,7 +35,7 @@ use super::{
 
 /// The variable that names the part a process plays: `order/shm/caller Dialer`.
 const PART: &str = "IBEX_CONFORMANCE_PART";
-/// Far longer than any scenario takes on any busy machine.
+/// A time far longer than any scenario takes on any busy machine.
 const WATCHDOG: Duration = Duration::from_secs(480);
 /// Time for a side to end by itself after the other has failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
@@ -69,7 +69,7 @@ fn watch_over(cell: Cell) -> Result<(), String> {
             if !is_over {
                 remarks = format!("the watchdog bit after {WATCHDOG:?}\n");
             }
-            // Both are shown before the end of one changes what the other does.
+            // Both players are shown before the end of one changes what the other does.
             let running = || players.iter().filter(|player| player.ended.is_none());
             remarks.extend(running().map(Player::stacks));
             players.iter_mut().for_each(Player::kill);
@@ -211,7 +211,7 @@ impl Player {
 
     fn kill(&mut self) {
         if self.ended.is_none() {
-            // It may have ended in the meantime, which does no harm.
+            // The process may have ended in the meantime, which does no harm.
             let _ = self.child.kill();
         }
     }

@@ -162,7 +162,7 @@ pub(crate) fn runtime_for(driver: Driver) -> Option<Runtime> {
         .build()
         .expect("a runtime");
     let handle = Box::leak(Box::new(runtime.handle().clone()));
-    // Until the process ends.
+    // The runtime stays entered until the process ends.
     mem::forget(handle.enter());
     Some(runtime)
 }

@@ -304,9 +304,9 @@ fn flush(stage: &mut Stage) {
             stage.hear("flushed", &node);
             for sequence in 1..=100 {
                 let message = match stage.fabric() {
-                    // Published, and still to be found by this side.
+                    // The message is published, and this side has yet to find it.
                     Fabric::Shm => receiver.recv().expect("a message"),
-                    // It has arrived already, so no call has to wait.
+                    // The message has arrived already, so no call has to wait.
                     _ => receiver.try_recv().expect("a message that was flushed"),
                 };
                 payload::check(sequence, &message);

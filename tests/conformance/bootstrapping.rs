@@ -138,7 +138,7 @@ fn acceptor_falls_silent(stage: &mut Stage) {
                 let build = |patience| bound(stage.builder(), patience).build().expect("a node");
                 let mut node = build(patience);
                 loop {
-                    // All at the same time, so that the time-out passes once.
+                    // All run at the same time, so that the time-out passes once.
                     to_name = unnamed(&node, &to_name);
                     if to_name.is_empty() {
                         break;
@@ -745,7 +745,7 @@ fn hand_made_pair() -> VerbsEndpoint {
         queue_pair: 0x00ab_cdef,
         packet_sequence: 1,
         lid: 0,
-        // Only a cell of verbs asks for it.
+        // Only a cell of verbs asks for the GID.
         gid: device::gid(),
         gid_type: GidType::RoceV2,
         mtu_bytes: 1024,

@@ -161,7 +161,7 @@ fn codecs(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let last = stage.count(2_000);
     let sample = |number: u64| [number as f64, 0.5, -1.0];
-    // Some are longer than the ring.
+    // Some messages are longer than the ring.
     let length = |number: u64| match number % 1000 {
         0 => 3 << 20,
         _ => number as usize % 3000,
@@ -365,7 +365,7 @@ impl Codec<[u8]> for Moody {
 fn encoding_fails(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let channel = peer.channel("moods").codec::<Moody>();
-    // The last two are longer than the ring.
+    // The last two messages are longer than the ring.
     let lengths = [10, 1000, 60_000, 700_000, 2_000_000];
     let last = lengths.len() as u64;
     match stage.side {

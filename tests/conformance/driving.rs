@@ -68,7 +68,7 @@ fn waiting_for_ever(stage: &mut Stage) {
                 let message = out.recv_timeout(FOR_EVER).expect("a message");
                 assert_eq!(&message[..], b"hello");
                 message.ack();
-                // Pending until the peer's node is closed.
+                // The send is pending until the peer's node is closed.
                 pending.send(b"early").expect_err("nobody opens");
                 node
             }
@@ -77,7 +77,7 @@ fn waiting_for_ever(stage: &mut Stage) {
             let report = node.close(FOR_EVER);
             assert!(report.undelivered.is_empty(), "{report:?}");
         }
-        // Otherwise `linger` limits the wait.
+        // In other rounds the drop waits, for at most `linger`.
         drop(node);
         stage.tell("next");
         assert_eq!(stage.hear_any(), "next");
@@ -221,7 +221,7 @@ fn accepting_without_waiting(stage: &mut Stage) {
                 if let Some(peer) = node.try_accept().expect("it listens") {
                     break peer;
                 }
-                // Stands for other work of the program.
+                // The sleep stands for other work of the program.
                 thread::sleep(Duration::from_millis(1));
             };
             let message = receiver(&peer, "out").recv().expect("a message");
@@ -407,7 +407,7 @@ fn sent_behind_the_last_wait(stage: &mut Stage) {
                 ));
                 let bytes = payload::numbered(round, length(round));
                 assert_eq!(out.send(&bytes).expect("sent"), round);
-                // Makes no call of the library until the message has arrived.
+                // This side makes no call of the library until the message has arrived.
                 assert_eq!(stage.hear_any(), "arrived");
             }
         }
@@ -430,7 +430,7 @@ fn sent_behind_the_last_wait(stage: &mut Stage) {
 /// that come while it sleeps, in a call or in an event loop that begins only then.
 fn asleep_after_busy_polling(stage: &mut Stage) {
     const BUSY: u64 = 500;
-    // At least one round for either way to wait.
+    // There is at least one round for either way to wait.
     let rounds = stage.count(20).max(2);
     let (node, peer) = stage.meet();
     match stage.side {
@@ -442,7 +442,7 @@ fn asleep_after_busy_polling(stage: &mut Stage) {
                     out.send(&message).expect("echoed");
                 }
                 drop(back.recv().expect("the last"));
-                // By now it sleeps, or is about to.
+                // By now the other side sleeps, or is about to.
                 thread::sleep(Duration::from_micros(500 * (round % 4)));
                 out.send(b"wake up").expect("sent");
                 out.flush().expect("received");
@@ -458,7 +458,7 @@ fn asleep_after_busy_polling(stage: &mut Stage) {
                     payload::check(ping, &busy_recv(&mut out));
                 }
                 back.send(b"the last").expect("sent");
-                // Takes the message without sleeping; a wake-up may be pending already.
+                // The call takes the message without sleeping; a wake-up may be pending already.
                 if out.try_recv().is_ok() {
                     continue;
                 }

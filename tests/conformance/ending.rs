@@ -296,7 +296,7 @@ fn sending_node_panics(stage: &mut Stage) {
             let mut out = sender(&peer, "out");
             let mut said = sender(&peer, "said");
             send_all(&mut out, 100, |_| 5000);
-            // No more than the other end may leave unread.
+            // The other end may leave this many messages unread.
             send_all(&mut said, 10, |_| 100);
             drop(said);
             drop_by_a_panic(node);
@@ -676,7 +676,7 @@ fn receiver_killed(stage: &mut Stage) {
             // A message that was not taken is not delivered, over any fabric.
             let all_received = counts.received == sent;
             assert_eq!(sender.flush().is_ok(), all_received, "{error}");
-            // Sending after the peer has gone, and waiting in vain.
+            // Sending after the peer has gone fails, and so does waiting.
             assert!(matches!(
                 sender.send(b"late"),
                 Err(error) if error.kind() == SendErrorKind::Disconnected

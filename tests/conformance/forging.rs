@@ -94,7 +94,7 @@ fn forgeries() -> Vec<Vec<u8>> {
         vec![0],
         vec![0xff; 16],
         vec![0xff; 4096],
-        // Longer than the ring, so that it travels as a large message.
+        // These bytes are longer than the ring, so that they travel as a large message.
         vec![0xff; 5 << 20],
         honest[..honest.len() - 1].to_vec(),
         honest[..root].to_vec(),
@@ -170,7 +170,7 @@ fn forged_values(stage: &mut Stage) {
     let whole = honest::<Serde>(1);
     let forgeries = [
         Vec::new(),
-        // A length beyond the end, a length without an end, and lengths up to the end.
+        // The lengths are beyond the end, without an end, and up to the end.
         b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec(),
         vec![0xff; 5 << 20],
         vec![0x01; 5 << 20],

@@ -196,7 +196,7 @@ fn fan_in_among_others(stage: &mut Stage) {
             assert_eq!(select.try_ready(both), None);
             stage.tell("nothing more comes");
             stage.rendezvous("all are done", &node);
-            // The rest: five ends, and the close of the node.
+            // The remaining events are five ends, and the close of the node.
             let (mut ended, mut commands_end) = (0, false);
             while ended < NODES || !commands_end {
                 let mut ends: Vec<&mut dyn Selectable> = vec![&mut requests];
@@ -284,7 +284,7 @@ fn fan_in_of_passers_by(stage: &mut Stage) {
                     warm = descriptors();
                 }
             }
-            // Peers that are about to leave still have some.
+            // Peers that are about to leave still have some descriptors.
             assert!(
                 descriptors() < warm + 16,
                 "{warm}, and then {}",

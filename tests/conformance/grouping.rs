@@ -125,7 +125,7 @@ fn group(stage: &mut Stage) {
             let mut left = group.leave(ids[1]).expect("a member");
             assert!(group.leave(ids[1]).is_none(), "it has left");
             (2 * third + 1..=3 * third).for_each(|sequence| send(&mut group, sequence));
-            // A message for this member alone.
+            // The message is for this member alone.
             let alone = payload::numbered(2 * third + 1, 10);
             left.send(&alone).expect("sent");
             left.close().expect("delivered");
@@ -270,7 +270,7 @@ fn group_full(stage: &mut Stage) {
             let (node, peer) = nodes.pop().expect("three");
             let others = nodes.into_iter();
             let others: Vec<_> = others.map(|member| acknowledge(member, "wal", 1)).collect();
-            // It opens its end, and reads when told to.
+            // The slow member opens its end, and reads when told to.
             let slow = patient_receiver(&peer, "wal");
             stage.hear("read", &node);
             for member in others.into_iter().chain([acknowledging(slow, 1, node)]) {
@@ -295,7 +295,7 @@ fn group_drops_the_slow(stage: &mut Stage) {
                 for sequence in 1..=WINDOW {
                     let sent = group.send(&payload::numbered(sequence, 100));
                     assert_eq!(sent.expect("sent"), sequence);
-                    // So that none of the others is full as well.
+                    // The group waits, so that none of the others is full as well.
                     group.wait_acked(sequence, 2).expect("the others");
                 }
                 let next = payload::numbered(WINDOW + 1, 100);
@@ -343,7 +343,8 @@ fn group_drops_the_slow(stage: &mut Stage) {
             let others: Vec<_> = others.collect();
             stage.hear("read", &node);
             for receiver in &mut slow {
-                // It gets the messages that it was sent, and learns that more were to come.
+                // The dropped member gets the messages that it was sent, and learns that more were
+                // to come.
                 for sequence in 1..=WINDOW {
                     payload::check(sequence, &receiver.recv().expect("it was sent"));
                 }
@@ -428,7 +429,7 @@ fn group_catches_up(stage: &mut Stage) {
                 }
             };
             send(&mut group, part);
-            // It lacks all messages.
+            // The late member lacks all messages.
             let alone = peers[2].channel("wal").codec::<Raw>();
             let alone = alone.window_messages(WINDOW).open_timeout(LONG);
             let mut alone = alone.sender::<[u8]>().expect("a sender");
@@ -447,7 +448,7 @@ fn group_catches_up(stage: &mut Stage) {
             send(&mut group, 2 * part);
             group.wait_acked(2 * part, MEMBERS).expect("all three");
             assert_eq!(group.acked(MEMBERS), 2 * part);
-            // It has all messages, but got the earlier ones before it was a member.
+            // The late member has all messages, but got the earlier ones before it was a member.
             let Err(lost) = group.wait_acked(part, MEMBERS) else {
                 panic!("only two were sent it")
             };
@@ -508,7 +509,7 @@ fn group_member_killed(stage: &mut Stage) {
                 group.wait_acked(sequence, 2).expect("the others");
             }
             stage.kill_other();
-            // Its window is full, so the send waits for it and learns of its end.
+            // The killed member's window is full, so the send waits for it and learns of its end.
             for sequence in WINDOW + 1..=4 * WINDOW {
                 let sent = group.send(&payload::numbered(sequence, 100));
                 assert_eq!(sent.expect("sent"), sequence);
@@ -540,7 +541,7 @@ fn group_member_killed(stage: &mut Stage) {
             let peer = node.accept().expect("the sender");
             let mut receiver = receiver(&peer, "wal");
             let mut held = Vec::new();
-            // It holds every message until it is killed.
+            // The member holds every message until it is killed.
             while let Ok(message) = receiver.recv() {
                 held.push(message);
             }

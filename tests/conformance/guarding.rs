@@ -67,7 +67,7 @@ fn out_of_order(stage: &mut Stage) {
                     assert_eq!(guard.sequence(), first + place);
                     payload::check(first + place, &guard);
                     guard.ack();
-                    // Up to the first that is still held.
+                    // The prefix ends before the first guard that is still held.
                     let held = guards
                         .iter()
                         .position(Option::is_some)
@@ -351,7 +351,7 @@ fn outlive_the_node(stage: &mut Stage) {
             drop(receiver);
             drop(peer);
             drop(node);
-            // Another node, whose memory must not be the old one's.
+            // The memory of another node must not be the old one's.
             let other = stage.builder().build().expect("a node");
             let check = move |guards: &[Guard]| {
                 for guard in guards {
@@ -400,7 +400,7 @@ fn unwinding(stage: &mut Stage) {
             let second = receiver.recv().expect("a message");
             let panicked = panic::catch_unwind(AssertUnwindSafe(move || {
                 if second.len() == 32 {
-                    // As `panic!`, without the output of its hook.
+                    // The effect is that of `panic!`, without the output of its hook.
                     panic::resume_unwind(Box::new("before the acknowledgement"));
                 }
                 second.ack();

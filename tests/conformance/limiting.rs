@@ -59,8 +59,8 @@ fn too_many_channels(stage: &mut Stage) {
     stage.rendezvous("both know", &node);
 }
 
-/// An incarnation of a peer has its own places, and a node has its own. Other peers and
-/// incarnations have others, and the end of a session makes room.
+/// An incarnation of a peer has its own places, and so has a node. Other peers and incarnations
+/// have others, and the end of a session makes room.
 fn too_many_of_a_peer(stage: &mut Stage) {
     let of_a_peer = SessionLimit::PerPeer(2);
     let of_the_node = SessionLimit::PerNode(4);
@@ -180,7 +180,7 @@ fn large_unreleased(stage: &mut Stage) {
             let (hand_on, guards) = mpsc::channel::<Message<[u8], Raw>>();
             let settling = thread::spawn(move || {
                 for guard in guards {
-                    // Long enough for the receiver to wait for it.
+                    // The pause is long enough for the receiver to wait for the drop.
                     thread::sleep(MOMENT);
                     payload::check(guard.sequence(), &guard);
                     guard.ack();

@@ -207,7 +207,7 @@ fn to_a_web_server(stage: &mut Stage) {
             stream
                 .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 .expect("written");
-            // Until the dialer disconnects.
+            // Reads until the dialer disconnects.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     }

@@ -189,7 +189,7 @@ fn events_of_a_killed_peer(stage: &mut Stage) {
         Side::Listener => {
             stage.kill_other();
             let mut told = events.next_timeout(LONG);
-            // Its connection broke noticeably before its kernel reported its end.
+            // The peer's connection broke noticeably before its kernel reported its end.
             if let Some(Event::Suspended { peer: who, .. }) = told {
                 assert_eq!(who, peer.id());
                 told = events.next_timeout(LONG);
@@ -239,7 +239,7 @@ fn stall_by_a_guard(stage: &mut Stage) {
             for _ in 0..3 {
                 sender.send(b"a few bytes").expect("sent");
             }
-            // So that only the held message makes a call wait for room.
+            // The acknowledgement ensures that only the held message makes a call wait for room.
             stage.hear("held", &node);
             sender.wait_acked(2).expect("acknowledged");
             for _ in 3..WINDOW + 2 {
@@ -267,7 +267,7 @@ fn stall_by_a_guard(stage: &mut Stage) {
             stage.tell("held");
             let stall = stalled(events.next_timeout(LONG), "held", Role::Receiver);
             assert_eq!(stall, (3, Some(1)));
-            // Long enough for a second warning, if there were one.
+            // The wait is long enough for a second warning, if there were one.
             assert_eq!(events.next_timeout(NOTICE + 10 * MOMENT), None, "told once");
             // The other end has its own clock.
             stage.hear("stalled", &node);
@@ -436,7 +436,8 @@ fn sender_that_goes_on(stage: &mut Stage) {
             drop(receiver);
         }
     }
-    // Includes the time that the other end takes to report room, behind which the next wait begins.
+    // The wait includes the time that the other end takes to report room, behind which the next
+    // wait begins.
     if longest < NOTICE / 2 {
         assert_eq!(events.try_next(), None);
     }

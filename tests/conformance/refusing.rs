@@ -54,7 +54,7 @@ fn no_descriptor_for_a_session(stage: &mut Stage) {
         stage.tell_address(&node);
         stage.hear("one came about", &node);
         let mut peers = Vec::new();
-        // A watchdog ends the wait if a peer never learns of it.
+        // A watchdog ends the wait if a peer never learns of the end.
         while peers.iter().filter(|peer: &&Peer| !peer.is_gone()).count() != 1
             || peers.iter().all(|peer| peer.incoming().is_empty())
         {
@@ -66,7 +66,7 @@ fn no_descriptor_for_a_session(stage: &mut Stage) {
     }
     let address = stage.hear_any();
     let node = stage.builder().build().expect("a node that dials");
-    // From none to enough, so that each needed descriptor is the missing one once.
+    // The limit grows from none to enough, so that each needed descriptor is the missing one once.
     let mut attempts = (0..).map(|most| {
         let connected = limited(Resource::Nofile, most, || node.connect(&address));
         connected.inspect_err(|error| assert!(error.to_string().contains("open files"), "{error}"))
@@ -154,7 +154,7 @@ fn no_descriptor_for_a_ring(stage: &mut Stage) {
     let mut sender = sender(&peer, "wal");
     sender.opened(LONG).expect("opened");
     for sequence in 1..=2 {
-        // Before the second, long enough for an idle ring to be returned.
+        // Before the second message, waits long enough for an idle ring to be returned.
         thread::sleep(REST * (sequence as u32 - 1));
         let refused = limited(Resource::Nofile, 3, || sender.send(b"here"));
         match refused {
@@ -295,7 +295,7 @@ fn no_descriptor_for_what_is_forgotten(stage: &mut Stage) {
             node.poll();
             stage.tell("it is dropped");
             stage.hear("it is over", &node);
-            // Time for the sender's close to arrive, which may also come behind that.
+            // During this time the sender's close arrives, which may also come later.
             let until = Instant::now() + MOMENT;
             while Instant::now() < until {
                 node.poll();
@@ -383,7 +383,7 @@ fn no_memory_to_receive_with(stage: &mut Stage) {
         if stage.fabric() == Fabric::Shm {
             let (error, later, tried) = without_memory(|| {
                 let error = receiver.recv().expect_err("nothing to map it with");
-                // Reported once; later calls wait for memory.
+                // The error is reported once; later calls wait for memory.
                 let later = [MOMENT, MOMENT].map(|time| receiver.recv_timeout(time).err());
                 (error, later, receiver.try_recv().err())
             });
@@ -469,5 +469,5 @@ const MANY: usize = 600;
 const LARGE: usize = 3 << 20;
 /// A watchdog's time, shorter than the supervisor's.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Longer than an idle channel keeps its memory.
+/// A time longer than an idle channel keeps its memory.
 const REST: Duration = Duration::from_millis(3300);

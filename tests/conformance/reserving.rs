@@ -89,7 +89,7 @@ fn full(stage: &mut Stage) {
                 .expect_err("above the channel's limit");
             assert!(too_long.kind() == SendErrorKind::TooLong, "{too_long}");
             stage.tell("full");
-            // Waits for room.
+            // The call waits for room.
             let sent = sender.reserve(8).expect("room").send();
             assert_eq!(sent.expect("open"), WINDOW + 1);
             stage.hear("done", &node);

@@ -82,7 +82,7 @@ fn rests_by_itself(stage: &mut Stage) {
         Side::Listener => {
             let mut receiver = receiver(&peer, "seldom");
             for _ in 0..2 {
-                // Dropped, not acknowledged.
+                // The message is dropped, not acknowledged.
                 assert_eq!(receiver.recv().expect("a message")[..], [7; 64]);
             }
             assert_ended(receiver);
@@ -217,5 +217,5 @@ fn next_random(random: u64) -> u64 {
 /// Within the ring, and above its limit.
 const LENGTHS: [usize; 3] = [64, 100_000, 3 << 20];
 const CHANNELS: usize = 24;
-/// Longer than the time after which a ring is returned.
+/// A time longer than that after which a ring is returned.
 const SILENCE: Duration = Duration::from_secs(4);

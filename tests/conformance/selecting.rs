@@ -210,7 +210,7 @@ fn acknowledged_without_waiting(stage: &mut Stage) {
             while select.try_ready(&mut [&mut third]).is_none() {
                 std::thread::yield_now();
             }
-            // A question for each of two messages, and little beside them.
+            // The frames are a question for each of two messages, and little else.
             let sent = peer.stats().frames_sent - sent_before;
             assert!(sent <= 20, "{sent} frames");
             stage.tell("three");

@@ -104,7 +104,8 @@ fn interrupted(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "held");
-            // In order or not, depending on the race of closing and reading; but no message came.
+            // The end is in order or not, depending on the race of closing and reading; but no
+            // message came.
             assert!(!matches!(receiver.next(), Ok(Some(_))));
         }
     }

@@ -235,8 +235,8 @@ fn reader_killed(stage: &mut Stage) {
             let mut killing = Some(stage);
             let (buffer, mut written) = (vec![0; 65_536], 0);
             let error = loop {
-                // Far from full, so that the kill comes before a write blocks forever. A write may
-                // be shorter than requested.
+                // The stream is far from full, so that the kill comes before a write blocks
+                // forever. A write may be shorter than requested.
                 if written >= 1 << 20
                     && let Some(stage) = killing.take()
                 {

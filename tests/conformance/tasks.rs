@@ -244,11 +244,11 @@ fn poll_and_drop<F: Future + Unpin>(
     turn: u64,
 ) -> Poll<F::Output> {
     match turn % 3 {
-        // Never polled.
+        // The future is never polled.
         0 => Poll::Pending,
-        // Polled once, so that its waker is registered.
+        // The future is polled once, so that its waker is registered.
         1 => task::poll_once(&mut future),
-        // Polled until the event has come.
+        // The future is polled until the event has come.
         _ => task::poll_until_woken(node, driver, &mut future),
     }
 }

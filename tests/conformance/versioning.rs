@@ -604,7 +604,7 @@ fn versions_of_tasks(stage: &mut Stage) {
         }
         stage.rendezvous("sent", &node);
     }
-    // In reverse: it receives the messages of either release.
+    // In the other direction, the new release receives the messages of either release.
     for (name, release, version) in [("old", Release::Old, 1), ("new", Release::New, 2)] {
         match stage.side {
             Side::Dialer => {

@@ -18,7 +18,7 @@ use ibex::{
 
 /// Two nodes, and a channel over each session between them.
 pub(crate) struct Crowd {
-    // In sending order.
+    // The senders stand in sending order.
     senders: Vec<Sender<[u8], Raw>>,
     receivers: Vec<Receiver<[u8], Raw>>,
     peers: Vec<Peer>,
@@ -41,14 +41,14 @@ pub(crate) struct Carried {
 /// The time since which a repeatedly polled state has not moved.
 pub(crate) struct Standstill(Instant);
 
-/// Long enough for a guest under emulation, although nothing here takes long.
+/// A watchdog's time, which suffices in a guest under emulation, although nothing here takes long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The most sessions that a crowd has.
 pub(crate) const SESSIONS: usize = 200;
 /// Receive buffers for all of them.
 const RECEIVE_BUFFERS: u32 = 256;
-/// Fits a receive buffer once and not twice, so that a turn is four messages, and one turn more or
-/// less hardly affects the shares.
+/// Length of a message. It fits a receive buffer once and not twice, so that a turn is four
+/// messages, and one turn more or less hardly affects the shares.
 const MESSAGE_BYTES: usize = 2400;
 /// The most that each session may have under way.
 const WINDOW_MESSAGES: u64 = 64;

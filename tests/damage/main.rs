@@ -133,7 +133,7 @@ fn a_flip_is_told_and_counted() {
         .receiver::<[u8]>()
         .unwrap();
     sender.opened(Duration::MAX).unwrap();
-    // In the middle of a message, which the checksum covers.
+    // The flip hits the middle of a message, which the checksum covers.
     proxy.damage(proxy.newest(), Damage::Flip, false, 2_000, &mut draw);
     let message = [7; 4_000];
     while proxy.damaged(Damage::Flip) == 0 {
@@ -200,7 +200,7 @@ fn flips_between_two_hosts_are_noticed() {
             sent += 1;
             sender.send(&content(sent)[..]).unwrap();
         }
-        // One flip at a time: a second one on the same connection would come behind its end.
+        // Only one flip at a time: a second one on the same connection would come behind its end.
         let (connection, flipped) = (proxy.newest(), proxy.damaged(Damage::Flip));
         if !peer.is_suspended() && last != (connection, flipped) {
             let (is_back, after) = (draw.once_in(2), draw.of(0..20_000));

@@ -91,7 +91,7 @@ pub(crate) fn builder() -> NodeBuilder {
 
 /// Both ends of the session, and the proxy between them.
 pub(crate) struct Damaged {
-    // Dropped before their nodes.
+    // The peers are dropped before their nodes.
     peers: [Peer; 2],
     _nodes: [Node; 2],
     proxy: Arc<Proxy>,
@@ -203,7 +203,7 @@ impl Damaged {
             if in_handshake > 0 {
                 self.proxy.harm_one(Harm::Cut, Duration::ZERO);
             }
-            // Until the fault has happened, or cannot happen any more.
+            // Waits until the fault has happened, or cannot happen any more.
             while self.faults() == before && self.proxy.newest() <= connection {
                 let is_over = self.peers.iter().any(Peer::is_suspended);
                 if is_over && in_handshake == 0 {

@@ -46,7 +46,7 @@ pub(crate) fn shell(commands: &str) {
 pub(crate) fn place_of_the_address() -> Option<usize> {
     let table = "/sys/class/infiniband/rxe0/ports/1/gids";
     let gid = |place: &usize| fs::read_to_string(format!("{table}/{place}")).ok();
-    // 192.0.2.1 in the notation of IPv6.
+    // This is 192.0.2.1 in the notation of IPv6.
     let is_its =
         |place: &usize| gid(place).is_some_and(|gid| gid.trim().ends_with(":ffff:c000:0201"));
     (0..16).find(is_its)

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 fn builder(verbs: Policy) -> NodeBuilder {
     let settings = match std::env::var_os("IBEX_TEST_LITTLE_MEMORY") {
-        // The settings that the documentation of `ibex::rdma` proposes.
+        // These are the settings that the documentation of `ibex::rdma` proposes.
         Some(_) => RdmaSettings::new()
             .receive_buffers(1024)
             .held_buffers(512)
@@ -80,7 +80,7 @@ fn a_machine_without_rdma_says_so_to_who_did_not_insist() {
             without_verbs(&why)
         );
     }
-    // Holds also if the two have another fabric without asking for it.
+    // The same holds if the two have another fabric without asking for it.
     let at_ease = || builder(Policy::Prefer).fabric(Fabric::Shm, Policy::Auto);
     assert_eq!(
         reason(at_ease(), at_ease()),
@@ -124,7 +124,7 @@ fn told(takes: &str) -> Told {
         .spawn()
         .expect("unshare runs");
     let mut said = BTreeMap::new();
-    // Read by reference, since the pipe must stay open while the child writes.
+    // The output is read by reference, since the pipe must stay open while the child writes.
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     for line in &mut lines {
         let line = line.expect("text");
@@ -175,7 +175,7 @@ fn a_node_where_something_is_missing() {
     let server = builder(Policy::Auto).listen("127.0.0.1:0").build();
     let server = server.expect("a node");
     println!("address| {}", server.local_addr().expect("it listens"));
-    // Until the reading process is done.
+    // Waits until the reading process is done.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -263,7 +263,7 @@ const NOBODY: &str = "set -- setpriv --reuid=65534 --regid=65534 --clear-groups 
 #[test]
 fn a_user_whose_limit_on_locked_memory_is_too_small() {
     let Some(_guest) = guest() else { return };
-    // The default limit of systemd.
+    // This is the default limit of systemd.
     let told = told(&format!("ulimit -l 8192\n{NOBODY}"));
     let why = "cannot register 37748736 bytes with RDMA device rxe0: 0 bytes are pinned already \
                and the limit on locked memory is 8388608 bytes, so at least 37748736 are needed \
@@ -283,7 +283,7 @@ fn a_user_whose_limit_on_locked_memory_is_enough_for_one_node() {
     let told = told(&format!("ulimit -l 40000\n{NOBODY}"));
     assert_eq!(told.required, "nothing is missing");
     assert_eq!(told.dialed, "verbs: required by the connecting node");
-    // Not for two in one process: the first has its session's memory pinned as well.
+    // Two such nodes in one process fail: the first has its session's memory pinned as well.
     assert_eq!(
         told.preferred,
         without_verbs(

@@ -20,7 +20,7 @@ fn a_port_that_goes_down_under_a_session_is_why_it_goes_over_tcp_and_the_next_on
     let changed = Changed::by("ip link set v0 down", "ip link set v0 up");
     let cause = met.why_moved();
     assert!(cause.contains("rxe0"), "{cause}");
-    // The error of the port itself, or that of the next attempt to use it.
+    // The reason is the error of the port itself, or that of the next attempt to use it.
     assert!(
         cause.contains("port 1: Error") || cause.contains(" is DOWN"),
         "{cause}"

@@ -63,7 +63,7 @@ fn take_all(mut receiver: Receiver<[u8], Raw>) -> (Held, u64) {
     let (mut held, mut count) = (Held::new(), 0);
     while let Some(message) = receiver.next().expect("nothing fails") {
         count += 1;
-        // One message came before, when they met.
+        // One message came before, when the nodes met.
         assert_eq!(message.sequence(), count + 1);
         held.push_back(message);
         if held.len() > 100 {
@@ -185,7 +185,7 @@ fn changes_until(events: &mut Events, last: Fabric) -> Vec<(Fabric, Fabric)> {
 fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() {
     let Some(_guest) = guest() else { return };
     let goes_back = || {
-        // Few, so that they are registered quickly.
+        // There are few buffers, so that they are registered quickly.
         let settings = RdmaSettings::new().receive_buffers(512).held_buffers(512);
         let builder = builder(Policy::Prefer).rdma(settings.max_sessions(64));
         builder.fail_over_after(Duration::ZERO).fail_back(true)
@@ -249,7 +249,7 @@ fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() 
     while !are_back() {
         assert!(begun.elapsed() < PATIENCE, "it stays over tcp");
         assert!(proxy.harm_one(Harm::Cut, Duration::ZERO));
-        // It asks once for each outage, and a busy guest may take longer than it waits.
+        // The session asks once for each outage, and a busy guest may take longer than it waits.
         let tried = Instant::now();
         while !are_back() && tried.elapsed() < Duration::from_secs(10) {
             thread::sleep(Duration::from_millis(10));

@@ -140,13 +140,13 @@ fn a_peer_of_an_older_major_version_that_dials_is_refused_in_its_own_way() {
         let played = thread::spawn(move || {
             let mut peer = Recording::open(recording, address);
             peer.say("hello");
-            // It decides by this Hello.
+            // The peer decides by this Hello.
             peer.hear_magic();
             let Message::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
                 panic!("no Hello")
             };
             assert_eq!(hello.versions, VersionRange::SUPPORTED);
-            // It could read this, since its versions skip the bytes behind the words.
+            // The peer could read this, since its versions skip the bytes behind the words.
             match peer.hear_message(MessageKind::Refusal) {
                 Message::Refusal(refusal) => refusal.reason.to_string(),
                 other => panic!("{other:?}"),
@@ -177,7 +177,7 @@ fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
             let mut peer = Recording::over(recording, wire);
             peer.hear_magic();
             peer.hear_message(MessageKind::Hello);
-            // It sends its Hello, finds that the versions do not match, and disconnects.
+            // The peer sends its Hello, finds that the versions do not match, and disconnects.
             peer.say("hello");
         });
         let node = Node::builder().build().expect("a node");

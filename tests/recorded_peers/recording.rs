@@ -72,7 +72,7 @@ impl Recording {
             }
         }
         parts.reverse();
-        // Not a time limit: a node that is silent for so long stays silent.
+        // This is not a time limit: a node that is silent for so long stays silent.
         wire.set_read_timeout(Some(Duration::from_secs(60)))
             .expect("a time-out");
         Self {

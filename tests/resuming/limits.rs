@@ -33,7 +33,7 @@ fn limits_hold_over_shm_under_callers() {
     limits_hold(Fabric::Shm, Driver::Caller);
 }
 
-/// Once with dialing refused, and once with dialing unanswered.
+/// Runs once with dialing refused, and once with dialing unanswered.
 fn limits_hold(fabric: Fabric, driver: Driver) {
     for cut in [Cable::cut_for_good, Cable::cut_and_be_silent] {
         let (here, there) = (node_over(fabric, driver), node_over(fabric, driver));
@@ -204,5 +204,5 @@ fn is_in_time(call: &str, began: Instant) {
 
 const WINDOW: u64 = 16;
 const LIMIT: Duration = Duration::from_millis(300);
-/// Far beyond the window.
+/// The number of messages, far beyond the window.
 const LAST: u64 = 200;

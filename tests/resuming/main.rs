@@ -97,7 +97,7 @@ fn carries_over_cuts(sends_here: bool, bytes: usize, messages: u64) {
         thread::spawn(move || {
             let mut pause = 3;
             while !done.load(Ordering::Acquire) {
-                // At a random place in a message, or in the exchange before it.
+                // The cut comes at a random place in a message, or in the exchange before it.
                 thread::sleep(Duration::from_millis(pause));
                 if !peer.is_suspended() && !other.is_suspended() {
                     cable.cut();
@@ -219,7 +219,7 @@ fn a_peer_that_does_not_come_back_in_time_is_gone() {
         let end = disconnection(sender.wait_acked(1));
         is_out_of_reach(end.cause(), "within 200ms");
         assert!(peer.is_gone());
-        // The other end waits for its own time. It is asked before the clock.
+        // The other end waits for its own time. The test asks it before the clock.
         assert!(!other.is_gone() || broke.elapsed() >= LONGER);
         cable.mend();
         let next = |events: &mut ibex::Events| events.next_timeout(LONG).unwrap();
@@ -394,7 +394,7 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
     }
 }
 
-/// Both of its ends have one name and are still found.
+/// Both ends of the session have one name and are still found.
 #[test]
 fn a_session_of_a_node_with_itself_goes_on() {
     for driver in [Driver::Threads, Driver::Caller] {
@@ -413,7 +413,7 @@ fn a_session_of_a_node_with_itself_goes_on() {
                 peer.stats().resumes > number && other.stats().resumes > number
             });
         }
-        // Either may go first.
+        // Either handle may go first.
         drop(sender);
         assert!(receiver.next().unwrap().is_none());
     }
@@ -460,7 +460,7 @@ fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
         let peer = here.connect(address).unwrap();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         sender.send(&1).unwrap();
-        // Until it is killed, or its parent is gone.
+        // Waits until the process is killed, or its parent is gone.
         let _ = io::stdin().read(&mut [0]);
         return;
     }
@@ -524,7 +524,7 @@ fn an_end_that_gives_a_session_up_says_so() {
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();
     receiver.recv().unwrap().ack();
-    // Nothing is missing, so it does not wait for the other end's goodbye.
+    // Nothing is missing, so closing does not wait for the other end's goodbye.
     let _ = there.close(Duration::ZERO);
     disconnection(sender.wait_acked_timeout(2, LONG));
     drop((here, cable));
@@ -592,7 +592,7 @@ fn a_node_that_is_being_closed_begins_no_session() {
     let late = Node::builder().connect_timeout(FOR_EVER);
     let late = late.build().unwrap();
     let connecting = thread::spawn(move || late.connect(address).map(|peer| (late, peer)));
-    // Time in which it could be admitted by mistake, which must never happen.
+    // During this time the node could be admitted by mistake, which must never happen.
     thread::sleep(Duration::from_millis(300));
     assert!(!connecting.is_finished());
     cable.mend();

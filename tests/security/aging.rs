@@ -77,7 +77,7 @@ fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
     let there = dialer.connect(address(&acceptor)).unwrap();
     let here = acceptor.accept().unwrap();
     talk(&there, &here, "before");
-    // It continues while its certificate is valid.
+    // The session continues while the peer's certificate is valid.
     let (_sender, mut receiver) = log(&there, &here);
     let (_answers, mut answered) = {
         let channel = |peer: &Peer| peer.channel("answers").codec::<Raw>();

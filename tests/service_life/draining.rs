@@ -102,7 +102,7 @@ fn a_node_that_drains_answers_what_it_has_begun_and_refuses_the_rest() {
             });
             has_begun.recv().expect("a handler has it");
             let draining = scope.spawn(|| there.drain(Duration::MAX));
-            // Reported while the handler has yet to answer.
+            // The drain is reported while the handler has yet to answer.
             hear_of_drain(&mut events, there);
             let refused = caller.call(&1).expect_err("it drains");
             assert_is_refused(&refused, &peer);
@@ -283,7 +283,7 @@ fn a_call_whose_deadline_passed_in_a_handler_is_not_known_as_not_executed() {
         let peer = meet(here, there);
         let caller = peer.caller::<u64, u64>("double").expect("a caller");
         thread::scope(|scope| {
-            // Both ends are open behind this one, so that one poll sends the next.
+            // Both ends are open once this call is answered, so that one poll sends the next.
             let first = scope.spawn(|| caller.call(&21).map(drop));
             let request = service.next().expect("it serves").expect("a request");
             request.reply(&42).expect("it goes out");
@@ -302,7 +302,7 @@ fn a_call_whose_deadline_passed_in_a_handler_is_not_known_as_not_executed() {
             let until = Instant::now() + timeout;
             match next_until(there, &mut service, until) {
                 Some(request) => break (call, request),
-                // The machine is slow: the service has not seen the call in time.
+                // The machine is slow, and the service has not seen the call in time.
                 None => timeout *= 2,
             }
         };

@@ -62,7 +62,7 @@ fn monotonic() -> i64 {
 /// with every few messages or with all of them, depending on the machine.
 ///
 /// # Safety
-/// As clock_gettime(2), whose place in the C library it takes in this program.
+/// The contract of clock_gettime(2), whose place in the C library it takes in this program.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(
     clock: libc::clockid_t,

@@ -1,4 +1,4 @@
-//! The time that engines go by.
+//! The clock of engines.
 #![forbid(unsafe_code)]
 
 use std::{sync::LazyLock, time::Instant};
@@ -6,20 +6,20 @@ use std::{sync::LazyLock, time::Instant};
 #[cfg(test)]
 pub(crate) use stopped::{StoppedClock, now};
 
-/// The system's time.
+/// Returns the system's time.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The time of the system at the first call, from which times in atomic words count.
+/// Returns the system's time at the first call, from which times in atomic words count.
 pub(crate) fn start() -> Instant {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     *START
 }
 
-/// A clock that tests move, so that no busy machine makes an engine late.
+/// A clock that tests move, so that a busy machine cannot make an engine late.
 #[cfg(test)]
 mod stopped {
     use std::{
@@ -33,25 +33,25 @@ mod stopped {
         static STOPPED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// The time of this thread: the system's, unless a [`StoppedClock`] says otherwise.
+    /// Returns the time of this thread: the system's, unless a [`StoppedClock`] sets another.
     pub(crate) fn now() -> Instant {
         STOPPED_AT.get().unwrap_or_else(Instant::now)
     }
 
-    /// Keeps the time of the thread that made it where a test puts it, until it is dropped.
+    /// Stops the clock of the thread that made it, until it is dropped.
     ///
-    /// Engines that this thread turns go by it. No call that sleeps may have a time limit then:
-    /// the limit is never reached.
+    /// Engines that this thread turns use the stopped clock. Meanwhile no call that sleeps may have
+    /// a time limit, because the limit is never reached.
     #[derive(Debug)]
     pub(crate) struct StoppedClock {
-        /// Bound to its thread.
+        /// Makes the type `!Send`, which binds it to its thread.
         _thread: PhantomData<*const ()>,
     }
 
     impl StoppedClock {
-        /// Stops the clock of this thread, which goes until now.
+        /// Stops the clock of this thread at the present time.
         pub(crate) fn stop() -> Self {
-            // A clock that stands is never before it.
+            // The start is set first, so that the stopped time is never before it.
             super::start();
             let before = STOPPED_AT.replace(Some(Instant::now()));
             assert_eq!(before, None, "the clock of this thread stands already");
@@ -59,7 +59,7 @@ mod stopped {
             Self { _thread }
         }
 
-        /// Lets so much time pass.
+        /// Moves the clock forward by `time`.
         pub(crate) fn advance(&self, time: Duration) {
             STOPPED_AT.set(Some(now() + time));
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ibex_base::sync::AtomicU64;
 
-/// A number that one thread at a time adds to: no locked instruction is spent on it.
+/// A number that one thread at a time adds to, without a locked instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -15,7 +15,7 @@ impl Counter {
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// Takes over a sum that only grows. Returns whether it has grown.
+    /// Sets the counter to a sum that only grows. Returns whether the sum has grown.
     pub(crate) fn raise(&self, sum: u64) -> bool {
         let has_grown = sum > self.get();
         if has_grown {

@@ -4,13 +4,13 @@
 //!
 //! - [`channel`]: the handles.
 //! - [`runtime`]: the threads and tasks that turn the engines and wait for them.
-//! - [`engine`]: sessions of a node and their turn.
+//! - [`engine`]: the sessions of a node, and the engine's turn.
 //! - [`connection`]: one session in the engine.
 //! - [`endpoint`]: the ends of channels, which handles and engine share.
 //! - [`node`]: a node's reports.
 //! - [`wire`]: the carriers of a session's frames, over a stream or the queue pairs of [`rdma`].
 //! - [`shared_memory`]: the segments through which data goes on one host.
-//! - [`session`]: the facts of a session that all of these share.
+//! - [`session`]: the facts of a session that all modules above share.
 //!
 //! Below are the pure protocol ([`ibex_protocol`]), the rings ([`ibex_ring`]) and the objects of
 //! RDMA ([`ibex_verbs`]).

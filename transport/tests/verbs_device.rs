@@ -1,8 +1,8 @@
-//! The verbs layer on this machine's device, where there is one; else what it says of that.
+//! The verbs layer on this machine's device; without a device, the error that says so.
 //!
-//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on
-//! it, in this process. `IBEX_TEST_SLEEPS` says how often to sleep for a message, where it
-//! is not 10 000 times.
+//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on that
+//! device, in this process. `IBEX_TEST_SLEEPS` gives the number of sleeps that wait for a message;
+//! the default is 10 000.
 #![cfg(feature = "verbs")]
 
 #[path = "two_ends/mod.rs"]
@@ -28,7 +28,7 @@ use two_ends::{End, Like, chosen, connected, id, tear_down};
 impl End {
     fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.memory.bytes());
-        // SAFETY: in bounds; no receive is posted there and nobody has a reference to it.
+        // SAFETY: in bounds; no receive is posted there and there is no reference to it.
         unsafe {
             let place = self.memory.base().as_ptr().add(offset);
             place.copy_from(bytes.as_ptr(), bytes.len());
@@ -38,7 +38,7 @@ impl End {
     fn get(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= self.memory.bytes());
         let mut bytes = vec![0; length];
-        // SAFETY: in bounds; the completion of what arrived there has been seen.
+        // SAFETY: in bounds; the completion of the bytes that arrived there has been seen.
         unsafe {
             let place = self.memory.base().as_ptr().add(offset);
             place.copy_to(bytes.as_mut_ptr(), length);
@@ -47,7 +47,7 @@ impl End {
     }
 }
 
-/// What the self-test says of the device, as if it were of hardware.
+/// Returns the self-test's verdict on the device, as if the device were hardware.
 fn tested(provider: &Arc<dyn Provider>, choice: &Choice) -> CompletionPolling {
     let mut choice = choice.clone();
     choice.kind = DeviceKind::Hardware;
@@ -124,7 +124,7 @@ fn messages_arrive_through_either_kind_of_receive_and_completion_queue() {
     }
 }
 
-/// What who sends and who sleeps know of each other.
+/// State that the sending and the sleeping thread share.
 #[derive(Debug, Default)]
 struct Progress {
     sent: AtomicU64,
@@ -133,7 +133,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Sends one message after the other, each when the last was taken.
+    /// Sends one message after the other, each when the last one was taken.
     fn send(&self, one: &mut End) {
         for number in 1_u64.. {
             while self.taken.load(Ordering::Acquire) < number - 1 {
@@ -148,7 +148,7 @@ impl Progress {
             batch.push(&request).unwrap();
             batch.post().unwrap();
             self.sent.store(number, Ordering::Release);
-            // Without sleeping: one sleeper is what this is about.
+            // This end does not sleep, since the test is about the other end's sleep.
             let mut room = [WorkCompletion::EMPTY];
             while one.completions.poll(&mut room).unwrap().is_empty() {
                 thread::yield_now();
@@ -168,7 +168,7 @@ impl Progress {
         while !is_readable_within(1) {
             let sent = self.sent.load(Ordering::Acquire);
             if sent > self.taken.load(Ordering::Relaxed) {
-                // A busy machine may take long to carry it.
+                // A busy machine may take long to carry the message.
                 return is_readable_within(300);
             }
         }
@@ -176,9 +176,9 @@ impl Progress {
     }
 }
 
-/// Lets a moment pass, of 0 to 2^`bits` nanoseconds: a different one for each number.
+/// Lets a moment of 0 to 2^`bits` nanoseconds pass: a different one for each number.
 fn linger(number: u64, bits: u32) {
-    // Spread by the golden ratio.
+    // The golden ratio spreads the moments.
     let moment = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits);
     let until = Instant::now() + Duration::from_nanos(moment);
     while Instant::now() < until {
@@ -204,15 +204,15 @@ fn no_wake_up_is_lost_over_many_sleeps() {
     let (mut one, mut other) = connected(&provider, &choice, &Like::default());
     let progress = Progress::default();
     let (mut sleeps, mut lost) = (0, 0);
-    // Before the first message, which would be told to come again.
+    // The receive is posted before the first message, which would otherwise be told to retry.
     other.post_receives(1);
     thread::scope(|threads| {
         threads.spawn(|| progress.send(&mut one));
         let _ends = EndsWith(&progress);
         let mut room = [WorkCompletion::EMPTY; 4];
-        // After the first there is nothing more to learn.
+        // After the first lost wake-up there is nothing more to learn.
         while sleeps < wanted && lost == 0 {
-            // As an engine does, with the steps taken apart.
+            // These are an engine's steps, taken apart.
             let completions = &mut other.completions;
             let mut found = completions.poll(&mut room).unwrap().len();
             if found == 0 {
@@ -228,7 +228,7 @@ fn no_wake_up_is_lost_over_many_sleeps() {
             other.receive_queue().retire(1);
             other.post_receives(1);
             let taken = progress.taken.fetch_add(found as u64, Ordering::Release);
-            // As long as a message takes, or the next one would always come late.
+            // The pause is as long as a message takes, or the next message would always come late.
             linger(taken, 17);
         }
     });

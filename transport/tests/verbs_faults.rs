@@ -1,9 +1,9 @@
-//! What this machine's device says when something goes wrong, where ibex's own sessions
-//! cannot bring it about: their credit lets no message find an empty receive queue, and
-//! their completion queues hold whatever comes.
+//! Reports of this machine's device about faults that ibex's own sessions cannot cause: their
+//! credit lets no message find an empty receive queue, and their completion queues hold all
+//! completions.
 //!
-//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. What soft-RoCE
-//! says otherwise than other devices would is said at its test.
+//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Differences between
+//! soft-RoCE and other devices are noted at each test.
 #![cfg(feature = "verbs")]
 
 #[path = "two_ends/mod.rs"]
@@ -29,7 +29,7 @@ impl End {
         assert_eq!(batch.post(), Ok(1));
     }
 
-    /// The same, inline.
+    /// Posts one signaled inline send.
     fn send_inline(&mut self, slot: u32) {
         let inline = [ScatterEntry::unregistered(b"inline")];
         let mut batch = self.pair.send_batch();
@@ -38,13 +38,13 @@ impl End {
         assert_eq!(batch.post(), Ok(1));
     }
 
-    /// The failure that comes next.
+    /// Returns the failure that comes next.
     fn failure(&mut self) -> CompletionFailure {
         self.wait(1)[0].outcome().unwrap_err()
     }
 }
 
-/// The events until one that is `wanted`.
+/// Takes events until one is `wanted`, and returns it.
 fn event(events: &mut AsyncEvents, wanted: impl Fn(&AsyncEvent) -> bool) -> AsyncEvent {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -75,7 +75,7 @@ fn a_wrong_key_is_refused_by_the_peer_whose_queue_pair_dies_as_well() {
     let failure = one.failure();
     assert_eq!(failure.id, id(0));
     assert_eq!(failure.status, CompletionStatus::RemoteAccess, "{failure}");
-    // Soft-RoCE of Linux 7.2 says why before this, that of 6.12 does not.
+    // Soft-RoCE of Linux 7.2 reports the cause before this event, that of 6.12 does not.
     let last = AsyncEvent::QueuePair(other.pair.number(), QueuePairEvent::LastRequestReached);
     event(&mut events, |event| {
         println!("{}: the peer's device says {event}", choice.device);
@@ -114,7 +114,7 @@ fn a_local_fault_is_the_first_failure_whatever_it_is_called() {
     };
     let (mut one, mut other) = connected(&provider, &choice, &Like::default());
     other.post_receives(1);
-    // Memory of another protection domain. Soft-RoCE calls it a flush.
+    // The memory is of another protection domain. Soft-RoCE calls the failure a flush.
     let foreign = [other.memory.entry(40_000..40_004)];
     one.send(3, &foreign);
     let failure = one.failure();
@@ -166,7 +166,7 @@ fn a_completion_queue_that_overruns_says_so() {
     event(&mut events, |event| {
         *event == AsyncEvent::CompletionQueueError(tag)
     });
-    // What did not fit is lost for good.
+    // Completions that did not fit are lost for good.
     thread::sleep(Duration::from_millis(100));
     let mut found = 0;
     let mut room = [WorkCompletion::EMPTY; 16];

@@ -121,7 +121,7 @@ fn main() -> ExitCode {
     let Some((name, rest)) = arguments.split_first() else {
         return print_help();
     };
-    // In any position: a call for help runs nothing.
+    // The option may stand at any position: a call for help runs nothing.
     if options::ask_for_help(&arguments) {
         return print_help();
     }

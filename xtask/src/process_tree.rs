@@ -36,7 +36,7 @@ pub(crate) fn kill_all() {
             return;
         }
         for pid in pids.filter_map(Pid::from_raw) {
-            // It may have ended in the meantime.
+            // The process may have ended in the meantime.
             let _ = kill_process(pid, Signal::KILL);
         }
         thread::sleep(KILL_PAUSE);

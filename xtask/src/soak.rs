@@ -74,9 +74,9 @@ fn words(fabric: &str, seconds: &str) -> Vec<String> {
         .into()
 }
 
-/// Enough for each kind of fault once, and for some of them again.
+/// The seconds of the stage: enough for each kind of fault once, and for some of them again.
 const STAGE_SECONDS: &str = "12";
 const TORTURE_SECONDS: &str = "300";
 const GUEST_STAGE_SECONDS: &str = "30";
-/// Longer than any soak test.
+/// The longest time in the guest, longer than any soak test.
 const GUEST_SECONDS: &str = "86400";

@@ -241,7 +241,7 @@ fn features(watchdog: &Watchdog) -> Result<(), Failure> {
         let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
         Step::of_line(&line).run(watchdog)?;
     }
-    // The example that a stranger to ibex runs of its verbs crate, on a machine without a device.
+    // This is the example of the verbs crate that newcomers run, on a machine without a device.
     Step::of_line("cargo run -p ibex-verbs --features fake --example rc_pingpong").run(watchdog)
 }
 
@@ -254,7 +254,7 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
 /// Runs the tests of the facade, which must be built again, while those of the other crates run.
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let others = [
-        // With the bindings: everything else that can be tested without a device.
+        // With the bindings, these are all other tests that need no device.
         "cargo test --workspace --exclude ibex \
          --features ibex-transport/verbs,ibex-harness/verbs",
     ];

@@ -116,8 +116,8 @@ impl Step {
 
     /// Runs the command and keeps its standard output.
     pub(crate) fn capture(&self, watchdog: &Watchdog) -> Result<Captured, Failure> {
-        // A file instead of a pipe: the output needs no reader while the command runs, and a
-        // process that inherits it cannot delay the end.
+        // The output goes to a file instead of a pipe: it needs no reader while the command runs,
+        // and a process that inherits it cannot delay the end.
         static CAPTURED: AtomicU64 = AtomicU64::new(0);
         let number = CAPTURED.fetch_add(1, Ordering::Relaxed);
         let name = format!("xtask-captured-{}-{number}", process::id());
@@ -183,14 +183,15 @@ impl Step {
 
     fn command(&self, stdout: Stdio) -> Command {
         let program = match self.program.as_str() {
-            // The cargo that runs this program, instead of a wrapper that would choose again.
+            // This is the cargo that runs this program, instead of a wrapper that would choose
+            // again.
             "cargo" => env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")),
             program => OsString::from(program),
         };
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
-            // Makes tests play all their cells (tests/extent).
+            // The variable makes tests play all their cells (tests/extent).
             .env("IBEX_TEST_WHOLE", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.directory)

@@ -49,7 +49,7 @@ pub(crate) const CXX: Tool = Tool {
     source: Source::Package("g++"),
 };
 
-// Needed to build the bindings to libibverbs.
+// The build of the bindings to libibverbs needs this.
 pub(crate) const CMAKE: Tool = Tool::package("cmake", "cmake --version");
 pub(crate) const LIBCLANG: Tool = Tool::package("libclang-dev", "dpkg-query -W libclang-dev");
 
@@ -111,7 +111,7 @@ impl fmt::Display for Tool {
 
 /// Names the missing tools of `wanted` and installs them, if that is allowed.
 ///
-/// It never fails; a stage whose tool is still missing fails by [`check`].
+/// The function never fails; a stage whose tool is still missing fails by [`check`].
 pub(crate) fn prepare(wanted: &[&Tool], may_install: bool) {
     let missing: Vec<_> = wanted
         .iter()

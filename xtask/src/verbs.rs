@@ -100,7 +100,8 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     let first = vec![in_a_guest("1| ", proofs)?];
     let mut second = vec![in_a_guest("2| ", uses)?];
     second.extend(faults("2| ", watchdog)?);
-    // A single guest leaves half of this machine idle, since its processors wait for each other.
+    // A single guest leaves half of this machine idle, since the guest's processors wait for each
+    // other.
     side_by_side(&[&first, &second], watchdog)
 }
 

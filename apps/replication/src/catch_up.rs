@@ -1,8 +1,8 @@
 //! A replica's position in the log, and the next records to send to it.
 //!
-//! The log is the queue: whether a replica lacks the last records or all of them, it is served from
-//! the log, by the same code. Therefore no seam lies between catching up and following live at
-//! which a record could be missed or sent twice; the pieces only become smaller.
+//! The log is the queue: whether a replica lacks the last records or all of them, the log serves
+//! it, by the same code. Catching up and following live therefore have no boundary at which a
+//! record could be missed or sent twice; the pieces only become smaller.
 
 use crate::{
     log::{Log, LogError},

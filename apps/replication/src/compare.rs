@@ -49,7 +49,8 @@ impl Aims {
         Aims {
             rate,
             p50,
-            // Guards the comparison: sockets that are used badly would make it meaningless.
+            // This aim guards the comparison: sockets that are used badly would make it
+            // meaningless.
             with_logs: Some(Aim::AtLeast(0.9)),
         }
     }

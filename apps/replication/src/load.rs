@@ -165,7 +165,7 @@ fn random(bytes: usize) -> Vec<u8> {
     random
 }
 
-/// Small enough for a core's cache: the source of payloads is not what is measured.
+/// The random bytes fit a core's cache, since the source of payloads is not what is measured.
 const RANDOM_BYTES: usize = 256 << 10;
 /// Distance between the beginnings of successive payloads; coprime to `RANDOM_BYTES`.
 const STEP: usize = 4161;

@@ -3,9 +3,9 @@
 //! `cargo run --release -p ibex-replication -- --replicas 2` starts its replicas itself. See
 //! `--help` and the README beside this file for the rest.
 //!
-//! Where to read: [`log`] is the storage; [`replica`] and [`primary`] are the two programs;
-//! [`catch_up`] and [`quorum`] are the primary's view of its replicas; [`transport`] is the seam to
-//! whatever carries the log; and [`fire`] tests it all while everything breaks.
+//! Reading order: [`log`] is the storage; [`replica`] and [`primary`] are the two programs;
+//! [`catch_up`] and [`quorum`] are the primary's view of its replicas; [`transport`] is the
+//! interface to the carriers of the log; and [`fire`] tests it all while everything breaks.
 
 mod catch_up;
 mod compare;

@@ -243,8 +243,9 @@ impl Options {
     pub(crate) fn segment_bytes(&self) -> usize {
         match (self.segment_bytes, self.fire) {
             (Some(bytes), _) => bytes as usize,
-            // Less than a ring, so that memory files can be limited to a segment; and more than
-            // passes through a ring at once, so that some pieces are large messages.
+            // The segment is smaller than a ring, so that memory files can be limited to a segment.
+            // It is larger than what passes through a ring at once, so that some pieces are large
+            // messages.
             (None, Some(_)) => 448 << 10,
             (None, None) => 16 << 20,
         }

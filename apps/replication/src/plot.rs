@@ -53,7 +53,7 @@ pub(crate) fn svg(title: &str, curves: &[Curve<'_>]) -> String {
     for (index, (curve, color)) in curves.iter().zip(COLORS.iter().cycle()).enumerate() {
         svg += &format!(r#"<polyline fill="none" stroke="{color}" stroke-width="2" points=""#);
         for step in 0..=STEPS {
-            // Even steps on the logarithmic axis.
+            // The steps are even on the logarithmic axis.
             let quantile = 1.0 - 10_f64.powf(-DECADES * f64::from(step) / f64::from(STEPS));
             let ns = curve.latency_ns.value_at_quantile(quantile) as f64;
             let _ = write!(svg, "{:.1},{:.1} ", x(quantile), y(ns));

@@ -18,7 +18,7 @@ impl Progress {
     /// Creates a bar for runs of `records` each, if that number is known. The bar hides itself if
     /// standard error is no terminal.
     pub(crate) fn new(records: Option<u64>, visible: bool) -> Progress {
-        // Drawn seldom, because drawing uses the cores that are measured.
+        // The bar is drawn seldom, because drawing uses the cores that are measured.
         let target = if visible {
             ProgressDrawTarget::stderr_with_hz(4)
         } else {

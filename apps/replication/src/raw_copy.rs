@@ -4,7 +4,7 @@
 //!
 //! Without logs it only copies, out of an existing log into memory. With logs the sender appends
 //! what it sends, and each receiver checks and appends. The difference between that and replication
-//! is the cost of the seam to the transports.
+//! is the cost of the interface to the transports.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -130,7 +130,7 @@ impl Receive {
     pub(crate) fn run(self) -> Result<(), Error> {
         let log = self.log.map(Log::open).transpose();
         let mut log = log.map_err(Error::subject)?;
-        // Touched ahead, as the memory of a log is.
+        // The memory is touched ahead, as that of a log is.
         let room = if log.is_some() { 1 << 20 } else { self.bytes };
         let mut buffer = vec![u8::MAX; room as usize];
         let (mut from, mut to, mut bytes) = (0, 0, 0);

@@ -134,7 +134,7 @@ pub(crate) fn log_settings(options: &Options, directory: Option<PathBuf>) -> Log
         directory,
         fsync: options.fsync,
         segment_bytes: options.segment_bytes(),
-        // Leaves room for the headers.
+        // The margin leaves room for the headers.
         expected_bytes: options.source().records(record_bytes).unwrap_or(0)
             * (record_bytes as u64 + 64),
     }

@@ -170,8 +170,8 @@ fn survives(options: &str, seconds: u64) {
 fn has_lost_nothing(outcome: &Value) {
     let faults = outcome["faults"].as_object().expect("a count for each");
     let left_out = outcome["left_out"].as_object().expect("a reason for each");
-    // Allowed to be missing are faults of a link (which may not exist, or lack the kernel's netem)
-    // and of memory that the transport does not use.
+    // These faults may be missing: those of a link (which may not exist, or lack the kernel's
+    // netem), and those of memory that the transport does not use.
     let may_be_missing = |fault: &String| match outcome["carrier"].as_str() {
         Some("sockets") if fault == "memory_files" => true,
         Some("verbs") => fault.ends_with("_link"),

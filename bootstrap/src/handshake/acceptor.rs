@@ -33,21 +33,21 @@ pub struct AcceptorPart {
     state: State,
     /// Set where this node may have an RDMA device.
     seeks_device: bool,
-    /// To be told once, in order: what to do about sockets and queue pairs.
+    /// Tasks for the driver about sockets and queue pairs, each told once, in order.
     errands: VecDeque<AcceptorEvent>,
-    /// Fabrics that were chosen so far. Each may be chosen once, which bounds
-    /// how long a dialer can go on choosing.
+    /// Fabrics that were chosen so far. Each may be chosen once, which bounds the number of the
+    /// dialer's choices.
     tried: Vec<FabricKind>,
 }
 
 /// Everything random in an acceptor's handshake, drawn by its driver.
 #[derive(Clone, Debug)]
 pub struct AcceptorEntropy {
-    /// For the Hello.
+    /// The nonce of the Hello.
     pub nonce: [u8; 16],
-    /// For the name of the Unix socket.
+    /// Random bytes for the name of the Unix socket.
     pub unix_name: [u8; 16],
-    /// To be presented at the Unix socket.
+    /// The token that the dialer presents at the Unix socket.
     pub token: Secret,
     /// The session's name.
     pub session_id: [u8; 16],
@@ -81,7 +81,7 @@ pub enum AcceptorEvent {
     ClosePair,
     /// The handshake is over; write out what `poll_transmit` still has.
     Agreed(Box<Agreement>),
-    /// Like `Agreed`, for a session that goes on.
+    /// Like `Agreed`, for a resumed session.
     Resumed(ResumedSession),
     /// The handshake is over; what `poll_transmit` still has tells the peer why.
     Failed(HandshakeError),
@@ -95,7 +95,7 @@ enum State {
     AwaitChoice(Course),
     AwaitListening(Course, Choice),
     AwaitPrepared(Course, Choice),
-    /// The dialer's queue pair; ours has a GID of this type.
+    /// Waits for the dialer's queue pair; this end's has a GID of this type.
     AwaitPair(Course, Choice, GidType),
     AwaitReady {
         course: Course,
@@ -103,17 +103,17 @@ enum State {
         way: Way,
     },
     AwaitConnected(Course, Choice),
-    /// For a session that goes on, the dialer's queue pair.
+    /// Waits for the dialer's queue pair, to resume a session.
     AwaitResumePair(ResumeAnswer),
-    /// Our queue pair, for that.
+    /// Waits for this end's queue pair, to resume a session.
     AwaitResumePrepared(ResumeAnswer, Box<VerbsEndpoint>),
-    /// Our queue pair, which is this, to be connected.
+    /// Waits until this end's queue pair, described here, is connected.
     AwaitResumeConnected(ResumeAnswer, Box<VerbsEndpoint>),
     AwaitResumeReady(ResumedSession),
     Over,
 }
 
-/// A session that is about to go on over a queue pair, and what proves that it is here.
+/// A session that is about to resume over a queue pair, with the proof that this end has it.
 struct ResumeAnswer {
     session: ResumedSession,
     proof: [u8; 32],
@@ -121,16 +121,16 @@ struct ResumeAnswer {
 
 /// Conditions of the dialer's *Ready*, before it counts.
 enum Way {
-    /// The token, at the Unix socket.
+    /// The token is presented at the Unix socket.
     Unix { joined: bool },
-    /// Nothing.
+    /// No condition.
     Tcp,
-    /// Our queue pair to be connected with this one.
+    /// This end's queue pair is connected with this one.
     Verbs(Box<VerbsEndpoint>),
 }
 
 impl Way {
-    /// Returns the errand that undoes it when another fabric is chosen.
+    /// Returns the errand that undoes this preparation when another fabric is chosen.
     fn close(self) -> Option<AcceptorEvent> {
         match self {
             Way::Unix { .. } => Some(AcceptorEvent::CloseUnix),
@@ -150,7 +150,7 @@ struct Course {
 }
 
 impl Handshake<AcceptorPart> {
-    /// A handshake that begins now and must be over by `deadline`.
+    /// Creates a handshake that begins now and must be over by `deadline`.
     pub fn new(
         local: &Local,
         host: HostHint,
@@ -174,7 +174,7 @@ impl Handshake<AcceptorPart> {
         }
     }
 
-    /// The Unix socket listens, or not and why.
+    /// Takes the outcome of listening at the Unix socket, or the reason why it failed.
     pub fn handle_listening(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -193,13 +193,13 @@ impl Handshake<AcceptorPart> {
             (State::AwaitListening(course, choice), Err(why)) => {
                 part.decline(conversation, course, choice.fabric, &why);
             }
-            // An answer to an errand that is off: the handshake has ended.
+            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
             (state, _) => part.state = state,
         }
         self.read_messages();
     }
 
-    /// The RDMA device for this connection, or why there is none.
+    /// Takes the RDMA device for this connection, or the reason why there is none.
     pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match std::mem::replace(&mut part.state, State::Over) {
@@ -212,7 +212,7 @@ impl Handshake<AcceptorPart> {
         self.read_messages();
     }
 
-    /// The queue pair is made, or not and why.
+    /// Takes the queue pair that was made, or the reason why there is none.
     pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -242,7 +242,7 @@ impl Handshake<AcceptorPart> {
         self.read_messages();
     }
 
-    /// The queue pair is connected, or not and why.
+    /// Notes that the queue pair is connected, or the reason why it is not.
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -269,8 +269,8 @@ impl Handshake<AcceptorPart> {
         self.read_messages();
     }
 
-    /// Tells whether a connection at the Unix socket that presents `bytes` may be part of the
-    /// session: these are the token, which is not used up by that.
+    /// Returns whether a connection at the Unix socket that presents `bytes` may be part of the
+    /// session: `bytes` are the token. The call does not use the token up.
     #[must_use]
     pub fn knows_token(&self, bytes: &[u8]) -> bool {
         let awaits = matches!(
@@ -283,9 +283,9 @@ impl Handshake<AcceptorPart> {
         awaits && self.part.entropy.token.matches(bytes)
     }
 
-    /// A connection of this user's at the Unix socket presents `bytes`. True
-    /// for the first one with the right token: keep it, and answer it. False:
-    /// close that connection and go on listening.
+    /// Handles what a connection of this user presents at the Unix socket. Returns true for the
+    /// first one with the right token: keep it, and answer it. Otherwise, close that connection and
+    /// go on listening.
     #[must_use]
     pub fn handle_token(&mut self, bytes: &[u8]) -> bool {
         match &mut self.part.state {
@@ -312,7 +312,7 @@ impl Handshake<AcceptorPart> {
         }
     }
 
-    /// Returns the session that goes on, while a queue pair is made for it.
+    /// Returns the session to resume, while a queue pair is made for it.
     #[must_use]
     pub fn resumes(&self) -> Option<[u8; 16]> {
         match &self.part.state {
@@ -364,8 +364,8 @@ impl Part for AcceptorPart {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
-                // Ours goes out even when the two do not match: it is what the
-                // dialer needs for its own diagnosis.
+                // The acceptor's Hello goes out even when the two do not match: the dialer needs it
+                // for its own diagnosis.
                 conversation.send_hello();
                 match conversation.settle(&theirs) {
                     Ok(version) if conversation.secure() => {
@@ -379,8 +379,8 @@ impl Part for AcceptorPart {
                 self.go_on(conversation, version);
             }
             (State::AwaitOffer(version), Message::Offer(theirs)) => {
-                // The dialer computes the same; with this, both ends fail with
-                // the same words and neither depends on the other's.
+                // The dialer computes the same. With this check, both ends fail with the same
+                // words, and neither depends on the other's check.
                 if let Err(conflict) = negotiate::fabric(&theirs, &self.ours, &[]) {
                     conversation.fail(conflict.into());
                     return;
@@ -436,7 +436,7 @@ impl Part for AcceptorPart {
                         way,
                     };
                 }
-                // It was told our type before it sent this.
+                // The dialer knew the type of the acceptor's GID before it sent its own.
                 Err(_) => {
                     let (field, value) = ("gid type", theirs.gid_type.to_wire().into());
                     let problem = MessageError::UnknownValue { field, value };
@@ -500,7 +500,7 @@ impl AcceptorPart {
         conversation.succeed(AcceptorEvent::Resumed(session));
     }
 
-    /// Answers a resumption. A peer without the secret hears nothing about epochs.
+    /// Answers a resumption. A peer without the secret learns nothing about epochs.
     fn answer(
         &self,
         conversation: &Conversation,
@@ -624,7 +624,7 @@ impl AcceptorPart {
         conversation.succeed(AcceptorEvent::Agreed(Box::new(agreement)));
     }
 
-    /// Hex, since names of sockets appear in listings that people read.
+    /// The name is hex, since names of sockets appear in listings that people read.
     fn unix_name(&self) -> Vec<u8> {
         let random = self.entropy.unix_name.iter();
         let hex: String = random.map(|byte| format!("{byte:02x}")).collect();

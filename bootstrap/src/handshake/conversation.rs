@@ -17,7 +17,8 @@ use crate::message::{
 };
 use crate::negotiate::{self, End as Side};
 
-/// An exchange as either end sees it, whichever event tells of its good end. Its module is private; `pub` lets [`Part`](super::machine::Part) speak of it.
+/// An exchange as either end sees it, generic over the event that reports its success. Its module
+/// is private; `pub` lets [`Part`](super::machine::Part) mention it.
 pub struct Conversation<E> {
     // The wire.
     inbox: Inbox,
@@ -38,9 +39,9 @@ pub struct Conversation<E> {
 
     // The Hellos.
     side: Side,
-    /// Our Hello as it was put on the wire, magic included.
+    /// This end's Hello as it was put on the wire, magic included.
     hello_sent: Vec<u8>,
-    /// The peer's, likewise; empty until it came.
+    /// The peer's Hello as it came, magic included; empty until then.
     hello_received: Vec<u8>,
     hello: Hello,
     /// Set when the message that covers both Hellos was sent, and when the peer's came.
@@ -52,12 +53,11 @@ pub struct Conversation<E> {
 
     // The end.
     end: End<E>,
-    /// The peer may have taken the connection for what it is to become: no Refusal goes
-    /// there any more.
+    /// Set once the peer may use the connection for a session: no Refusal is sent any more.
     is_quiet: bool,
 }
 
-/// How a conversation ended, and whether that was told.
+/// The end of a conversation, and whether it was reported.
 enum End<E> {
     Open,
     Well(Option<E>),
@@ -111,8 +111,8 @@ impl<E> Conversation<E> {
         }
     }
 
-    /// The next message while the conversation is open, or `None`. Ends the
-    /// conversation on bytes that are no message or not what was sent, and on a Refusal.
+    /// Returns the next message while the conversation is open, or `None`. Ends the conversation on
+    /// a Refusal, and on bytes that are no message or were damaged.
     pub(super) fn next_message(&mut self, step: Step) -> Option<Message> {
         if !self.is_open() {
             return None;
@@ -167,8 +167,8 @@ impl<E> Conversation<E> {
         None
     }
 
-    /// Ends the conversation where bytes pile up that no message takes: the peer goes on to send
-    /// while this end has something of its own to do.
+    /// Ends the conversation if unread bytes pile up because the peer goes on sending while this
+    /// end runs an errand.
     pub(super) fn refuse_flood(&mut self, step: Step) {
         let length = self.inbox.len();
         if self.is_open() && length > MOST_UNREAD_BYTES {
@@ -202,7 +202,7 @@ impl<E> Conversation<E> {
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         if let Some(tls) = &mut self.tls {
             if !tls.is_handshaking() && !self.unsealed.is_empty() {
-                // TLS that is broken has told the peer so.
+                // TLS that is broken has told the peer so already.
                 let _ = tls.seal(&self.unsealed);
                 self.unsealed.clear();
             }
@@ -243,7 +243,7 @@ impl<E> Conversation<E> {
         }
         let hellos = self.hash_of_hellos();
         self.send(&Message::Binding(Binding { hellos }));
-        // What came behind the Hello is sealed already. The dialer's first flight goes out.
+        // Bytes that came behind the Hello are sealed already. The dialer's first flight goes out.
         let rest = self.inbox.take_rest();
         self.receive(&rest);
         true
@@ -306,7 +306,7 @@ impl<E> Conversation<E> {
         !self.hello_received.is_empty()
     }
 
-    /// The version that follows from the peer's Hello and ours.
+    /// Returns the version that follows from the peer's Hello and ours.
     pub(super) fn settle(&self, theirs: &Hello) -> Result<Version, HandshakeError> {
         let ours = &self.hello;
         let version =
@@ -326,18 +326,19 @@ impl<E> Conversation<E> {
         Ok(version)
     }
 
-    /// Notes that the acceptor's Hello does not go with ours, if it came as it was sent. An
-    /// acceptor that finds the same refuses or hangs up. One that goes on has sent another Hello.
+    /// Notes that the acceptor's Hello does not suit this end's, if it came as it was sent. An
+    /// acceptor that finds the same refuses or hangs up. An acceptor that continues has sent
+    /// another Hello.
     pub(super) fn suspect(&mut self, conflict: HandshakeError) {
         self.conflict = Some(conflict);
     }
 
-    /// Both Hellos as they were on the wire, the dialer's first.
+    /// Returns both Hellos as they were on the wire, the dialer's first.
     fn hellos(&self) -> [&[u8]; 2] {
         in_order(self.side, &self.hello_sent, &self.hello_received)
     }
 
-    /// Both Hellos.
+    /// Returns both Hellos.
     pub(super) fn prologue(&self) -> Prologue {
         let [dialer, acceptor] = self.hellos().map(<[u8]>::to_vec);
         Prologue { dialer, acceptor }
@@ -376,23 +377,23 @@ impl<E> Conversation<E> {
         self.is_quiet = true;
     }
 
-    /// Notes that it is not: the peer has answered.
+    /// Notes that the conversation is not over for the peer, which has answered.
     pub(super) fn speak_again(&mut self) {
         self.is_quiet = false;
     }
 
-    /// Ends the conversation; the first reason counts. The peer is told, unless
-    /// it has closed the connection.
+    /// Ends the conversation; the first reason counts. Tells the peer, unless it has closed the
+    /// connection.
     pub(super) fn fail(&mut self, error: HandshakeError) {
         let peer_knows = matches!(error, HandshakeError::Closed { .. });
-        // Before both Hellos are known, the checksum of a Refusal is not.
+        // Until both Hellos are known, the checksum of a Refusal cannot be computed.
         if self.has_hello() && !peer_knows && !self.is_quiet {
             self.send(&Message::Refusal(refusal_for(&error)));
         }
         self.end_with(error);
     }
 
-    /// Ends the conversation without a word to the peer, which said so itself.
+    /// Ends the conversation without telling the peer, which knows the reason.
     fn end_with(&mut self, error: HandshakeError) {
         if self.is_open() {
             let error = match self.conflict.take() {
@@ -457,6 +458,6 @@ fn refusal_for(error: &HandshakeError) -> Refusal {
     }
 }
 
-/// Bytes that wait to be read as messages, at most: far more than a peer says before it waits for
+/// The most bytes that wait to be read as messages: far more than a peer sends before it waits for
 /// an answer.
 const MOST_UNREAD_BYTES: usize = 32 << 10;

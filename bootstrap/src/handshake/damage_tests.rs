@@ -75,10 +75,10 @@ fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
     }
 }
 
-/// Both ends know it, nothing of what came is acted on, and whoever dialed may try again.
+/// Both ends notice the damage, act on nothing that came, and the dialer may try again.
 #[test]
 fn a_message_that_changed_on_its_way_ends_the_handshake_at_both_ends() {
-    // By messages delivered, as above; the last byte before the checksum is changed.
+    // `delivered` counts messages as above; the last byte before the checksum is changed.
     for delivered in 2..8 {
         let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
         meeting.garbles = Some(delivered);
@@ -115,7 +115,7 @@ fn a_message_that_changed_on_its_way_ends_the_handshake_at_both_ends() {
                         ..
                     }
                 ));
-                // The last is the acceptor's Ready, behind which it has a session.
+                // Message 7 is the acceptor's Ready, after which the acceptor has a session.
                 match delivered {
                     7 => assert!(acceptor.is_ok()),
                     _ => assert!(acceptor.expect_err("told").may_be_garbling()),
@@ -125,8 +125,8 @@ fn a_message_that_changed_on_its_way_ends_the_handshake_at_both_ends() {
     }
 }
 
-/// A Hello that changed is found out by what comes behind it, also where it says another version
-/// or another security mode: that is no permanent failure.
+/// The bytes behind a Hello show that it has changed, even if it states another version or another
+/// security mode: that is no permanent failure.
 #[test]
 fn a_hello_that_changed_on_its_way_is_no_permanent_failure() {
     for of_dialer in [true, false] {
@@ -145,8 +145,8 @@ fn a_hello_that_changed_on_its_way_is_no_permanent_failure() {
     }
 }
 
-/// A peer of the first major version says its Hello and hangs up, or hears a Refusal behind ours
-/// that it can read.
+/// A peer of the first major version sends its Hello and hangs up, or receives a Refusal, behind
+/// this node's Hello, that it can read.
 #[test]
 fn a_peer_of_another_major_version_is_told_in_its_own_way() {
     let mut older = local(1);
@@ -156,7 +156,7 @@ fn a_peer_of_another_major_version_is_told_in_its_own_way() {
     };
     let (ours, theirs) = (VersionRange::SUPPORTED, older.versions);
     let ending = HandshakeError::Version { ours, theirs };
-    // It dials.
+    // The older peer dials.
     let mut meeting = Meeting::new(&older, &local(2));
     meeting.run();
     assert_eq!(meeting.acceptor_end.expect("ended").unwrap_err(), ending);
@@ -165,14 +165,14 @@ fn a_peer_of_another_major_version_is_told_in_its_own_way() {
         panic!("no refusal that it can read: {refusal:?}");
     };
     assert_eq!(refusal.reason.as_str(), ending.to_string());
-    // It listens, and hangs up behind its Hello.
+    // The older peer listens, and hangs up behind its Hello.
     let mut meeting = Meeting::new(&local(1), &older);
     meeting.cut_after = 2;
     meeting.run();
     meeting.dialer.handle_closed(None);
     meeting.attend_dialer();
     assert_eq!(meeting.dialer_end.expect("ended").unwrap_err(), ending);
-    // Or never does.
+    // The older peer listens, and never hangs up.
     let mut meeting = Meeting::new(&local(1), &older);
     meeting.cut_after = 2;
     meeting.run();
@@ -180,7 +180,7 @@ fn a_peer_of_another_major_version_is_told_in_its_own_way() {
     assert_eq!(meeting.dialer_end.expect("ended").unwrap_err(), ending);
 }
 
-/// Each message at each step where it has no business.
+/// Tries each message at each step that does not expect it.
 #[test]
 fn a_message_out_of_turn_ends_the_handshake() {
     let hello = Message::Hello(Hello {
@@ -210,7 +210,7 @@ fn a_message_out_of_turn_ends_the_handshake() {
 }
 
 proptest! {
-    /// A byte that is changed, lost, doubled or swapped with the next, anywhere.
+    /// One byte anywhere is changed, lost, doubled or swapped with the next.
     #[test]
     fn a_stream_that_changes_leads_to_no_session_at_the_dialer_and_to_no_permanent_failure(
         of_dialer: bool,
@@ -238,13 +238,14 @@ proptest! {
             }
         }
         let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
-        // Each end hears all of the other's, of which one stream has changed.
+        // Each end hears the other's whole stream; one of the streams has changed.
         meeting.replay(of_dialer, &stream);
         meeting.wait_for_ever();
         let dialer = meeting.dialer_end.expect("ended");
         match (dialer, of_dialer) {
             (Err(error), _) => prop_assert!(error.may_be_garbling(), "{}", error),
-            // Doubling the last byte leaves all as it was; the session finds one more.
+            // Doubling the last byte leaves all messages as they were; the session finds one more
+            // byte.
             (Ok(_), _) => prop_assert!(fault == 2 && at + 1 == stream.len() - 1),
         }
     }
@@ -264,7 +265,7 @@ proptest! {
         let with_magic = [&MAGIC, &*bytes].concat();
         for bytes in [&bytes, &with_magic] {
             let mut meeting = Meeting::new(&local(1), &local(2));
-            // All that either hears is these bytes.
+            // Both ends hear these bytes and no others.
             meeting.cut_after = 0;
             meeting.unix = Unix::IsElsewhere;
             meeting.dialer.handle_bytes(bytes);

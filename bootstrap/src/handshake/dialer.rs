@@ -27,7 +27,7 @@ pub struct DialerPart {
     state: State,
     /// Set where this node may have an RDMA device.
     seeks_device: bool,
-    /// To be told once, in order: what to do about sockets and queue pairs.
+    /// Tasks for the driver about sockets and queue pairs, each told once, in order.
     errands: VecDeque<DialerEvent>,
 }
 
@@ -40,7 +40,7 @@ pub enum DialerEvent {
     ConnectUnix {
         /// The name, without the leading zero byte.
         name: Vec<u8>,
-        /// To be presented there.
+        /// The token to present there.
         token: Secret,
     },
     /// Ask for the RDMA device for this connection and report to
@@ -69,9 +69,9 @@ enum State {
     AwaitEnd,
     AwaitEndpoint(Course),
     AwaitUnix(Course),
-    /// Our queue pair, for the peer's.
+    /// Waits for this end's queue pair, to be connected with the peer's.
     AwaitPrepared(Course, Box<VerbsEndpoint>),
-    /// Our queue pair, which is this, to be connected.
+    /// Waits until this end's queue pair, described here, is connected.
     AwaitConnected(Course, Box<VerbsEndpoint>),
     AwaitReady(Course),
     Over,
@@ -89,8 +89,8 @@ struct Course {
 }
 
 impl Handshake<DialerPart> {
-    /// A handshake that begins now and must be over by `deadline`. `nonce` is
-    /// fresh random bytes.
+    /// Creates a handshake that begins now and must be over by `deadline`. `nonce` is fresh random
+    /// bytes.
     pub fn new(
         local: &Local,
         host: HostHint,
@@ -111,18 +111,18 @@ impl Handshake<DialerPart> {
         Handshake { conversation, part }
     }
 
-    /// The Unix socket is connected and the token accepted, or not and why.
+    /// Notes that the Unix socket is connected and the token accepted, or the reason why not.
     pub fn handle_unix(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitUnix(course), Ok(())) => part.become_ready(conversation, course),
             (State::AwaitUnix(course), Err(why)) => part.fall_back(conversation, course, why),
-            // An answer to an errand that is off: the handshake has ended.
+            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
             (state, _) => part.state = state,
         }
     }
 
-    /// The RDMA device for this connection, or why there is none.
+    /// Takes the RDMA device for this connection, or the reason why there is none.
     pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match std::mem::replace(&mut part.state, State::Over) {
@@ -136,7 +136,7 @@ impl Handshake<DialerPart> {
         self.read_messages();
     }
 
-    /// The queue pair is made, or not and why.
+    /// Takes the queue pair that was made, or the reason why there is none.
     pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -158,7 +158,7 @@ impl Handshake<DialerPart> {
         self.read_messages();
     }
 
-    /// The queue pair is connected, or not and why.
+    /// Notes that the queue pair is connected, or the reason why it is not.
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -242,7 +242,7 @@ impl Part for DialerPart {
             {
                 self.fall_back(conversation, course, unavailable.reason.to_string());
             }
-            // It could not connect its queue pair with ours.
+            // The acceptor could not connect its queue pair with this end's.
             (State::AwaitReady(course), Message::Unavailable(unavailable))
                 if unavailable.fabric == FabricKind::Verbs
                     && course.chosen.fabric == FabricKind::Verbs =>
@@ -281,8 +281,8 @@ impl DialerPart {
         self.state = State::AwaitOffer(version);
     }
 
-    /// Picks a fabric that was not tried yet and asks for its endpoint. Ends:
-    /// `ruled_out` grows by one known fabric each time.
+    /// Picks a fabric that was not tried yet and asks for its endpoint. The choosing terminates,
+    /// because `ruled_out` grows by one known fabric each time.
     fn choose(
         &mut self,
         conversation: &mut Conversation,
@@ -350,7 +350,7 @@ impl DialerPart {
 
     fn become_ready(&mut self, conversation: &mut Conversation, course: Course) {
         conversation.send(&Message::Ready(Ready { session: None }));
-        // The acceptor's session may have begun with that, and would read more as a frame.
+        // The acceptor's session may have begun with *Ready*, and would read more as a frame.
         conversation.be_quiet();
         self.state = State::AwaitReady(course);
     }

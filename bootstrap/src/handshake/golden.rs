@@ -10,7 +10,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Without the blanks and line ends that make it readable.
+/// Returns the transcript without the blanks and line ends that make it readable.
 fn compact(transcript: &str) -> String {
     transcript.split_whitespace().collect()
 }

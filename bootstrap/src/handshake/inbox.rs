@@ -26,11 +26,11 @@ pub(super) struct Inbox {
 
 /// Bytes that cannot be the start of a message.
 pub(super) enum Unreadable {
-    /// Not our magic; the bytes as they came, escaped.
+    /// The bytes do not begin with the magic; they are here as they came, escaped.
     Foreign(String),
-    /// Not a message.
+    /// The bytes are no message.
     Message(MessageError),
-    /// A message that changed on its way: the checksum behind it is not its own.
+    /// The message was damaged on its way: the checksum behind it is not its own.
     Garbled { sent: u32, computed: u32 },
 }
 
@@ -45,8 +45,8 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message; `None` until more bytes come. Its checksum covers `before` as
-    /// well; without that it is a Hello, which has none.
+    /// Returns the next whole message; `None` until more bytes come. Its checksum covers `before`
+    /// as well. Without `before` the message is a Hello, which has no checksum.
     pub(super) fn next_message(
         &mut self,
         before: Option<[&[u8]; 2]>,
@@ -117,8 +117,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// The first bytes of the stream for a person to recognise, the part of the
-    /// magic that matched included.
+    /// Returns the first bytes of the stream for a person to recognise, including the part of the
+    /// magic that matched.
     fn escaped_start(&self) -> String {
         let matched = MAGIC[..self.magic_seen].iter();
         matched

@@ -1,5 +1,5 @@
-//! Authenticated handshakes with somebody in between, who flips, strips and replays; and nodes
-//! that do not belong together, of which nothing is prepared and both say why.
+//! Authenticated handshakes with an interceptor that flips, strips and replays bytes. Also
+//! handshakes of nodes that do not belong together: nothing is prepared for them, and both say why.
 
 use std::fs;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ fn one_flipped_bit_anywhere_changes_nothing_that_is_agreed_on() {
             let mut meeting = members([1, 2]);
             meeting.flips = Some((of_dialer, at, (at % 8) as u8));
             meeting.run();
-            // Whoever waits for bytes that do not come is saved by its deadline.
+            // An end that waits for bytes that do not come is ended by its deadline.
             meeting.wait_for_ever();
             let ends = [&meeting.dialer_end, &meeting.acceptor_end];
             let ends = ends.map(|end| end.as_ref().expect("it has ended"));
@@ -62,7 +62,7 @@ fn one_flipped_bit_anywhere_changes_nothing_that_is_agreed_on() {
                 assert_eq!(agreement.version, wanted.version, "byte {at}");
                 assert_eq!(agreement.prologue, wanted.prologue, "byte {at}");
             }
-            // The acceptor may have said its last word, and the dialer not have heard it.
+            // The acceptor may have sent its last message without the dialer having received it.
             assert!(ends[0].is_err() || ends[1].is_ok(), "byte {at}");
             harmless += usize::from(ends[0].is_ok());
         }
@@ -108,7 +108,7 @@ fn what_was_said_in_one_handshake_is_worth_nothing_in_another() {
     let mut overheard = members([1, 2]);
     overheard.run();
     assert!(matches!(overheard.acceptor_end, Some(Ok(_))));
-    // Both ends draw anew.
+    // Both ends draw new random bytes.
     fixed_random::seed(2);
     let [dialer, acceptor] = [1, 2].map(|identity| secured(local(identity)));
     let mut meeting = Meeting::new(&dialer, &acceptor);
@@ -130,7 +130,7 @@ fn what_was_said_in_one_handshake_is_worth_nothing_in_another() {
     }
 }
 
-/// The modes of nodes, by what they bring.
+/// Returns a node that authenticates its peers in this mode.
 fn of_mode(mode: SecurityMode, identity: u8) -> Local {
     let mut local = with_hardware(identity);
     local.credentials = match mode {
@@ -155,7 +155,7 @@ fn certificates() -> Arc<Credentials> {
     MADE.get_or_init(make).clone()
 }
 
-/// A folder that goes when its files were read.
+/// A folder that is removed when its files were read.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -243,7 +243,7 @@ fn a_session_goes_on_for_the_identity_alone_that_began_it() {
     };
     let member = AuthenticatedAs::Member;
     reunion(&member, &member).goes_on();
-    // The acceptor's session is another's, and then the dialer's is.
+    // First the acceptor's session belongs to another peer, and then the dialer's does.
     for (known, told) in [(&somebody, &member), (&member, &somebody)] {
         let mut reunion = reunion(known, told);
         reunion.run();
@@ -258,13 +258,14 @@ fn a_session_goes_on_for_the_identity_alone_that_began_it() {
     }
 }
 
-/// Panics unless behind its Hello `sent` is records alone, in none of which a secret can be read.
+/// Panics unless `sent` consists, behind its Hello, of TLS records in none of which a secret can be
+/// read.
 fn check_capture(sent: &[u8], planted: &[&[u8]]) {
     let start = MAGIC.len();
     let length = usize::from(u16::from_le_bytes([sent[start], sent[start + 1]]));
     let (mut rest, mut records) = (&sent[start + 2 + length..], 0);
     while !rest.is_empty() {
-        // Handshake, change of ciphers, alert or data: RFC 8446, section 5.1.
+        // The kinds are handshake, change of ciphers, alert and data: RFC 8446, section 5.1.
         let [kind @ 20..=23, 3, 1 | 3, high, low, ..] = *rest else {
             panic!("no record: {rest:?}");
         };
@@ -302,7 +303,7 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
             entropy.token.expose(),
             &entropy.session_id,
             entropy.resume_secret.expose(),
-            // The Unix socket's name, as it is told.
+            // The name of the Unix socket as the Endpoint message carries it.
             b"a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1",
         ];
         check_capture(&meeting.from_dialer, &planted);
@@ -321,7 +322,7 @@ fn whoever_goes_on_to_send_while_a_device_is_found_is_given_up() {
         acceptor.poll_event(),
         Some(AcceptorEvent::FindDevice)
     ));
-    // Nobody answers the errand, and the peer says more than anybody has to say.
+    // No errand is answered, and the peer sends more than any handshake holds.
     let mut rounds = 0;
     loop {
         acceptor.handle_bytes(&[1; 4096]);

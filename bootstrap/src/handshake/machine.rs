@@ -19,7 +19,7 @@ pub struct Handshake<P: Part> {
     pub(super) part: P,
 }
 
-/// The steps of one end. Whatever they lead to they say to the conversation.
+/// The steps of one end. Each step reports its results to the conversation.
 pub trait Part: Sized {
     /// An event that this end's driver has to act on.
     type Event;
@@ -27,26 +27,26 @@ pub trait Part: Sized {
     /// Returns the step that this end waits for.
     fn step(&self) -> Step;
 
-    /// Returns what this end says of itself, where it says anything.
+    /// Returns this end's own Offer, if it sends one.
     fn ours(&self) -> Option<&Offer>;
 
-    /// Tells whether the next message may be taken now: not while the driver's answer to an
-    /// errand decides what it means.
+    /// Returns whether the next message may be taken now. It may not while the driver's answer to
+    /// an errand decides how the message is understood.
     fn takes_messages(&self) -> bool;
 
-    /// The peer sent `message`, in order.
+    /// Handles the peer's next message.
     fn handle_message(&mut self, conversation: &mut Conversation<Self::Event>, message: Message);
 
     /// Returns the next errand for the driver, each once.
     fn take_errand(&mut self) -> Option<Self::Event>;
 
-    /// The handshake failed.
+    /// Makes the event for a failed handshake.
     fn failed(error: HandshakeError) -> Self::Event;
 }
 
 impl<P: Part> Handshake<P> {
-    /// The peer sent `bytes`. Whatever comes behind its last message is kept
-    /// for [`into_leftover`](Self::into_leftover).
+    /// Takes bytes that the peer sent. Bytes behind the peer's last message are kept for
+    /// [`into_leftover`](Self::into_leftover).
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.conversation.receive(bytes);
         self.read_messages();
@@ -55,26 +55,27 @@ impl<P: Part> Handshake<P> {
         self.conversation.refuse_flood(step);
     }
 
-    /// The stream ended, or failed with what `detail` says.
+    /// Notes that the stream ended, or failed as `detail` says.
     pub fn handle_closed(&mut self, detail: Option<String>) {
         let step = self.step();
         self.conversation
             .fail(HandshakeError::Closed { step, detail });
     }
 
-    /// The time is `now`; ends the handshake when its deadline is reached.
+    /// Notes the time; ends the handshake when its deadline is reached.
     pub fn handle_timeout(&mut self, now: Instant) {
         let step = self.step();
         self.conversation.handle_timeout(now, step);
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout); `None` once over.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout); `None` once
+    /// over.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.conversation.deadline()
     }
 
-    /// Bytes for the peer, in order. Drain after every `handle_*` call.
+    /// Returns bytes for the peer, in order. Drain after every `handle_*` call.
     #[must_use]
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.conversation.poll_transmit()
@@ -102,13 +103,13 @@ impl<P: Part> Handshake<P> {
         self.conversation.is_sealed()
     }
 
-    /// Tells whether the peer has said what only an ibex node says. A driver short of
-    /// room drops those that have not first.
+    /// Tells whether the peer has sent what only an ibex node sends. A driver short of room first
+    /// drops handshakes whose peers have not.
     pub fn has_hello(&self) -> bool {
         self.conversation.has_hello()
     }
 
-    /// The TLS of a connection that goes on as a session's, once everything is transmitted.
+    /// Takes the TLS of a connection that becomes a session's, once everything is transmitted.
     pub fn take_tls(&mut self) -> Option<Box<Tls>> {
         self.conversation.take_tls()
     }

@@ -1,5 +1,4 @@
-//! Both state machines face to face in memory, with a clock that stands until
-//! a test moves it.
+//! Both state machines connected in memory, with a clock that stands until a test moves it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,11 +25,11 @@ pub(super) struct Meeting {
     pub(super) unix: Unix,
     /// True if the acceptor can make a Unix socket.
     pub(super) can_listen: bool,
-    /// After so many messages in both directions, everything is lost.
+    /// After this many messages in both directions, everything is lost.
     pub(super) cut_after: usize,
-    /// The message behind so many has another last byte when it arrives.
+    /// Index of the message whose last byte before the checksum is changed when it arrives.
     pub(super) garbles: Option<usize>,
-    /// Behind the Hellos there are records of TLS, which are not told apart.
+    /// Set once TLS records follow the Hellos; they are not told apart.
     is_sealed: bool,
     /// The bit to flip: in the dialer's stream or the acceptor's, the byte, and the mask.
     pub(super) flips: Option<(bool, usize, u8)>,
@@ -72,7 +71,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn local(identity: u8) -> Local {
     let mut local = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
-    // Not the defaults, which may change and are no part of the protocol.
+    // These are not the defaults, which may change and are no part of the protocol.
     local.limits = Limits {
         channels: 1000,
         session_credit_bytes: 1 << 33,
@@ -156,7 +155,7 @@ impl Meeting {
         }
     }
 
-    /// Runs with one end's stream replaced, as far as that end has said as much.
+    /// Runs with one end's stream replaced, for as many bytes as that end has sent.
     pub(super) fn replay(&mut self, of_dialer: bool, stream: &[u8]) {
         let mut heard = 0;
         loop {
@@ -379,7 +378,7 @@ impl Meeting {
     }
 }
 
-/// Both ends of `meeting`, which must agree and agree on the same.
+/// Runs a meeting, whose ends must reach the same agreement. Returns the agreement of each.
 pub(super) fn agreed(mut meeting: Meeting) -> (Agreement, Agreement) {
     meeting.run();
     let (dialer, acceptor) = meeting.ends();

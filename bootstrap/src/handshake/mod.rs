@@ -18,8 +18,8 @@
 //!         <---------------------------------------- Ready(session id, secret)
 //! ```
 //!
-//! Over verbs each end has to know the other's queue pair, and neither is sent to before
-//! it can receive:
+//! Over verbs each end has to know the other's queue pair, and sends nothing before the other can
+//! receive:
 //!
 //! ```text
 //!   Offer, Choice(verbs) -------------------------> prepares a queue pair
@@ -29,10 +29,10 @@
 //!         <---------------------------------------- Ready(session id, secret)
 //! ```
 //!
-//! What cannot be prepared or connected is ruled out with its reason: the acceptor says
+//! An endpoint that cannot be prepared or connected is ruled out with its reason: the acceptor says
 //! *Unavailable*, the dialer chooses again.
 //!
-//! A session that goes on over a new connection has all of that already:
+//! A session that resumes over a new connection has all of that already:
 //!
 //! ```text
 //! dialer                                          acceptor
@@ -56,9 +56,9 @@
 //! covers both Hellos. A message that changed on its way is not acted on, and ends the handshake at
 //! both ends, with an error after which a dialer tries again.
 //!
-//! If a dialer's Hello does not suit the acceptor's, the dialer waits for the acceptor's next word
-//! before it says so: an acceptor that then sends its Offer has said another Hello than the one
-//! that came.
+//! If a dialer's Hello does not suit the acceptor's, the dialer waits for the acceptor's next
+//! message before it says so. An acceptor that then sends its Offer had sent another Hello than the
+//! one that came.
 //!
 //! The acceptor speaks second, so that a listener tells nothing to a port
 //! scanner and spends nothing on it.
@@ -139,15 +139,15 @@ pub struct Agreement {
     pub fabric: FabricKind,
     /// The reason for that fabric.
     pub reason: String,
-    /// Why tcp may not carry it, where a policy or a build excludes that.
+    /// The reason why tcp may not carry the data, where a policy or a build excludes that.
     pub no_tcp: Option<String>,
     /// Tells whether payloads have a checksum where tcp carries them.
     pub payload_checksums: bool,
     /// Both Hellos.
     pub prologue: Prologue,
-    /// Whom the peer has proven to be, where nodes are authenticated.
+    /// The identity that the peer has proven, where nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
-    /// This end's place for the session, to be held as long as the session lasts.
+    /// The place that this end holds for as long as the session lasts.
     pub place: Place,
 }
 
@@ -163,7 +163,7 @@ pub struct ResumedSession {
 }
 
 /// Both Hellos exactly as they were on the wire, magic and length included. They are everything
-/// that was said in the clear, so an authenticating handshake has to bind them. They are equal at
+/// that was sent in the clear, so an authenticating handshake has to bind them. They are equal at
 /// both ends unless they changed on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prologue {

@@ -9,7 +9,7 @@ use crate::fabric::FabricKind;
 use crate::identity::Secret;
 use crate::negotiate::End;
 
-/// The claim that a session goes on over this connection.
+/// The claim that a session resumes over this connection.
 ///
 /// A proof is HMAC-SHA256 under the session's secret, over:
 ///
@@ -28,7 +28,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The proof by the end `by`.
+    /// Returns the proof by the end `by`.
     pub(super) fn proof(&self, by: End, secret: &Secret) -> [u8; 32] {
         self.mac(by, secret).finalize().into_bytes().into()
     }

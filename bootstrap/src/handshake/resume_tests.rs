@@ -1,5 +1,5 @@
-//! A session that goes on, between machines in memory; and everybody who tries that without
-//! having it.
+//! A session that resumes, between machines in memory; and attempts to resume it by nodes that do
+//! not have it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,20 +27,20 @@ pub(super) struct Reunion {
     pub(super) acceptor: AcceptorHandshake,
     now: Instant,
     pub(super) chunk: usize,
-    /// After so many bytes in both directions, everything is lost.
+    /// After this many bytes in both directions, everything is lost.
     pub(super) cut_after: usize,
-    /// By what this byte of one end's is changed on its way.
+    /// The end, the index and the mask of the byte that is changed on its way.
     garbled: Option<(End, usize, u8)>,
     pub(super) from_dialer: Vec<u8>,
     pub(super) from_acceptor: Vec<u8>,
     delivered: usize,
-    /// The dialer's, and the acceptor's.
+    /// The queue pairs of the dialer and the acceptor.
     pub(super) pairs: [Pair; 2],
     pub(super) dialer_end: Option<Result<ResumedSession, HandshakeError>>,
     pub(super) acceptor_end: Option<Result<ResumedSession, HandshakeError>>,
 }
 
-/// An end's queue pair, as far as it comes.
+/// An end's queue pair, and the outcomes of making and connecting it.
 pub(super) struct Pair {
     pub(super) prepares: Result<VerbsEndpoint, String>,
     pub(super) connects: Result<(), String>,
@@ -99,7 +99,7 @@ fn node_in(identity: u8, epoch: u64) -> Local {
     node
 }
 
-/// With node 0x22.
+/// Returns a ticket for the session with node 0x22.
 pub(super) fn ticket(epoch: u64) -> Ticket {
     Ticket {
         authenticated_as: None,
@@ -249,7 +249,7 @@ impl Reunion {
         self.attend();
     }
 
-    /// Both ends, which must go on, and with the same.
+    /// Runs the meeting, in which both ends must resume the same session. Returns that session.
     pub(super) fn goes_on(mut self) -> ResumedSession {
         self.run();
         let (dialer, acceptor) = self.ends();
@@ -258,7 +258,7 @@ impl Reunion {
         session
     }
 
-    /// Both ends, which must refuse alike.
+    /// Runs the meeting, in which both ends must end with the same refusal. Returns the refusal.
     pub(super) fn refusal(mut self) -> ResumeRefusal {
         self.run();
         let (dialer, acceptor) = self.ends();
@@ -304,7 +304,7 @@ pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
     (reunion, prologue)
 }
 
-/// A Resume with the proof that `by` would give in that conversation.
+/// Returns a Resume with the proof that `by` would give in that conversation.
 pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
     let Ticket {
         authenticated_as: _,
@@ -347,7 +347,7 @@ fn a_session_goes_on_with_its_next_epoch() {
             }
         );
     }
-    // As one does that never heard what became of its attempts.
+    // Such a dialer never heard what became of its attempts.
     assert_eq!(Reunion::new(EPOCH + 7).goes_on().epoch, EPOCH + 7);
 }
 
@@ -441,7 +441,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
     assert_eq!(dialer, acceptor);
     let said = "the session is not resumed over tcp: the listening node requires verbs";
     assert_eq!(dialer.unwrap_err().to_string(), said);
-    // Whoever has not its secret is told nothing of it.
+    // A dialer without the session's secret learns nothing of the session.
     let guessed = Ticket {
         authenticated_as: None,
         secret: Secret::new([9; 32]),
@@ -455,7 +455,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
 fn what_was_said_in_another_conversation_is_worth_nothing() {
     let mut recorded = Reunion::new(EPOCH);
     recorded.run();
-    // The same dialer to the letter; the acceptor has drawn another nonce.
+    // The dialer repeats its messages to the letter; the acceptor has drawn another nonce.
     let mut entropy = ENTROPY;
     entropy.nonce = [0xa9; 16];
     let now = Instant::now();
@@ -464,7 +464,7 @@ fn what_was_said_in_another_conversation_is_worth_nothing() {
     let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() else {
         panic!("no failure");
     };
-    // Nor is the checksum, which covers that nonce, the one that such a dialer would send.
+    // The checksum covers that nonce, so it is not the one that such a dialer would send either.
     assert!(matches!(error, HandshakeError::Garbled { .. }), "{error}");
     let resume = &recorded.from_dialer[HELLO + 2..HELLO + RESUME - CHECKSUM_BYTES];
     let resume = parse_message(resume).expect("it is whole");
@@ -482,7 +482,7 @@ fn what_was_said_in_another_conversation_is_worth_nothing() {
 
 #[test]
 fn an_end_is_not_answered_with_its_own_words() {
-    // What only the acceptor can prove does not prove the dialer.
+    // A proof that only the acceptor can make does not prove the dialer.
     let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
     reunion.say_to_acceptor(&resume_proven_by(End::Acceptor, &prologue));
     let refusal = ResumeRefusal::WrongProof;
@@ -495,7 +495,7 @@ fn an_end_is_not_answered_with_its_own_words() {
         "the same, but for the role"
     );
 
-    // Nor the other way round.
+    // A dialer's proof does not prove the acceptor either.
     let mut reunion = Reunion::new(EPOCH);
     reunion.cut_after = 2 * HELLO + OFFER;
     reunion.run();
@@ -536,7 +536,7 @@ fn nothing_is_resumed_by_a_node_that_keeps_no_sessions() {
     without.resumable = None;
     let refusal = Reunion::between(&node(0x11), ticket(EPOCH), &without).refusal();
     assert_eq!(refusal, ResumeRefusal::NoSuchSession);
-    // One that dials needs none of its own but the ticket's.
+    // A node that dials needs no sessions of its own, only the ticket.
     let mut dialer_without = node(0x11);
     dialer_without.resumable = None;
     Reunion::between(&dialer_without, ticket(EPOCH), &node(0x22)).goes_on();
@@ -544,7 +544,7 @@ fn nothing_is_resumed_by_a_node_that_keeps_no_sessions() {
 
 #[test]
 fn a_resume_out_of_turn_ends_the_handshake() {
-    // Before Hello.
+    // The Resume comes before Hello.
     let mut reunion = Reunion::new(EPOCH);
     let prologue = Prologue {
         dialer: Vec::new(),
@@ -557,7 +557,7 @@ fn a_resume_out_of_turn_ends_the_handshake() {
     let error = out_of_turn(Step::Hello, MessageKind::Resume);
     assert_eq!(reunion.acceptor_end, Some(Err(error)));
 
-    // Behind the Offer of a new session, and at the dialer of one.
+    // The Resume comes behind the Offer of a new session, and to the dialer of one.
     let mut meeting = Meeting::on_hosts(&node(1), host(1), &node(2), host(2));
     meeting.cut_after = 4;
     meeting.run();
@@ -674,7 +674,7 @@ fn an_unknown_fabric_is_no_message() {
 }
 
 proptest! {
-    /// Every byte of both, and each end may be met again.
+    /// Changes any byte of either end; the dialer may try again.
     #[test]
     fn a_byte_that_is_changed_is_noticed(
         at in 0..2 * HELLO + OFFER + RESUME + RESUMED,
@@ -692,7 +692,7 @@ proptest! {
         let (dialer, acceptor) = reunion.ends();
         let dialer = dialer.expect_err("it is noticed");
         prop_assert!(dialer.may_be_garbling(), "{}", dialer);
-        // A wrong answer comes too late for the acceptor; so does nothing else.
+        // Only a wrong answer comes too late for the acceptor.
         let too_late = garbled.0 == End::Acceptor && garbled.1 >= HELLO + OFFER;
         prop_assert_eq!(acceptor.is_ok(), too_late);
     }

@@ -1,4 +1,4 @@
-//! A session that goes on over a queue pair, between machines in memory.
+//! A session that resumes over a queue pair, between machines in memory.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::error::HandshakeError;
 use crate::message::{Endpoint, GidType, Message, MessageKind, Ready};
 use crate::resumption::Ticket;
 
-/// With node 0x22, for a queue pair.
+/// A ticket for the session with node 0x22, over a queue pair.
 fn verbs_ticket() -> Ticket {
     Ticket {
         fabric: FabricKind::Verbs,
@@ -26,7 +26,7 @@ pub(super) fn over_verbs() -> Reunion {
 const ENDPOINT: usize = 2 + 50 + 4;
 const READY: usize = 2 + 2 + 4;
 
-/// Both ends' reason not to go on over verbs, which is one.
+/// Returns the reason not to resume over verbs, which both ends must give alike.
 fn why_not(mut reunion: Reunion) -> String {
     reunion.run();
     let (dialer, acceptor) = reunion.ends();
@@ -47,7 +47,7 @@ fn over_verbs_each_end_is_connected_to_the_other_before_it_is_sent_to() {
         assert_eq!(connected, [&[endpoint(0x22)][..], &[endpoint(0x11)]]);
         reunion.goes_on();
     }
-    // Until Ready came, the acceptor has nothing that goes on.
+    // Until Ready comes, the acceptor does not resume the session.
     let mut reunion = over_verbs();
     reunion.cut_after = 2 * HELLO + OFFER + RESUME + RESUMED + 2 * ENDPOINT + READY - 1;
     reunion.run();
@@ -60,8 +60,9 @@ fn over_verbs_each_end_is_connected_to_the_other_before_it_is_sent_to() {
     assert_eq!(reunion.acceptor_end, Some(silent));
 }
 
-/// The acceptor's patience ends while the dialer connects its queue pair, which hears of that
-/// behind the Endpoint: as a whole, or up to where the connection broke.
+/// The acceptor's deadline passes while the dialer connects its queue pair. The dialer reads the
+/// Refusal behind the Endpoint: the whole message, or the part that came before the connection
+/// broke.
 #[test]
 fn what_is_taken_back_before_ready_does_not_go_on() {
     let mut refusal = Vec::new();
@@ -112,7 +113,7 @@ fn over_verbs_nothing_is_prepared_for_whoever_has_no_proof() {
         reunion.pairs[1].prepares = Err("it is not asked".to_owned());
         reunion.refusal();
     }
-    // Nor by the dialer for another node.
+    // The dialer makes none for another node either.
     let mut reunion = Reunion::between(&node(0x11), verbs_ticket(), &node(0x33));
     reunion.pairs[0].prepares = Err("it is not asked".to_owned());
     reunion.run();
@@ -128,7 +129,7 @@ fn whoever_has_no_queue_pair_is_named_to_both() {
         let why = "cannot make a queue pair: no such device";
         let said = format!("over verbs: the {name} node {why}");
         match end {
-            // Nothing was said of the session yet.
+            // Neither end has said anything about the session yet.
             0 => {
                 reunion.run();
                 let (dialer, _) = reunion.ends();

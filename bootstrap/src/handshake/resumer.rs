@@ -1,8 +1,8 @@
-//! The end that connected to go on with a session: it makes sure whom it talks to, proves that
-//! it has the session's secret, and is proven the same.
+//! The end that connected to resume a session: it makes sure that the peer is the session's, proves
+//! that it has the session's secret, and receives the same proof.
 //!
-//! Rule: with *Resume*, and over verbs with *Ready*, the connection may have become the
-//! session's at the other end, so from then on nothing is said that is no part of a session.
+//! Rule: with *Resume*, and over verbs with *Ready*, the connection may have become the session's
+//! at the other end. From then on this end sends only bytes of the session.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub type ResumerHandshake = Handshake<ResumerPart>;
 pub struct ResumerPart {
     ticket: Ticket,
     state: State,
-    /// To be told once, in order: what to do about queue pairs.
+    /// Tasks for the driver about queue pairs, each told once, in order.
     errands: VecDeque<ResumerEvent>,
 }
 
@@ -40,9 +40,9 @@ pub enum ResumerEvent {
     /// Connect that queue pair and report to
     /// [`handle_connected`](ResumerHandshake::handle_connected).
     ConnectPair(Box<VerbsEndpoint>),
-    /// The session goes on; everything is written.
+    /// The session resumes; everything is written.
     Resumed(ResumedSession),
-    /// The session does not go on, here and now; what `poll_transmit` still has tells the peer why.
+    /// The session does not resume now; what `poll_transmit` still has tells the peer why.
     Failed(HandshakeError),
 }
 
@@ -52,13 +52,13 @@ enum State {
     AwaitOffer,
     /// Awaits nothing more, since the two Hellos do not go together.
     AwaitEnd,
-    /// Our queue pair.
+    /// Waits for this end's queue pair.
     AwaitPrepared,
-    /// With the type of our queue pair's GID, if there is one.
+    /// Waits for *Resumed*, with the type of this end's GID if it has a queue pair.
     AwaitResumed(Option<GidType>),
-    /// The peer's queue pair; ours has a GID of this type.
+    /// Waits for the peer's queue pair; this end's has a GID of this type.
     AwaitPair(GidType),
-    /// Our queue pair to be connected.
+    /// Waits until this end's queue pair is connected.
     AwaitConnected,
     Over,
 }
@@ -66,7 +66,7 @@ enum State {
 type Conversation = conversation::Conversation<ResumerEvent>;
 
 impl Handshake<ResumerPart> {
-    /// A handshake that begins now and must be over by `deadline`. `nonce` is fresh random
+    /// Creates a handshake that begins now and must be over by `deadline`. `nonce` is fresh random
     /// bytes.
     pub fn new(
         local: &Local,
@@ -88,7 +88,7 @@ impl Handshake<ResumerPart> {
         Handshake { conversation, part }
     }
 
-    /// The queue pair is made, or not and why.
+    /// Takes the queue pair that was made, or the reason why there is none.
     pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -97,13 +97,13 @@ impl Handshake<ResumerPart> {
                 let why = End::Dialer.cannot_prepare(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
             }
-            // An answer to an errand that is off: the handshake has ended.
+            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
             (state, _) => part.state = state,
         }
         self.read_messages();
     }
 
-    /// The queue pair is connected, or not and why.
+    /// Notes that the queue pair is connected, or the reason why it is not.
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
@@ -188,8 +188,8 @@ impl Part for ResumerPart {
 }
 
 impl ResumerPart {
-    /// A proof goes to nobody but the node that has the session, and a queue pair is made for
-    /// nobody else.
+    /// Only the node that has the session is sent a proof, and only for that node is a queue pair
+    /// made.
     fn meet(&mut self, conversation: &mut Conversation, theirs: &Offer) {
         let Offer {
             identity,
@@ -250,15 +250,15 @@ impl ResumerPart {
         }
     }
 
-    /// Goes on, unless the peer has given up meanwhile: it says nothing else before it hears
-    /// *Ready*.
+    /// Sends *Ready* and continues, unless the peer has given up meanwhile: a peer that waits for
+    /// *Ready* sends nothing else before it.
     fn be_ready(&self, conversation: &mut Conversation) {
         let step = Step::QueuePair;
         if let Some(message) = conversation.next_message(step) {
             let kind = message.kind();
             conversation.fail(HandshakeError::OutOfTurn { step, kind });
         } else if conversation.has_more() {
-            // A refusal that broke off.
+            // The connection broke within the peer's Refusal.
             let detail = None;
             conversation.fail(HandshakeError::Closed { step, detail });
         } else {

@@ -1,4 +1,4 @@
-//! Authenticated handshakes: both state machines over TLS, and what is done to it on the way.
+//! Authenticated handshakes: both state machines over TLS, and tampering on the way.
 
 use std::sync::Arc;
 
@@ -55,14 +55,14 @@ fn nothing_but_records_follows_the_hellos() {
         let mut records = &sent[hello..];
         let mut count = 0;
         while !records.is_empty() {
-            // Handshake, change of ciphers, alert or data: RFC 8446, section 5.1.
+            // The kinds are handshake, change of ciphers, alert and data: RFC 8446, section 5.1.
             assert!((20..=23).contains(&records[0]), "{records:?}");
             let length = usize::from(u16::from_be_bytes([records[3], records[4]]));
             records = &records[5 + length..];
             count += 1;
         }
         assert!(count > 2);
-        // The identity is in the Offer, the secrets are the acceptor's.
+        // The Offer carries the identity, and the acceptor's messages carry the secrets.
         for planted in [planted, [0xa1; 16], [0xa2; 16], [0xa3; 16], [0xa4; 16]] {
             assert!(!sent.windows(16).any(|window| window == planted));
         }
@@ -92,7 +92,7 @@ fn a_node_has_no_authenticated_session_with_itself() {
     meeting.run();
     let acceptor = meeting.acceptor_end.take().unwrap().unwrap_err();
     let dialer = meeting.dialer_end.take().unwrap().unwrap_err();
-    // Whichever finds it first tells the other.
+    // The end that notices first tells the other.
     let is_told = |error: &HandshakeError| {
         matches!(
             error,

@@ -242,8 +242,8 @@ fn a_choice_is_made_once_per_fabric() {
 #[test]
 fn whoever_is_silent_at_any_step_is_given_up_by_name_of_the_step() {
     use Step::*;
-    // By messages delivered: D Hello, A Hello, A Offer, D Offer, D Choice,
-    // A Endpoint, D Ready, A Ready.
+    // `delivered` counts messages: D Hello, A Hello, A Offer, D Offer, D Choice, A Endpoint, D
+    // Ready, A Ready.
     let waiting = [
         (Hello, Hello),
         (Hello, Offer),
@@ -288,7 +288,7 @@ fn whoever_is_silent_at_any_step_is_given_up_by_name_of_the_step() {
 #[test]
 fn a_dialer_says_nothing_behind_its_ready() {
     let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
-    // All but the acceptor's Ready.
+    // Every message arrives but the acceptor's Ready.
     meeting.cut_after = 7;
     meeting.run();
     assert_eq!(meeting.dialer.step(), Step::Ready);

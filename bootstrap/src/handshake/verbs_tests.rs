@@ -19,7 +19,7 @@ use crate::message::{
 use crate::negotiate::FabricConflict;
 use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
-/// A device that does what its fields say.
+/// A device that behaves as its fields say.
 #[derive(Clone, Debug)]
 struct FakeSite {
     device: Result<VerbsDevice, String>,
@@ -66,7 +66,7 @@ impl VerbsPair for FakePair {
     }
 }
 
-/// A site of node `identity`, in good order.
+/// Returns a site of node `identity`, in good order.
 fn site(identity: u8, hardware: bool) -> FakeSite {
     FakeSite {
         device: Ok(VerbsDevice {
@@ -124,7 +124,7 @@ pub(super) fn hardware() -> Meeting {
     meeting(&with(1, site(1, true)), &with(2, site(2, true)))
 }
 
-/// To whom the queue pair that `end` has left is connected.
+/// Returns the endpoint that the queue pair of `end` is connected to, if it still has one.
 fn connected_to(meeting: &mut Meeting, end: usize) -> Option<VerbsEndpoint> {
     let pair = meeting.pairs[end].take()?.into_any();
     pair.downcast::<FakePair>()
@@ -201,13 +201,13 @@ fn only_one_end_with_a_device_is_tcp_with_the_reason() {
         "tcp: not shm: the nodes run on different hosts; not verbs: the connecting node has no \
          RDMA device for this connection: libibverbs.so.1 cannot be loaded"
     );
-    // What the acceptor lacks only the acceptor knows.
+    // Only the acceptor knows what it lacks.
     assert_eq!(
         falls_back(meeting(&with(1, site(1, true)), &none(2))),
         "tcp: not shm: the nodes run on different hosts; not verbs: the listening node has no \
          RDMA device; the listening node has none because libibverbs.so.1 cannot be loaded"
     );
-    // A node that knows no RDMA at all.
+    // This node knows no RDMA at all.
     assert!(
         falls_back(meeting(&with(1, site(1, true)), &local(2)))
             .ends_with("not verbs: the listening node has no RDMA device")
@@ -271,7 +271,7 @@ fn whoever_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
                 "tcp: not shm: the nodes run on different hosts; not verbs: {who}: its limit is 0"
             )
         );
-        // Where verbs is required, there is no session.
+        // If verbs is required, there is no session.
         let mut insists = with(1, dialer);
         insists.verbs = Policy::Require;
         let (dialer, acceptor) = failed(meeting(&insists, &with(2, acceptor)));
@@ -293,7 +293,7 @@ fn whoever_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
 fn other_kinds_of_gid_are_found_before_anything_is_connected() {
     let mut older = site(1, true);
     older.endpoint.gid_type = GidType::RoceV1;
-    // It would fail with other words.
+    // A call of `connect` would fail with other words.
     older.connects = Err("not to be called".to_string());
     let reason = falls_back(meeting(&with(1, older), &with(2, site(2, true))));
     assert!(
@@ -307,7 +307,7 @@ fn other_kinds_of_gid_are_found_before_anything_is_connected() {
 
 #[test]
 fn after_verbs_a_dialer_may_still_choose_shared_memory() {
-    // Another order than ours: the acceptor goes along, and drops its queue pair.
+    // This dialer prefers another order: the acceptor goes along, and drops its queue pair.
     let mut meeting = Meeting::new(&with(1, site(1, true)), &with(2, site(2, true)));
     meeting.cut_after = 4;
     meeting.run();
@@ -331,8 +331,8 @@ fn after_verbs_a_dialer_may_still_choose_shared_memory() {
 #[test]
 fn a_peer_silent_at_any_step_of_verbs_is_given_up_by_name_of_the_step() {
     use Step::*;
-    // By messages delivered: D Hello, A Hello, A Offer, D Offer, D Choice, A Endpoint,
-    // D Endpoint, D Ready, A Ready.
+    // `delivered` counts messages: D Hello, A Hello, A Offer, D Offer, D Choice, A Endpoint, D
+    // Endpoint, D Ready, A Ready.
     let waiting = [
         (5, Endpoint, Endpoint),
         (6, Ready, Endpoint),
@@ -373,7 +373,7 @@ fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let (step, waited) = (Step::Device, TIMEOUT);
     assert_eq!(error, HandshakeError::Slow { step, waited });
     while dialer.poll_transmit().is_some() {}
-    // The answer comes too late, and nothing comes of it.
+    // The answer comes too late, and is ignored.
     dialer.handle_device(Err("late".to_string()));
     assert!(dialer.poll_event().is_none() && dialer.poll_transmit().is_none());
 }
@@ -405,7 +405,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
         acceptor_error(at_endpoints(), &bytes_of(&endpoint)),
         HandshakeError::Malformed { step, problem }
     );
-    // One that would have had to be found out before it was sent.
+    // An honest dialer would have noticed this type before it sent the endpoint.
     let mut other = site(1, true).endpoint;
     other.gid_type = GidType::RoceV1;
     let endpoint = Message::Endpoint(Endpoint::Verbs(other));
@@ -472,7 +472,7 @@ proptest! {
         let mut meeting = at_endpoints();
         let mut bytes = bytes_of(&Message::Endpoint(Endpoint::Verbs(site(1, true).endpoint)));
         bytes.truncate(bytes.len() - CHECKSUM_BYTES);
-        // Behind the length, the kind and the fabric.
+        // The fields begin behind the length, the kind and the fabric.
         for (byte, other) in bytes[4..].iter_mut().zip(fields) {
             *byte = if other < 32 { other } else { *byte };
         }

@@ -3,12 +3,12 @@
 //! Rules:
 //!
 //! 1. Nothing here waits, and every pending handshake has a deadline.
-//! 2. There are at most `max_pending` handshakes, and of one address half as many. A newcomer
-//!    displaces the oldest that has not even said Hello: of its own address where that has its
-//!    share, else of all. Connections that say nothing can so delay an honest peer, which says
-//!    Hello at once, and not keep it out.
-//! 3. A turn advances and accepts so many handshakes and no more. Where they are inside TLS, which
-//!    computes, these are few.
+//! 2. There are at most `max_pending` handshakes, and half as many from one address. A newcomer
+//!    displaces the oldest handshake that has not even said Hello: of its own address if that has
+//!    its share, else of all. Silent connections can so delay an honest peer, which says Hello at
+//!    once, but not keep it out.
+//! 3. A turn advances and accepts a bounded number of handshakes. The bound is low while handshakes
+//!    are inside TLS, which computes.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -42,28 +42,29 @@ pub struct Acceptor {
     local: Local,
 
     // The sockets.
-    /// Gone once a listener that was [given](Acceptor::listen_on) is left to whoever shares it.
+    /// None once a listener that was [given](Acceptor::listen_on) is left to the processes that
+    /// share it.
     listener: Option<TcpListener>,
     is_given: bool,
     address: SocketAddr,
     /// Holds the listener under [`LISTENER`], the errands' bell under [`ERRANDS`]
     /// and each handshake under its key.
     epoll: OwnedFd,
-    /// Set while the process is out of descriptors: the listener is out of the
-    /// set until then, or it would be ready for ever and nothing to be done.
+    /// Set while the process is out of descriptors. Until that time the listener is out of the
+    /// epoll set; otherwise it would stay ready with nothing to be done.
     resting_until: Option<Instant>,
 
     // The handshakes.
-    /// By key; keys grow, so the first is the oldest.
+    /// The pending handshakes by key; keys grow, so the first is the oldest.
     pending: BTreeMap<u64, Pending>,
     next_key: u64,
-    /// Theirs with RDMA devices, where this node may have one.
+    /// The handshakes' errands to RDMA devices, where this node may have one.
     errands: Option<Errands>,
 
-    // What came of them.
+    // The results.
     established: VecDeque<Established>,
     resumed: VecDeque<ResumedConnection>,
-    /// At most [`MAX_FAILURES`], the latest: under a flood nobody reads them all.
+    /// The latest failures, at most [`MAX_FAILURES`]: under a flood nobody reads them all.
     failures: VecDeque<HandshakeFailure>,
 }
 
@@ -99,12 +100,12 @@ impl Acceptor {
         Self::start(socket.into(), false, local)
     }
 
-    /// Listens with a socket that the caller made, or was given by another process: one that
+    /// Listens with a socket that the caller made, or was given by another process. The socket
     /// listens for TCP already.
     ///
-    /// Processes may share it. [`close`](Self::close) then leaves those who connect later to
-    /// the others, and the socket listens for as long as any process has it. It is set to
-    /// non-blocking mode, for all of them.
+    /// Processes may share the socket. [`close`](Self::close) then leaves later connections to the
+    /// other processes, and the socket listens for as long as any process has it. The call sets the
+    /// socket to non-blocking mode, for all of them.
     ///
     /// # Errors
     /// The socket is not one of TCP, does not listen, or cannot be watched.
@@ -176,13 +177,13 @@ impl Acceptor {
         })
     }
 
-    /// Returns the address at which it listens, with the port that was bound.
+    /// Returns the address at which the acceptor listens, with the port that was bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Readable while [`turn`](Self::turn) has work; can be put into another
-    /// epoll set. Deadlines do not make it readable.
+    /// Returns a descriptor that is readable while [`turn`](Self::turn) has work; it can be put
+    /// into another epoll set. Deadlines do not make it readable.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -197,8 +198,8 @@ impl Acceptor {
         if keys.first() == Some(&ERRANDS) {
             self.take_errands(now);
         }
-        // First those who are here already, so that a Hello that has arrived
-        // counts before newcomers ask for the place.
+        // Handshakes that are pending already go first, so that a Hello that has arrived counts
+        // before newcomers ask for the place.
         for key in keys {
             self.advance(key, now);
         }
@@ -208,9 +209,9 @@ impl Acceptor {
         }
     }
 
-    /// Refuses whoever wants a new session from now on. Those of [`Local::resumable`] go on
-    /// as before, until this is dropped. A listener that was [given](Self::listen_on) is left
-    /// to the processes that share it: whoever connects from now on is theirs, also to resume a
+    /// Refuses new sessions from now on. Sessions of [`Local::resumable`] go on as before, until
+    /// the acceptor is dropped. A listener that was [given](Self::listen_on) is left to the
+    /// processes that share it: they take all later connections, including those that resume a
     /// session.
     pub fn close(&mut self) {
         self.local.places.close();
@@ -222,27 +223,27 @@ impl Acceptor {
         }
     }
 
-    /// When to call [`turn`](Self::turn) even if `as_fd` is not readable.
+    /// Returns the time at which to call [`turn`](Self::turn) even if `as_fd` is not readable.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.pending.values().filter_map(Pending::deadline);
         deadlines.chain(self.resting_until).min()
     }
 
-    /// The next finished handshake. Drain after every `turn`.
+    /// Returns the next finished handshake. Drain after every `turn`.
     #[must_use]
     pub fn poll_established(&mut self) -> Option<Established> {
         self.established.pop_front()
     }
 
-    /// The next connection with which a session of [`Local::resumable`] goes on. Drain after
-    /// every `turn`.
+    /// Returns the next connection over which a session of [`Local::resumable`] resumes. Drain
+    /// after every `turn`.
     #[must_use]
     pub fn poll_resumed(&mut self) -> Option<ResumedConnection> {
         self.resumed.pop_front()
     }
 
-    /// The next connection that came to nothing. Drain after every `turn`; only
+    /// Returns the next connection that did not become a session. Drain after every `turn`; only
     /// the latest 64 are kept.
     #[must_use]
     pub fn poll_failure(&mut self) -> Option<HandshakeFailure> {
@@ -258,8 +259,8 @@ impl Acceptor {
         };
         let buffer = rustix::buffer::spare_capacity(&mut events);
         if let Err(error) = epoll::wait(&self.epoll, buffer, Some(&no_wait)) {
-            // Only EINTR is possible on a valid set, and then the set is still
-            // ready when it is looked at next.
+            // Only EINTR is possible on a valid set, and then the set is still ready at the next
+            // look.
             debug_assert_eq!(error, Errno::INTR);
             return (Vec::new(), false);
         }
@@ -360,8 +361,8 @@ impl Acceptor {
                     self.report(None, problem);
                     return;
                 }
-                // That one connection was aborted, or the call interrupted;
-                // accept(2) passes on what befell the connection meanwhile.
+                // That one connection was aborted, or the call interrupted; accept(2) also returns
+                // errors that the connection met meanwhile.
                 Err(_) => {}
             }
         }
@@ -383,7 +384,7 @@ impl Acceptor {
         let closing = self.local.unix_closing;
         self.pending
             .insert(key, Pending::new(machine, stream, address, closing, watch)?);
-        // Its Hello is usually here already.
+        // The newcomer's Hello is usually here already.
         self.advance(key, now);
         Ok(())
     }
@@ -401,7 +402,7 @@ impl Acceptor {
         }
     }
 
-    /// Drops, of the handshakes that `may_go`, the oldest that is over, else the oldest that has
+    /// Drops one of the handshakes that `may_go`: the oldest that is over, else the oldest that has
     /// not said Hello, else the oldest.
     fn displace_one(&mut self, may_go: impl Fn(&Pending) -> bool) {
         let candidates = || self.pending.iter().filter(|(_, pending)| may_go(pending));
@@ -417,7 +418,7 @@ impl Acceptor {
         self.give_up(key, Problem::Crowded { step, max_pending });
     }
 
-    /// Handshakes that a turn advances at most, and that it accepts.
+    /// Returns the most handshakes that a turn advances, and that it accepts.
     fn share_of_a_turn(&self) -> usize {
         match self.local.credentials {
             Some(_) => HANDSHAKES_PER_TURN,
@@ -463,7 +464,7 @@ impl Acceptor {
         let Some(listener) = &self.listener else {
             return;
         };
-        // Without memory for it, the rest goes on.
+        // Without memory to watch the listener, the pause continues.
         self.resting_until = match self.listener_watch().add(listener, EventFlags::IN) {
             Ok(()) => None,
             Err(_) => Some(now + REST),
@@ -495,21 +496,22 @@ fn draw_entropy() -> io::Result<AcceptorEntropy> {
 
 /// The listener's key in the epoll set.
 const LISTENER: u64 = 0;
-/// The errands' key there.
+/// The errands' key in the epoll set.
 const ERRANDS: u64 = 1;
 
-/// The kernel cuts it to `net.core.somaxconn`, 4096 since Linux 5.4.
+/// Length of the listener's backlog. The kernel cuts it to `net.core.somaxconn`, 4096 since Linux
+/// 5.4.
 const BACKLOG: i32 = 1024;
 
-/// Events of one turn, and handshakes that it accepts, so that an engine that has other work gets
-/// to it. It is fewer than the least useful `max_pending`, so that a newcomer is read at least
-/// once more before the flood behind it can reach its place.
+/// Most events of one turn, and most handshakes that it accepts, so that an engine with other work
+/// gets to it. The bound is below the least useful `max_pending`: a newcomer is read at least once
+/// more before the flood behind it can reach its place.
 const EVENTS_PER_TURN: usize = 64;
 /// Bound of one turn where handshakes are inside TLS: one end of it computes for some 80 µs.
 const HANDSHAKES_PER_TURN: usize = 8;
 
-/// Failures kept for whoever asks.
+/// Most failures kept until the owner polls them.
 const MAX_FAILURES: usize = 64;
 
-/// How long to stop accepting when descriptors are short.
+/// The time for which the listener stops accepting when descriptors are short.
 const REST: Duration = Duration::from_millis(100);

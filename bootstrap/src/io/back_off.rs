@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt.
+//! The delay before the next attempt.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ impl BackOff {
         BackOff { next: FIRST }
     }
 
-    /// The next delay; `random` is a random byte.
+    /// Returns the next delay; `random` is a random byte.
     pub(super) fn next_delay(&mut self, random: u8) -> Duration {
         let delay = self.next;
         self.next = (delay * 2).min(LONGEST);
@@ -22,9 +22,9 @@ impl BackOff {
     }
 }
 
-/// Short enough that a peer started by the same script costs nothing visible.
+/// The first delay: short enough that a peer started by the same script costs nothing visible.
 const FIRST: Duration = Duration::from_millis(10);
-/// Long enough that a thousand waiting nodes are no load to the one they wait for.
+/// The longest delay: a thousand waiting nodes are then no load to the node they wait for.
 const LONGEST: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

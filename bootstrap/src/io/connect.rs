@@ -52,7 +52,7 @@ pub(super) fn random_bytes(bytes: &mut [u8]) -> io::Result<()> {
     getrandom::fill(bytes).map_err(io::Error::other)
 }
 
-/// Why an attempt gave nothing to judge.
+/// The reason why an attempt shows nothing about the peer.
 pub(super) enum Broken {
     Cancelled,
     Environment(&'static str, io::Error),

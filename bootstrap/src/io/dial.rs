@@ -2,11 +2,10 @@
 //!
 //! Rules:
 //!
-//! - A peer that is not there yet is waited for, so refusals and broken connections are tried
-//!   again.
-//! - A wrong answer is final, so it is an error at once, unless bytes that changed on their way may
-//!   have led to it.
-//! - No wait is longer than a glance without a look at the thread's other work.
+//! - A peer that is not there yet is waited for: refusals and broken connections lead to another
+//!   attempt.
+//! - A wrong answer is final, so it is an error at once, unless damaged bytes may have led to it.
+//! - During every wait, the thread looks at its other work at short intervals.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -45,7 +44,7 @@ use crate::unix_sockets::UnixClosing;
 /// resolver resolves names: that is neither cancelled nor bounded by `timeout`, and nothing is
 /// turned meanwhile.
 ///
-/// The peer's acceptor has to be turned, by its owner or by `meanwhile`. So a node with one thread
+/// The peer's acceptor has to be turned, by its owner or by `meanwhile`, so a node with one thread
 /// may dial itself.
 pub fn dial(
     address: &str,
@@ -104,8 +103,8 @@ fn dial_while(
         if left < LAST_ATTEMPT || !tries_again {
             return Err(dial.give_up(missing));
         }
-        // Never past the end: a peer that starts late in the time given is
-        // still found.
+        // The pause never passes the end, so a peer that starts late in the time given is still
+        // found.
         let pause = back_off.next_delay(random[0]).min(left / 2);
         dial.patience
             .until(now + pause)
@@ -130,7 +129,7 @@ enum Round {
     Missing(Missing),
 }
 
-/// Why there is no session yet.
+/// The reason why there is no session yet.
 enum Missing {
     Name(io::Error),
     Peer(Absent),
@@ -140,16 +139,16 @@ enum Missing {
 
 /// The findings of the last attempts, at every address of a name.
 struct Absent {
-    /// The last of them, in words.
+    /// The finding of the last attempt, in words.
     last: String,
-    /// True if each attempt was refused, as it is where no one listens.
+    /// True if each attempt was refused, which is so where no process listens.
     is_refused: bool,
 }
 
 /// The result of trying one address.
 enum Attempt {
     Established(Box<Established>),
-    /// No one is there, yet.
+    /// No process answers there yet.
     NotYet {
         why: String,
         is_refused: bool,
@@ -261,7 +260,7 @@ impl Dial<'_> {
         if !source.may_be_garbling() {
             return Err(error);
         }
-        // An attempt that had no time for an answer tells nothing of the peer.
+        // An attempt that had no time for an answer shows nothing about the peer.
         let cut_short = match source {
             HandshakeError::Silent {
                 step: Step::Hello,
@@ -276,7 +275,7 @@ impl Dial<'_> {
                 Ok(Missing::Peer(absent))
             }
             (Some(Missing::Handshake(first)), Some(_)) => Ok(Missing::Handshake(first)),
-            // A finding that comes twice in a row is no accident, unless it is one by its nature.
+            // A finding that comes twice in a row is lasting, unless the error itself is transient.
             (Some(Missing::Handshake(first)), None) if is_lasting(&first) && is_lasting(&error) => {
                 Err(first)
             }
@@ -344,8 +343,8 @@ struct Conversation<'a> {
     line: Line<'a, DialerPart>,
     address: SocketAddr,
     began: Instant,
-    /// Connected, from the moment when the machine asked for it; whether its
-    /// answer came, the machine knows.
+    /// Connected, from the moment when the machine asked for the socket. Only the machine knows
+    /// whether the answer came.
     unix: Option<UnixPair>,
     closing: UnixClosing,
     pair: OwnPair,
@@ -450,5 +449,5 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// With less time than this no further attempt is worth beginning.
+/// The least time left with which another attempt is worth beginning.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);

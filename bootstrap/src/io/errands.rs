@@ -1,4 +1,4 @@
-//! Work of an acceptor's handshakes that runs off its turn: everything about RDMA devices.
+//! Work of an acceptor's handshakes that runs off its turn: all use of RDMA devices.
 //!
 //! Rules:
 //!
@@ -25,9 +25,9 @@ use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// A piece of work for a handshake.
 pub(super) enum Errand {
-    /// Which device it is to offer.
+    /// Asks which device the handshake is to offer.
     Find(IpAddr),
-    /// A queue pair for a session.
+    /// Makes a queue pair for a session.
     Prepare(PairRequest),
     /// Connects that queue pair with the peer's.
     Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
@@ -35,11 +35,11 @@ pub(super) enum Errand {
 
 /// The result of an errand.
 pub(super) enum Outcome {
-    /// The device, or why there is none.
+    /// The device, or the reason why there is none.
     Found(Result<VerbsDevice, String>),
-    /// The queue pair, or why there is none.
+    /// The queue pair, or the reason why there is none.
     Prepared(Result<Box<dyn VerbsPair>, String>),
-    /// The same queue pair, connected, or why it is not.
+    /// The same queue pair, connected, or the reason why it is not.
     Connected(Result<Box<dyn VerbsPair>, String>),
 }
 
@@ -68,7 +68,7 @@ struct Papers {
 }
 
 impl Errand {
-    /// Does it, which may take its time.
+    /// Runs the errand, which may take its time.
     pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
         match self {
             Errand::Find(local) => Outcome::Found(site.device(local)),
@@ -97,8 +97,8 @@ impl Errands {
         self.desk.bell.as_fd()
     }
 
-    /// Has `errand` done for the handshake `key`. Where there can be no thread it is done
-    /// at once, and everything waits.
+    /// Begins `errand` for the handshake `key`, on the errands' thread. If no thread can be
+    /// started, the errand runs at once, and everything waits.
     pub(super) fn begin(&mut self, key: u64, errand: Errand) {
         let mut papers = self.desk.papers();
         papers.to_do.push_back((key, errand));
@@ -107,14 +107,14 @@ impl Errands {
         }
         papers.at_work = true;
         drop(papers);
-        // The thread before has nothing more to do, so this waits for nothing.
+        // The thread before has nothing more to do, so the join returns at once.
         self.join();
         let (site, desk) = (self.site.clone(), self.desk.clone());
         let thread = thread::Builder::new().name("ibex-rdma".to_owned());
         match thread.spawn(move || desk.work(&*site)) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
-                // Each handshake finds it out anew.
+                // Each handshake fails to start a thread again; the log is told once.
                 if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(
                         %error,
@@ -129,7 +129,7 @@ impl Errands {
 
     /// Takes the results since the last call, with their keys.
     pub(super) fn take_done(&self) -> Vec<(u64, Outcome)> {
-        // It is empty when another call has read it, and then so is the list.
+        // The eventfd is empty when another call has read it, and then so is the list.
         let _ = rustix::io::read(&self.desk.bell, &mut [0; 8]);
         std::mem::take(&mut self.desk.papers().done)
     }
@@ -150,7 +150,7 @@ impl Drop for Errands {
 }
 
 impl Desk {
-    /// Does all there is to do.
+    /// Runs all errands that are waiting.
     fn work(&self, site: &dyn VerbsSite) {
         loop {
             let mut papers = self.papers();
@@ -159,13 +159,13 @@ impl Desk {
                 return;
             };
             drop(papers);
-            // A site that panics has said so; its handshake ends by its deadline, and the
-            // others go on.
+            // A site that panics has said so; its handshake ends by its deadline, and the others
+            // continue.
             let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(site))) else {
                 continue;
             };
             self.papers().done.push((key, outcome));
-            // It is full only when it was rung 2^64 times and never read.
+            // The eventfd is full only when it was rung 2^64 times and never read.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     use crate::negotiate::End;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    /// Asked from the loopback address it panics; from others it has no device.
+    /// A site that panics when asked from the loopback address, and has no device for others.
     #[derive(Debug)]
     struct Moody;
 
@@ -206,7 +206,7 @@ mod tests {
     fn results_come_in_order_under_their_keys_and_a_panic_takes_no_other_with_it() {
         let mut errands = Errands::new(Arc::new(Moody)).unwrap();
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
-        // Again after the thread has ended, too.
+        // The later rounds begin after the thread has ended.
         for round in 0..3 {
             errands.begin(round * 3, Errand::Find(elsewhere));
             errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));

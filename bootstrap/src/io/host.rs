@@ -13,7 +13,7 @@ use crate::identity::HostHint;
 /// The step that fails if [`hint`] does.
 pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
 
-/// Describes this host to the peer at the other end of `stream`. Every handshake reads it anew,
+/// Describes this host to the peer at the other end of `stream`. Every handshake reads it again,
 /// because a fork changes the process number, and `setuid` the user.
 ///
 /// Fails only where there is a [shortage](is_shortage). A host that never tells its identity has a

@@ -55,21 +55,21 @@ impl<'a, P: Part> Line<'a, P> {
         }
     }
 
-    /// Waits for the answer to this end's last word, even if the call is cancelled. The peer may
-    /// have a session behind that word, and has to be told that no one takes it.
+    /// Waits for the answer to this end's last message, even if the call is cancelled. The peer may
+    /// have a session after that message, and must learn that it will not be used.
     pub(super) fn wait_out(&self) {
         self.patience
             .wait_out(&[(self.stream.as_fd(), PollFlags::IN)]);
     }
 
-    /// Tells the peer of a failed handshake why, and reads on where TLS has said it. Closing the
-    /// connection with bytes unread would take the reason from the peer.
+    /// Tells the peer of a failed handshake why, and reads on if TLS has sent the reason. Closing
+    /// the connection with bytes unread would discard the reason at the peer.
     pub(super) fn part(&mut self) {
         self.transmit();
         if !self.machine.is_sealed() || !self.has_transmitted() {
             return;
         }
-        // A connection that is broken already needs no end.
+        // A connection that is broken already needs no shutdown.
         let _ = self.stream.shutdown(Shutdown::Write);
         let deadline = Instant::now() + FAREWELL;
         self.patience.deadline = self.patience.deadline.min(deadline);
@@ -92,7 +92,8 @@ impl<'a, P: Part> Line<'a, P> {
     }
 }
 
-/// The longest that a refused peer is heard out. It closes as soon as it has read the reason.
+/// The longest time for which a refused peer's bytes are read. The peer closes as soon as it has
+/// read the reason.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Length of one read, which is more than the acceptor's half of any handshake.

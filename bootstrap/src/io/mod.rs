@@ -22,8 +22,8 @@ pub use dial::{dial, dial_once};
 pub use patience::Meanwhile;
 pub use resume::resume;
 
-/// `duration` from `now`; a time that the clock cannot express is as good as
-/// never, and a century will do.
+/// Returns the time `duration` after `now`, at most a century, since the clock cannot express every
+/// time.
 fn after(now: Instant, duration: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     now + duration.min(CENTURY)

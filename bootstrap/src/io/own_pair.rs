@@ -15,17 +15,17 @@ use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
 
 /// A queue pair, and the site that makes it.
 pub(super) struct OwnPair {
-    /// Our address on the connection, by which a device is chosen, of these.
+    /// This end's address on the connection, by which one of the site's devices is chosen.
     own_address: IpAddr,
     peer: SocketAddr,
-    /// The session that goes on, if it is not a new one.
+    /// The session to resume, if it is not a new one.
     resumes: Option<[u8; 16]>,
     site: Option<Arc<dyn VerbsSite>>,
     pair: Option<Box<dyn VerbsPair>>,
 }
 
 impl OwnPair {
-    /// None yet. A session that goes on is named.
+    /// Holds no queue pair yet. `resumes` names the session to resume, if there is one.
     pub(super) fn new(
         stream: &TcpStream,
         peer: SocketAddr,

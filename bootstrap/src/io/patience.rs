@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 /// Other work of the thread that dials.
 ///
-/// A closure is the least of it: it only says whether the call is cancelled.
+/// A closure is the simplest implementation: it only says whether the call is cancelled.
 pub trait Meanwhile {
-    /// True ends the call.
+    /// Returns whether the call is to end.
     fn is_cancelled(&self) -> bool;
 
     /// Readable when [`turn`](Self::turn) has something to do.
@@ -19,7 +19,7 @@ pub trait Meanwhile {
         None
     }
 
-    /// Does what can be done without waiting, and says whether there was anything.
+    /// Does what can be done without waiting, and returns whether there was anything.
     fn turn(&self) -> bool {
         false
     }
@@ -31,14 +31,14 @@ impl<F: Fn() -> bool> Meanwhile for F {
     }
 }
 
-/// The length of a wait, the ways to end it earlier, and the work that goes on meanwhile.
+/// The length of a wait, the ways to end it earlier, and the work that runs meanwhile.
 #[derive(Clone, Copy)]
 pub(super) struct Patience<'a> {
     pub(super) deadline: Instant,
     pub(super) meanwhile: &'a dyn Meanwhile,
 }
 
-/// Work that goes on during a wait that can no longer be cancelled.
+/// Work that runs during a wait that can no longer be cancelled.
 struct Uncancelled<'a>(&'a dyn Meanwhile);
 
 impl Meanwhile for Uncancelled<'_> {
@@ -55,7 +55,7 @@ impl Meanwhile for Uncancelled<'_> {
     }
 }
 
-/// [`Meanwhile::is_cancelled`].
+/// The call was cancelled, as [`Meanwhile::is_cancelled`] said.
 pub(super) struct Cancelled;
 
 /// A descriptor, and the readiness that it is waited for.
@@ -70,7 +70,7 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// [`wait`](Self::wait) for what must be known, cancelled or not.
+    /// Like [`wait`](Self::wait), but does not end when the call is cancelled.
     pub(super) fn wait_out(&self, descriptors: &[BorrowedWire<'_>]) {
         let meanwhile = Uncancelled(self.meanwhile);
         let patience = Patience {
@@ -98,8 +98,8 @@ impl<'a> Patience<'a> {
             if left.is_zero() {
                 return Ok(());
             }
-            // Runs one turn between two looks at our own descriptors, however much there is to do.
-            // Work that the descriptor does not announce, such as a deadline, is found every
+            // Each look at this end's descriptors is followed by one turn, however much there is to
+            // do. Work that the descriptor does not announce, such as a deadline, is found every
             // `GLANCE`.
             let slice = match self.meanwhile.turn() {
                 true => Duration::ZERO,

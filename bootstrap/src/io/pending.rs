@@ -26,7 +26,7 @@ use crate::verbs::{PairRequest, VerbsPair};
 pub(super) struct Pending {
     machine: AcceptorHandshake,
     address: SocketAddr,
-    /// When it was accepted.
+    /// The time at which the connection was accepted.
     began: Instant,
 
     // TCP.
@@ -40,16 +40,16 @@ pub(super) struct Pending {
     listener: Option<UnixSocket>,
     /// Connections that have presented nothing yet, oldest first.
     visitors: VecDeque<UnixPeer>,
-    /// The one with the token that the dialer will ring over, while the other has not come.
+    /// The connection with the token that will carry the bells, until the other connection comes.
     bells: Option<UnixPeer>,
-    /// Both.
+    /// Both connections of the dialer.
     dialer: Option<UnixPair>,
 
     // RDMA.
-    /// Our address on `stream`, by which a device is chosen.
+    /// This end's address on `stream`, by which a device is chosen.
     own_address: IpAddr,
     pair: Option<Box<dyn VerbsPair>>,
-    /// To be done off the turn; the results come to [`Pending::handle_outcome`].
+    /// Errands to be run off the turn; the results come to [`Pending::handle_outcome`].
     errands: Vec<Errand>,
 
     /// Set once the handshake has failed and the peer is to hear why.
@@ -61,7 +61,7 @@ pub(super) struct Pending {
 /// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
 struct Farewell {
     until: Instant,
-    /// Bytes that are still heard out.
+    /// The number of bytes that may still be read.
     left: usize,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Progress {
     Agreed(Box<Agreement>),
     Resumed(ResumedSession),
     Failed(HandshakeError),
-    /// The peer of a failed handshake has heard why, or will not.
+    /// The peer of a failed handshake has received the reason, or never will.
     Gone,
 }
 
@@ -122,7 +122,7 @@ impl Pending {
         let progress = self.act(watch);
         self.write(watch);
         match progress {
-            // The last word has to be on its way before the stream changes hands.
+            // The last message has to be written before the stream changes hands.
             Progress::Agreed(_) | Progress::Resumed(_) if !self.outbox.is_empty() => {
                 Progress::Failed(HandshakeError::takes_no_more())
             }
@@ -169,8 +169,8 @@ impl Pending {
         }
     }
 
-    /// Begins to hear the peer out, where TLS has told it something that it must not lose.
-    /// Returns whether it does.
+    /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
+    /// lost. Returns whether it does.
     pub(super) fn begin_farewell(&mut self, now: Instant, watch: Watch<'_>) -> bool {
         if !self.machine.is_sealed() || !self.outbox.is_empty() {
             return false;
@@ -184,7 +184,7 @@ impl Pending {
         self.stream.shutdown(Shutdown::Write).is_ok()
     }
 
-    /// Tells whether its handshake is over and nothing more comes of it.
+    /// Tells whether the handshake is over without a session.
     pub(super) fn is_over(&self) -> bool {
         self.farewell.is_some()
     }
@@ -206,13 +206,13 @@ impl Pending {
         Progress::Waiting
     }
 
-    /// The agreed session, its sockets out of the epoll set.
+    /// Returns the agreed session, with its sockets out of the epoll set.
     pub(super) fn finish(mut self, agreement: Agreement, watch: Watch<'_>) -> Established {
         self.unwatch(watch);
         Established::new(agreement, self.into_sockets(), false)
     }
 
-    /// Returns the connection of a session that goes on, its sockets out of the epoll set.
+    /// Returns the connection of a resumed session, with its sockets out of the epoll set.
     pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> ResumedConnection {
         self.unwatch(watch);
         ResumedConnection::new(session, self.into_sockets(), false)
@@ -230,8 +230,8 @@ impl Pending {
         }
     }
 
-    /// Takes every socket out of the epoll set. Closing would do it, unless a
-    /// forked child holds them open and they stay ready for ever.
+    /// Takes every socket out of the epoll set. Closing would do it, unless a forked child holds
+    /// them open, and then they would stay ready forever.
     pub(super) fn unwatch(&mut self, watch: Watch<'_>) {
         watch.remove(&self.stream);
         self.close_unix(watch);
@@ -276,8 +276,8 @@ impl Pending {
             let Some(visitor) = self.visitors.pop_front() else {
                 break;
             };
-            // Longer than a token, so that a longer datagram does not look
-            // like one by being cut.
+            // The buffer is longer than a token, so that a longer datagram is not cut to look like
+            // one.
             let mut buffer = [0; 64];
             match visitor.receive(&mut buffer) {
                 Datagram::Nothing => self.visitors.push_back(visitor),
@@ -290,13 +290,13 @@ impl Pending {
         }
     }
 
-    /// A connection at the Unix socket has presented something. That of the bells is made
-    /// first, so it is here when the other is.
+    /// Handles what a connection at the Unix socket has presented. The dialer makes the bells'
+    /// connection first, so it is here when the other comes.
     fn take_in(&mut self, visitor: UnixPeer, datagram: &[u8]) {
         let Some((part, token)) = unix::presented(datagram) else {
             return;
         };
-        // Only both together use the token up.
+        // Only both connections together use the token up.
         if part == Part::Bells && self.machine.knows_token(token) {
             self.bells = Some(visitor);
         } else if part == Part::Control && self.bells.is_some() && self.machine.handle_token(token)
@@ -396,12 +396,12 @@ impl Watch<'_> {
     }
 
     pub(super) fn remove(&self, socket: impl AsFd) {
-        // It fails only for a socket that is not in the set, which is the aim.
+        // The call fails only for a socket that is not in the set, which is the aim.
         let _ = epoll::delete(self.epoll, socket);
     }
 
     fn modify(&self, socket: impl AsFd, events: EventFlags) {
-        // It needs no memory, and the socket is in the set.
+        // The call needs no memory, and the socket is in the set.
         let _ = epoll::modify(self.epoll, socket, EventData::new_u64(self.key), events);
     }
 }
@@ -409,13 +409,14 @@ impl Watch<'_> {
 /// Length of one read, which is more than the dialer's half of any handshake of today.
 const READ_BYTES: usize = 4096;
 
-/// Then the next connection has its turn; the rest is still there afterwards.
+/// Most reads of one handshake before the next connection has its turn; unread bytes stay in the
+/// socket.
 const READS_PER_TURN: usize = 4;
 
-/// Time for which a refused peer is heard out, and the most bytes of it. The peer closes as soon as
-/// it has read the reason.
+/// The time for which a refused peer's bytes are read, and the most bytes. The peer closes as soon
+/// as it has read the reason.
 const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES: usize = 64 << 10;
 
-/// Connections of this user's at the Unix socket without a token, at a time.
+/// The most connections of this user at the Unix socket that have presented no token yet.
 const MAX_VISITORS: usize = 4;

@@ -1,4 +1,4 @@
-//! Connecting once more, to go on with a session: one attempt, at the address of its peer.
+//! Connecting once more, to resume a session: one attempt, at the address of its peer.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::local::Local;
 use crate::resumption::{ResumedConnection, Ticket};
 
 /// Connects to the node that listens at `address`, which has the other end of the session of
-/// `ticket`, and agrees with it that the session goes on over that connection. Blocks for up to
+/// `ticket`, and agrees with it that the session resumes over that connection. Blocks for up to
 /// `timeout`; the handshake takes no longer than `handshake_timeout` of it.
 ///
 /// The call is one attempt. Its caller has suspended the session, and makes further attempts after
@@ -50,7 +50,7 @@ pub fn resume(
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 enum Missed {
     Peer(String),
     Session(HandshakeError),
@@ -61,7 +61,7 @@ impl Missed {
         let not_yet = |why| ResumeError::NotYet { address, why };
         match self {
             Missed::Peer(why) => not_yet(why),
-            // It may be starting, crowded, stopped, or cut off once more.
+            // The peer may be starting, crowded, stopped, or cut off once more.
             Missed::Session(error) if error.may_be_garbling() => not_yet(error.to_string()),
             Missed::Session(HandshakeError::NotResumed { refusal }) => {
                 ResumeError::Refused { address, refusal }
@@ -150,7 +150,7 @@ impl Reunion<'_> {
         }
     }
 
-    /// The last word has to be on its way before the stream changes hands.
+    /// Finishes once the last message is written, before the stream changes hands.
     fn finish(mut self, session: ResumedSession) -> Result<ResumedConnection, HandshakeError> {
         if !self.line.has_transmitted() {
             return Err(HandshakeError::takes_no_more());

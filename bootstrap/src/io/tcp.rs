@@ -54,12 +54,12 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The address that a connection has at this end.
+/// Returns the address that a connection has at this end.
 pub(super) fn own_address(stream: &TcpStream) -> io::Result<IpAddr> {
     Ok(canonical(stream.local_addr()?).ip())
 }
 
-/// An IPv4 peer of a dual-stack listener as the IPv4 address that it has.
+/// Returns the address of a peer, in IPv4 form for an IPv4 peer of a dual-stack listener.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -54,7 +54,7 @@ pub(super) enum Datagram {
     /// A datagram of this length is in the buffer.
     Bytes(usize),
     Nothing,
-    /// Or something came that is not for this socket.
+    /// The connection is closed, or a datagram came that is not for this socket.
     Closed,
 }
 
@@ -69,8 +69,8 @@ pub(super) fn listen_at(name: &[u8], closing: UnixClosing) -> io::Result<UnixSoc
     Ok(socket)
 }
 
-/// The next connection of this user's. Others are closed unheard: names are
-/// visible to every user of the host.
+/// Returns the next connection of this user. Others are closed unread: names are visible to every
+/// user of the host.
 pub(super) fn accept(listener: impl AsFd, closing: UnixClosing) -> Option<UnixPeer> {
     loop {
         match accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -109,8 +109,8 @@ impl Part {
 }
 
 impl UnixPair {
-    /// Connects and presents the token. The error says in words why this fabric
-    /// is not to be had; it ends in the reason for the next choice.
+    /// Connects and presents the token. The error describes why this fabric cannot be used; it
+    /// becomes part of the reason for the next choice.
     pub(super) fn connect(
         name: &[u8],
         token: &Secret,
@@ -147,8 +147,8 @@ impl UnixPeer {
             .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
         let socket = closing.guard(socket);
         connect(&socket, &address).map_err(|error| match error {
-            // The name does not exist here, though the peer listens: it is in
-            // another network namespace.
+            // The name does not exist here, though the peer listens: the peer is in another network
+            // namespace.
             Errno::CONNREFUSED => {
                 "the peer's Unix socket is not in this network namespace".to_string()
             }
@@ -257,9 +257,9 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 /// `SO_PEERCRED`: the peer as of its `connect` or `listen`, in this process's
 /// namespaces.
 ///
-/// Not through `rustix::net::sockopt::socket_peercred`: it reads the process
-/// number into a `NonZero`, and the kernel says 0 for a peer in a pid namespace
-/// that we do not see into, as between two containers of one pod.
+/// This does not use `rustix::net::sockopt::socket_peercred`, which reads the process number into a
+/// `NonZero`. The kernel says 0 for a peer in a pid namespace that this process does not see into,
+/// as between two containers of one pod.
 fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,
@@ -291,16 +291,17 @@ fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     Ok(credentials)
 }
 
-/// Whatever the state of the socket is.
+/// Flags of a send that neither waits nor raises a signal, whatever the state of the socket is.
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
-/// Why there is no shared memory while [`UnixClosing::is_held_up`].
+/// The reason for having no shared memory while [`UnixClosing::is_held_up`].
 const HELD_UP: &str = "what processes of this user passed to this node cannot be closed";
 
 /// The acceptor's answer to the right token.
 const WELCOME: [u8; 1] = *b"+";
 
-/// Room for one dialer, twice, and for processes that only look.
+/// Length of the listener's backlog: room for both connections of one dialer, and for processes
+/// that only look.
 const BACKLOG: i32 = 8;
 
 #[cfg(test)]

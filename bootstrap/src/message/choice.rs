@@ -4,13 +4,13 @@ use super::field::{FieldReader, FieldWriter};
 use super::{MessageError, Text};
 use crate::fabric::FabricKind;
 
-/// The dialer's decision. Sent again, with another fabric, when the endpoint
-/// of the first could not be reached.
+/// The dialer's decision. The dialer sends it again, with another fabric, if the first fabric's
+/// endpoint cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The fabric that is to carry the data.
     pub fabric: FabricKind,
-    /// Why, for the acceptor's log.
+    /// The reason, for the acceptor's log.
     pub reason: Text,
 }
 
@@ -28,8 +28,8 @@ impl Choice {
     }
 }
 
-/// The acceptor has no endpoint for the fabric just chosen, or could not connect its
-/// queue pair with the dialer's; the dialer picks another fabric.
+/// The acceptor has no endpoint for the fabric just chosen, or could not connect its queue pair
+/// with the dialer's. The dialer then picks another fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The fabric that was chosen.
@@ -52,7 +52,7 @@ impl Unavailable {
     }
 }
 
-/// A fabric where an unknown one cannot be skipped.
+/// Parses a fabric at a place where an unknown one cannot be skipped.
 pub(super) fn parse_fabric_kind(fields: &mut FieldReader<'_>) -> Result<FabricKind, MessageError> {
     let kind = fields.u8("fabric kind")?;
     FabricKind::from_wire(kind).ok_or(MessageError::UnknownValue {

@@ -1,5 +1,5 @@
-//! *Endpoint*: where the dialer finds the acceptor on the chosen fabric, and over verbs
-//! the acceptor the dialer.
+//! *Endpoint*: the address of the acceptor on the chosen fabric, and over verbs also that of the
+//! dialer.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -27,8 +27,8 @@ pub struct ShmEndpoint {
     /// Name of a `SOCK_SEQPACKET` socket in the abstract namespace, without
     /// the leading zero byte; 1 to 107 bytes.
     pub name: Vec<u8>,
-    /// To be presented there, once. The name is visible to every process of
-    /// the host, in `/proc/net/unix`; the token is not.
+    /// The token to present there, once. The name is visible to every process of the host, in
+    /// `/proc/net/unix`; the token is not.
     pub token: Secret,
 }
 
@@ -43,7 +43,7 @@ pub struct VerbsEndpoint {
     pub lid: u16,
     /// Global identifier of the port.
     pub gid: [u8; 16],
-    /// How packets with that identifier are routed.
+    /// The kind of that identifier, which decides how packets are routed.
     pub gid_type: GidType,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu_bytes: u16,
@@ -75,7 +75,7 @@ pub enum GidType {
 }
 
 impl Endpoint {
-    /// The fabric that this is an address on.
+    /// Returns the fabric that this is an address on.
     pub fn fabric(&self) -> FabricKind {
         match self {
             Endpoint::Shm(_) => FabricKind::Shm,
@@ -131,9 +131,9 @@ impl ShmEndpoint {
 impl VerbsEndpoint {
     /// The longest inline send that a peer may claim; devices of today have 1 to 2 KiB.
     pub const MAX_INLINE_BYTES: u32 = 64 << 10;
-    /// How large a receive buffer may be. Less holds no control message.
+    /// The range of a receive buffer's length. A shorter buffer holds no control message.
     pub const RECEIVE_BUFFER_BYTES: RangeInclusive<u32> = 256..=1 << 20;
-    /// Range of the first credit: none where credit is lent as sessions need it.
+    /// The range of the first credit; 0 where credit is lent as sessions need it.
     pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
@@ -240,7 +240,7 @@ impl fmt::Display for GidType {
     }
 }
 
-/// The first bit of what a queue pair can do.
+/// The capability bit for immediate data.
 const IMMEDIATE: u8 = 1;
 
 /// Numbers of queue pairs and packets have 24 bits in every packet header.

@@ -58,7 +58,7 @@ impl<'a> FieldReader<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// A byte string of at most `max` bytes behind its `u16` length.
+    /// Reads a byte string of at most `max` bytes behind its `u16` length.
     pub(super) fn string(
         &mut self,
         field: &'static str,
@@ -107,8 +107,8 @@ impl<'a> FieldWriter<'a> {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// A byte string behind its `u16` length, cut at `max` bytes so that the
-    /// reader's bound holds for whatever a caller put into the field.
+    /// Writes a byte string behind its `u16` length, cut at `max` bytes so that the reader's bound
+    /// holds for whatever a caller put into the field.
     pub(super) fn string(&mut self, bytes: &[u8], max: usize) {
         debug_assert!(max <= usize::from(u16::MAX));
         let kept = &bytes[..bytes.len().min(max)];

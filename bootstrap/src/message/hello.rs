@@ -14,30 +14,30 @@ use super::field::{FieldReader, FieldWriter};
 /// The first message of a node, before anything is agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The protocol versions it speaks.
+    /// The protocol versions that the node speaks.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that it knows, one bit each. There are none yet, and
+    /// Optional parts of the protocol that the node knows, one bit each. There are none yet, and
     /// unknown bits are ignored.
     pub features: u64,
-    /// How it wants the connection protected.
+    /// The protection that the node wants for the connection.
     pub security: SecurityMode,
     /// Fresh random bytes, which make every conversation distinct.
     pub nonce: [u8; 16],
 }
 
-/// A protocol version. Ordered: the major number first.
+/// A protocol version. Versions are ordered by the major number first.
 ///
 /// A minor version only adds, so a node speaks every lower minor version of a
 /// major version that it speaks:
 ///
 /// - fields behind the last of a handshake message, which others skip;
-/// - bits of [`Hello::features`], each for something that is said in a session where both ends
-///   have the bit.
+/// - bits of [`Hello::features`], each for a part of the protocol that is used in a session if both
+///   ends have the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Changes when old nodes could not follow.
+    /// The major number, which changes when old nodes could not follow.
     pub major: u16,
-    /// Changes when something is added that old nodes can ignore.
+    /// The minor number, which changes when something is added that old nodes can ignore.
     pub minor: u16,
 }
 

@@ -69,17 +69,17 @@ pub enum Message {
     Choice(Choice),
     /// The place to go to for the chosen fabric.
     Endpoint(Endpoint),
-    /// Nowhere to go for it.
+    /// The acceptor cannot provide the chosen fabric.
     Unavailable(Unavailable),
-    /// All set.
+    /// The sender is ready.
     Ready(Ready),
     /// The end of the handshake.
     Refusal(Refusal),
-    /// A session goes on here.
+    /// The dialer's request to resume a session over this connection.
     Resume(Resume),
-    /// The session goes on.
+    /// The acceptor's consent to resume the session.
     Resumed(Resumed),
-    /// The first of each end behind TLS.
+    /// The first message of each end behind TLS.
     Binding(Binding),
 }
 
@@ -109,7 +109,7 @@ pub enum MessageKind {
     Binding = 10,
 }
 
-/// Why bytes are not a message. The sender is at fault: it broke the protocol.
+/// The reason why bytes are not a message. The sender is at fault: it broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -122,10 +122,10 @@ pub enum MessageError {
         /// The announced length.
         length: usize,
     },
-    /// Bytes that nobody waited for.
+    /// Bytes that came while no message was due.
     #[error("{length} bytes came while this node had something of its own to do first")]
     Unasked {
-        /// How many came.
+        /// The number of bytes that came.
         length: usize,
     },
     /// A kind that is not in this version of the protocol.
@@ -159,7 +159,7 @@ pub enum MessageError {
         /// The value that was there.
         value: u32,
     },
-    /// Something was said twice that may be said once.
+    /// A field that may occur once occurs twice.
     #[error("{field} is given twice")]
     Repeated {
         /// The field.
@@ -194,7 +194,7 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
 }
 
 impl Message {
-    /// Which kind of message this is.
+    /// Returns the kind of this message.
     pub fn kind(&self) -> MessageKind {
         match self {
             Message::Hello(_) => MessageKind::Hello,

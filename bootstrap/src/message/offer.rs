@@ -10,10 +10,10 @@ use crate::local::Limits;
 /// A node's part in the choice of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Which node; two nodes that dial each other at once settle by it which
-    /// of the two sessions stays.
+    /// The node's identity. Two nodes that dial each other at once decide by it which of the two
+    /// sessions stays.
     pub identity: NodeIdentity,
-    /// Which run of it.
+    /// The run of the node.
     pub incarnation: Incarnation,
     /// The host that the node runs on, as far as it can tell.
     pub host: HostHint,
@@ -23,7 +23,7 @@ pub struct Offer {
     pub integrity: Integrity,
     /// The node's fabrics, each kind at most once.
     pub fabrics: Vec<FabricOffer>,
-    /// Set if its sessions go over no fabric that another host can read.
+    /// Set if the node's sessions use no fabric that another host can read.
     pub requires_encryption: bool,
 }
 
@@ -34,7 +34,7 @@ impl Offer {
     /// infiniband/verbs.h.
     pub const MAX_DEVICE_NAME_BYTES: usize = 64;
 
-    /// The entry for `kind`, if the node has the fabric at all.
+    /// Returns the entry for `kind`, if the node has the fabric at all.
     pub fn fabric(&self, kind: FabricKind) -> Option<&FabricOffer> {
         self.fabrics.iter().find(|offer| offer.kind == kind)
     }
@@ -84,7 +84,7 @@ impl Offer {
             });
         }
         for _ in 0..count {
-            // A fabric of a later version is skipped whole, by its length.
+            // A fabric of a later version is skipped as a whole, by its length.
             let Some(fabric) = parse_fabric(&mut fields)? else {
                 continue;
             };
@@ -93,7 +93,7 @@ impl Offer {
             }
             offer.fabrics.push(fabric);
         }
-        // A node that does not say so says nothing.
+        // A node whose Offer lacks the byte requires no encryption.
         offer.requires_encryption = fields.u8("encryption").is_ok_and(|byte| byte != 0);
         Ok(offer)
     }
@@ -155,8 +155,8 @@ fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, Mes
 fn parse_device(mut fields: FieldReader<'_>) -> Result<VerbsDevice, MessageError> {
     let hardware = fields.u8("verbs hardware flag")? != 0;
     let name = fields.string("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?;
-    // The name is shown to people and never opened. The kernel's are ASCII, so
-    // anything else is made printable without growing.
+    // The name is shown to people and never opened. The kernel's names are ASCII, so other bytes
+    // are made printable without growing.
     let printable = |byte: &u8| {
         if byte.is_ascii_graphic() {
             char::from(*byte)
@@ -180,8 +180,8 @@ fn write_fabric(fabric: &FabricOffer, fields: &mut FieldWriter<'_>) {
     fields.string(&capabilities, MAX_CAPABILITY_BYTES);
 }
 
-/// Room for what later versions say about a fabric, within a bounded message:
-/// 16 fabrics of 200 bytes stay below 4 KiB.
+/// Most bytes of a fabric's capabilities, as room for later versions within a bounded message: 16
+/// fabrics of 200 bytes stay below 4 KiB.
 const MAX_CAPABILITY_BYTES: usize = 200;
 
 const _: () =

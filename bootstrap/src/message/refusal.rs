@@ -10,7 +10,7 @@ use crate::places::SessionLimit;
 /// The sender's diagnosis, so that both logs have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// In words.
+    /// The reason in words.
     pub reason: Text,
     /// The reason as a value, for a peer that may have to act on it.
     pub cause: Option<RefusalCause>,
@@ -19,19 +19,19 @@ pub struct Refusal {
 /// A reason that is more than words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// That end has as many sessions as its limit allows.
+    /// The named end has as many sessions as its limit allows.
     Limit(End, SessionLimit),
-    /// The session does not go on.
+    /// The session does not resume.
     Resume(ResumeRefusal),
-    /// The session does not go on over the fabric that was asked for, as the words say.
+    /// The session does not resume over the requested fabric; the words say why.
     NotOverFabric,
-    /// No new session begins there any more.
+    /// The sender accepts no new session any more.
     Closing,
-    /// The bytes of the end that hears this did not arrive as they were sent.
+    /// The bytes that the receiver of this refusal had sent arrived damaged.
     Garbled,
 }
 
-/// Why an acceptor does not let a session go on over a new connection.
+/// The reason why an acceptor does not resume a session over a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResumeRefusal {
@@ -41,8 +41,8 @@ pub enum ResumeRefusal {
     WrongProof,
     /// The peer has begun that epoch or a later one.
     OldEpoch,
-    /// The end that asks, or the one that answers, is authenticated as another than it was when
-    /// the session began.
+    /// The asking or the answering end is authenticated under another identity than when the
+    /// session began.
     OtherIdentity,
 }
 
@@ -68,7 +68,7 @@ impl Refusal {
             NOT_OVER_FABRIC => Some(RefusalCause::NotOverFabric),
             CLOSING => Some(RefusalCause::Closing),
             GARBLED => Some(RefusalCause::Garbled),
-            // Nothing, or what only a later version knows: the words say it.
+            // There is no cause, or one that only a later version knows: the words say it.
             _ => None,
         };
         Ok(Refusal { reason, cause })

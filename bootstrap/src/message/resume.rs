@@ -5,7 +5,7 @@ use super::choice::parse_fabric_kind;
 use super::field::{FieldReader, FieldWriter};
 use crate::fabric::FabricKind;
 
-/// A dialer's message in place of its *Offer*, to go on with a session.
+/// A dialer's message in place of its *Offer*, to resume a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// The session's name.

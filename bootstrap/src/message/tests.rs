@@ -133,7 +133,7 @@ fn offer() -> Offer {
     }
 }
 
-/// The message without its length prefix, which is checked, and without a checksum.
+/// Returns the message without its length prefix, which is checked, and without a checksum.
 fn bytes_of(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write(&mut bytes);
@@ -324,7 +324,7 @@ fn values_that_cannot_be_are_refused() {
         })
     );
     endpoint.mtu_bytes = 1024;
-    // Each bound, and one beyond.
+    // Tests each bound, and one beyond it.
     type Set = fn(&mut VerbsEndpoint, u32);
     let bounds: [(&str, Set, [u32; 2], &[u32]); 6] = [
         (
@@ -417,7 +417,7 @@ proptest! {
         fields in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         if let Ok(message) = parse_message(&[&[kind], &*fields].concat()) {
-            // Whatever was understood can be said again.
+            // A message that was understood can be written again.
             prop_assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
         }
     }

@@ -4,8 +4,8 @@ use std::fmt;
 
 /// A sentence that crosses the wire: short, and safe to print.
 ///
-/// It holds at most [`Text::MAX_BYTES`] bytes and no control character, even if a peer made it, so
-/// a peer can neither flood a log nor forge a line of it.
+/// The text has at most [`Text::MAX_BYTES`] bytes and no control character, even if a peer made it.
+/// A peer can therefore neither flood a log nor forge a line of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(String);
 
@@ -13,7 +13,7 @@ impl Text {
     /// The longest text, in bytes of UTF-8.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Keeps what fits; a control character becomes `?`.
+    /// Keeps as many characters as fit; a control character becomes `?`.
     pub fn new(words: &str) -> Text {
         let mut kept = String::with_capacity(words.len().min(Text::MAX_BYTES));
         for character in words.chars() {
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_text_is_never_cut_inside_a_character() {
         let text = Text::new(&"€".repeat(9000));
-        // Three bytes each.
+        // Each of these characters has three bytes.
         assert_eq!(text.as_str().len(), Text::MAX_BYTES / 3 * 3);
         assert!(text.as_str().chars().all(|character| character == '€'));
     }

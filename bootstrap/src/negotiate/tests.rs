@@ -74,7 +74,7 @@ fn both_ends_find_the_same_highest_version() {
         (range((1, 0), (3, 2)), range((2, 0), (2, 9)), Some((2, 9))),
         (range((1, 0), (1, 9)), range((2, 0), (2, 0)), None),
         (range((1, 0), (1, 2)), range((1, 3), (1, 4)), None),
-        // A peer that contradicts itself speaks nothing.
+        // A peer whose range contradicts itself speaks no version.
         (range((2, 0), (1, 0)), range((1, 0), (3, 0)), None),
     ];
     for (a, b, expected) in cases {
@@ -114,7 +114,7 @@ fn a_software_device_serves_only_whoever_asks_for_it() {
         "tcp: not shm: the nodes run on different hosts; \
          not verbs: the connecting node's device rxe0 is software, slower than tcp"
     );
-    // One software device of two is enough for that.
+    // One software device among the two is enough for that.
     let hard = node(1, [Policy::Auto; 3], device(true));
     assert!(
         chosen(&hard, &there)
@@ -177,7 +177,7 @@ fn an_end_without_a_device_says_why_in_its_own_words() {
         lack(&there, FabricKind::Tcp),
         "; the listening node has none because libibverbs.so.1 cannot be loaded"
     );
-    // Not where something else decided.
+    // The text is empty where something else decided.
     assert_eq!(lack(&plain(2), FabricKind::Tcp), "");
     assert_eq!(lack(&there, FabricKind::Shm), "");
     lacking.set_device(Ok(device(true).unwrap()));
@@ -224,7 +224,7 @@ fn a_preference_beats_speed_and_gives_way() {
     );
     let shm = node(2, [Policy::Prefer, Policy::Auto, Policy::Auto], None);
     assert!(chosen(&shm, &plain(1)).starts_with("tcp: not shm"));
-    // Whoever does not get it hears why, also if something else was as good.
+    // An end whose preference is not met hears why, even if another fabric was as good.
     let verbs = node(1, [Policy::Auto, Policy::Auto, Policy::Prefer], None);
     assert_eq!(
         chosen(&plain(1), &verbs),
@@ -313,7 +313,7 @@ fn what_a_build_lacks_is_not_offered() {
     assert_eq!(kinds, [FabricKind::Shm, FabricKind::Tcp]);
 }
 
-/// Every combination of policies and circumstances, against the rules in words.
+/// Checks every combination of policies and circumstances against the rules in words.
 #[test]
 fn in_every_combination_the_rules_hold() {
     let mut wishes = Vec::new();
@@ -352,7 +352,7 @@ fn check(dialer: &Offer, acceptor: &Offer) {
                 "{required:?} {chosen:?}"
             );
             assert_eq!(permitted(dialer, acceptor, chosen.fabric), Ok(()));
-            // Turned round, the same two nodes make the same choice.
+            // With the roles exchanged, the same two nodes make the same choice.
             assert_eq!(fabric(acceptor, dialer, &[]).unwrap().fabric, chosen.fabric);
         }
         Err(FabricConflict::TwoRequired { first, second }) => {
@@ -412,8 +412,8 @@ fn payload_checksums_follow_both_wishes_and_the_place_of_the_peer() {
         offer
     };
     let cases = [
-        // Who says nothing has them with another host: another kernel, another network
-        // namespace, or one that an end does not tell.
+        // Two nodes that say `Auto` have checksums with another host: another kernel, another
+        // network namespace, or one that an end does not state.
         (Auto, Auto, (1, 9), false),
         (Auto, Auto, (2, 9), true),
         (Auto, Auto, (1, 8), true),

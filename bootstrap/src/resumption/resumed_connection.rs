@@ -25,7 +25,7 @@ pub struct ResumedConnection {
     /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
     /// is then sealed.
     pub tls: Option<Box<Tls>>,
-    /// Which session.
+    /// The name of the session.
     pub session_id: [u8; 16],
     /// The epoch that begins.
     pub epoch: u64,
@@ -59,7 +59,7 @@ impl ResumedConnection {
     }
 }
 
-/// Without the session's name, which is half of what resumes it.
+/// Omits the session's name, which is half of what resumes it.
 impl fmt::Debug for ResumedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResumedConnection")

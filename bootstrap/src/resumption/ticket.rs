@@ -1,4 +1,4 @@
-//! Tickets, by which a dialer goes on with a session.
+//! Tickets, by which a dialer resumes a session.
 #![forbid(unsafe_code)]
 
 use ibex_tls::AuthenticatedAs;
@@ -6,26 +6,26 @@ use ibex_tls::AuthenticatedAs;
 use crate::fabric::FabricKind;
 use crate::identity::{Incarnation, NodeIdentity, Secret};
 
-/// The knowledge that a dialer needs to go on with a session.
+/// The knowledge that a dialer needs to resume a session.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    // Which session.
+    // The session.
     /// [`Established::session_id`](crate::Established::session_id).
     pub session_id: [u8; 16],
     /// [`Established::resume_secret`](crate::Established::resume_secret).
     pub secret: Secret,
 
-    // With whom.
+    // The peer.
     /// The node that has the session.
     pub peer: NodeIdentity,
-    /// The run of it.
+    /// The run of that node.
     pub incarnation: Incarnation,
-    /// Whom it proved to be when the session began; it has to prove the same again.
+    /// The identity that the node proved when the session began; it must prove the same again.
     pub authenticated_as: Option<AuthenticatedAs>,
 
     // The request.
-    /// The epoch to begin: 1 or more, and one more at each attempt, as the acceptor may have
-    /// begun an epoch of which the dialer never heard.
+    /// The epoch to begin: 1 or more, and one more at each attempt, as the acceptor may have begun
+    /// an epoch whose answer the dialer never received.
     pub epoch: u64,
     /// The fabric that is to carry the data.
     pub fabric: FabricKind,

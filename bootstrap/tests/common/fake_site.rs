@@ -13,7 +13,7 @@ use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsPair, VerbsSite};
 /// A device of hardware, as its handshakes say.
 #[derive(Debug, Default)]
 pub(crate) struct FakeSite {
-    /// How long everything takes.
+    /// The time that every call takes.
     pub(crate) delay: Duration,
     /// Queue pairs that exist.
     pub(crate) pairs: Arc<AtomicU32>,
@@ -24,7 +24,7 @@ pub(crate) struct FakeSite {
 /// A queue pair of the fake site.
 #[derive(Debug)]
 pub(crate) struct FakePair {
-    /// To whom it is connected.
+    /// The peer that it is connected to.
     pub(crate) peer: Option<VerbsEndpoint>,
     delay: Duration,
     pairs: Arc<AtomicU32>,

@@ -47,7 +47,7 @@ impl Listening {
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                // Whoever waits for what comes here may have gone.
+                // The test that waits for results may have ended.
                 while let Some(one) = acceptor.poll_established() {
                     let _ = to_established.send(one);
                 }
@@ -110,7 +110,7 @@ pub(crate) fn dial_node_1(address: &str) -> Result<Established, DialError> {
     dial(address, &node(1), LONG, &|| false)
 }
 
-/// For what has to happen and is waited for: a watchdog, no measurement.
+/// Time-out for events that must happen: a watchdog, no measurement.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 const GLANCE: Duration = Duration::from_millis(20);

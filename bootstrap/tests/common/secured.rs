@@ -1,4 +1,4 @@
-//! Nodes that authenticate each other, and what one says first.
+//! Nodes that authenticate each other, and the first bytes of such a dialer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ fn credentials() -> Credentials {
     Security::shared_secret(secret).open().unwrap()
 }
 
-/// What a dialer may say before it hears anything, if it guesses the other's mode: its Hello, and
-/// the first flight of TLS, which has the acceptor compute.
+/// Returns what a dialer may send before it hears anything, if it guesses the other's mode: its
+/// Hello, and the first flight of TLS, which makes the acceptor compute.
 pub(crate) fn first_flights(dialer: &Local) -> Vec<u8> {
     let host = HostHint {
         boot_id: [1; 16],

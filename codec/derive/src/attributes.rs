@@ -15,7 +15,7 @@ pub(crate) struct Container {
     pub(crate) ignores_serde: bool,
     /// The name that stands for all of its structure.
     pub(crate) schema_name: Option<LitStr>,
-    /// Set if a message refers to itself through others; `None` on what is no message.
+    /// Set if a message refers to itself through others; `None` on a type that is no message.
     pub(crate) is_recursive: Option<bool>,
 }
 
@@ -112,8 +112,9 @@ impl Field {
         Ok(this)
     }
 
-    /// The bytes of each codec depend on its own attributes; the description counts all of
-    /// them. So it may differ where the bytes do not, and never the other way round.
+    /// The bytes of each codec depend on its own attributes, and the description counts all of
+    /// them. So descriptions may differ where the bytes do not, but equal descriptions never have
+    /// different bytes.
     fn add_serde(&mut self, how: serde_attributes::Field, container: &Container) -> Result<()> {
         let is_described = self.is_described || self.schema_name.is_some();
         match how {
@@ -168,7 +169,7 @@ impl Field {
         if meta.path.is_ident("with") {
             self.wrapper = Some(bare_name(&meta.value()?.parse()?));
         } else if meta.input.peek(syn::Token![=]) {
-            // Anything else is rkyv's to judge; here it is only stepped over.
+            // Any other attribute is rkyv's to judge, so it is only stepped over here.
             meta.value()?.parse::<Expr>()?;
         } else if meta.input.peek(syn::token::Paren) {
             let content;
@@ -191,9 +192,9 @@ fn schema_name(meta: &ParseNestedMeta<'_>) -> Result<LitStr> {
     }
 }
 
-/// A type without the modules that its names come from: `Map<Inline>` for
-/// `rkyv::with::Map<rkyv::with::Inline>`. How a user imports a wrapper must not
-/// change the fingerprint.
+/// Returns a type without the modules that its names come from: `Map<Inline>` for
+/// `rkyv::with::Map<rkyv::with::Inline>`. The way in which a user imports a wrapper must not change
+/// the fingerprint.
 fn bare_name(ty: &Type) -> String {
     let Type::Path(path) = ty else {
         return quote::quote!(#ty).to_string();

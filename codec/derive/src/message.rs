@@ -1,6 +1,6 @@
 //! Expands `#[ibex::message]`: the item with the derives above it. `Schema` comes first, with
-//! bounds for the fields, so that the compiler names a field's type that has no schema once,
-//! before rkyv's derives complain of it.
+//! bounds for the fields. So the compiler names a field's type that has no schema once, before
+//! rkyv's derives report it.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -9,8 +9,8 @@ use syn::{Attribute, Error, Fields, GenericParam, Generics, Ident, Item, Result,
 
 use crate::attributes::Container;
 
-/// Expands the attribute. After an error the item is still there, so that the compiler complains
-/// about the message and not about every use of the type as well.
+/// Expands the attribute. After an error the item is still there, so that the compiler reports the
+/// message's error and not every use of the type as well.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     match message(arguments, item.clone()) {
         Ok(message) => message,
@@ -91,12 +91,12 @@ struct Recursion {
 }
 
 impl Recursion {
-    /// Marks the fields that refer to the type itself, by its name or as `Self`, and with
-    /// `is_recursive` all whose types may refer to it. rkyv's derives would have each
-    /// implementation demand itself, without an end. Other fields of such types are marked as
-    /// those that `Schema` is to have bounds for.
+    /// Marks the fields that refer to the type itself, by its name or as `Self`. With
+    /// `is_recursive`, also marks all fields whose types may refer to it. rkyv's derives would
+    /// otherwise make each implementation demand itself, without an end. Marks other fields that
+    /// may name messages as those for which `Schema` gets bounds.
     ///
-    /// A type that says something of bounds already is left as it is.
+    /// A type whose attributes mention bounds already stays as it is.
     fn of(
         ident: &Ident,
         attributes: &[Attribute],
@@ -122,7 +122,7 @@ impl Recursion {
             if names(&ty, ident) || names(&ty, &itself) || is_recursive && may_name_messages {
                 found.is_recursive = true;
                 let shared = ["Rc", "Arc"].map(|name| Ident::new(name, Span::call_site()));
-                // The contents of another type are not visible here.
+                // The macro cannot see the contents of another type.
                 found.is_shared |= is_recursive || shared.iter().any(|name| names(&ty, name));
                 field.attrs.push(parse_quote!(#[rkyv(omit_bounds)]));
             } else if may_name_messages {
@@ -132,8 +132,8 @@ impl Recursion {
         found
     }
 
-    /// Bounds that rkyv's implementations for vectors, boxes and the like want, which those of
-    /// the fields would have said.
+    /// Returns the bounds that rkyv's implementations for vectors, boxes and the like need. The
+    /// bounds of the fields would have implied them.
     fn bounds(&self, container: &Container) -> Option<TokenStream> {
         if !self.is_recursive {
             return None;
@@ -164,7 +164,7 @@ impl Recursion {
     }
 }
 
-/// Tells whether an attribute of rkyv's says which bounds there are to be.
+/// Tells whether an attribute of rkyv's states bounds.
 fn speaks_of_bounds(attribute: &Attribute) -> bool {
     const BOUNDS: [&str; 5] = [
         "omit_bounds",
@@ -196,7 +196,7 @@ const USUAL: [&str; 20] = [
     "f32", "f64", "bool", "char", "String", "Vec", "Option", "Box",
 ];
 
-/// Tells whether a name stands somewhere in the tokens, and not in a path behind another.
+/// Tells whether a name occurs in the tokens, other than in a path behind another name.
 fn names(tokens: &TokenStream, name: &Ident) -> bool {
     let mut colons = 0;
     tokens.clone().into_iter().any(|token| {

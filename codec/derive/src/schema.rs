@@ -71,10 +71,10 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// `WithLifetime` for a type that has lifetimes, so that it can be received borrowed.
+/// Implements `WithLifetime` for a type that has lifetimes, so that it can be received borrowed.
 ///
-/// Types that say more of a lifetime than what outlives it may not exist for every other,
-/// so they go without.
+/// A type with more bounds on a lifetime than what outlives it may not exist for every other
+/// lifetime, so it gets no implementation.
 fn with_lifetime(input: &DeriveInput, container: &Container) -> Option<TokenStream> {
     input.generics.lifetimes().next()?;
     let mut generics = input.generics.clone();
@@ -143,7 +143,7 @@ fn bounds(data: &Data, container: &Container) -> Result<Vec<WherePredicate>> {
         let field = Field::of(field, container)?;
         if field.is_bounded && field.schema_name.is_none() {
             let ty = field.described_as;
-            // All of it at the type, or the compiler would underline the attribute.
+            // Every token is located at the type, or the compiler would underline the attribute.
             let span = ty.span();
             let krate = located(container.krate.to_token_stream(), span);
             bounds.push(syn::parse2(
@@ -165,9 +165,9 @@ fn located(path: TokenStream, span: Span) -> TokenStream {
     tokens.collect()
 }
 
-/// A call per field. Each is located at the field's type, so that a type without
-/// a schema is underlined where it is written, but resolved like all that we
-/// generate: the type may come out of a macro, whose names are not ours.
+/// Returns a call per field. Each is located at the field's type, so that a type without a schema
+/// is underlined where it is written. But each is resolved like all generated code: the type may
+/// come out of a macro, whose names are not those of this crate.
 fn fields(fields: &Fields, container: &Container) -> Result<TokenStream> {
     let mut calls = TokenStream::new();
     for (index, field) in fields.iter().enumerate() {

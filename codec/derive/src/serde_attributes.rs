@@ -1,8 +1,8 @@
 //! The contents of `#[serde(..)]`, as far as they change the bytes that the codec `Serde` writes.
 //!
-//! Its format has positions and neither names nor types. So what only names things is
-//! stepped over; what lets one end leave out or insert bytes that the other does not
-//! expect is refused, and so is whatever is not known here.
+//! The format has positions and neither names nor types. Attributes that only name things are
+//! therefore stepped over. Attributes that let one end leave out or insert bytes that the other
+//! does not expect are refused, and so are all attributes that are not known here.
 
 use proc_macro2::{Span, TokenStream};
 use syn::meta::ParseNestedMeta;
@@ -62,7 +62,7 @@ impl Field {
     }
 }
 
-/// Refuses what a struct or an enum may not say.
+/// Refuses attributes that a struct or an enum may not have.
 pub(crate) fn check_container(attributes: &[Attribute]) -> Result<()> {
     for_each(attributes, |name, meta| match name {
         "bound"
@@ -88,7 +88,7 @@ pub(crate) fn check_container(attributes: &[Attribute]) -> Result<()> {
     })
 }
 
-/// Refuses what a variant may not say.
+/// Refuses attributes that a variant may not have.
 pub(crate) fn check_variant(attributes: &[Attribute]) -> Result<()> {
     for_each(attributes, |name, meta| match name {
         "alias" | "borrow" | "bound" | "rename" | "rename_all" => skip_value(meta),
@@ -135,7 +135,7 @@ fn skip_value(meta: &ParseNestedMeta<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a path in quotes leads to the crate serde_bytes, by whatever way.
+/// Returns whether a path in quotes leads to the crate serde_bytes, through whatever modules.
 fn is_serde_bytes(path: &Expr) -> bool {
     let Expr::Lit(ExprLit {
         lit: Lit::Str(path),

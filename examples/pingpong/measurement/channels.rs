@@ -1,8 +1,8 @@
 //! The ibex side of a measurement: one channel each way, driven message by message through the
 //! harness's [`Link`].
 //!
-//! Raw payloads are built in place, in the ring; the other codecs carry a struct around
-//! the same payload. It is read where it arrived, or decoded by serde.
+//! Raw payloads are built in place, in the ring; the other codecs carry a struct around the same
+//! payload. The payload is read where it arrived, or decoded by serde.
 
 use ibex::{Codec, Peer, Raw, Receiver, Sender, serde_bytes};
 use ibex_harness::{Error, check::Tally, job::Job, link::Link};
@@ -21,7 +21,7 @@ pub(crate) enum CodecName {
 }
 
 impl CodecName {
-    /// The name as it stands in options and rows.
+    /// Returns the name as it stands in options and rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             CodecName::Raw => "raw",

@@ -1,6 +1,6 @@
 //! Several ping-pongs at once, each over its own session between the same two nodes.
 //!
-//! With more threads than cores, no thread has a core to itself: all may run on all cores.
+//! If there are more threads than cores, no thread has a core to itself: all may run on all cores.
 
 use std::{sync::Barrier, thread};
 

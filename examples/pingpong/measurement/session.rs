@@ -63,7 +63,7 @@ pub(crate) enum DriverName {
 }
 
 impl DriverName {
-    /// The name as it stands in options and rows.
+    /// Returns the name as it stands in options and rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             DriverName::Caller => "caller",
@@ -113,7 +113,7 @@ pub(crate) fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
         (FabricName::Shm, Mode::Stream) => (10_000_000, 8 << 30),
         (FabricName::Tcp, Mode::Latency) => (20_000, 1 << 29),
         (FabricName::Tcp, Mode::Stream) => (4_000_000, 1 << 30),
-        // A software device in an emulator; hardware is done sooner.
+        // The device is software in an emulator; hardware is done sooner.
         (FabricName::Verbs, Mode::Latency) => (5_000, 1 << 25),
         (FabricName::Verbs, Mode::Stream) => (200_000, 1 << 25),
     };
@@ -195,7 +195,8 @@ pub(crate) fn measure_on(
     order: Order,
 ) -> Result<(Figures, Costs), Error> {
     tell(peer, "order", &order)?;
-    // Pinned only now, so that threads that the node started do not share these cores.
+    // The thread is pinned only now, so that threads that the node started do not share these
+    // cores.
     cores::keep_to(cores)?;
     let honest = Job {
         flip: false,

@@ -1,4 +1,4 @@
-//! Writes `fuzz/corpus` anew.
+//! Writes all files of `fuzz/corpus`.
 
 use std::{fs, io};
 

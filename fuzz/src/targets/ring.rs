@@ -115,7 +115,7 @@ fn ring(selector: u8, records: &[(RecordKind, u32)]) -> Vec<u8> {
         ring.extend((0..length).map(|at| at as u8));
         ring.resize(end, 0);
     }
-    // The word of 0 at the place of the next record.
+    // The word of 0 stands at the place of the next record.
     ring.resize(ring.len() + HEADER_BYTES, 0);
     [&[selector], ring.as_slice()].concat()
 }
@@ -126,7 +126,7 @@ fn alignment(selector: u8) -> usize {
 }
 
 thread_local! {
-    /// Made once, since mapping costs more than reading.
+    /// The ring for all inputs, made once, since mapping costs more than reading.
     static RING: RefCell<MirroredMapping> = RefCell::new(
         MirroredMapping::create_private(CAPACITY).expect("memory for one small ring"),
     );

@@ -7,7 +7,7 @@ use ibex::{PeerAt, io::Stream};
 
 use crate::Incoming;
 
-/// A listener for `axum::serve`. Behind the end of its node it accepts nothing more: the server
+/// A listener for `axum::serve`. After the end of its node it accepts nothing more: the server
 /// waits for its graceful shutdown.
 impl Listener for Incoming {
     type Io = Stream;
@@ -23,7 +23,7 @@ impl Listener for Incoming {
         }
     }
 
-    /// `None`: connections come to the node, over each fabric that it has.
+    /// Returns `None`: connections come to the node, over each fabric that it has.
     fn local_addr(&self) -> io::Result<Option<PeerAt>> {
         Ok(None)
     }

@@ -13,7 +13,7 @@ use hyper_util::{
 };
 use ibex::io::Stream;
 
-/// A byte stream as clients on hyper take it.
+/// A byte stream in the form that clients on hyper take.
 #[derive(Debug)]
 pub struct Connection(TokioIo<Stream>);
 
@@ -22,7 +22,7 @@ impl Connection {
         Self(TokioIo::new(stream))
     }
 
-    /// The byte stream.
+    /// Returns the byte stream.
     #[must_use]
     pub fn into_inner(self) -> Stream {
         self.0.into_inner()

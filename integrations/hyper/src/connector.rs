@@ -22,10 +22,10 @@ use crate::{Connection, NAME};
 /// Opens a connection for a URI: a byte stream to the [`Incoming`](crate::Incoming) of the node
 /// that listens at the URI's host and port.
 ///
-/// It is a service from [`Uri`]s to [`Connection`]s, which hyper-util's client takes, tonic's
-/// `Endpoint::connect_with_connector`, and hyper-rustls to put TLS around. Clones share the
-/// sessions: all connections to one address go over one session, which is made again if it has
-/// ended. A URI without a port means 80, or 443 with `https`.
+/// The connector is a service from [`Uri`]s to [`Connection`]s. hyper-util's client takes it,
+/// tonic's `Endpoint::connect_with_connector`, and hyper-rustls to put TLS around. Clones share the
+/// sessions: all connections to one address use one session, which is made again if it has ended. A
+/// URI without a port means 80, or 443 with `https`.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ use crate::{Connection, NAME};
 ///
 /// # Panics
 ///
-/// If it is called outside a runtime of tokio whose time is enabled.
+/// If the connector is called outside a runtime of tokio whose time is enabled.
 #[derive(Clone)]
 pub struct Connector {
     shared: Arc<Shared>,
@@ -47,8 +47,8 @@ pub struct Connector {
 
 struct Shared {
     node: Arc<Node>,
-    /// The session with each address. Who connects holds the lock of its address alone, so that
-    /// two connections make one session.
+    /// The session with each address. A connecting task holds the lock of its address alone, so
+    /// that two connections make one session.
     sessions: Mutex<HashMap<String, Arc<AsyncMutex<Option<Peer>>>>>,
 }
 
@@ -56,7 +56,7 @@ struct Shared {
 pub type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
 
 impl Connector {
-    /// A connector over this node, for listeners of the name [`NAME`].
+    /// Creates a connector over this node, for listeners of the name [`NAME`].
     #[must_use]
     pub fn new(node: Arc<Node>) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Shared {
             *place = Some(peer.clone());
             drop(place);
             match Stream::connect_async(&peer, name).await {
-                // The session ended before anybody here knew.
+                // The session had ended before this end noticed.
                 Err(_) if was_known && peer.is_gone() => {}
                 opened => return opened,
             }
@@ -151,7 +151,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// The address of a node as `host:port`.
+/// Returns the address of a node as `host:port`.
 fn address_of(uri: &Uri) -> io::Result<String> {
     let missing = || {
         let text = format!("the URI `{uri}` names no host; a node is found by http://host:port");
@@ -166,7 +166,7 @@ fn address_of(uri: &Uri) -> io::Result<String> {
     Ok(format!("{host}:{port}"))
 }
 
-/// The kind of the socket's error within, where there is one.
+/// Returns the kind of the socket's error within, if there is one.
 fn kind_of(error: &ConnectError) -> ErrorKind {
     let mut within: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = within {

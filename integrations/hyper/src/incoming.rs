@@ -17,15 +17,15 @@ use tokio::time::{Sleep, sleep};
 
 use crate::NAME;
 
-/// The byte streams that clients connect, as a server's loop accepts them.
+/// The byte streams that clients connect, for the loop of a server to accept.
 ///
-/// It is a [`Listener`] that goes on where one connection could not be opened: it logs the error,
-/// waits for 100 ms and tries again, as servers do with a socket's `accept`. It ends with the node
-/// alone. Dropping it refuses connections that it has not accepted; accepted ones go on.
+/// It is a [`Listener`] that continues if one connection could not be opened: it logs the error,
+/// waits for 100 ms and tries again, as servers do with a socket's `accept`. Only the end of the
+/// node ends it. Dropping it refuses connections that it has not accepted; accepted ones continue.
 #[derive(Debug)]
 pub struct Incoming {
     listener: Listener,
-    /// The pause behind an error.
+    /// The pause after an error.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -34,12 +34,13 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`].
+    /// The errors of [`Listener::bind`].
     pub fn bind(node: &Node) -> io::Result<Self> {
         Listener::bind(node, NAME).map(Self::from)
     }
 
-    /// The next connection, and the peer that it comes from. Dropping the future loses none.
+    /// Returns the next connection, and the peer that it comes from. Dropping the future loses
+    /// none.
     ///
     /// # Errors
     ///
@@ -53,11 +54,11 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     ///
     /// # Panics
     ///
-    /// Behind an error that is no end, if it is polled outside a runtime of tokio whose time is
+    /// After an error that is no end, if it is polled outside a runtime of tokio whose time is
     /// enabled.
     pub fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, PeerAt)>> {
         loop {

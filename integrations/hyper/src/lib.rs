@@ -1,9 +1,9 @@
-//! hyper, and what is built on it, over ibex's byte streams: shared memory between processes of
+//! hyper, and libraries built on it, over ibex's byte streams: shared memory between processes of
 //! one host, RDMA between hosts that have it, and tcp elsewhere.
 //!
-//! A client that is made by hyper-util takes a [`Connector`] in the place of its `HttpConnector`:
-//! that line is all that changes. The connector reads the host and port of a URI as the address of
-//! a node, keeps one session for each such address, and opens a byte stream for each connection.
+//! A client that is made by hyper-util takes a [`Connector`] instead of its `HttpConnector`: no
+//! other line changes. The connector reads the host and port of a URI as the address of a node,
+//! keeps one session for each such address, and opens a byte stream for each connection.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! A server accepts connections from [`Incoming`] where it had a `TcpListener`. axum takes it as it
-//! is, with the feature `axum`; a loop over hyper's own server reads
+//! A server accepts connections from [`Incoming`] instead of a `TcpListener`. axum takes it
+//! unchanged, with the feature `axum`; a loop over hyper's own server reads
 //!
 //! ```
 //! use hyper::service::service_fn;
@@ -52,8 +52,8 @@
 //! }
 //! ```
 //!
-//! TLS goes inside, as it does over a socket: rustls takes the stream for its socket, and
-//! hyper-rustls wraps the connector.
+//! TLS goes inside, as over a socket: rustls takes the stream for its socket, and hyper-rustls
+//! wraps the connector.
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -65,6 +65,6 @@ pub use connection::Connection;
 pub use connector::{ConnectFuture, Connector};
 pub use incoming::Incoming;
 
-/// The name of the listener that a [`Connector`] and an [`Incoming`] agree on if nobody gives
-/// another: what port 80 is to a host.
+/// The name of the listener on which a [`Connector`] and an [`Incoming`] agree if the program gives
+/// no other: it corresponds to port 80 of a host.
 pub const NAME: &str = "http";

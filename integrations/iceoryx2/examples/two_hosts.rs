@@ -1,8 +1,8 @@
 //! Publish-subscribe between two iceoryx2 systems that share no memory with each other, as on two
 //! hosts: each has names and files of its own, and a link over ibex joins them.
 //!
-//! `cargo run --release --example two_hosts` starts both systems on this machine, each as a process.
-//! On two machines, start the one that subscribes first:
+//! `cargo run --release --example two_hosts` starts both systems on this machine, each as a
+//! process. On two machines, start the one that subscribes first:
 //!
 //! ```sh
 //! two_hosts subscribe --listen 10.0.0.1:7000
@@ -99,7 +99,7 @@ fn subscribe(listen: &str) -> Result {
     let carrier = IbexCarrier::new(node, [] as [&str; 0])?;
     let monitor = carrier.monitor();
 
-    // An application, and the program that runs the link, in one process here.
+    // The application and the program that runs the link share one process here.
     let config = system("subscriber")?;
     let application = NodeBuilder::new()
         .config(&config)
@@ -142,7 +142,7 @@ fn publish(peer: &str) -> Result {
         let services = monitor.stats().services;
         let sent = services.first().map_or(0, |service| service.sent);
         let is_there = services.iter().any(|service| !service.peers.is_empty());
-        // One after the other, as a sensor has them.
+        // Readings are published one after the other, as a sensor does.
         if is_there && published < READINGS && sent == published {
             published += 1;
             publisher.send_copy(Reading {
@@ -154,7 +154,7 @@ fn publish(peer: &str) -> Result {
     })
 }
 
-/// Runs a link over the carrier, and the application's `turn`, until that says that all is done.
+/// Runs a link over the carrier, and the application's `turn`, until `turn` says that all is done.
 fn run_link(
     carrier: IbexCarrier,
     config: &Config,
@@ -174,7 +174,8 @@ fn run_link(
     }
 }
 
-/// A system apart from all others on this machine, as another host would be.
+/// Returns the configuration of a system apart from all others on this machine, as another host
+/// would be.
 fn system(name: &str) -> Result<Config> {
     let mut config = Config::default();
     let prefix = format!("{name}_{}_", process::id());

@@ -1,4 +1,4 @@
-//! The carrier that a tunnel is given.
+//! The carrier that a tunnel takes.
 
 use std::{
     sync::Arc,
@@ -19,16 +19,16 @@ use crate::{
 
 /// Carries iceoryx2's services to other systems over a node of ibex's.
 ///
-/// A `Tunnel` of the crate iceoryx2-link-tunnel takes it, and a `Link` takes that. Calls of the link
-/// never wait: a thread of the carrier's connects to the peers, tells them what is offered here, and
-/// hears what they offer.
+/// The crate iceoryx2-link-tunnel's `Tunnel` takes a carrier, and a `Link` takes the tunnel. Calls
+/// of the link never wait: a thread of the carrier connects to the peers, tells them this side's
+/// offers, and receives theirs.
 ///
 /// Peers are the addresses given to [`new`](Self::new) and all carriers that connect to this one. A
-/// pair needs the address of one of the two; where both have it, a frame still goes once. When a
+/// pair needs the address of one of the two; if both have it, a frame still goes once. When a
 /// peer's session ends, its address is dialed again for as long as the carrier lives.
 ///
-/// Dropping it leaves the peers, who take its offers for withdrawn, and its channels carry nothing
-/// any more. The node goes with it, unless the program has another handle of it.
+/// Dropping the carrier leaves the peers, which take its offers for withdrawn, and its channels
+/// carry nothing any more. The node goes with it, unless the program has another handle of it.
 ///
 /// ```no_run
 /// use ibex::Node;
@@ -53,15 +53,15 @@ impl IbexCarrier {
     /// Starts a carrier on a node, and connects to the peers that listen at these addresses
     /// (`host:port`), now or later.
     ///
-    /// The node says where this carrier listens, if it does, over which fabrics it goes, and how
-    /// much room frames have: [`window_bytes`](ibex::NodeBuilder::window_bytes) and
+    /// The node's settings decide where this carrier listens, if it does, which fabrics it uses,
+    /// and how much room frames have: [`window_bytes`](ibex::NodeBuilder::window_bytes) and
     /// [`max_message_bytes`](ibex::NodeBuilder::max_message_bytes) hold for each service and peer.
-    /// It has one carrier at a time. Peers are dialed as [`Node::keep_connected`] says, again after
-    /// pauses of up to 5 s.
+    /// A node has one carrier at a time. Peers are dialed as [`Node::keep_connected`] says, again
+    /// after pauses of up to 5 s.
     ///
     /// # Errors
     ///
-    /// [`StartError`]: the node is one that only its callers turn, or there is no thread to be had.
+    /// [`StartError`]: only callers turn the node, or no thread can be started.
     pub fn new(
         node: impl Into<Arc<Node>>,
         peers: impl IntoIterator<Item = impl Into<String>>,
@@ -91,8 +91,8 @@ impl IbexCarrier {
         })
     }
 
-    /// A handle that tells who is connected and what was carried, for when the tunnel has the
-    /// carrier.
+    /// Returns a handle that reports the connected peers and what was carried, for use once the
+    /// tunnel has the carrier.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.shared.clone())
@@ -112,7 +112,7 @@ impl Carrier for IbexCarrier {
     type ChannelError = NotCarried;
     type Channel = IbexChannel;
 
-    /// Has the peers told, in the order of the calls.
+    /// Tells the peers, in the order of the calls.
     fn announce(&mut self, announcement: Announcement) -> Result<(), NotCarried> {
         self.check()?;
         self.shared.tell(match announcement {
@@ -122,7 +122,7 @@ impl Carrier for IbexCarrier {
         Ok(())
     }
 
-    /// A count that moves when a peer offers or withdraws something, or goes.
+    /// Returns a count that changes when a peer offers or withdraws something, or goes.
     fn generation(&self) -> Generation {
         self.shared.generation.current()
     }
@@ -147,11 +147,11 @@ impl Carrier for IbexCarrier {
 }
 
 impl Reactive for IbexCarrier {
-    /// Has the wake signalled when offers change and when a frame comes, from threads of the node's
-    /// and the carrier's.
+    /// Lets threads of the node and the carrier signal the wake when offers change and when a frame
+    /// comes.
     ///
-    /// A channel signals once for each peer, and then again after its `receive` has answered
-    /// `None`, as the link's `propagate` has it do.
+    /// A channel signals once for each peer, and again after its `receive` has returned `None`;
+    /// the link's `propagate` receives until then.
     fn attach(&mut self, wake: WakeHandle) {
         self.shared.attach(wake);
     }
@@ -161,7 +161,7 @@ impl Drop for IbexCarrier {
     fn drop(&mut self) {
         self.shared.tell(Change::Stop);
         if let Some(worker) = self.worker.take() {
-            // One that panicked has said so, and nothing is left of it.
+            // A thread that panicked has reported it, and leaves nothing behind.
             let _ = worker.join();
         }
     }

@@ -8,11 +8,11 @@ use crate::{ChannelError, ends::Ends, shared::Shared};
 
 /// The frames of a service, to and from every peer that has a channel of the same descriptor open.
 ///
-/// Each pair of open channels has an ibex channel in each direction, with a window of its own: what
-/// one peer leaves unread takes no room of another peer or service. A channel that is opened again is
-/// another one, so no frame of the time before comes out of it.
+/// Each pair of open channels has an ibex channel in each direction, with a window of its own.
+/// Frames that one peer leaves unread therefore take no room of another peer or service. A channel
+/// that is opened again is another one, so no earlier frame comes out of it.
 ///
-/// Dropping it closes it with every peer.
+/// Dropping the channel closes it with every peer.
 #[derive(Debug)]
 pub struct IbexChannel {
     ends: Arc<Ends>,
@@ -31,14 +31,15 @@ impl Channel for IbexChannel {
     /// Copies the frame once for each peer, into the memory that it is sent from or shared in, and
     /// never waits.
     ///
-    /// A peer whose window is full does not get this frame, which is
-    /// [counted](crate::ServiceStats::dropped) and no error: after an error the link would hold back
-    /// what other peers sent. A peer that has not opened the channel gets nothing, later neither.
+    /// A peer whose window is full does not get this frame. The loss is
+    /// [counted](crate::ServiceStats::dropped) and is no error: after an error the link would hold
+    /// back frames of other peers. A peer that has not opened the channel gets nothing, not even
+    /// later.
     ///
     /// # Errors
     ///
-    /// [`ChannelError::TooLong`] if some peer takes no frame of this length and no other got it, and
-    /// [`ChannelError::NotCarried`].
+    /// [`ChannelError::TooLong`] if a peer takes no frame of this length and no other peer got it,
+    /// and [`ChannelError::NotCarried`].
     fn send(&mut self, frame: Frame<'_>) -> Result<(), ChannelError> {
         if self.shared.is_closed() {
             return Err(ChannelError::NotCarried);
@@ -54,8 +55,8 @@ impl Channel for IbexChannel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError::NotCarried`], when everything that had come was handed out. A peer that goes
-    /// is no error.
+    /// [`ChannelError::NotCarried`], once all frames that had come were handed out. The loss of a
+    /// peer is no error.
     fn receive<R>(&mut self, on_frame: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, ChannelError> {
         match self.ends.receive(self.shared.waker()) {
             Some(frame) => Ok(Some(on_frame(&frame))),

@@ -1,4 +1,4 @@
-//! The words by which carriers tell each other what they offer and which channels they have open.
+//! The words by which carriers report their offers and their open channels to each other.
 
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::{ServiceDescriptor, ServiceTypes};
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// A word on a control stream.
 ///
-/// A stream begins with a full account, from `Begin` to `End`, and goes on with changes in the order
-/// in which they were made. A later account replaces everything that was said before it.
+/// A stream begins with a full account, from `Begin` to `End`. Changes follow, in the order in
+/// which they were made. A later account replaces everything that was reported before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Control {
     /// The beginning of a full account.
@@ -23,17 +23,17 @@ pub(crate) enum Control {
         number: u64,
         descriptor: ServiceDescriptor,
     },
-    /// The channel of this number is closed. No other one gets the number.
+    /// The channel of this number is closed. No other channel gets the number.
     Closed { number: u64 },
 }
 
 impl Control {
-    /// The bytes of the word, which [`decode`](Self::decode) reads.
+    /// Returns the bytes of the word, which [`decode`](Self::decode) reads.
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("strings and numbers have a form")
     }
 
-    /// Reads a word of a peer's.
+    /// Reads a word that a peer sent.
     ///
     /// # Errors
     ///
@@ -62,13 +62,13 @@ pub(crate) enum NotAWord {
     Types(String),
 }
 
-/// The name of the control stream of each direction. Another form of it is another name.
+/// The name of the control stream of each direction. Another format has another name.
 pub(crate) const STREAM: &str = "iceoryx2-link/1";
 
 /// The most bytes of a word: three names of at most 256 bytes and a hash, with room to spare.
 pub(crate) const MAX_WORD_BYTES: u64 = 4096;
 
-/// The name of the ibex channel that carries frames from one channel end to another.
+/// Returns the name of the ibex channel that carries frames from one channel end to another.
 pub(crate) fn frames(from: u64, to: u64) -> String {
     format!("{STREAM}/{from}-{to}")
 }
@@ -107,7 +107,7 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = good.clone();
                 bytes[at] ^= 1 << bit;
-                // They are another word or none.
+                // The changed bytes are another word or none.
                 let _ = Control::decode(&bytes);
             }
         }

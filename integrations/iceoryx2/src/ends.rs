@@ -42,32 +42,32 @@ struct Pairs {
     receivers: Vec<ReceiveEnd>,
     /// The receiver whose turn it is.
     turn: usize,
-    /// The user has dropped the channel.
+    /// Set once the user has dropped the channel.
     is_closed: bool,
 }
 
-/// An end that frames go to.
+/// An end over which frames are sent.
 struct SendEnd {
     with: Pairing,
     /// `None` once it has failed: it is not opened again for the same pair.
     sender: Option<Sender<[u8], Raw>>,
-    /// The last frame found no room.
+    /// Set if the last frame found no room.
     is_full: bool,
 }
 
-/// An end that frames come from.
+/// An end from which frames come.
 struct ReceiveEnd {
     with: Pairing,
     /// `None` once it is over: it is not opened again for the same pair.
     receiver: Option<Receiver<[u8], Raw>>,
-    /// A frame that came when its waker was left.
+    /// A frame that came while the waker was registered.
     early: Option<Message<[u8], Raw>>,
-    /// The peer has closed its end: messages that have arrived are handed out, and then this end
-    /// goes.
+    /// Set once the peer has closed its end: messages that have arrived are handed out, and then
+    /// this end goes.
     is_retiring: bool,
 }
 
-/// The end of a peer's, and the session that leads to it.
+/// The end of a peer, and the session that leads to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Pairing {
     peer: PeerId,
@@ -80,9 +80,9 @@ pub(crate) struct Counterpart<'a> {
     pub(crate) peer: PeerId,
     /// The numbers of its open channels of the same descriptor.
     pub(crate) numbers: &'a BTreeSet<u64>,
-    /// The session on which this node tells the peer of itself, and sends.
+    /// The session over which this node reports to the peer, and sends frames.
     pub(crate) outgoing: Option<&'a Peer>,
-    /// The session on which the peer tells of itself, and sends.
+    /// The session over which the peer reports to this node, and sends frames.
     pub(crate) incoming: Option<&'a Peer>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Counterpart<'a> {
 #[derive(Default)]
 pub(crate) struct Sent {
     pub(crate) to: u64,
-    /// The frame is longer than an end takes.
+    /// The error of a frame that is longer than an end takes.
     pub(crate) too_long: Option<SendError>,
 }
 
@@ -124,22 +124,22 @@ impl Ends {
         sent
     }
 
-    /// The next frame of whichever peer, the peers taking turns. With a waker, each end that has
-    /// nothing keeps it to tell of its next frame.
+    /// Returns the next frame of any peer; the peers take turns. With a waker, each end that has no
+    /// frame keeps it to report its next frame.
     pub(crate) fn receive(&self, waker: Option<&Waker>) -> Option<Message<[u8], Raw>> {
         let message = self.lock().receive(waker)?;
         self.counters.received.fetch_add(1, Relaxed);
         Some(message)
     }
 
-    /// Leaves the waker with every end. Returns whether a frame is there already.
+    /// Registers the waker with every end. Returns whether a frame is there already.
     pub(crate) fn arm(&self, waker: &Waker) -> bool {
         let mut pairs = self.lock();
         let armed = pairs.receivers.iter_mut().map(|end| end.arm(waker));
         armed.fold(false, |has_come, has| has_come | has)
     }
 
-    /// Opens the ends that the peer's open channels call for, and ends those that they do not.
+    /// Opens the ends that the peer's open channels need, and ends those that they no longer need.
     /// Returns whether a frame is there already.
     pub(crate) fn match_up(&self, with: &Counterpart<'_>, waker: Option<&Waker>) -> bool {
         let mut pairs = self.lock();
@@ -206,8 +206,8 @@ impl Ends {
         }
     }
 
-    /// Logs that an end is lacking. It is asked for again when either side opens or closes a channel
-    /// of this service, or the session comes anew.
+    /// Logs that an end could not be opened. Opening is tried again when either side opens or
+    /// closes a channel of this service, or when the session is made anew.
     fn cannot_open(&self, error: &OpenError, peer: &Peer) {
         let is_over = matches!(
             error.kind(),
@@ -219,7 +219,7 @@ impl Ends {
         }
     }
 
-    /// The peers that have the channel open, and to whom frames go.
+    /// Returns the peers that have the channel open and get its frames.
     pub(crate) fn peers(&self) -> Vec<PeerId> {
         let mut pairs = self.lock();
         let ends = pairs.senders.iter_mut();
@@ -227,7 +227,7 @@ impl Ends {
         peers.collect()
     }
 
-    /// Ends all of them, for good.
+    /// Ends all pairs, for good.
     pub(crate) fn close(&self) {
         let closed = Pairs {
             is_closed: true,
@@ -363,7 +363,8 @@ impl ReceiveEnd {
             };
             match came {
                 Ok(message) => return Some(message),
-                // Reported once; the next call receives the frame behind it, and leaves the waker.
+                // The error is reported once; the next call receives the frame behind it, and
+                // registers the waker.
                 Err(error) if !error.is_transient() && error.spares_channel() => {
                     let peer = self.with.session;
                     tracing::warn!(%peer, %error, "a frame did not come through");
@@ -374,7 +375,7 @@ impl ReceiveEnd {
         }
     }
 
-    /// Leaves the waker with the end. Returns whether a frame is there already.
+    /// Registers the waker with the end. Returns whether a frame is there already.
     fn arm(&mut self, waker: &Waker) -> bool {
         self.early = self.receive(Some(waker));
         self.early.is_some()
@@ -384,7 +385,7 @@ impl ReceiveEnd {
     fn retire(&mut self) -> bool {
         self.is_retiring = true;
         if self.early.is_none() {
-            // The peer may have gone before it opened its end, and then opens it no more.
+            // The peer may have gone before it opened its end, and will then never open it.
             match self.receiver.as_mut().map(Receiver::try_recv) {
                 Some(Ok(message)) => self.early = Some(message),
                 Some(Err(error)) if error.kind() == RecvErrorKind::Empty => return true,

@@ -8,7 +8,7 @@ use ibex::{ConnectError, OpenError, SendError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Only its callers turn the node, and the carrier is none.
+    /// Only callers turn the node, and the carrier is no caller.
     #[error(
         "the node has Driver::Caller, and nobody would turn it for the carrier; build it with \
          Driver::Threads, or in a tokio runtime with Driver::Tasks"
@@ -25,7 +25,7 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// The carrier carries nothing any more: the node of the carrier was closed, or the carrier dropped.
+/// The carrier carries nothing any more: its node was closed, or the carrier dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the carrier's node was closed or the carrier dropped; make another node and carrier")]
 pub struct NotCarried;

@@ -1,8 +1,8 @@
 //! iceoryx2 between hosts: a carrier for its link, over RDMA, tcp and shared memory.
 //!
-//! iceoryx2's link joins the services of one system to those of others, and leaves the way between
-//! them to a carrier. [`IbexCarrier`] is one: over RDMA verbs where both hosts have a device, over
-//! tcp elsewhere. Applications stay as they are; one program on each host runs the link:
+//! iceoryx2's link joins the services of one system to those of others, and leaves the transport to
+//! a carrier. [`IbexCarrier`] is a carrier: over RDMA verbs if both hosts have a device, over tcp
+//! elsewhere. Applications stay as they are; one program on each host runs the link:
 //!
 //! ```no_run
 //! use ibex::Node;
@@ -28,38 +28,40 @@
 //! # }
 //! ```
 //!
-//! # How it goes
+//! # How it works
 //!
-//! Each carrier has one session with each peer, and tells it of its offers and open channels in the
+//! Each carrier has one session with each peer, and reports its offers and open channels in the
 //! order in which they changed. Two open channels of one descriptor (name, hash and types, all of
-//! them alike) make a pair, which has an ibex channel in each direction. So a peer that reads slowly
-//! fills its own windows; a frame that finds one full is dropped for that peer and
-//! [counted](ServiceStats::dropped). A session outlives its connection, as ibex has it; one that is
-//! over takes the peer's offers with it, and is dialed again.
+//! them alike) make a pair, which has an ibex channel in each direction. A slow peer therefore
+//! fills only its own windows; a frame that finds a full window is dropped for that peer and
+//! [counted](ServiceStats::dropped). A session outlives its connection, like every session of ibex.
+//! When a session is over, the peer's offers go with it, and the peer is dialed again.
 //!
-//! A frame is copied into the memory that it is sent from, and lent to the link where it arrived.
+//! A frame is copied into the memory from which it is sent, and lent to the link where it arrived.
 //!
 //! # Limits
 //!
-//! * Publish-subscribe and events, which is what the link of iceoryx2 0.10 carries. The link and its
-//!   crates are pinned to that release.
-//! * A frame has up to [`max_message_bytes`](ibex::NodeBuilder::max_message_bytes) (16 MiB), and a
-//!   pair up to [`max_unreleased_bytes`](ibex::NodeBuilder::max_unreleased_bytes) that wait, which is
-//!   [memory](ibex::NodeBuilder#memory) at both ends.
+//! * Only publish-subscribe and events are carried, which is all that the link of iceoryx2 0.10
+//!   supports. The link and its crates are pinned to that release.
+//! * A frame has up to [`max_message_bytes`](ibex::NodeBuilder::max_message_bytes) (16 MiB). A pair
+//!   may have up to [`max_unreleased_bytes`](ibex::NodeBuilder::max_unreleased_bytes) waiting,
+//!   which is [memory](ibex::NodeBuilder#memory) at both ends.
 //! * A pair takes two of a session's [`max_channels`](ibex::NodeBuilder::max_channels) (1024), so
 //!   two carriers share up to 511 services by default.
-//! * Of one peer 4096 services and 4096 open channels are taken; more are left out, with a warning.
-//! * Payloads go as they lie in memory, as the link has it: both systems need the same layout of the
-//!   types and the same byte order.
+//! * From one peer 4096 services and 4096 open channels are accepted; more are left out, with a
+//!   warning.
+//! * Payloads travel as they lie in memory, as the link requires: both systems need the same layout
+//!   of the types and the same byte order.
 //! * Nothing authenticates peers: see
 //!   [`insecure_network`](ibex::NodeBuilder::insecure_network).
 //! * A frame is sent once for each peer; there is no multicast.
 //!
-//! Beside the node's own I/O thread a carrier has a thread, which sleeps while nothing changes.
+//! In addition to the node's own I/O thread, a carrier has a thread, which sleeps while nothing
+//! changes.
 //!
 //! # Cargo features
 //!
-//! `verbs` is that of the crate ibex: the fabric over RDMA.
+//! `verbs` enables the feature of that name in the crate ibex: the fabric over RDMA.
 
 mod carrier;
 mod channel;

@@ -1,4 +1,4 @@
-//! The peers and figures that a carrier tells of.
+//! The peers and figures that a carrier reports.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -11,7 +11,7 @@ use crate::{ends::Ends, shared::Shared};
 /// Reports the peers connected to a carrier, and what was carried. Made by
 /// [`IbexCarrier::monitor`](crate::IbexCarrier::monitor).
 ///
-/// It may be kept on any thread and outlives the carrier.
+/// The monitor may be kept on any thread and outlives the carrier.
 #[derive(Clone, Debug)]
 pub struct Monitor {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ pub struct PeerStats {
     pub id: PeerId,
     /// The peer and its address, as the node's events and logs name it.
     pub at: PeerAt,
-    /// The fabric that its frames go over.
+    /// The fabric that carries its frames.
     pub fabric: Fabric,
     /// The number of services that it offers.
     pub offers: usize,
@@ -53,7 +53,8 @@ pub struct ServiceStats {
     pub peers: Vec<PeerId>,
     /// The number of frames that were sent.
     pub sent: u64,
-    /// The number of frames that a peer did not get, as its window was full or they were too long for it.
+    /// The number of frames that a peer did not get, since its window was full or the frames were
+    /// too long for it.
     pub dropped: u64,
     /// The number of frames that were received.
     pub received: u64,
@@ -64,7 +65,7 @@ impl Monitor {
         Self { shared }
     }
 
-    /// The peers and services of now. It takes each channel's lock for a moment.
+    /// Returns the present peers and services. It takes each channel's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> CarrierStats {
         let channels = self.shared.channels();

@@ -1,4 +1,4 @@
-//! A peer's carrier, as it tells of itself.
+//! A peer's carrier, as its own reports describe it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,16 +13,16 @@ use crate::control::Control;
 
 /// The knowledge that one carrier has of another.
 pub(crate) struct Remote<S = PeerAt> {
-    /// The session on which the peer is told, and which leads frames to it.
+    /// The session over which this carrier reports to the peer, and sends it frames.
     pub(crate) outgoing: Option<S>,
-    /// The session on which the peer tells of itself, and which brings frames of it.
+    /// The session over which the peer reports, and sends its frames.
     pub(crate) incoming: Option<S>,
     told: Account,
-    /// An account that is not complete.
+    /// An account that is not complete yet.
     next: Option<Account>,
-    /// The peer has completed an account.
+    /// Set once the peer has completed an account.
     pub(crate) is_known: bool,
-    /// The log has it that the peer has exceeded the limit.
+    /// Set once the log says that the peer has exceeded the limit.
     has_exceeded: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Account {
 /// The changes that follow from a word.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
-    /// The offers have become others.
+    /// Set if the offers have changed.
     pub(crate) offers: bool,
     /// Channels of these descriptors were opened or closed.
     pub(crate) channels: BTreeSet<ServiceDescriptor>,
@@ -61,14 +61,14 @@ impl<S: Copy + PartialEq + fmt::Display> Remote<S> {
         &self.told
     }
 
-    /// Takes a word that came on a session.
+    /// Handles a word that came over a session.
     pub(crate) fn hear(&mut self, on: S, word: Control) -> News {
         if word == Control::Begin {
             self.incoming = Some(on);
             self.next = Some(Account::default());
             return News::default();
         }
-        // A session that the peer has left for another says nothing any more.
+        // A session that the peer has left for another is ignored from then on.
         if self.incoming != Some(on) {
             return News::default();
         }
@@ -94,7 +94,7 @@ impl<S: Copy + PartialEq + fmt::Display> Remote<S> {
         }
     }
 
-    /// Has the new account count. All channels are news: they may be on another session.
+    /// Makes the new account the valid one. All channels are news: they may be on another session.
     fn complete(&mut self) -> News {
         let Some(next) = self.next.take() else {
             return News::default();
@@ -111,17 +111,17 @@ impl<S: Copy + PartialEq + fmt::Display> Remote<S> {
 }
 
 impl Account {
-    /// The numbers of the peer's open channels of a descriptor.
+    /// Returns the numbers of the peer's open channels of a descriptor.
     pub(crate) fn numbers(&self, of: &ServiceDescriptor) -> Option<&BTreeSet<u64>> {
         self.numbers.get(of)
     }
 
-    /// The descriptors of its open channels.
+    /// Returns the descriptors of the peer's open channels.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = &ServiceDescriptor> {
         self.numbers.keys()
     }
 
-    /// The number of its open channels.
+    /// Returns the number of the peer's open channels.
     pub(crate) fn channels(&self) -> usize {
         self.opened.len()
     }
@@ -146,7 +146,7 @@ impl Account {
     }
 
     fn open(&mut self, number: u64, descriptor: ServiceDescriptor) -> Result<News, TooMany> {
-        // A number that is used again stands for another channel.
+        // A reused number stands for another channel.
         let mut news = self.close(number);
         if self.opened.len() >= MAX_SERVICES {
             return Err(TooMany);
@@ -182,7 +182,7 @@ impl News {
     }
 }
 
-/// The peer has as many as are taken.
+/// The peer has as many as are accepted.
 struct TooMany;
 
 /// The most services that one peer offers, and the most channels that it has open.
@@ -202,7 +202,7 @@ mod tests {
         Control::Opened { number, descriptor }
     }
 
-    /// A peer that has told an empty account on session 1.
+    /// Returns a peer that has completed an empty account on session 1.
     fn known() -> Remote<u32> {
         let mut remote = Remote::default();
         remote.hear(1, Control::Begin);
@@ -215,7 +215,7 @@ mod tests {
     fn an_account_counts_when_it_is_complete() {
         let mut remote = Remote::default();
         let quiet = News::default();
-        // Words before the first account are of no session that counts.
+        // Words before the first account belong to no session that counts.
         assert_eq!(remote.hear(1, offered("early")), quiet);
         assert_eq!(remote.hear(1, Control::Begin), quiet);
         assert_eq!(remote.hear(1, offered("a/service")), quiet);
@@ -244,7 +244,7 @@ mod tests {
         assert!(!news.offers, "they are the same");
         assert_eq!(news.channels.len(), 1);
         assert_eq!(remote.account().channels(), 0);
-        // The first session says nothing any more.
+        // The first session is ignored from now on.
         assert_eq!(remote.hear(1, offered("late")), News::default());
         assert_eq!(remote.account().offers.len(), 1);
     }
@@ -270,7 +270,7 @@ mod tests {
         let account = remote.account();
         assert_eq!(account.offers.len(), MAX_SERVICES);
         assert_eq!(account.channels(), MAX_SERVICES);
-        // There is room for others where some go.
+        // Withdrawn services make room for others.
         remote.hear(1, Control::Withdrawn(descriptor("service/0", "u64").hash));
         assert!(remote.hear(1, offered("another")).offers);
         remote.hear(1, Control::Closed { number: 0 });

@@ -14,7 +14,7 @@ use crate::control::{MAX_WORD_BYTES, STREAM};
 pub(crate) struct Session {
     pub(crate) at: PeerAt,
     pub(crate) peer: Peer,
-    /// The peer has opened its stream: there is a carrier.
+    /// Set once the peer has opened its stream: a carrier is there.
     pub(crate) has_joined: bool,
     stream: Option<Sender<[u8], Raw>>,
     /// Words that wait for room.
@@ -38,12 +38,12 @@ impl Session {
     pub(crate) fn open(&mut self) {
         if self.stream.is_none() {
             let stream = self.peer.channel(STREAM).codec::<Raw>();
-            // One that has just ended may be there yet: it is tried again.
+            // A stream that has just ended may still exist; opening is then tried again.
             self.stream = stream.max_message_bytes(MAX_WORD_BYTES).sender().ok();
         }
     }
 
-    /// Ends the stream, as the carrier there has left; another may come on the same session.
+    /// Ends the stream, since the peer's carrier has left; another may come on the same session.
     pub(crate) fn part(&mut self) {
         self.has_joined = false;
         self.waiting.clear();
@@ -51,13 +51,13 @@ impl Session {
         self.open();
     }
 
-    /// Begins with a full account, which replaces all words that wait.
+    /// Begins with a full account, which replaces all waiting words.
     pub(crate) fn begin(&mut self, account: Vec<Arc<[u8]>>) {
         self.waiting = account.into();
     }
 
-    /// Adds a word to those that wait. Returns false, and adds none, if so many wait that a full
-    /// account is shorter.
+    /// Adds a word to those that wait. Returns false, and adds none, if so many words wait that a
+    /// full account is shorter.
     pub(crate) fn tell(&mut self, word: &Arc<[u8]>, account_words: usize) -> bool {
         if self.waiting.len() > 2 * account_words + MOST_WAITING {
             return false;
@@ -66,7 +66,7 @@ impl Session {
         true
     }
 
-    /// Sends as much as there is room for, and leaves the waker for the rest.
+    /// Sends as many words as there is room for, and registers the waker for the rest.
     pub(crate) fn flush(&mut self, context: &mut Context<'_>) {
         while let (Some(stream), Some(word)) = (&mut self.stream, self.waiting.front()) {
             match stream.poll_send(context, word) {

@@ -19,13 +19,13 @@ use iceoryx2_link_backend::{WakeHandle, service_description::ServiceDescriptor};
 
 use crate::ends::Ends;
 
-/// A change that the carrier's user made, for the thread to tell the peers of.
+/// A change by the carrier's user, which the thread reports to the peers.
 pub(crate) enum Change {
     Offered(Box<ServiceDescriptor>),
     Withdrawn(ServiceHash),
     Opened(Arc<Ends>),
     Closed(u64),
-    /// A wake was attached: every channel end is to have its waker.
+    /// A wake was attached: every channel end is to get its waker.
     Attached,
     /// The carrier was dropped by its user.
     Stop,
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     wake: OnceLock<Attached>,
 }
 
-/// A peer that has told the whole of what it offers.
+/// A peer that has completed the account of its offers.
 pub(crate) struct KnownPeer {
     pub(crate) at: PeerAt,
     pub(crate) fabric: Fabric,
@@ -87,7 +87,7 @@ impl Shared {
         (Arc::new(shared), receiver)
     }
 
-    /// Says which thread is to be woken for each change. Called once, before the first.
+    /// Sets the thread that is to be woken for each change. Called once, before the first.
     pub(crate) fn set_worker(&self, thread: Thread) {
         let _ = self.worker.set(thread);
     }
@@ -101,7 +101,7 @@ impl Shared {
         }
     }
 
-    /// A channel with a number of its own.
+    /// Opens a channel with a number of its own.
     pub(crate) fn open(&self, descriptor: ServiceDescriptor) -> Arc<Ends> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let ends = Arc::new(Ends::new(number, descriptor));
@@ -116,12 +116,12 @@ impl Shared {
         self.tell(Change::Closed(ends.number));
     }
 
-    /// The channels that are open.
+    /// Returns the open channels.
     pub(crate) fn channels(&self) -> Vec<Arc<Ends>> {
         lock(&self.channels).values().cloned().collect()
     }
 
-    /// The peers, and what they offer.
+    /// Returns the peers, and their offers.
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, KnownPeer>> {
         lock(&self.peers)
     }
@@ -134,7 +134,7 @@ impl Shared {
         self.tell(Change::Attached);
     }
 
-    /// The waker that signals the link, if its wake is attached.
+    /// Returns the waker that signals the link, if its wake is attached.
     pub(crate) fn waker(&self) -> Option<&Waker> {
         self.wake.get().map(|attached| &attached.waker)
     }
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Marks the offers as others than those that the link has listed.
+    /// Notes that the offers differ from those that the link has listed.
     pub(crate) fn offers_changed(&self) {
         self.generation.advance();
         self.signal();
@@ -156,11 +156,11 @@ impl Shared {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Says that the thread has ended, and nothing is carried any more.
+    /// Notes that the thread has ended, and nothing is carried any more.
     pub(crate) fn set_closed(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         self.peers().clear();
-        // A program that lists the offers now is told.
+        // A program that lists the offers now is told of the end.
         self.offers_changed();
     }
 }

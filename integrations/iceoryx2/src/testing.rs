@@ -1,4 +1,4 @@
-//! The services that the unit tests speak of.
+//! The services that the unit tests use.
 
 use iceoryx2::service::{
     Service, local, messaging_pattern::MessagingPattern, service_hash::ServiceHash,
@@ -8,7 +8,7 @@ use iceoryx2_link_backend::service_description::{
     PublishSubscribeTypes, ServiceDescriptor, ServiceTypes, TypeDescription,
 };
 
-/// A publish-subscribe service with a payload of 8 bytes.
+/// Returns a publish-subscribe service with a payload of 8 bytes.
 pub(crate) fn descriptor(name: &str, payload: &str) -> ServiceDescriptor {
     let name = ServiceName::new(name).expect("a name");
     let of = |name: &str, size| TypeDescription {

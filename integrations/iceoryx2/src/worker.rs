@@ -1,4 +1,5 @@
-//! The thread of a carrier: it connects, tells the peers of this side, and hears of theirs.
+//! The thread of a carrier: it connects, reports this side to the peers, and receives their
+//! reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +28,7 @@ use crate::{
 /// The control streams of all peers.
 pub(crate) type Streams = FanIn<[u8], Raw>;
 
-/// The things that the thread is given.
+/// The data that the thread is given.
 pub(crate) struct Work {
     pub(crate) node: Arc<Node>,
     pub(crate) peers: Peers,
@@ -60,7 +61,7 @@ pub(crate) fn run(work: Work) {
     }
 }
 
-/// The mark that the thread leaves behind.
+/// Marks the carrier as closed when the thread ends.
 struct Closing(Arc<Shared>);
 
 impl Drop for Closing {
@@ -94,7 +95,7 @@ enum Next {
 }
 
 impl Worker<'_> {
-    /// Takes everything that has come, and leaves the waker for later events.
+    /// Handles everything that has come, and registers the waker for later events.
     fn turn(&mut self, context: &mut Context<'_>) -> Next {
         if self.take_changes() == Next::Stop {
             return Next::Stop;
@@ -120,9 +121,9 @@ impl Worker<'_> {
         Next::Sleep
     }
 
-    /// The time of the next turn, if there is one without a wake-up.
+    /// Returns the time of the next turn, if there is one without a wake-up.
     fn due(&self) -> Option<Instant> {
-        // A session without a carrier tells nothing of its end.
+        // The end of a session without a carrier is not reported, so it must be looked for.
         let mut sessions = self.sessions.values();
         let look = sessions.any(|session| !session.has_joined);
         look.then(|| Instant::now() + LOOK_AFTER)
@@ -164,12 +165,12 @@ impl Worker<'_> {
                 }
             }
             Change::Attached => self.arm(),
-            // The caller has taken it.
+            // The caller has handled it.
             Change::Stop => {}
         }
     }
 
-    /// Leaves the link's waker with every channel.
+    /// Registers the link's waker with every channel.
     fn arm(&self) {
         let Some(waker) = self.shared.waker() else {
             return;
@@ -196,7 +197,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Has a session begin with the whole of this side.
+    /// Begins a session with a full account of this side.
     fn begin(&mut self, at: PeerAt) {
         let offered = self.offered.values().cloned().map(Control::Offered);
         let opened = self.opened.values().map(|ends| Control::Opened {
@@ -224,7 +225,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Drops the sessions that are over, and resumes those whose carrier has left.
+    /// Drops the sessions that are over, and opens streams again on those whose carrier has left.
     fn look_after_sessions(&mut self) {
         let mut over = Vec::new();
         let sessions = self.sessions.values_mut();
@@ -274,7 +275,7 @@ impl Worker<'_> {
         self.choose_outgoing(at.id);
     }
 
-    /// A carrier has left, with its session or before.
+    /// Notes that a carrier has left, with its session or before.
     fn left(&mut self, at: PeerAt) {
         if let Some(session) = self.sessions.get_mut(&at) {
             session.part();
@@ -282,7 +283,8 @@ impl Worker<'_> {
         self.choose_outgoing(at.id);
     }
 
-    /// Has the peer told of this side on one of its sessions, the same for as long as that lasts.
+    /// Chooses one of the peer's sessions on which this side reports, the same for as long as that
+    /// lasts.
     fn choose_outgoing(&mut self, id: PeerId) {
         let has_joined = |session: &Session| session.has_joined && session.at.id == id;
         let first = self.sessions.values().find(|session| has_joined(session));
@@ -328,7 +330,7 @@ impl Worker<'_> {
         self.publish(at, offers);
     }
 
-    /// Shows the link and the monitors the peer's words.
+    /// Shows the peer's report to the link and the monitors.
     fn publish(&self, at: PeerAt, offers_changed: bool) {
         let remote = self.remotes.get(&at.id).filter(|remote| remote.is_known);
         let (Some(remote), Some(session)) = (remote, self.sessions.get(&at)) else {
@@ -397,8 +399,8 @@ impl Worker<'_> {
     }
 }
 
-/// The waker of a thread that parks. A call between the last look and the parking is not lost, as
-/// parking then returns at once; nothing else that the thread does parks it.
+/// The waker of a thread that parks. A wake-up between the last look and the parking is not lost,
+/// as parking then returns at once; the thread parks nowhere else.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -418,5 +420,5 @@ fn park(until: Option<Instant>) {
     }
 }
 
-/// How often sessions without a carrier are looked at.
+/// The interval at which sessions without a carrier are looked at.
 const LOOK_AFTER: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! A client for one node, as replication, heartbeats and elections have one each.
+//! A client for one node. Replication, heartbeats and elections have a client each.
 
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -27,17 +27,17 @@ use crate::{
 
 /// Sends a raft node's requests to another. Made by [`NetworkFactory`](crate::NetworkFactory).
 ///
-/// Log entries, heartbeats with votes, and snapshots go over channels of their own, and none waits
-/// for another. Dropping it ends its requests; the session lives as long as the factory's node.
+/// Log entries, heartbeats with votes, and snapshots use channels of their own, and none waits for
+/// another. Dropping the client ends its requests; the session lives as long as the factory's node.
 pub struct Client<C: RaftTypeConfig, D> {
     link: Arc<Link>,
     target: NodeIdOf<C>,
-    /// The service of its appends.
+    /// The service for its appends.
     lane: Lane,
     _snapshot: PhantomData<fn() -> D>,
 }
 
-/// A request as it is sent.
+/// A request in the form in which it is sent.
 pub(crate) struct Encoded<C: RaftTypeConfig> {
     pub(crate) bytes: Vec<u8>,
     pub(crate) asked: Asked<C>,
@@ -81,7 +81,7 @@ impl<C: RaftTypeConfig, D> Client<C, D> {
     }
 }
 
-/// Asks in a session, and gives that up if it is of no use any more.
+/// Asks in a session, and gives the session up if it is of no use any more.
 async fn ask<C: RaftTypeConfig, T: DeserializeOwned>(
     session: &Session,
     lane: Lane,
@@ -97,7 +97,8 @@ async fn ask<C: RaftTypeConfig, T: DeserializeOwned>(
 }
 
 impl<C: RaftTypeConfig> Asked<C> {
-    /// The error of a call in a session, which is given up if it is of no use any more.
+    /// Returns the error of a call in a session, and gives the session up if it is of no use any
+    /// more.
     pub(crate) fn failed(&self, session: &Session, error: &CallError) -> RPCError<C> {
         if ends_session(error) {
             session.give_up();
@@ -117,7 +118,7 @@ impl<C: RaftTypeConfig, D: SnapshotData> RaftNetworkV2<C> for Client<C, D> {
         self.ask(self.lane, Request::Append(request), &option).await
     }
 
-    /// Sends requests as they come, many ahead of the answers. The time that openraft leaves is for
+    /// Sends requests as they come, many ahead of the answers. The time that openraft allows is for
     /// each next answer.
     fn stream_append<'s, S>(
         &'s mut self,
@@ -156,7 +157,7 @@ impl<C: RaftTypeConfig, D: SnapshotData> RaftNetworkV2<C> for Client<C, D> {
             .await
     }
 
-    /// Sends a snapshot over a byte stream of its own. The time that openraft leaves is for each
+    /// Sends a snapshot over a byte stream of its own. The time that openraft allows is for each
     /// piece, and for each sign of the other node that it is still installing.
     async fn full_snapshot(
         &mut self,

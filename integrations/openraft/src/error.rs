@@ -1,4 +1,4 @@
-//! Errors of calls and streams, as openraft acts on them.
+//! Errors of calls and streams, in the form on which openraft acts.
 //!
 //! openraft waits before it tries an unreachable node again, and asks again at once after an error
 //! of the network.
@@ -27,7 +27,7 @@ pub(crate) struct Asked<C: RaftTypeConfig> {
 }
 
 impl<C: RaftTypeConfig> Asked<C> {
-    /// A request of the candidate or leader that `vote` names, which is this node.
+    /// Describes a request of the candidate or leader that `vote` names, which is this node.
     pub(crate) fn new(
         action: RPCTypes,
         vote: &VoteOf<C>,
@@ -54,8 +54,8 @@ impl<C: RaftTypeConfig> Asked<C> {
     pub(crate) fn error(&self, error: &CallError) -> RPCError<C> {
         match error.kind() {
             CallErrorKind::DeadlineExceeded => self.timeout().into(),
-            // The node there says that it cannot, and will not in a moment; or the request is
-            // longer than may be.
+            // The other node reports that it cannot do this, now or in a moment; or the request is
+            // too long.
             CallErrorKind::Failed => unreachable(error),
             CallErrorKind::NotSent if is_too_long(error) => unreachable(error),
             _ => RPCError::Network(NetworkError::from_string(error)),
@@ -70,7 +70,7 @@ impl<C: RaftTypeConfig> Asked<C> {
     }
 }
 
-/// Returns true of an error after which only another session may help.
+/// Returns whether only another session may help after this error.
 pub(crate) fn ends_session(error: &CallError) -> bool {
     match error.kind() {
         CallErrorKind::Lost | CallErrorKind::ServiceEnded => true,

@@ -29,8 +29,8 @@ pub struct NetworkFactory<D = Cursor<Vec<u8>>> {
 }
 
 impl<D: SnapshotData> NetworkFactory<D> {
-    /// A factory with a node of its own, which the runtime of the calling task drives. Dropping the
-    /// factory and its clients closes it.
+    /// Creates a factory with a node of its own, which the runtime of the calling task drives.
+    /// Dropping the factory and its clients closes the node.
     ///
     /// # Errors
     ///
@@ -39,13 +39,13 @@ impl<D: SnapshotData> NetworkFactory<D> {
     pub fn new() -> Result<Self, ListenError> {
         let builder = Node::builder()
             .driver(Driver::Tasks)
-            // A node that is away holds one of the places for connecting for so long.
+            // An unreachable node holds one of the places for connecting for this time.
             .connect_timeout(Duration::from_secs(1));
         Ok(Self::over(Arc::new(builder.build()?)))
     }
 
-    /// A factory whose clients connect from `node`, which may be the one that a
-    /// [`Server`](crate::Server) runs on. The node's settings say how: its fabrics, its
+    /// Creates a factory whose clients connect from `node`, which may be the node that a
+    /// [`Server`](crate::Server) runs on. The node's settings apply: its fabrics, its
     /// `connect_timeout` (1 s is plenty), its `session_timeout`.
     pub fn over(node: Arc<Node>) -> Self {
         Self {

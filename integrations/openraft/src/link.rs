@@ -1,4 +1,4 @@
-//! The way to one node: a session, which is connected anew when it is over.
+//! The link to one node: a session, which is connected anew when it is over.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use crate::wire::{CONTROL, LOG, MAX_MESSAGE_BYTES};
 
 pub(crate) type Calls = Caller<[u8], [u8], Raw>;
 
-/// The way to the node at an address, which all clients for it share.
+/// The link to the node at an address, which all clients for it share.
 pub(crate) struct Link {
     node: Arc<Node>,
     pub(crate) address: String,
@@ -40,8 +40,7 @@ pub(crate) struct Session {
     is_over: AtomicBool,
 }
 
-/// The service that a request goes to. Each has channels of its own, so that none waits for
-/// another.
+/// The service for a request. Each has channels of its own, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Log,
@@ -59,8 +58,8 @@ impl Link {
 
     /// Returns the session, once it is there.
     ///
-    /// Connecting goes on when the time is up: a handshake that takes longer than a heartbeat's
-    /// deadline is of use for the next one.
+    /// Connecting continues when the time is up: a handshake that takes longer than a heartbeat's
+    /// deadline serves the next heartbeat.
     pub(crate) async fn session<C: RaftTypeConfig>(
         &self,
         within: Duration,
@@ -122,7 +121,7 @@ impl Session {
         }
     }
 
-    /// Has the next request connect anew.
+    /// Makes the next request connect anew.
     pub(crate) fn give_up(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! Appends, many of which are under way at a time.
 //!
-//! Each is a call for a stream of answers, of which there is one: that call says when its request is
-//! sent. Plain calls may overtake each other while they wait for room, and a follower refuses an
-//! append that has come before its predecessor.
+//! Each append is a call for a stream of answers, with exactly one answer, because that kind of
+//! call reports when its request is sent. Plain calls may overtake each other while they wait for
+//! room, and a follower refuses an append that has come before its predecessor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,18 +45,18 @@ struct Pipeline<C: RaftTypeConfig, S, E> {
     encode: E,
     session: Arc<Session>,
     caller: Calls,
-    /// The one that waits for room, and stops those behind it.
+    /// The append that waits for room, and stops those behind it.
     sending: Option<BoxFuture<'static, Sent<C>>>,
     under_way: FuturesOrdered<BoxFuture<'static, Answered<C>>>,
-    /// How long the next answer may take.
+    /// The longest wait for the next answer.
     within: Duration,
     due: Instant,
     asked: Option<Asked<C>>,
     is_over: bool,
 }
 
-/// Returns the answers to the requests of `input`, in its order. The first that is no full success
-/// is the last, since the requests sent behind it are useless.
+/// Returns the answers to the requests of `input`, in its order. The first answer that is no full
+/// success is the last, since the requests sent behind it are useless.
 pub(crate) fn answers<C, S, E>(
     session: Arc<Session>,
     lane: Lane,

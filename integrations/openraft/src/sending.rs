@@ -60,7 +60,7 @@ pub(crate) async fn send<C: RaftTypeConfig, D: SnapshotData>(
     answer.map_err(|why| unreachable(why).into())
 }
 
-/// Writes a piece. Returns false if the other end takes no more: its answer says why.
+/// Writes a piece. Returns false if the other end accepts no more: its answer says why.
 async fn write(to: &mut Stream, piece: &[u8]) -> io::Result<bool> {
     match to.write_all(piece).await {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

@@ -34,7 +34,7 @@ where
     SM: RaftStateMachine<C>,
     SnapshotDataOf<C, SM>: SnapshotData,
 {
-    /// A server for requests to `raft`.
+    /// Creates a server for requests to `raft`.
     pub fn new(raft: Raft<C, SM>) -> Self {
         Self {
             raft,
@@ -42,9 +42,9 @@ where
         }
     }
 
-    /// The longest snapshot that is taken in; a longer one is refused before it is read. Default:
-    /// 1 GiB. More lets a peer have that much stored here, in memory if the state machine's
-    /// snapshots lie there: at most one for each peer at a time.
+    /// The longest accepted snapshot; a longer one is refused before it is read. Default: 1 GiB.
+    /// With a larger limit, a peer can have that much stored here, in memory if the state machine's
+    /// snapshots lie there: at most one snapshot for each peer at a time.
     #[must_use]
     pub fn max_snapshot_bytes(mut self, bytes: u64) -> Self {
         self.max_snapshot_bytes = bytes;
@@ -56,8 +56,8 @@ where
     ///
     /// # Errors
     ///
-    /// The address cannot be listened on. One that other hosts reach is refused: as nobody is
-    /// authenticated, it takes a node with
+    /// The address cannot be listened on. An address that other hosts reach is refused, since peers
+    /// are not authenticated: it needs a node with
     /// [`insecure_network`](ibex::NodeBuilder::insecure_network), and [`run_on`](Self::run_on).
     pub async fn run(self, address: impl Into<String>) -> io::Result<()> {
         let builder = Node::builder().driver(Driver::Tasks);
@@ -65,7 +65,8 @@ where
         self.run_on(Arc::new(node.map_err(io::Error::other)?)).await
     }
 
-    /// Answers what comes to `node`, which listens, until that is closed or the future is dropped.
+    /// Answers requests to `node`, which listens, until the node is closed or the future is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -94,7 +95,7 @@ where
                     let request = request.map_err(io::Error::other)?;
                     let Some(request) = request else { return Ok(()) };
                     let mut answer = answer(self.raft.clone(), request).boxed();
-                    // The first poll hands it to raft.
+                    // The first poll hands the request to raft.
                     if poll_once(&mut answer).await.is_none() {
                         answering.push(answer);
                     }
@@ -117,8 +118,8 @@ where
     }
 }
 
-/// The snapshots that are being taken in: of each peer one, as a leader sends one at a time and
-/// gives it up before the next.
+/// The snapshots that are being received: one from each peer, since a leader sends one at a time
+/// and gives it up before the next.
 #[derive(Default)]
 struct Transfers(HashMap<PeerId, AbortHandle>);
 
@@ -196,7 +197,7 @@ where
             let mut from = (&mut stream).take(header.bytes);
             let data = SnapshotDataOf::<C, SM>::receive(&mut from, header.bytes).await?;
             if from.limit() > 0 {
-                // The sender gave it up, or the state machine did not read it.
+                // The sender gave the snapshot up, or the state machine did not read all of it.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             install(&raft, header, data, &mut stream).await?
@@ -220,7 +221,7 @@ fn refusal<C: RaftTypeConfig, SM: RaftStateMachine<C>>(
     })
 }
 
-/// Installs a snapshot, and gives the sender signs meanwhile.
+/// Installs a snapshot, and sends the sender signs of progress meanwhile.
 async fn install<C: RaftTypeConfig, SM: RaftStateMachine<C>>(
     raft: &Raft<C, SM>,
     header: SnapshotHeader<C>,

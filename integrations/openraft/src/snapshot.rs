@@ -1,4 +1,4 @@
-//! The bytes of a snapshot, and how a state machine gives and takes them.
+//! The bytes of a snapshot, and the way in which a state machine gives and takes them.
 
 use std::{
     future::{Future, ready},
@@ -7,10 +7,10 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// A state machine's snapshot, as it goes through a byte stream.
+/// A state machine's snapshot, in the form in which it passes through a byte stream.
 ///
-/// `Cursor<Vec<u8>>`, `Vec<u8>` and `()` are such. A state machine whose snapshots are files
-/// implements this for a type of its own, and the bytes then never lie in memory as a whole:
+/// `Cursor<Vec<u8>>`, `Vec<u8>` and `()` implement the trait. A state machine whose snapshots are
+/// files implements it for a type of its own, and the bytes then never lie in memory as a whole:
 ///
 /// ```
 /// use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf};
@@ -53,11 +53,11 @@ pub trait SnapshotData: Sized + Send + 'static {
     /// The reader that gives the bytes.
     type Reader: AsyncRead + Send + Unpin;
 
-    /// The number of bytes, and the bytes.
+    /// Returns the number of bytes, and the bytes.
     fn open(self) -> impl Future<Output = io::Result<(u64, Self::Reader)>> + Send;
 
-    /// Takes in a snapshot of so many bytes. `from` ends behind them. The number is the peer's
-    /// word, so memory is taken as the bytes come.
+    /// Receives a snapshot of `bytes` bytes, behind which `from` ends. The number is only claimed
+    /// by the peer, so memory is taken as the bytes come.
     fn receive<R: AsyncRead + Send + Unpin>(
         from: R,
         bytes: u64,

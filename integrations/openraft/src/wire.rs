@@ -10,7 +10,7 @@ use openraft::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// A request, and the node that it is for: an address may be another node's by now.
+/// A request, and the node that it is for, since another node may have the address by now.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(crate) struct Ask<C: RaftTypeConfig> {
@@ -35,11 +35,11 @@ pub(crate) struct SnapshotHeader<C: RaftTypeConfig> {
     pub(crate) vote: VoteOf<C>,
     pub(crate) meta: SnapshotMetaOf<C>,
     pub(crate) bytes: u64,
-    /// How long the sender waits for a sign that the snapshot is being installed.
+    /// The time for which the sender waits for a sign that the snapshot is being installed.
     pub(crate) patience_ms: u64,
 }
 
-/// The answer behind a snapshot: it was installed, or why not.
+/// The answer after a snapshot: it was installed, or the reason why not.
 pub(crate) type SnapshotAnswer<C> = Result<SnapshotResponse<C>, String>;
 
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
@@ -62,7 +62,7 @@ pub(crate) async fn write_frame(
     to.write_all(&framed).await
 }
 
-/// Reads the next message of a stream; none if it is the sign that more will come.
+/// Reads the next message of a stream; `None` if it is the sign that more will come.
 pub(crate) async fn read_frame<T: DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Option<T>> {
@@ -89,7 +89,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-// The names say the version: other versions may write the same types otherwise.
+// The names contain the version, since other versions may write the same types differently.
 /// The service of log entries.
 pub(crate) const LOG: &str = "openraft 0.10.0-alpha.37, log";
 /// The service of heartbeats, votes and transfers of leadership.

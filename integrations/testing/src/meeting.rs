@@ -84,19 +84,19 @@ impl MemoryDevice {
     #[expect(clippy::new_without_default, reason = "each is a device of its own")]
     pub fn new() -> Self {
         use ibex_verbs::provider::fake::{FakeDevice, FakeProvider};
-        // Of a network for documentation (RFC 5737).
+        // The address belongs to a network for documentation (RFC 5737).
         let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
         Self(FakeProvider::new(vec![device]))
     }
 
-    /// Has a node use the device.
+    /// Makes a node use the device.
     pub fn carries(&self, builder: NodeBuilder) -> NodeBuilder {
         let settings = ibex::rdma::RdmaSettings::new().device("fake0");
         builder.rdma(settings.on_fake(&self.0, |_| ()))
     }
 }
 
-/// The fabrics that there are on this machine, in this build.
+/// Returns the fabrics of this build that this machine has.
 #[must_use]
 pub fn fabrics() -> Vec<Over> {
     let fabrics = [
@@ -111,7 +111,7 @@ pub fn fabrics() -> Vec<Over> {
     fabrics.into_iter().filter(is_here).collect()
 }
 
-/// Returns whether there is an RDMA device, and tells if not.
+/// Returns whether there is an RDMA device, and prints a line if not.
 fn has_device() -> bool {
     let port = ibex_harness::verbs_port::VerbsPort::choose();
     port.map_err(|error| eprintln!("verbs: left out: {error}"))
@@ -137,7 +137,7 @@ impl Over {
         }
     }
 
-    /// Builders of the node that dials and of the one that listens. Their channels are narrow, so
+    /// Returns builders of the dialing node and of the listening one. Their channels are narrow, so
     /// that bodies do not fit.
     ///
     /// # Panics
@@ -164,7 +164,7 @@ impl Over {
                 };
                 [builder(), listener].map(|builder| {
                     let settings = ibex::rdma::RdmaSettings::new().device(port.device());
-                    // To pin as many as there are by default takes long in a guest.
+                    // Pinning the default number of buffers takes long in a guest.
                     builder.rdma(settings.receive_buffers(1024).held_buffers(1024))
                 })
             }
@@ -174,11 +174,11 @@ impl Over {
 }
 
 impl DriverName {
-    /// Returns the runtime for it.
+    /// Returns the runtime for this driver.
     ///
     /// # Panics
     ///
-    /// If none can be created.
+    /// If the runtime cannot be created.
     #[must_use]
     pub fn runtime(self) -> Runtime {
         let runtime = match self {
@@ -197,7 +197,7 @@ impl DriverName {
 pub struct Meeting {
     nodes: [Arc<Node>; 2],
     turning: Vec<JoinHandle<io::Result<()>>>,
-    /// The node that listens, as the other one sees it.
+    /// The listening node, as the dialing one sees it.
     pub peer: Peer,
 }
 
@@ -239,7 +239,7 @@ impl Meeting {
         }
     }
 
-    /// The node that dialed, and the one that listened.
+    /// Returns the node that dialed, and the one that listened.
     #[must_use]
     pub fn nodes(&self) -> &[Arc<Node>; 2] {
         &self.nodes
@@ -275,7 +275,7 @@ impl Meeting {
 }
 
 #[expect(deprecated, reason = "safe, as the task owns the descriptor")]
-/// Turns the engine when the node's descriptor is readable, which tells of deadlines as well.
+/// Turns the engine when the node's descriptor is readable, which deadlines cause as well.
 async fn turn(node: Arc<Node>) -> io::Result<()> {
     let descriptor = std::os::fd::AsFd::as_fd(&*node).try_clone_to_owned()?;
     let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;

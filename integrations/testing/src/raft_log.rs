@@ -15,7 +15,7 @@ use openraft::{
     storage::{IOFlushed, RaftLogStorage},
 };
 
-/// The log and the vote of a node of openraft, in memory; clones share them. A write is told of at
+/// The log and the vote of a node of openraft, in memory; clones share them. A write is reported at
 /// once, unless a test holds it up.
 #[derive(Clone, Default)]
 pub struct RaftLog<C: RaftTypeConfig> {

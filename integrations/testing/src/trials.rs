@@ -4,8 +4,8 @@ use libtest_mimic::Trial;
 
 use crate::{Cell, DriverName, fabrics};
 
-/// A trial of each of these works, over each fabric that there is and by each of these drivers,
-/// called `work/fabric/driver`.
+/// Returns a trial of each of these works, over each fabric of this machine and by each of these
+/// drivers, called `work/fabric/driver`.
 #[must_use]
 pub fn trials<W: Copy + Send + 'static>(
     works: &[(&str, W)],

@@ -10,7 +10,7 @@ use ibex::{PeerAt, io::Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// A byte stream as tonic's server takes it.
+/// A byte stream in the form that tonic's server takes.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,

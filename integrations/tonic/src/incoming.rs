@@ -17,7 +17,7 @@ use crate::Connection;
 /// does. See [`ibex_hyper::Incoming`].
 #[derive(Debug)]
 pub struct Incoming {
-    /// `None` behind the end of the node.
+    /// `None` after the end of the node.
     connections: Option<ibex_hyper::Incoming>,
 }
 
@@ -26,7 +26,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`].
+    /// The errors of [`Listener::bind`].
     pub fn bind(node: &Node) -> io::Result<Self> {
         ibex_hyper::Incoming::bind(node).map(Self::from)
     }

@@ -1,8 +1,8 @@
 //! gRPC by tonic over ibex's byte streams: shared memory between processes of one host, RDMA
 //! between hosts that have it, and tcp elsewhere.
 //!
-//! Generated clients and servers stay as they are. A client changes how its channel connects, and a
-//! server what it accepts from:
+//! Generated clients and servers stay as they are. A client changes the way in which its channel
+//! connects, and a server the source of its connections:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -36,24 +36,24 @@
 //! # }
 //! ```
 //!
-//! # Who talks over which fabric
+//! # The choice of a fabric
 //!
 //! Each pair of nodes chooses by itself: shared memory if both are processes of one user on one
 //! host, verbs if both have an RDMA device and the feature `verbs` of ibex is on, else tcp.
 //! [`NodeBuilder::fabric`](ibex::NodeBuilder::fabric) forces or forbids one, and
-//! [`Peer::fabric_reason`](ibex::Peer::fabric_reason) says why it became what it is.
+//! [`Peer::fabric_reason`](ibex::Peer::fabric_reason) gives the reason for the choice.
 //!
 //! # Connections
 //!
 //! The host and port of the endpoint are the address of the server's [`Node`](ibex::Node). One
-//! session carries the connections of all channels of a [`Connector`]. Who called is in the
-//! request's extensions, as [`CalledBy`].
+//! session carries the connections of all channels of a [`Connector`]. The request's extensions
+//! name the caller, as [`CalledBy`].
 //!
-//! A server listens on loopback without more ado; for others
-//! [`insecure_network`](ibex::NodeBuilder::insecure_network) says that the network is isolated.
+//! A server may listen on loopback without further settings; for other addresses,
+//! [`insecure_network`](ibex::NodeBuilder::insecure_network) states that the network is isolated.
 //!
-//! When a session's connection breaks, calls wait until it is back, and go on: a channel sees an
-//! error only when the session is over, and then it connects again with the next call.
+//! When a session's connection breaks, calls wait until it is back, and continue. A channel sees an
+//! error only when the session is over; the next call then connects again.
 
 mod connection;
 mod incoming;

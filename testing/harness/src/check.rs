@@ -43,7 +43,7 @@ pub fn fill_part(sequence: u64, offset: usize, part: &mut [u8]) {
     }
 }
 
-// Not inlined, like `rest_difference`, so that the loops over blocks keep the registers.
+// This is not inlined, like `rest_difference`, so that the loops over blocks keep the registers.
 #[inline(never)]
 fn fill_rest(first: u64, rest: &mut [u8]) {
     let (whole, last) = rest.as_chunks_mut::<8>();

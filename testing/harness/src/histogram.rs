@@ -3,8 +3,8 @@
 //! Recording is one reading of the [clock], a subtraction and an increment. Values are kept in
 //! ticks at three significant digits. They become nanoseconds only at the end, by the length that a
 //! tick had during the run. Percentiles are those of the recorded values spread over one step of
-//! the clock: round trips of 85 ns under a clock of 10 ns steps are recorded as 80 or 90, half of
-//! them each, and have a median of 85.
+//! the clock. For example, round trips of 85 ns under a clock of 10 ns steps are recorded as 80 or
+//! 90, half of them each, and have a median of 85.
 
 #![forbid(unsafe_code)]
 
@@ -171,7 +171,7 @@ fn spread_quantile(values: &Histogram<u64>, step: f64, quantile: f64) -> f64 {
     low.midpoint(high).min(values.max() as f64)
 }
 
-/// Enough to narrow two steps down to less than a thousandth of one.
+/// Enough bisections to narrow two steps down to less than a thousandth of one.
 const BISECTIONS: u32 = 12;
 /// About 10 s at 5 GHz; longer times are recorded as this.
 const LONGEST_TICKS: u64 = 50_000_000_000;

@@ -99,7 +99,7 @@ impl Mapping {
     /// Polls for a reply: like [`above`](Self::above), but waits before the first poll for as long
     /// as the last replies took.
     ///
-    /// That delay is learned: a reply found at the first poll shortens it by one step, a later one
+    /// The delay is learned: a reply found at the first poll shortens it by one step, a later one
     /// lengthens it by four. So most first polls find the reply, and the delay follows a peer that
     /// becomes faster.
     #[inline]

@@ -75,7 +75,7 @@ impl Network {
     /// uses loopback otherwise.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The kernel's errors.
     pub fn of(medium: Medium, draw: &mut Draw) -> io::Result<Self> {
         let device = env::var("IBEX_TEST_DEVICE").ok();
         match medium {

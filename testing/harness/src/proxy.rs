@@ -33,7 +33,7 @@ pub enum Harm {
     Stall,
 }
 
-/// All kinds.
+/// All kinds of harm.
 pub const HARMS: [Harm; 3] = [Harm::Reset, Harm::Cut, Harm::Stall];
 
 /// A fault of bytes on their way.
@@ -49,7 +49,7 @@ pub enum Damage {
     Swap,
 }
 
-/// All kinds.
+/// All kinds of damage.
 pub const DAMAGES: [Damage; 4] = [Damage::Flip, Damage::Drop, Damage::Double, Damage::Swap];
 
 /// An order to damage bytes of a connection.

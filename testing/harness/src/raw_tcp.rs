@@ -78,7 +78,8 @@ impl Link for RawTcp {
             while self.unread.len() < 8.min(size - checked) {
                 self.read()?;
             }
-            // All the rest of the message, or whole words, so that the next part begins at a word.
+            // Checks all the rest of the message, or whole words, so that the next part begins at a
+            // word.
             let (rest, here) = (size - checked, self.unread.len());
             let length = if here < rest { here & !7 } else { rest };
             let part = &self.buffer[self.unread.start..][..length.min(self.job.size)];

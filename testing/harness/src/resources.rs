@@ -10,7 +10,7 @@ use rustix::{
 /// Limits a resource of a process to `most`, or resets the limit to this process's own.
 ///
 /// # Errors
-/// Those of prlimit(2).
+/// The errors of prlimit(2).
 pub fn limit(process: &Child, resource: Resource, most: Option<u64>) -> io::Result<()> {
     let ours = getrlimit(resource);
     let limit = Rlimit {
@@ -33,7 +33,7 @@ pub fn survive_full_files() {
 /// process is not root's.
 ///
 /// # Errors
-/// Those of prctl(2) and setrlimit(2).
+/// The errors of prctl(2) and setrlimit(2).
 pub fn hold_to_locked_memory() -> io::Result<()> {
     if geteuid().is_root() {
         let unlimited = Rlimit {
@@ -49,7 +49,7 @@ pub fn hold_to_locked_memory() -> io::Result<()> {
 /// Limits a process's descriptors to those that it has open.
 ///
 /// # Errors
-/// The process has ended, or those of [`limit`].
+/// The process has ended, or the errors of [`limit`].
 pub fn starve(process: &Child) -> io::Result<()> {
     let open = fs::read_dir(format!("/proc/{}/fd", process.id()))?;
     limit(process, Resource::Nofile, Some(open.count() as u64))
@@ -58,7 +58,7 @@ pub fn starve(process: &Child) -> io::Result<()> {
 /// Resets a process's limit of descriptors to this process's own.
 ///
 /// # Errors
-/// Those of [`limit`].
+/// The errors of [`limit`].
 pub fn relieve(process: &Child) -> io::Result<()> {
     limit(process, Resource::Nofile, None)
 }

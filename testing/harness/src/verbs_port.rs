@@ -74,7 +74,7 @@ impl VerbsPort {
     /// counts them.
     ///
     /// # Errors
-    /// Those of the work; and [`Error::NotCarried`] if there were no sends.
+    /// The errors of the work; and [`Error::NotCarried`] if there were no sends.
     pub fn during<R>(
         &self,
         work: impl FnOnce() -> Result<R, Error>,

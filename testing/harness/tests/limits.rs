@@ -101,7 +101,7 @@ fn every_size_arrives_whole(cores: Cores) {
 }
 
 fn rings_wrap(cores: Cores) {
-    // More bytes than any ring of the limit holds, in its smallest and in odd steps.
+    // Streams more bytes than any ring of the limit holds, in its smallest and in odd steps.
     for (size, iters) in [(1, 1_000_000), (100, 100_000), (200_001, 100)] {
         let job = Job {
             mode: Mode::Stream,

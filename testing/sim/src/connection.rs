@@ -4,8 +4,8 @@
 //! Rules:
 //!
 //! 1. Every connection has a number. A side reads and writes a connection that it has joined,
-//!    broken or not, until it notices the break or joins a newer one. It joins a connection when
-//!    its handshake says so, as the handshake says.
+//!    broken or not, until it notices the break or joins a newer one. A side joins a connection
+//!    when its handshake succeeds, on the terms of that handshake.
 //! 2. The dialing side dials some time after it notices a break, or an attempt that failed: for its
 //!    session with the next higher epoch if it has one, or for a new session.
 //! 3. The dialing side may give an attempt up and make another. The bytes of the first then arrive
@@ -277,7 +277,7 @@ impl Connection {
             return true;
         }
         let ticket = self.next_ticket();
-        // A late connection can be told only while there are newer wires.
+        // A late connection can be recognized only while there are newer wires.
         let is_disturbed = !self.is_healed && !self.lags;
         let is_impostor =
             ticket.is_some() && is_disturbed && self.random.chance(self.options.impostor_per_mille);
@@ -420,7 +420,7 @@ impl Connection {
                 self.faults.count(Fault::MeetingCut, true);
             }
         }
-        // Two that end in one turn may be told in either order.
+        // Two meetings that end in one turn may be reported in either order.
         if outcomes.len() > 1 && self.random.chance(500) {
             outcomes.reverse();
         }
@@ -575,7 +575,7 @@ const GIVEN_UP_STEPS: u64 = 4;
 /// The most steps by which the other side may notice a break later, beside the duration of a
 /// handshake.
 const LAG_STEPS: u64 = 60;
-/// Later than the end of any run.
+/// A step later than the end of any run.
 const NEVER: u64 = 1 << 40;
 /// More bytes than any meeting takes.
 const MEETING_BYTES: u64 = 450;

@@ -429,7 +429,7 @@ const WINDOW: u64 = 64;
 /// Messages that a program publishes at one sender before it turns to the next.
 const AT_A_TIME: u64 = 4;
 const ALIGNMENT: usize = 8;
-/// More than half of the shortest receive buffer.
+/// Length of a message, more than half of the shortest receive buffer.
 const MESSAGE_BYTES: usize = 3000;
 const PLENTY: u64 = 64;
 
@@ -489,7 +489,7 @@ fn a_slow_program_with_two_hundred_senders_makes_them_take_turns() {
             }
             assert!(step < 200_000, "not done");
         }
-        // A visit: a question, its messages, and the surrender of the rest of the turn.
+        // A visit takes a question, its messages, and the surrender of the rest of the turn.
         let [there, back] = crowd.frames_per_message();
         assert!(there < 1.7 && back < 0.8, "{there} and {back}");
     }

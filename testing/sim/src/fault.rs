@@ -56,9 +56,9 @@ pub enum Fault {
     Expired,
     /// A queue pair, a device or a Unix socket is unavailable.
     NoPair,
-    /// A stranger who knows no secret dials.
+    /// A stranger without the secret dials.
     Stranger,
-    /// An impostor who knows no secret answers.
+    /// An impostor without the secret answers.
     Impostor,
     /// A side restarts after its death.
     Restart,

@@ -80,7 +80,7 @@ impl Message {
     }
 }
 
-/// Enough that different messages begin at different bytes.
+/// Enough bytes that different messages begin at different ones.
 const NOISE_BYTES: usize = 1 << 19;
 /// The longest message that a simulation sends.
 const MAX_LENGTH: usize = 1 << 18;

@@ -36,7 +36,7 @@ impl Lender {
         }
         if self.random.chance(500) {
             let lent = node.session.credit_lent();
-            // Now and then, everything.
+            // The draw exceeds the lent credit now and then, so that everything is recalled.
             let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
             node.session.recall(credit);
             node.counts.faults.count(Fault::Recall, credit > 0);

@@ -216,7 +216,8 @@ impl Lines {
     /// Returns whether a side notices now that nothing more arrives.
     pub(super) fn has_ended(&self, side: Side, now: u64) -> bool {
         let other = side.other() as usize;
-        // Beside a queue pair, the end of the stream suffices, even with unread bytes before it.
+        // If there is a queue pair, the end of the stream suffices, even with unread bytes before
+        // it.
         let has_pair = self.met[side as usize].is_some() && !self.is_stream();
         let is_read = self.closed[other] && (has_pair || self.pipes[other].is_empty());
         is_read || self.is_broken && self.notices[side as usize] <= now

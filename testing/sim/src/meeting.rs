@@ -275,7 +275,7 @@ impl Meeting {
         while let Some(told) = end.machine.poll_told() {
             match told {
                 Told::Errand(errand) => {
-                    // Now and then a device takes longer than anyone waits.
+                    // Now and then a device takes longer than either end waits.
                     let within = match self.random.chance(self.errand_fails_per_mille) {
                         true => self.slow_errand_steps,
                         false => self.errand_steps,

@@ -370,7 +370,7 @@ impl Node {
                 Some(memory) => self.session.grant_memory(end, sequence, memory),
                 None => {
                     let length = length.unwrap_or_default();
-                    // Grants a part at first, as if memory were short, then the rest.
+                    // The grant is partial at first, as if memory were short, then complete.
                     if sequence % 3 == 0 {
                         self.session.grant(end, sequence, length.div_ceil(2));
                     }
@@ -446,7 +446,7 @@ impl Node {
                         .get_mut(&end)
                         .ok_or("news for no sender")?
                         .hear(&counters)?;
-                    // Returns unused blocks, as if the channel were idle.
+                    // Unused blocks are returned, as if the channel were idle.
                     if counters.released % 7 == 3 {
                         self.session.return_landings(end);
                     }
@@ -536,8 +536,8 @@ impl Node {
     pub(super) fn check_footprint(&self) -> Checked {
         let footprint = self.session.footprint();
         let limit = self.options.max_channels;
-        // Per end: an open, a close, an ask, two grants of two parts each, and grants of blocks. In
-        // addition, what is exchanged over new wires.
+        // For each end these are an open, a close, an ask, two grants of two parts each, and grants
+        // of blocks. In addition, there is the exchange over new wires.
         let control = footprint.ends.max(1) * (7 + LANDINGS_PER_CHANNEL)
             + usize::from(self.life == Life::Ending)
             + footprint.peer_ends

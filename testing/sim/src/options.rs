@@ -254,7 +254,8 @@ impl SimOptions {
             errand_fails_per_mille: random.pick(&[0, 100]),
             fails_back: random.chance(500),
             large_bytes: random.pick(&[0, 1 << 16, 1 << 20]),
-            // Drawn last, and seldom true: a handshake of TLS takes as much time as many steps.
+            // This option is drawn last, and seldom true: a handshake of TLS takes as much time as
+            // many steps.
             secured: random.chance(200),
         }
     }
@@ -266,7 +267,7 @@ fn least_credit_bytes(longest_record: usize) -> u64 {
     2 * (longest_record + HEAD_BYTES + HEADER_BYTES + MAX_ALIGNMENT) as u64
 }
 
-/// With the node that they all dial, they are 32.
+/// The most peers; with the node that they all dial, they are 32 nodes.
 const MOST_PEERS: u64 = 31;
-/// Enough for channels to open, fill up and break.
+/// The fewest busy steps, which suffice for channels to open, fill up and break.
 const LEAST_BUSY_STEPS: u64 = 300;

@@ -505,7 +505,7 @@ impl Pair {
 
     // ---- Results -----------------------------------------------------------------------
 
-    /// Both nodes.
+    /// Returns both nodes.
     pub(super) fn nodes(&self) -> [&Node; 2] {
         [&self.left.node, &self.right.node]
     }

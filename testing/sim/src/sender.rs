@@ -1,4 +1,4 @@
-//! A sending end of the simulation: the real ring algorithms, and what was heard.
+//! A sending end of the simulation: the real ring algorithms, and the reports that it received.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -249,8 +249,7 @@ impl Sender {
                 "a chunk of message {sequence} of end {end} goes out, which is received"
             ));
         };
-        // Others that began before must not be cut: a message is sent from its beginning to its
-        // end.
+        // A message that has begun must not be cut: it is sent from its beginning to its end.
         let is_cut = |large: &&Large| large.sent > 0 && large.sent < large.length;
         let cut = self.large.iter().find(is_cut).map(|large| large.sequence);
         let large = &mut self.large[index];

@@ -204,7 +204,7 @@ impl Simulation {
 
     /// Lets the programs finish until nothing moves any more.
     fn finish_until_quiet(&mut self) -> Result<(), Violation> {
-        // If many share little, each waits for all others.
+        // If many peers share little, each waits for all others.
         let patience = PATIENCE_STEPS * self.pairs.len() as u64;
         for _ in 0..patience {
             let mut any = false;

@@ -51,7 +51,8 @@ pub(crate) fn run(options: &NodeOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// The address is that of the killed hub, so it may take a moment to be free.
+/// Creates the listening node. The address is that of the killed hub, so it may take a moment to be
+/// free.
 fn listen(options: &NodeOptions) -> io::Result<Node> {
     let mut tries = 0..1000;
     loop {

@@ -82,7 +82,7 @@ fn one_session(
         return Some(());
     };
     let count = draw.of(1..options.messages.max(2));
-    // At least once: the first message names the session.
+    // The loop runs at least once: the first message names the session.
     loop {
         if outgoing.send_some().is_err() {
             incoming.drain();

@@ -224,7 +224,7 @@ impl Stage {
     fn inject_until_survived(&mut self, kind: Fault) -> io::Result<u64> {
         let looks = match self.carrier {
             Carrier::Shm | Carrier::Tcp => LOOKS,
-            // In the guest a resumption takes that long, and an early fault would hit another
+            // In the guest a resumption takes this long, and an early fault would hit another
             // attempt.
             Carrier::Verbs => 5 * LOOKS,
         };
@@ -376,7 +376,7 @@ impl Stage {
         let mut recipe = self.senders[0].recipe();
         let count = match self.carrier {
             Carrier::Shm | Carrier::Tcp => 1000,
-            // The guest is slow with each of them.
+            // The guest is slow with each connection.
             Carrier::Verbs => 32,
         };
         let more = format!("--crowd {count} --messages 2 --rarity 1000 --patience-ms 20000");

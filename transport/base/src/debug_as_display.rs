@@ -1,9 +1,9 @@
-//! Errors that say by `Debug` what they say by `Display`.
+//! Errors whose `Debug` output is their `Display` output.
 
-/// Has the error types named say by [`Debug`](std::fmt::Debug) what they say by
-/// [`Display`](std::fmt::Display): a `main` that returns an error, and `unwrap`, print it by
-/// `Debug`, and a reader is to find the diagnosis, not the fields of a value. As such
-/// a type's `Display` tells of its sources too, nothing is lost.
+/// Makes the [`Debug`](std::fmt::Debug) output of the named error types their
+/// [`Display`](std::fmt::Display) output. A `main` that returns an error, and `unwrap`, print it by
+/// `Debug`, and the reader should find the diagnosis and not the fields of a value. The `Display`
+/// of such a type includes its sources, so nothing is lost.
 ///
 /// ```
 /// #[derive(thiserror::Error)]

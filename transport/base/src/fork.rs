@@ -1,20 +1,19 @@
 //! Detects that this process is a fork of the one that made the nodes.
 //!
-//! A child has a copy of every handle, and nothing behind them is its own. It has no other
-//! thread, so a lock may be held for ever. Sockets and devices belong to the parent, and peers
-//! read the shared memory. So a child may drop a handle, or leave it, and do nothing else with it.
+//! A child has a copy of every handle, but owns none of the objects behind them. It has no other
+//! thread, so a lock may be held for ever. Sockets and devices belong to the parent, and peers read
+//! the shared memory. So a child may drop a handle, or leave it, and do nothing else with it.
 //!
 //! Rules:
 //!
-//! 1. Each call that can say so answers [`UsedAfterFork`], before it takes a lock, makes a
+//! 1. Each call that can return an error returns [`UsedAfterFork`], before it takes a lock, makes a
 //!    system call or touches memory that a peer or a device may see.
-//! 2. A drop forgets: what it would tell, unmap, give back or destroy stays as it is. A root
-//!    (a node, a handle, a session) leaks what it holds; what is dropped all the same looks
-//!    for itself.
-//! 3. Memory that messages lie in is not there in a child ([`keep_from_children`]).
+//! 2. A drop forgets: it tells, unmaps, gives back and destroys nothing. A root (a node, a handle,
+//!    a session) leaks its fields. Values that are dropped nevertheless check for themselves.
+//! 3. A child does not have the memory that messages lie in ([`keep_from_children`]).
 //!
-//! `posix_spawn`, `vfork` and `exec` are no concern of this module: the new program has none
-//! of it, as all descriptors are closed by `exec`.
+//! `posix_spawn`, `vfork` and `exec` are no concern of this module: the new program has none of
+//! these objects, since `exec` closes all descriptors.
 
 use std::{
     error::Error,
@@ -31,9 +30,10 @@ use rustix::{
 
 /// An error: an object of a process was used in a fork of it, and nothing was done.
 ///
-/// A process that has made a node keeps what belongs to ibex to itself. In a fork of it every
-/// call answers this, a new node included, and dropping anything tells nobody and gives nothing
-/// back. The documentation of the facade's `Node` says what no error can tell.
+/// A process that has made a node shares no object of ibex with its children. In a fork of the
+/// process every call returns this error, also the making of a new node, and dropping an object
+/// tells no peer and gives nothing back. The documentation of the facade's `Node` lists the effects
+/// that no error can report.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsedAfterFork {
@@ -59,7 +59,7 @@ impl fmt::Display for UsedAfterFork {
 impl Error for UsedAfterFork {}
 
 impl UsedAfterFork {
-    /// `what` was used here, in a child.
+    /// Makes the error for `what`, which was used here, in a child.
     #[cold]
     #[must_use]
     pub fn new(what: impl Into<String>) -> Self {
@@ -118,7 +118,7 @@ pub fn claim() -> Result<(), UsedAfterFork> {
     check(|| "ibex, as it runs here,".to_owned())?;
     if TOLD_BY.load(Ordering::Acquire) == NOBODY {
         OWNER.store(process::id(), Ordering::Relaxed);
-        // Two threads may come here at a time, and do the same.
+        // Two threads may get here at a time, and then do the same.
         let told_by = match PAGE.is_wiped_on_fork() {
             true => {
                 PAGE.word.store(1, Ordering::Relaxed);
@@ -126,19 +126,20 @@ pub fn claim() -> Result<(), UsedAfterFork> {
             }
             false => THE_NUMBER,
         };
-        // TOLD, pairs with `is_child_at_a_closer_look`: to see how a child is told is to see the
-        // word as well.
+        // TOLD, pairs with `is_child_at_a_closer_look`: a thread that sees how a child is told sees
+        // the word as well.
         TOLD_BY.store(told_by, Ordering::Release);
     }
     Ok(())
 }
 
-/// The word is 0: in a child, where there was no node yet, and where the kernel wipes no page.
+/// Decides when the word is 0: in a child, in a process that has made no node yet, and where the
+/// kernel wipes no page.
 #[cold]
 #[inline(never)]
 fn is_child_at_a_closer_look() -> bool {
     match TOLD_BY.load(Ordering::Acquire) {
-        // Once more: it may have been set since.
+        // The word is loaded once more, because it may have been set since.
         THE_WORD => PAGE.word.load(Ordering::Relaxed) == 0,
         THE_NUMBER => OWNER.load(Ordering::Relaxed) != process::id(),
         _ => false,
@@ -159,8 +160,8 @@ const THE_WORD: u32 = 1;
 /// in sandboxes that do not know the advice.
 const THE_NUMBER: u32 = 2;
 
-/// A page of its own for the word, of whatever size pages are: 4 KiB on x86-64, up to 64 KiB
-/// on 64-bit Arm. It takes no memory but for one page.
+/// A page of its own for the word, as large as the largest pages of the architecture: 4 KiB on
+/// x86-64, up to 64 KiB on 64-bit Arm. It takes the memory of one page only.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Page {

@@ -51,7 +51,7 @@ pub use std::{
     thread,
 };
 
-/// Locks a mutex. A thread that panicked with the lock held does not matter: what the mutex guards
+/// Locks a mutex. A panic of a thread that held the lock does not matter, because the guarded value
 /// is whole after each step.
 #[cfg(not(record_writes))]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! Framing: how long the frames of a wire may be, and what credit they cost.
+//! Framing: the longest frames of a wire, and the credit that frames cost.
 //!
 //! On a wire of receive buffers every frame takes one, so every frame costs one credit,
 //! and without credit nothing is sent but talk about credit, for which
@@ -117,9 +117,8 @@ impl Carriage {
         }
     }
 
-    /// The least credit that is of use: with it, any frame goes out sooner or later. Since
-    /// half of what is lent may be owed and untold, it is twice the highest cost, where
-    /// costs differ.
+    /// The least credit that is of use: with it, any frame goes out sooner or later. Half of the
+    /// lent credit may be owed and untold, so this is twice the highest cost if costs differ.
     #[must_use]
     pub const fn grain(self) -> u64 {
         match self {

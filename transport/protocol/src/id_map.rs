@@ -1,16 +1,16 @@
 //! A map from ids that mostly grow: of sessions, ends and queue pairs, looked up several
 //! times for each message.
 //!
-//! Entries stand in one list by their ids, so a new one mostly goes to the end. There are few,
-//! mostly one or two, and then a look takes a third of the instructions that it takes in a
-//! B-tree. Of many, as long as those between are all there, one is found by its distance from
-//! the first: a session that is looked up among hundreds costs what it costs among three.
+//! Entries stand in one list by their ids, so a new one mostly goes to the end. There are few
+//! entries, mostly one or two, and then a look-up takes a third of the instructions that it takes
+//! in a B-tree. Among many, if no id in between is missing, an entry is found by its distance from
+//! the first. A session that is looked up among hundreds then costs the same as among three.
 #![forbid(unsafe_code)]
 
-/// Values by id. A new id that is not the greatest moves those behind it.
+/// Values by id. A new id that is not the greatest moves the entries behind it.
 ///
-/// Its contents come first, unlike in maps whose key says as much: ids are numbers, mostly
-/// `u32`, and then go without saying.
+/// The type of the values is the first parameter, unlike in most maps: ids are numbers, mostly
+/// `u32`, so that their type need not be given.
 #[derive(Debug, Clone)]
 pub struct IdMap<T, I = u32> {
     entries: Vec<(I, T)>,
@@ -53,7 +53,8 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
     #[inline(always)]
     #[must_use]
     pub fn get(&self, id: I) -> Option<&T> {
-        // Nearly always one of the first two, and found without asking for its place.
+        // The entry is nearly always one of the first two, which are compared directly, without a
+        // search.
         match &self.entries[..] {
             [(first, value), ..] if *first == id => Some(value),
             [_, (second, value), ..] if *second == id => Some(value),
@@ -111,12 +112,12 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         Some(self.entries.remove(at).1)
     }
 
-    /// Keeps those that `wanted` says.
+    /// Keeps the entries for which `wanted` returns true.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         self.entries.retain(|(_, value)| wanted(value));
     }
 
-    /// Frees what is not needed for those that are there.
+    /// Frees the memory that the present entries do not need.
     pub fn shrink_to_fit(&mut self) {
         self.entries.shrink_to_fit();
     }
@@ -133,17 +134,17 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         self.entries.is_empty()
     }
 
-    /// All, by growing id.
+    /// Returns all entries, by growing id.
     pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.entries.iter().map(|(id, value)| (*id, value))
     }
 
-    /// All, by growing id, to be changed.
+    /// Returns all entries, by growing id, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
         self.entries.iter_mut().map(|(id, value)| (*id, value))
     }
 
-    /// All values, by growing id.
+    /// Returns all values, by growing id.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, value)| value)
     }
@@ -153,12 +154,12 @@ impl<T, I: Copy + Ord + Into<u64>> IdMap<T, I> {
         self.entries.iter().map(|(id, _)| *id)
     }
 
-    /// All, by growing id, as what they are.
+    /// Returns the values themselves, by growing id.
     pub fn into_values(self) -> impl Iterator<Item = T> {
         self.entries.into_iter().map(|(_, value)| value)
     }
 
-    /// All values, to be changed.
+    /// Returns all values, to be changed.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.iter_mut().map(|(_, value)| value)
     }

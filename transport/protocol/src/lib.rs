@@ -2,9 +2,9 @@
 //! thread.
 //!
 //! Facts come in through `handle_*`, with the time at which they became known. Actions go out
-//! through `poll_*`, which the host drains until it answers `None`. The host moves the bytes:
-//! over sockets, queue pairs, shared memory, or a simulated network. It depends on this crate
-//! and never the other way round, so every rule here is tested without a device.
+//! through `poll_*`, which the host drains until it answers `None`. The host moves the bytes: over
+//! sockets, queue pairs, shared memory, or a simulated network. The host depends on this crate and
+//! never the other way round, so every rule here is tested without a device.
 //!
 //! - [`format`](mod@format): the bytes of frames, records and control messages, and the checksums over them.
 //! - [`session`]: the channels of one session, and which frame goes next.

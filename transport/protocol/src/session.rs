@@ -1,14 +1,13 @@
-//! A session: two nodes, the channels between them, and which frame goes next.
+//! A session: two nodes, the channels between them, and the choice of the next frame.
 //!
-//! Pure state. The host (the engine, or the simulation) feeds it frames with
-//! [`handle_frame`](Session::handle_frame) and the wishes of local handles with the
-//! other methods, takes frames with [`poll_transmit`](Session::poll_transmit) until it
-//! answers `None`, and events with [`poll_event`](Session::poll_event) likewise.
+//! A session is pure state. The host (the engine, or the simulation) feeds it frames with
+//! [`handle_frame`](Session::handle_frame) and the wishes of local handles with the other methods,
+//! takes frames with [`poll_transmit`](Session::poll_transmit) until it answers `None`, and events
+//! with [`poll_event`](Session::poll_event) likewise.
 //!
-//! Order of sending: control first, then counters that someone waits for, then records
-//! and chunks of the ready channels, one frame each in turn. Closing an end and the
-//! session are derived from channel state when a frame is built, so they cannot
-//! overtake what was published before.
+//! Order of sending: control first, then counters that the peer waits for, then records and chunks
+//! of the ready channels, one frame each in turn. Closing an end and the session are derived from
+//! channel state when a frame is built, so they cannot overtake records that were published before.
 #![forbid(unsafe_code)]
 
 use std::{collections::VecDeque, sync::Arc};
@@ -68,9 +67,9 @@ pub struct SessionConfig {
     pub data_in_band: bool,
     /// Memory may be granted for large messages to be written to, at both ends.
     pub writes: bool,
-    /// A write can tell of itself by immediate data, both ways.
+    /// A write can announce itself by immediate data, both ways.
     pub immediate: bool,
-    /// Should its wires break, the session goes on over others: nothing is let go before it is
+    /// If its wires break, the session goes on over others, so it keeps everything until it is
     /// known to have arrived.
     pub resumes: bool,
 }
@@ -112,18 +111,18 @@ pub struct Session {
     /// The number of times that bytes of the peer's were damaged on their way.
     damaged: u64,
     goodbye: Goodbye,
-    /// The peer has said it.
+    /// The peer has said goodbye.
     heard_goodbye: bool,
     /// The peer is told that this node drains, and whether it has.
     draining: Option<bool>,
     /// The peer's announcement that it drains.
     heard_draining: Option<bool>,
-    /// Set if a frame may have to go out for something other than records, or with it. Set by
-    /// whatever may lead to that, cleared when a look finds nothing.
+    /// Set if a frame may have to go out for something other than records, or with it. Every change
+    /// that may lead to that sets the flag; a look that finds nothing clears it.
     has_errands: bool,
     /// Pieces on their way into the peer's memory.
     writes_under_way: u32,
-    /// Sending ends that wait for one of them to be there.
+    /// Sending ends that wait for such a piece to arrive.
     awaiting_writes: Vec<u32>,
 
     // Receiving.
@@ -140,13 +139,13 @@ struct End {
     /// The peer's id of the other end, once both are open.
     peer: Option<u32>,
     state: EndState,
-    /// The local handle is gone.
+    /// The local handle was dropped.
     closed_here: bool,
     /// Another end of the name and role may be opened here.
     name_is_free: bool,
     /// The last message before the close, and the reason.
     closing: Option<(u64, CloseReason)>,
-    /// The peer's end is gone, or of no use.
+    /// The peer's end was closed, or is of no use.
     closed_there: bool,
     /// The two ends do not fit each other, so this one is of no use.
     is_mismatched: bool,
@@ -177,7 +176,7 @@ struct PeerOpen {
     role: Role,
     name: Arc<str>,
     spec: Arc<ChannelSpec>,
-    /// The end was closed before anyone here opened the counterpart.
+    /// The end was closed before the counterpart was opened here.
     closed: Option<CloseReason>,
 }
 
@@ -223,8 +222,7 @@ impl Session {
         }
     }
 
-    /// Frees what its queues took, as far as nothing is in them: nothing was said for a
-    /// while.
+    /// Frees the memory of its empty queues, because the session was silent for a while.
     pub fn rest(&mut self) {
         self.control.shrink_to_fit();
         self.control_body = Vec::new();
@@ -234,10 +232,10 @@ impl Session {
         self.events.shrink_to_fit();
     }
 
-    // ---- What local handles want -------------------------------------------------
+    // ---- Wishes of local handles -------------------------------------------------
 
-    /// A spec to open an end with: the one that an end has already, where one is equal. The
-    /// many channels of a session are mostly of a few types.
+    /// Returns a spec to open an end with: an equal one that another end has already, if there is
+    /// one. The many channels of a session are mostly of a few types.
     pub fn share_spec(&self, spec: ChannelSpec) -> Arc<ChannelSpec> {
         let mut of_ends = self.ends.values().map(|end| &end.spec);
         let equal = of_ends.find(|of_end| ***of_end == spec).cloned();
@@ -268,7 +266,7 @@ impl Session {
         self.has_errands = true;
         let state = match role {
             Role::Sender => EndState::Sender(Box::new(SendChannel {
-                // Without wires no end waits for its turn.
+                // Without wires, no end may enter the ready queue, so the end counts as queued.
                 queued: !self.stage.is_live(),
                 ..SendChannel::default()
             })),
@@ -313,8 +311,8 @@ impl Session {
         }
     }
 
-    /// The last handle of a sending end is gone; its close follows message
-    /// `final_sequence`. Of an end that closes again the first reason stands.
+    /// Notes that the last handle of a sending end was dropped; its close follows message
+    /// `final_sequence`. If an end closes again, the first reason stands.
     pub fn close_sender(&mut self, end: u32, final_sequence: u64, reason: CloseReason) {
         if let Some(entry) = self.ends.get_mut(end) {
             entry.closed_here = true;
@@ -327,7 +325,7 @@ impl Session {
         self.mark_ready(end);
     }
 
-    /// The handle of a receiving end is gone, with `counters` as its last word.
+    /// Notes that the handle of a receiving end was dropped. `counters` are its last counters.
     pub fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         let Some(entry) = self.ends.get_mut(end) else {
             return;
@@ -339,7 +337,7 @@ impl Session {
             && self.config.data_in_band
         {
             channel.handle_released(counters);
-            // Its last word rides on the close, or on a frame before it.
+            // The last counters ride on the close, or on a frame before it.
             if !channel.queued {
                 channel.queued = true;
                 self.news.push_back(end);
@@ -354,8 +352,9 @@ impl Session {
         });
     }
 
-    /// Records may stand in the ring of sending end `end`. Whether that has a turn: nobody
-    /// wants records for a peer's end that is gone, so they want no credit either.
+    /// Notes that records may stand in the ring of sending end `end`. Returns whether the end has a
+    /// turn: records for a peer's end that was closed are not wanted, so they need no credit
+    /// either.
     #[inline]
     pub fn mark_ready(&mut self, end: u32) -> bool {
         let Some(entry) = self.ends.get_mut(end) else {
@@ -374,9 +373,9 @@ impl Session {
         true
     }
 
-    /// A large message is to be published as announcement `sequence`; call before
-    /// [`mark_ready`](Self::mark_ready) shows the record. If it gives a block, the
-    /// announcement says so.
+    /// Notes that a large message is to be published as announcement `sequence`. Call this before
+    /// [`mark_ready`](Self::mark_ready) shows the record. If this returns a block, the announcement
+    /// names it.
     pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<LandingId> {
         self.sender_mut(end)?.announce(sequence, length)
     }
@@ -390,9 +389,9 @@ impl Session {
         }
     }
 
-    /// Sending end `end` rests: the peer gets its blocks back.
+    /// Gives the peer its blocks back, because sending end `end` rests.
     pub fn return_landings(&mut self, end: u32) {
-        // A closed end has its memory back without a word.
+        // After a close, the peer gets its memory back without a message.
         let Some(End {
             state: EndState::Sender(sender),
             close_is_out: false,
@@ -411,8 +410,8 @@ impl Session {
         }
     }
 
-    /// A sending end waits for something. One question goes out for all that it waits for: see
-    /// [`Questions`](super::format::control::Questions).
+    /// Asks for the counters that a sending end waits for. One question goes out for all of them:
+    /// see [`Questions`](super::format::control::Questions).
     pub fn ask(&mut self, end: u32, ask: Ask) {
         let ask = match self.sender_mut(end) {
             Some(channel) => channel.ask(ask),
@@ -429,8 +428,8 @@ impl Session {
         }
     }
 
-    /// Asks for an end whose handles are over, ahead of the goodbye. This question takes
-    /// the place of all others, since an answer to one of them could lead to no further one.
+    /// Asks for an end whose handles were dropped, ahead of the goodbye. This question replaces all
+    /// others, since an answer to one of those could not lead to a further question.
     pub fn ask_last(&mut self, end: u32, ask: Ask) {
         if let Some(channel) = self.sender_mut(end) {
             channel.ask_last(ask);
@@ -451,23 +450,23 @@ impl Session {
         }
     }
 
-    /// Asks the peer so many times for any answer, which it gives as soon as it runs.
+    /// Asks the peer `times` times for any answer, which it gives as soon as it runs.
     pub fn query(&mut self, times: u32) {
         self.has_errands = true;
         self.queries = self.queries.saturating_add(times);
     }
 
-    /// Bytes of the peer's were damaged on their way, so its frames are of no use any more. The
-    /// peer hears of it over the next wires: over these the end of the connection would often be
-    /// ahead of it.
+    /// Notes that bytes of the peer's were damaged on their way, so that its frames are of no use
+    /// any more. The peer is told over the next wires, because over these the end of the connection
+    /// would often come first.
     pub fn found_damage(&mut self) {
         self.damaged = self.damaged.saturating_add(1);
     }
 
-    /// The prefix of a receiving end moved. The sender hears of it at once if it waits
-    /// for it or half a window is owed, else with the next frame.
+    /// Notes that the prefix of a receiving end moved. The sender is told at once if it waits for
+    /// the news or half a window is owed, else with the next frame.
     ///
-    /// In shared memory the sender reads the counters itself and frames have none.
+    /// In shared memory the sender reads the counters itself, and frames carry none.
     pub fn released(&mut self, end: u32, counters: &Counters) {
         if !self.config.data_in_band {
             return;
@@ -480,8 +479,8 @@ impl Session {
         }
     }
 
-    /// The sender of receiving end `end` hears of what is released at latest when it is so many
-    /// messages (or half a window). Nothing happens while the channel is not open.
+    /// Sets after how many released messages (or half a window, if that is less) the sender of
+    /// receiving end `end` is told at the latest. Has no effect while the channel is not open.
     pub fn tell_every(&mut self, end: u32, messages: u64) {
         if let Some(channel) = self.receiver_mut(end) {
             channel.tell_every = messages;
@@ -540,7 +539,8 @@ impl Session {
         }
     }
 
-    /// The next large message of receiving end `end` has to wait for messages to be released.
+    /// Notes that the next large message of receiving end `end` has to wait for messages to be
+    /// released.
     pub fn grant_waits(&mut self, end: u32) {
         if let Some(channel) = self.receiver_mut(end) {
             channel.grant_waits();
@@ -548,15 +548,15 @@ impl Session {
         }
     }
 
-    /// Memory for the first `bytes` of large message `sequence` of receiving end `end` is
-    /// ready: more than the last time, and in the end all.
+    /// Grants memory for the first `bytes` of large message `sequence` of receiving end `end`: more
+    /// than the last time, and in the end for all bytes.
     pub fn grant(&mut self, end: u32, sequence: u64, bytes: u64) {
         self.grant_by(end, sequence, Way::Chunks, bytes);
     }
 
-    /// Like [`grant`](Self::grant), for memory that the peer's device writes to. Until [the
-    /// message is written](Arrival::Written), the peer's end is gone or nothing of the peer can
-    /// come any more, the memory is the peer's.
+    /// Like [`grant`](Self::grant), for memory that the peer's device writes to. The memory is the
+    /// peer's until [the message is written](Arrival::Written), the peer's end was closed, or
+    /// nothing of the peer can come any more.
     pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
         debug_assert!(self.config.writes);
         self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
@@ -586,11 +586,11 @@ impl Session {
         }
     }
 
-    /// The sender of receiving end `end` may have a block for messages to come, which is
-    /// that memory. Gives its index; `None` if there are as many as may be. It is the
-    /// peer's until it is [returned](Event::LandingReturned), the peer's end is gone or nothing
-    /// of the peer can come any more, but for the time from when a message
-    /// [landed](Self::poll_landed) there until it is released.
+    /// Grants the sender of receiving end `end` a block for later messages, which is that memory.
+    /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
+    /// peer's until it is [returned](Event::LandingReturned), the peer's end was closed, or nothing
+    /// of the peer can come any more. From when a message [landed](Self::poll_landed) there until
+    /// its release, the block is not the peer's.
     pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
         debug_assert!(self.config.writes);
         let entry = self.ends.get(end).filter(|_| self.stage.is_live())?;
@@ -625,7 +625,7 @@ impl Session {
         self.landings.count()
     }
 
-    /// Notes that so many pieces, the oldest ones, have come to the peer's memory.
+    /// Notes that this many pieces, the oldest ones, have come to the peer's memory.
     pub fn writes_are_done(&mut self, writes: u32) {
         self.writes_under_way -= writes;
         while let Some(end) = self.awaiting_writes.pop() {
@@ -641,8 +641,8 @@ impl Session {
         }
     }
 
-    /// Says that no call is begun here any more, and with `is_done` that those which were are
-    /// answered. Poll transmissions afterwards.
+    /// Tells the peer that no call begins here any more, and with `is_done` that all calls that had
+    /// begun are answered. Poll transmissions afterwards.
     pub fn say_draining(&mut self, is_done: bool) {
         if Some(is_done) > self.draining {
             self.draining = Some(is_done);
@@ -657,7 +657,7 @@ impl Session {
         self.goodbye == Goodbye::Said
     }
 
-    // ---- What the broker of the engine decides ---------------------------------------
+    // ---- Decisions of the engine's broker --------------------------------------------
 
     /// Lets the peer keep `credit` more in flight. Poll transmissions afterwards.
     pub fn give(&mut self, credit: u64, term: Term) {
@@ -665,8 +665,8 @@ impl Session {
         self.has_errands = true;
     }
 
-    /// Takes `credit` back, at most what the peer was given: what is in its hands as soon
-    /// as it has used or surrendered it. Poll transmissions and the
+    /// Takes `credit` back, at most as much as the peer was given. The part that the peer has comes
+    /// back once the peer has used or surrendered it. Poll transmissions and the
     /// [report](Self::take_credit_report) afterwards.
     pub fn recall(&mut self, credit: u64) {
         self.credit_grant.recall(credit);
@@ -700,8 +700,8 @@ impl Session {
             .map(|open| (&*open.name, open.role))
     }
 
-    /// The peer's ends that count against the limit. Of those that did not fit ours, the ones
-    /// that it has closed do not: both sides knew without a word.
+    /// The peer's ends that count against the limit. Ends that did not fit ours and that the peer
+    /// has closed do not count: both sides knew of the mismatch without a message.
     fn peer_ends(&self) -> usize {
         let is_over = |end: &&End| end.is_mismatched && end.heard_close;
         let over = self.ends.values().filter(is_over).count();
@@ -781,7 +781,7 @@ impl Session {
     }
 }
 
-/// [`Session::paired_entry`] for callers that need other parts of the session beside it.
+/// [`Session::paired_entry`] for callers that need other parts of the session as well.
 #[inline(always)]
 fn paired_entry<'a>(
     paired: &[IdMap<u32>; 2],

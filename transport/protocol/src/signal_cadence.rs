@@ -1,16 +1,16 @@
 //! The choice of sends that ask for a completion.
 //!
-//! A completion costs the device a write and us a poll, and it tells of all sends before it. So
-//! few are requested: one in [`INTERVAL`], and one with each frame that ends something, after
-//! which memory can be given back or a session be closed. Failures need none: a request that
-//! fails completes in any case.
+//! A completion costs the device a write and the engine a poll, and it covers all sends before it.
+//! So the engine requests few completions: one in [`INTERVAL`] sends, and one with each frame that
+//! ends something, after which memory can be given back or a session be closed. Failures need no
+//! request, because a send that fails completes in any case.
 #![forbid(unsafe_code)]
 
-/// Sends to one completion that is asked for. Half the shortest send queue, so that the
-/// queue never waits for a completion that nobody asked for.
+/// Sends to one completion that is asked for. Half the shortest send queue, so that the queue never
+/// waits for a completion that was not requested.
 pub const INTERVAL: u32 = 32;
 
-/// The count since the last one.
+/// The number of sends since the last completion was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalCadence {
     silent: u32,

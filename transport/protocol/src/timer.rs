@@ -7,22 +7,22 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Timer {
-    /// A closing session gives its last bytes and the peer's goodbye until then.
+    /// A closing session waits until then for its last bytes to go out and for the peer's goodbye.
     Linger,
     /// Looks again whether threads have left the senders of a closing session.
     Leave,
-    /// A queue pair on its way out is given up then.
+    /// A queue pair that is being torn down is given up then.
     Drain,
     /// Senders that wait for room are looked at again then.
     Stall,
-    /// Ends that somebody waits for in a call without `open_timeout` are looked at then.
+    /// Ends that a call without `open_timeout` waits for are looked at then.
     Open,
     /// Tries again to pass what the Unix socket did not take, or to take what this process could
     /// not take from it.
     Pass,
     /// Receivers that lack memory for what has come try again then.
     Memory,
-    /// A session without wires is said to be suspended then.
+    /// A session without wires is reported as suspended then.
     Notice,
     /// The peer is dialed again then.
     Redial,
@@ -61,7 +61,7 @@ impl TimerTable {
         self.expiries[timer as usize] = Some(expiry);
     }
 
-    /// `timer` will not go off.
+    /// Stops `timer`, so that it will not go off.
     pub fn clear(&mut self, timer: Timer) {
         self.expiries[timer as usize] = None;
     }
@@ -72,13 +72,13 @@ impl TimerTable {
         self.expiries[timer as usize].is_some()
     }
 
-    /// Sets `timer` to go off at `expiry`, unless it goes off sooner anyhow.
+    /// Sets `timer` to go off at `expiry`, unless it goes off sooner in any case.
     pub fn set_sooner(&mut self, timer: Timer, expiry: Instant) {
         let set = &mut self.expiries[timer as usize];
         *set = Some(set.map_or(expiry, |set| set.min(expiry)));
     }
 
-    /// Returns when [`poll_expired`](Self::poll_expired) has something to say next.
+    /// Returns when [`poll_expired`](Self::poll_expired) next returns a timer.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.expiries.iter().flatten().min().copied()

@@ -11,8 +11,7 @@
 //! 1. `retired <= completed <= published <= retired + capacity`.
 //! 2. The writer owns the slots from `published` to `retired + capacity` and
 //!    moves `published`.
-//! 3. The reader shares the slots from `completed` to `published` with nobody
-//!    and moves `completed`.
+//! 3. The reader alone owns the slots from `completed` to `published`, and moves `completed`.
 //! 4. The retirer owns the slots from `retired` to `completed` and moves
 //!    `retired`.
 //!
@@ -73,9 +72,8 @@ pub struct ArrivalWriter<T> {
 }
 
 impl<T> ArrivalWriter<T> {
-    /// Hands `arrival` to the reader, unless the ring is full: then it is dropped. Who
-    /// needs it asks [`has_room`](Self::has_room) before, or for a
-    /// [`vacancy`](Self::vacancy).
+    /// Hands `arrival` to the reader, or drops it if the ring is full. A caller that must not lose
+    /// it asks [`has_room`](Self::has_room) before, or for a [`vacancy`](Self::vacancy).
     #[inline]
     #[must_use = "the arrival is gone if the ring was full"]
     pub fn push(&mut self, arrival: T) -> bool {
@@ -227,7 +225,7 @@ pub struct ArrivalRetirer<T> {
 }
 
 impl<T> ArrivalRetirer<T> {
-    /// Drops completed arrivals from the head for as long as `is_done` says so.
+    /// Drops completed arrivals from the head for as long as `is_done` returns true.
     pub fn retire_while(&mut self, mut is_done: impl FnMut(&T) -> bool) {
         // COMPLETE, pairs with `ArrivalReader::advance`. Model: loom_arrivals.
         let completed = self.shared.behind.completed.load(Ordering::Acquire);
@@ -242,8 +240,8 @@ impl<T> ArrivalRetirer<T> {
                 return;
             }
             let arrival = slot.with_mut(|slot| {
-                // SAFETY: as above. It is moved out once: `retired` passes it
-                // below, and nobody reads a slot behind `retired` (rule 1).
+                // SAFETY: as above. It is moved out once: `retired` passes it below, and no role
+                // reads a slot behind `retired` (rule 1).
                 unsafe { (*slot).assume_init_read() }
             });
             self.retired += 1;
@@ -252,7 +250,8 @@ impl<T> ArrivalRetirer<T> {
                 .behind
                 .retired
                 .store(self.retired, Ordering::Release);
-            // Last, and on its own: a drop that panics leaves the ring whole.
+            // The arrival is dropped last and on its own, so that a drop that panics leaves the
+            // ring whole.
             drop(arrival);
         }
     }
@@ -260,8 +259,8 @@ impl<T> ArrivalRetirer<T> {
 
 /// The state that the three ends share.
 ///
-/// In this order: processors fetch cache lines in pairs, and what is written here by two
-/// threads is never in one.
+/// The order of the fields matters: processors fetch cache lines in pairs, and no pair here is
+/// written by two threads.
 #[repr(C)]
 struct Shared<T> {
     published: Line<AtomicU64>,
@@ -298,7 +297,7 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Nobody else is left, and the last `Arc` made their stores visible.
+        // No other role is left, and the drop of the last `Arc` made their stores visible.
         let retired = self.behind.retired.load(Ordering::Relaxed);
         let published = self.published.load(Ordering::Relaxed);
         for index in retired..published {
@@ -383,8 +382,8 @@ mod tests {
             let witness = StdArc::new(());
             let (mut writer, mut reader, mut retirer) = arrival_ring(capacity).expect("memory");
             let capacity = capacity.next_power_of_two();
-            // The model: what was pushed and not retired, of which the first
-            // `completed` have been read.
+            // The model: arrivals that were pushed and not retired. The first `completed` of them
+            // have been read.
             let (mut kept, mut completed, mut next) = (VecDeque::new(), 0, 0u32);
             for step in steps {
                 match step {
@@ -467,8 +466,8 @@ mod models {
     fn loom_arrivals() {
         loom::model(|| {
             let (mut writer, mut reader, mut retirer) = arrival_ring(1).expect("memory");
-            // Everyone does what it can without waiting; loom tries all the
-            // orders in which that is everything.
+            // Each role does as much as it can without waiting. Among the orders that loom tries
+            // are those in which that is everything.
             assert!(writer.push(1));
             let engine = thread::spawn(move || {
                 if writer.has_room() {

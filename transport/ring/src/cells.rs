@@ -1,12 +1,11 @@
 //! Release cells: how a guard says that its message is done.
 //!
-//! A receiver has a block of cells, one for each message that it may have
-//! handed out at a time; message *n* has cell *n* modulo the block's size. The
-//! guard of a message carries a `&'static` to the block and touches nothing
-//! else of the channel when it is dropped, on whatever thread and however late.
-//! That is why blocks are never unmapped: they come from a process-wide slab
-//! and return to it. Their pages go back to the system while all cells are empty, which
-//! is what fresh pages say too.
+//! A receiver has a block of cells, one for each message that it may have handed out at a time;
+//! message *n* has cell *n* modulo the block's size. The guard of a message carries a `&'static` to
+//! the block and touches nothing else of the channel when it is dropped, on whatever thread and
+//! however late. That is why blocks are never unmapped: they come from a process-wide slab and
+//! return to it. Their pages go back to the system while all cells are empty; fresh pages read as
+//! empty cells too.
 //!
 //! A cell's life:
 //!
@@ -123,18 +122,17 @@ impl CellBlock {
     #[inline]
     pub fn hold(&self, sequence: u64, size: usize) {
         debug_assert_eq!(self.cell(sequence).state, CellState::Empty);
-        // Relaxed: the guard that follows it reaches other threads only by
-        // means that order this store before theirs, and a thread that sums meanwhile
-        // stops at Empty and at Held alike.
+        // Relaxed: the guard that is made next reaches other threads only by means that order this
+        // store before theirs. A thread that sums at the same time stops at Empty and at Held
+        // alike.
         self.at(sequence as u32).store(
             CellState::Held as u32 | size_units(size) << SIZE_SHIFT,
             Ordering::Relaxed,
         );
     }
 
-    /// A guard's word about its message, whose sequence has these low 32 bits
-    /// and whose record takes `size_units` times 8 bytes. Rule 2 says which
-    /// states may follow which.
+    /// Records the state that a guard gives its message, whose sequence has these low 32 bits and
+    /// whose record takes `size_units` times 8 bytes. Rule 2 says which states may follow which.
     #[inline]
     pub fn settle(&'static self, sequence_low: u32, size_units: u32, state: CellState) {
         // SETTLE, pairs with `cell`: a thread that sees the state knows that the guard
@@ -170,7 +168,7 @@ impl CellBlock {
     }
 
     /// Asks for this channel's counters: from now on the next guard that settles rings, once. The
-    /// caller must sum the cells now, for those that settled before they could know:
+    /// caller must sum the cells now, for guards that settled before they could know:
     /// [`Advance::ask`](super::Advance::ask) does both.
     pub(super) fn ask(&self) {
         self.asked.store(ASKED, Ordering::Relaxed);
@@ -188,7 +186,7 @@ impl CellBlock {
         self.asked.load(Ordering::Relaxed) != ASKED_NOT
     }
 
-    /// Returns whether a guard has rung since the last question. Its answer stands in the cells; a
+    /// Returns whether a guard has rung since the last question. The cells hold the answer; a
     /// sender that waits for more must ask again.
     #[must_use]
     pub fn has_rung(&self) -> bool {
@@ -210,18 +208,18 @@ impl CellBlock {
     ///
     /// # Safety
     ///
-    /// No cell is held or detached, none is held meanwhile, and nobody else writes any:
-    /// under the advance lock, or after the end of the channel.
+    /// No cell is held or detached, none is held during the call, and no other thread writes a
+    /// cell: under the advance lock, or after the end of the channel.
     pub unsafe fn discard(&self) {
-        // SAFETY: as the caller says; a thread that reads meanwhile stops at a final state and at
-        // an empty one alike.
+        // SAFETY: the caller promises that no cell is in use. A thread that reads during the call
+        // stops at a final state and at an empty one alike.
         unsafe { self.cells.discard() };
     }
 
     #[cold]
     fn answer(&self) {
-        // One ring for each question: the first to answer makes it, and the
-        // engine that asked sums all cells.
+        // Each question gets one ring: the first guard that answers makes it, and the engine that
+        // asked sums all cells.
         let first =
             self.asked
                 .compare_exchange(ASKED, ASKED_RUNG, Ordering::AcqRel, Ordering::Relaxed);
@@ -297,7 +295,7 @@ impl CellLease {
     /// out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        // SETTLE, pairs with `settle`: what the guards read may be freed now.
+        // SETTLE, pairs with `settle`: the memory that the guards read may be freed now.
         self.block.cells.iter().all(|cell| {
             let word = cell.load(Ordering::Acquire);
             !matches!(
@@ -323,7 +321,7 @@ impl Drop for CellLease {
             return;
         }
         self.block.hush();
-        // Under loom an atomic belongs to one run of the model.
+        // Under loom, an atomic belongs to one run of the model, so the block is not kept.
         if self.is_settled() && !cfg!(loom) {
             // SAFETY: the lease is the right to hold cells, and ends here; the advance of
             // the channel has ended before.
@@ -347,7 +345,7 @@ pub const fn size_units(size: usize) -> u32 {
 fn slab() -> MutexGuard<'static, [Vec<&'static CellBlock>; CLASSES]> {
     static SLAB: Mutex<[Vec<&'static CellBlock>; CLASSES]> =
         Mutex::new([const { Vec::new() }; CLASSES]);
-    // Nobody panics between taking a block and having it.
+    // No code panics between taking a block from the list and owning it.
     SLAB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -38,7 +38,7 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Panics
     ///
-    /// As for [`resume`](Self::resume).
+    /// The panics of [`resume`](Self::resume).
     #[must_use]
     pub fn new(memory: M, layout: Layout) -> Self {
         let nothing = Released {
@@ -71,7 +71,7 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// Returns how far it has read, as the place to go on behind.
+    /// Returns how far the consumer has read, as the place to go on behind.
     #[must_use]
     pub fn read(&self) -> Released {
         Released {
@@ -80,8 +80,8 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// Goes back behind a record that was read before and is not released. False, and nothing
-    /// has happened, if no record ends there: all of them up to here are looked at.
+    /// Goes back behind a record that was read before and is not released. Returns false and
+    /// changes nothing if no record ends there; all records up to here are looked at.
     #[must_use]
     pub fn go_back(&mut self, to: Released) -> bool {
         let (mut position, mut sequence) = (to.position, to.messages + 1);
@@ -107,8 +107,8 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if the header is none that a producer writes here. The
-    /// consumer stays where it is and will say so again.
+    /// [`Malformed`] if no producer writes such a header here. The consumer stays where it is and
+    /// returns the same error again.
     #[inline]
     pub fn peek(&self) -> Result<Option<Record>, Malformed> {
         self.record_at(self.position, self.sequence)
@@ -124,8 +124,8 @@ impl<M: RingMemory> Consumer<M> {
     /// The longest run of whole records from here that takes at most
     /// `max_bytes`, without consuming them.
     ///
-    /// It ends behind the first [`RecordKind::Large`]: that announcement is
-    /// the last that may be sent before the message it announces.
+    /// The run ends behind the first [`RecordKind::Large`]: that announcement is the last that may
+    /// be sent before the message it announces.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Errors
     ///
-    /// As for [`walk`](Self::walk).
+    /// The errors of [`walk`](Self::walk).
     #[inline]
     pub fn walk_frame(&self, batch: usize, single: usize) -> Result<Run, Malformed> {
         let run = self.walk(batch)?;
@@ -195,8 +195,8 @@ impl<M: RingMemory> Consumer<M> {
             == 0
     }
 
-    /// Returns whether no record is there yet behind the next `bytes`, which are whole records: as
-    /// [`is_empty`](Self::is_empty).
+    /// Returns whether no record is there yet behind the next `bytes`, which are whole records.
+    /// Like [`is_empty`](Self::is_empty) otherwise.
     #[inline]
     #[must_use]
     pub fn is_empty_behind(&self, bytes: usize) -> bool {
@@ -238,8 +238,8 @@ impl<M: RingMemory> Consumer<M> {
             ));
         }
         let size = self.layout.size(header.length as usize);
-        // The producer leaves room for the next header word; what does not is
-        // no record, and this check keeps every access inside the mapping.
+        // The producer leaves room for the next header word, so anything longer is no record. This
+        // check keeps every access inside the mapping.
         if size > self.capacity - HEADER_BYTES {
             return Err(malformed(sequence, word, Fault::Length(header.length)));
         }
@@ -263,7 +263,7 @@ impl<M: RingBytes> Consumer<M> {
     /// The record at the front if it is an ordinary one: its payload, the payload's
     /// length and the record's size. `None` says that [`peek`](Self::peek) knows more.
     ///
-    /// Small enough to be inlined with its caller, so that nothing of it passes through
+    /// Small enough to be inlined with its caller, so that no part of the result passes through
     /// memory.
     #[inline(always)]
     #[must_use]
@@ -305,7 +305,7 @@ pub struct Record {
     pub sequence: u64,
     /// The position at which the record begins.
     pub position: u64,
-    /// That position as an offset in the ring; the payload is 8 bytes further.
+    /// The record's position as an offset in the ring; the payload is 8 bytes further.
     pub offset: usize,
     /// Bytes up to the next record.
     pub size: usize,

@@ -1,8 +1,7 @@
-//! The *armed* word: how a publisher learns that the other side sleeps.
+//! The *armed* word, by which a publisher learns that the other side sleeps.
 //!
-//! The sleeper owns the word, in memory that the publisher may only read. 0
-//! says awake; any other value is the generation of an arming, and the
-//! publisher rings once for each.
+//! The sleeper owns the word, in memory that the publisher may only read. The value 0 means awake.
+//! Any other value is the generation of an arming, and the publisher rings once for each.
 //!
 //! ```text
 //!   sleeper                         publisher
@@ -12,10 +11,10 @@
 //!     no: sleep                       ring
 //! ```
 //!
-//! The race it survives: a publish that falls between the sleeper's first look
-//! and its arming. The barriers order both sides' writes before their reads,
-//! so they cannot both miss: either the second look finds the message or the
-//! load finds the arming. Model: loom_armed_or_seen.
+//! The protocol survives this race: a publish falls between the sleeper's first look and its
+//! arming. The barriers order both sides' writes before their reads, so the two sides cannot both
+//! miss: either the second look finds the message or the load finds the arming. Model:
+//! loom_armed_or_seen.
 
 use ibex_base::sync::{Asymmetry, AtomicU32, Ordering};
 
@@ -74,8 +73,8 @@ impl Doorbell {
     /// Returns whether the sleeper must be rung now: call it after each publish (or after the last
     /// of a batch), and ring if it returns `true`.
     ///
-    /// A generation that comes round again unseen would be missed; that takes
-    /// 2^32 armings between two publishes.
+    /// A generation that wraps round to the same value unseen would be missed, which takes 2^32
+    /// armings between two publishes.
     #[inline]
     #[must_use = "the sleeper waits for this ring"]
     pub fn is_due(&mut self, armed: &AtomicU32, asymmetry: Asymmetry) -> bool {
@@ -88,7 +87,7 @@ impl Doorbell {
         seen != 0
     }
 
-    /// The arming that [`is_due`](Self::is_due) said to ring for.
+    /// Returns the arming that [`is_due`](Self::is_due) said to ring for.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.last_seen

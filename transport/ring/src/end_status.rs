@@ -2,9 +2,9 @@
 //!
 //! Rules:
 //!
-//! 1. Each end owns a block of words that only it writes (over a network: the engine, as
-//!    a copy of what the peer said) and the other end reads. Between processes blocks
-//!    stand in control segments, which are read-only on the other side.
+//! 1. Each end owns a block of words. Only that end writes it (over a network, the engine does, as
+//!    a copy of the peer's report), and the other end reads it. Between processes blocks stand in
+//!    control segments, which are read-only on the other side.
 //! 2. A block consists of atomics from end to end, so that a reference to it covers no
 //!    byte that another process could change behind the compiler's back. A peer's word is
 //!    a claim: its reader checks it.
@@ -29,15 +29,15 @@ use ibex_base::{
 };
 use ibex_protocol::format::counters::Counters;
 
-/// Bytes of a block in a control segment; what it says takes half of them.
+/// Bytes of a block in a control segment; the words take half of them.
 pub const BLOCK_BYTES: usize = 256;
 
 /// The words of a sending end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SenderWords {
-    /// Which of the receiver's armings was rung for. Which messages there are the headers
-    /// in the ring say.
+    /// The receiver's arming that was rung for last. The headers in the ring say which messages
+    /// there are.
     pub rung: Rung,
     _rung_half: AtomicU32,
     /// 0 while the end is open, else its last message's sequence + 1.
@@ -45,7 +45,8 @@ pub struct SenderWords {
     _line: [AtomicU64; 6],
     /// The armed word of a sender that waits for release or acknowledgement.
     pub asked: AtomicU32,
-    /// Not 0 while the sender waits for release: a receiver that is asked for long looks at it.
+    /// Not 0 while the sender waits for release. A receiver that has been asked for a long time
+    /// looks at this word.
     pub wants_room: AtomicU32,
     _asked_line: [AtomicU32; 14],
 }
@@ -144,14 +145,14 @@ impl ReceiverWords {
         self.acknowledged
             .store(counters.acknowledged | ended, Ordering::Relaxed);
         // RELEASE, pairs with `released`: a sender that sees the prefix may write over the bytes
-        // that its guards have read. The position first: a reader that sees the count
+        // that its guards have read. The position is stored first, so a reader that sees the count
         // sees a position at least as new.
         self.released_position
             .store(counters.released_position, Ordering::Release);
         self.released.store(counters.released, Ordering::Release);
     }
 
-    /// Messages that the other engine (shm: the other handle) holds.
+    /// Messages that the other engine (over shared memory, the other handle) holds.
     #[inline]
     pub fn received(&self) -> u64 {
         load(&self.received).max(load(&self.released))
@@ -165,7 +166,7 @@ impl ReceiverWords {
         (messages, load(&self.released_position))
     }
 
-    /// The prefix of acknowledged messages, and whether it has ended for good.
+    /// The prefix of acknowledged messages, and whether acknowledgement has ended.
     #[inline]
     pub fn acknowledged(&self) -> (u64, bool) {
         let word = load(&self.acknowledged);
@@ -248,7 +249,7 @@ impl<T> Deref for Words<T> {
 impl<T: fmt::Debug> fmt::Debug for Words<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if fork::is_child() {
-            // They may be in memory that is not there.
+            // The words may be in memory that the child does not have.
             return f.write_str("Words");
         }
         (**self).fmt(f)

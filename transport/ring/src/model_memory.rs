@@ -90,8 +90,8 @@ impl RingMemory for Words {
     }
 }
 
-// SAFETY: without loom all fields are atomics anyway; in loom `payload` holds
-// no bytes, and finding conflicting accesses to it is its purpose.
+// SAFETY: without loom, all fields are atomics anyway. In loom, `payload` holds no bytes, and its
+// purpose is to find conflicting accesses.
 #[cfg(loom)]
 unsafe impl Sync for Shared {}
 // SAFETY: as for `Sync`.

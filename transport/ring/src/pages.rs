@@ -9,7 +9,7 @@ use ibex_base::sync::{AtomicU32, UnsafeCell};
 /// The kernel gives no memory.
 #[cfg(not(loom))]
 pub(super) use crate::memory::MemoryError as NoMemory;
-/// loom always has some.
+/// Never happens under loom.
 #[cfg(loom)]
 pub(super) use std::convert::Infallible as NoMemory;
 
@@ -31,18 +31,18 @@ pub(super) struct Pages<T>(Vec<T>);
 ///
 /// # Safety
 ///
-/// Zero bits are a value, and the initial one, or any is as good; nothing has to be dropped,
-/// and no page is too little aligned.
+/// Zero bits are the initial value of the type, or any bits do. Values need no drop, and a page is
+/// aligned enough for them.
 pub(super) unsafe trait Initial {
     /// Returns a value, as loom needs it.
     #[cfg(loom)]
     fn initial() -> Self;
-    /// Puts it into its initial state, as loom sees it.
+    /// Puts the value into its initial state, as loom sees it.
     #[cfg(loom)]
     fn reset(&self);
 }
 
-// SAFETY: zero is the initial value of those that are put here.
+// SAFETY: zero is the initial value of the atomics that are kept in these lists.
 unsafe impl Initial for AtomicU32 {
     #[cfg(loom)]
     fn initial() -> Self {
@@ -54,7 +54,7 @@ unsafe impl Initial for AtomicU32 {
     }
 }
 
-// SAFETY: it may be without a value, so any bits will do; `MaybeUninit` drops nothing.
+// SAFETY: a `MaybeUninit` may be without a value, so any bits will do, and it drops nothing.
 unsafe impl<T> Initial for UnsafeCell<std::mem::MaybeUninit<T>> {
     #[cfg(loom)]
     fn initial() -> Self {
@@ -62,9 +62,9 @@ unsafe impl<T> Initial for UnsafeCell<std::mem::MaybeUninit<T>> {
     }
     #[cfg(loom)]
     fn reset(&self) {
-        // loom fails if anybody else is at it.
+        // loom fails if another thread accesses the value.
         self.with_mut(|value| {
-            // SAFETY: nobody else is, says the caller of `discard`.
+            // SAFETY: the caller of `discard` promises that no other thread does.
             unsafe { *value = std::mem::MaybeUninit::uninit() };
         });
     }
@@ -72,7 +72,7 @@ unsafe impl<T> Initial for UnsafeCell<std::mem::MaybeUninit<T>> {
 
 #[cfg(not(loom))]
 impl<T: Initial> Pages<T> {
-    /// Maps pages for so many values.
+    /// Maps pages for this many values.
     pub(super) fn new(count: usize) -> Result<Self, NoMemory> {
         let layout = std::alloc::Layout::array::<T>(count);
         let bytes = layout.expect("a window fits the address space").size();
@@ -91,9 +91,9 @@ impl<T: Initial> Pages<T> {
     ///
     /// # Safety
     ///
-    /// Nobody writes a value meanwhile, and a reader may find it in either state.
+    /// No thread writes a value during the call, and a reader may find it in either state.
     pub(super) unsafe fn discard(&self) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises what `Mapping::discard` requires.
         unsafe { self.memory.discard() };
     }
 }
@@ -104,8 +104,8 @@ impl<T: Initial> Deref for Pages<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the mapping is as long as so many values, aligned to a page, and lives as
-        // long as `self`; its bits are values of `T` from the start (`Initial`).
+        // SAFETY: the mapping is as long as `count` values, aligned to a page, and lives as long as
+        // `self`; its bits are values of `T` from the start (`Initial`).
         unsafe { std::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.count) }
     }
 }
@@ -118,7 +118,7 @@ impl<T: Initial> Pages<T> {
 
     /// # Safety
     ///
-    /// As outside of loom, which looks here whether anybody is at the values.
+    /// The conditions outside of loom. loom checks here that no thread accesses the values.
     pub(super) unsafe fn discard(&self) {
         self.0.iter().for_each(T::reset);
     }

@@ -4,11 +4,10 @@
 //!
 //! 1. The word at `position` is 0 until the record there is published: a
 //!    reader that polls it never takes old payload for a header.
-//! 2. So a record needs the space for the next header word too, and zeroes it
-//!    before its own header is stored.
-//! 3. Space comes back only by [`Producer::refresh`]. What the consumer says is
-//!    checked, and a consumer that lies loses its own messages and nothing
-//!    else.
+//! 2. So a record needs the space for the next header word too, and the producer zeroes that word
+//!    before it stores the record's header.
+//! 3. Space comes back only by [`Producer::refresh`]. The consumer's numbers are checked, and a
+//!    consumer that lies loses its own messages and nothing else.
 
 use std::mem::MaybeUninit;
 use std::slice;
@@ -19,8 +18,7 @@ use thiserror::Error;
 
 use super::ring_memory::{RingBytes, RingMemory};
 
-/// Writes records into a ring. One per ring; several threads share it behind a
-/// lock.
+/// Writes records into a ring. A ring has one producer; several threads share it behind a lock.
 #[derive(Debug)]
 pub struct Producer<M> {
     // The ring.
@@ -57,7 +55,7 @@ impl<M: RingMemory> Producer<M> {
     ///
     /// # Panics
     ///
-    /// As for [`resume`](Self::resume).
+    /// The panics of [`resume`](Self::resume).
     #[must_use]
     pub fn new(memory: M, layout: Layout, window_messages: u64) -> Self {
         let nothing = Released {
@@ -67,8 +65,8 @@ impl<M: RingMemory> Producer<M> {
         Self::resume(memory, layout, window_messages, nothing)
     }
 
-    /// A producer that goes on, in other memory, behind what another one had published
-    /// when all of it was released.
+    /// A producer that continues, in other memory, behind the records of another producer, all of
+    /// which were released.
     ///
     /// # Panics
     ///
@@ -84,7 +82,7 @@ impl<M: RingMemory> Producer<M> {
         );
         assert!(window_messages > 0, "a window of no messages never opens");
         let position = released.position;
-        // Rule 1. A reader of the ring is told of it by means that order this store before.
+        // Rule 1. A reader learns of the ring by means that order this store before its reads.
         let offset = position as usize & (capacity - 1);
         memory.store(offset, 0, Ordering::Relaxed);
         Self {
@@ -105,9 +103,9 @@ impl<M: RingMemory> Producer<M> {
     /// The longest payload that the next record can hold now; 0 if there can
     /// be no record.
     ///
-    /// Counts what the last [`refresh`](Self::refresh) knew, so there may be
-    /// more and never less. Whether a given length fits, an empty payload
-    /// among them, is [`fits`](Self::fits).
+    /// Counts the space that the last [`refresh`](Self::refresh) found, so there may be more and
+    /// never less. [`fits`](Self::fits) tells whether a given length fits, an empty payload
+    /// included.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -123,7 +121,7 @@ impl<M: RingMemory> Producer<M> {
             && self.position + self.layout.size(length) as u64 <= self.last_position
     }
 
-    /// Returns whether the window has no message left, be there bytes or not.
+    /// Returns whether the window has no message left, whether or not bytes are free.
     #[must_use]
     pub fn is_out_of_messages(&self) -> bool {
         self.sequence >= self.last_sequence
@@ -132,9 +130,9 @@ impl<M: RingMemory> Producer<M> {
     /// The longest payload that is worth waiting for: half the ring less the
     /// header.
     ///
-    /// An empty ring could hold nearly twice as much, but then writer and
-    /// reader would work in turns, and a single held message would block it;
-    /// what is longer travels outside the ring.
+    /// An empty ring could hold nearly twice as much, but then writer and reader would work in
+    /// turns, and a single held message would block the ring. Longer messages travel outside the
+    /// ring.
     #[inline]
     #[must_use]
     pub fn largest(&self) -> usize {
@@ -163,8 +161,8 @@ impl<M: RingMemory> Producer<M> {
         Ok(())
     }
 
-    /// Makes the record at the position visible and returns its sequence; the
-    /// first is 1. Its payload is what was written into the slot.
+    /// Makes the record at the position visible and returns its sequence; the first is 1. The
+    /// record's payload is the content of the slot.
     #[inline]
     pub fn publish(&mut self, kind: RecordKind, length: usize) -> u64 {
         debug_assert!(self.fits(length), "{length} bytes, room {}", self.room());
@@ -199,11 +197,10 @@ impl<M: RingMemory> Producer<M> {
     /// Zeroes a word in each of the lines that the next records will be written to, as
     /// far as they are free.
     ///
-    /// This happens behind the header, while the reader is busy with it, so that the
-    /// line is ours when the next record comes. Publishing waits for the stores
-    /// before it, and a line that the reader had one lap ago takes as long as the
-    /// message itself. 64 bytes take 100 ns one way without this and 52 with it
-    /// (far: 383 and 239), for the ring alone.
+    /// This happens after the header is stored, while the reader is busy with that record, so that
+    /// the line is ours when the next record comes. Publishing waits for the stores before it, and
+    /// a line that the reader had one lap ago takes as long as the message itself. 64 bytes take
+    /// 100 ns one way without this and 52 with it (far: 383 and 239), for the ring alone.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         let target = (self.position + self.layout.ahead()).min(self.last_position + 1);
@@ -285,9 +282,9 @@ impl<M: RingBytes> Producer<M> {
     /// The bytes into which the next payload goes: [`room`](Self::room) of
     /// them, aligned as the layout says.
     ///
-    /// What is written shows only after [`publish`](Self::publish); a slot
-    /// that is dropped has not happened. `publish` is told of every byte that was
-    /// written into the last slot: none lies behind its length.
+    /// The reader sees the bytes only after [`publish`](Self::publish); a slot that is dropped has
+    /// no effect. The length given to `publish` covers every byte that was written into the last
+    /// slot.
     #[inline]
     pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         if std::mem::replace(&mut self.slot_is_out, true) {
@@ -301,10 +298,9 @@ impl<M: RingBytes> Producer<M> {
         // 1. In bounds: the offset is at most the capacity (positions are
         //    multiples of 8 and so at most capacity - 8 in the ring) and the
         //    room less than it, which `RingBytes` says is mapped from there.
-        // 2. Ours alone: these bytes lie between the position and the last
-        //    released record plus one lap, where nobody in this process reads
-        //    and we alone write (contract of `RingBytes`); `&mut self` keeps
-        //    us from giving them out twice.
+        // 2. Ours alone: these bytes lie between the position and the last released record plus one
+        //    lap, where no code in this process reads and we alone write (contract of `RingBytes`);
+        //    `&mut self` keeps us from giving them out twice.
         // 3. Not initialised as far as the type says, so any content will do.
         unsafe { slice::from_raw_parts_mut(payload.cast(), room) }
     }
@@ -354,7 +350,7 @@ pub struct Released {
 pub struct Misbehaved {
     /// The progress that the consumer claims now.
     pub claimed: Released,
-    /// The progress that it claimed before.
+    /// The progress that the consumer claimed before.
     pub before: Released,
     /// The progress of publishing.
     pub published: Released,
@@ -462,7 +458,8 @@ mod tests {
     /// record whole or has nothing.
     #[test]
     fn a_writer_that_crashes_leaves_whole_records() {
-        // The first header's 0; then each payload, the next header's 0, the header.
+        // Stores: the first header's 0; then, for each record, its payload, the next header's 0 and
+        // its header.
         const FIRST: usize = 1 + 3 + 2;
         const STORES: usize = FIRST + 2 + 2;
         for crash in 0..=STORES {
@@ -546,8 +543,8 @@ mod models {
             length: 0,
             sequence_low: 5,
         };
-        // The first message is full of words that would be the header of
-        // the fifth, which will begin where one of them lies.
+        // The first message is full of words that look like the header of the fifth message, which
+        // will begin where one of those words lies.
         let length = capacity - 3 * layout.step();
         memory.write(8, &vec![forged.to_word(); length / 8]);
         producer.publish(RecordKind::Data, length);

@@ -1,10 +1,9 @@
 //! From release cells to counters: the advance lock and the contiguous prefix.
 //!
-//! Guards settle their cells in any order and on any thread; what goes to the
-//! peer is how far the settled ones reach without a gap. Somebody has to sum
-//! them up in order, one at a time and never per message: the receiver handle
-//! each quarter window and before it sleeps, an engine in its turn, and a
-//! guard's thread when a peer waits.
+//! Guards settle their cells in any order and on any thread. The peer is told how far the settled
+//! cells reach without a gap. One thread at a time sums them up in order, and never per message.
+//! The receiver handle does so each quarter window and before it sleeps, an engine in its turn, and
+//! a guard's thread when a peer waits.
 //!
 //! Rules:
 //!
@@ -15,8 +14,8 @@
 //! 3. `released` passes detached, dropped and acknowledged messages; `settled`
 //!    passes dropped and acknowledged ones and empties their cells, so it
 //!    follows behind.
-//! 4. `acknowledged` counts what `settled` passes, up to the first dropped
-//!    message; there acknowledgement has ended, for good.
+//! 4. `acknowledged` counts what `settled` passes, up to the first dropped message. Acknowledgement
+//!    ends there and does not continue.
 #![forbid(unsafe_code)]
 
 use ibex_base::sync::{AtomicU32, AtomicU64, Ordering};
@@ -35,7 +34,7 @@ pub struct Advance {
     acknowledgement_ended: AtomicU32,
 
     // Counters for the receiver.
-    /// All cells up to this sequence are empty again.
+    /// Sequence up to which all cells are empty again.
     settled: AtomicU64,
 }
 
@@ -55,7 +54,7 @@ pub struct Prefix {
     pub position: u64,
     /// The contiguous prefix that the application has acknowledged.
     pub acknowledged: u64,
-    /// The message behind `acknowledged` was dropped without: the prefix will
+    /// The message behind `acknowledged` was dropped without acknowledgement, so the prefix will
     /// not grow any more.
     pub acknowledgement_ended: bool,
 }
@@ -77,11 +76,10 @@ impl Default for Advance {
 impl Advance {
     /// Sums the cells, or makes the thread that is doing so look again.
     ///
-    /// Cells that had settled before the call are counted when it returns, or
-    /// will be by a holder that is still running. `then` is called under the
-    /// lock if anything moved, to publish the counters (with `Release`: it says
-    /// that the space may be overwritten). It must not panic and not come back
-    /// here.
+    /// Cells that had settled before the call are counted when it returns, or will be by a holder
+    /// that is still running. `then` is called under the lock if anything moved, to publish the
+    /// counters (with `Release`: it says that the space may be overwritten). `then` must not panic
+    /// and must not call this method.
     pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
         // ADVANCE, pairs with itself and with the release below: a thread that finds the
         // lock free sees all that the last holder did; a thread that marks it makes the
@@ -91,9 +89,9 @@ impl Advance {
         }
     }
 
-    /// Calls `rest` under the lock if all of the `handed_out` messages have settled: then
-    /// every cell is empty. Returns whether they have; somebody who sums says that they may
-    /// not have. `then` is as for [`run`](Self::run).
+    /// Calls `rest` under the lock if all of the `handed_out` messages have settled, so that every
+    /// cell is empty. Returns whether they have; false also if another thread is summing. `then` is
+    /// as for [`run`](Self::run).
     pub fn rest(
         &self,
         cells: &CellBlock,
@@ -116,11 +114,11 @@ impl Advance {
         is_settled
     }
 
-    /// Sums until nobody has marked the lock, and frees it.
+    /// Sums until no thread has marked the lock, and frees it.
     fn run_locked(&self, cells: &CellBlock, mut then: impl FnMut(&Prefix)) {
         loop {
-            // A swap and not a store: a mark that came after the exchange below
-            // failed is overwritten here, and must be read to be answered.
+            // This is a swap and not a store. A mark that came after the exchange below failed is
+            // overwritten here, and must be read to be answered.
             self.lock.swap(HELD, Ordering::Acquire);
             if let Some(prefix) = self.sum(cells) {
                 then(&prefix);
@@ -137,9 +135,9 @@ impl Advance {
     /// A peer waits for these counters: sums the cells, and makes the next
     /// guard that settles ring the block's bell, once.
     ///
-    /// The sum is what keeps a guard from being lost that settled just before
-    /// it could know. Called when the peer's ring came in, and again after each
-    /// ring of the bell for as long as the peer waits.
+    /// The sum counts a guard that settled just before it could see the question. The engine calls
+    /// this when the peer's ring came in, and again after each ring of the bell while the peer
+    /// waits.
     pub fn ask(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
         // ASK, pairs with `CellBlock::settle`. Model: loom_settled_while_asked.
         cells.ask();
@@ -161,15 +159,15 @@ impl Advance {
         settled + cells.capacity()
     }
 
-    /// The contiguous prefix of messages whose space is free, now.
+    /// The contiguous prefix of messages whose space is free at present.
     #[inline]
     #[must_use]
     pub fn released(&self) -> u64 {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// The counters now. Each is exact, but they may be of different age; what
-    /// belongs together comes to `then`.
+    /// The current counters. Each is exact, but they may be of different age; `then` gets counters
+    /// that belong together.
     #[must_use]
     #[inline]
     pub fn prefix(&self) -> Prefix {
@@ -184,15 +182,15 @@ impl Advance {
         }
     }
 
-    /// Advances all counters as far as the cells allow; the new ones if any
-    /// that the peer is told has moved. Under the lock.
+    /// Advances all counters as far as the cells allow; the caller has the lock. Returns the new
+    /// counters if any that the peer is told has moved.
     fn sum(&self, cells: &CellBlock) -> Option<Prefix> {
         let before = self.prefix();
         let mut prefix = before;
         let mut settled = self.settled.load(Ordering::Relaxed);
 
-        // All cells can be detached: without the bound we would come round to
-        // the first of them and count it again.
+        // All cells may be detached. Without this bound the loop would come round to the first of
+        // them and count it again.
         while prefix.released - settled < cells.capacity() {
             let cell = cells.cell(prefix.released + 1);
             match cell.state {
@@ -238,7 +236,7 @@ mod tests {
 
     const CELLS: u64 = 16;
 
-    /// The naive truth: every message's state and size, for ever.
+    /// The model: every message's state and size, never forgotten.
     #[derive(Debug, Default)]
     struct Model {
         messages: Vec<(CellState, u64)>,
@@ -317,8 +315,8 @@ mod tests {
                         }
                     }
                     Step::Settle(which, state) => {
-                        // Only what has an owner left can be settled, and only
-                        // a held one can be detached.
+                        // Only messages that still have an owner can be settled, and only a held
+                        // message can be detached.
                         let owned: Vec<_> = (0..model.messages.len())
                             .filter(|index| match model.messages[*index].0 {
                                 CellState::Held => true,
@@ -369,8 +367,8 @@ mod tests {
         let prefix = advance.prefix();
         assert_eq!((prefix.released, prefix.acknowledged), (3, 1));
         assert!(prefix.acknowledgement_ended);
-        // The third is still somebody's, although no acknowledgement counts
-        // any more: its cell must not become another message's.
+        // The third message still has an owner, although no acknowledgement counts any more. Its
+        // cell must not become another message's.
         assert!(advance.last_cell(cells) >= CELLS + 2);
         assert!(advance.last_cell(cells) < CELLS + 3);
         cells.settle(3, 8, CellState::Acknowledged);
@@ -393,7 +391,7 @@ mod models {
     use ibex_base::sync::{Arc, thread};
     use ibex_protocol::format::record::{Layout, RecordKind};
 
-    /// Counts rings. Not with loom's atomics: it is read when all threads have
+    /// Counts rings. Does not use loom's atomics, because the count is read when all threads have
     /// been joined.
     #[derive(Default)]
     struct Rings(std::sync::atomic::AtomicU32);
@@ -466,7 +464,7 @@ mod models {
             let cells = lease.block();
             cells.hold(1, 8);
             cells.hold(2, 16);
-            // Only the holder of the lock may come here; loom checks.
+            // Only the holder of the lock may access this cell, which loom checks.
             let told = Arc::new(UnsafeCell::new(()));
             let settle =
                 |sequence, size_units, advance: Arc<Advance>, told: Arc<UnsafeCell<()>>| {
@@ -500,7 +498,7 @@ mod models {
             let advance = Arc::new(Advance::default());
             cells.hold(1, 8);
             let guard = thread::spawn(move || cells.settle(1, 1, CellState::Dropped));
-            // The receiver's own thread may be summing meanwhile.
+            // The receiver's own thread may be summing at the same time.
             let receiver = {
                 let advance = advance.clone();
                 thread::spawn(move || advance.run(cells, |_| ()))
@@ -525,8 +523,8 @@ mod models {
             let cells = lease.block();
             cells.hold(1, 8);
             cells.settle(1, 1, CellState::Dropped);
-            // In a thread of its own: the main one would look once, before the other has
-            // begun.
+            // This runs in a thread of its own, since the main thread would look once, before the
+            // other has begun.
             let receiver = {
                 let advance = advance.clone();
                 thread::spawn(move || {

@@ -1,17 +1,18 @@
-//! Numbers on their way back to the owner that gives them out: a receive buffer that no
-//! message lies in any more, brought by whatever thread released the last one.
+//! Numbers on their way back to the owner that gives them out. A number stands for a receive buffer
+//! without messages; the thread that released the last message returns it.
 //!
-//! A stack of indices, linked through a table with one entry for each, so returning
-//! allocates nothing. Anyone pushes; only the owner takes, and always everything, so no
-//! index can leave and come back behind a pusher's back.
+//! A stack of indices, linked through a table with one entry for each, so returning allocates
+//! nothing. Any thread pushes. Only the owner takes, and always everything, so no index can leave
+//! and come back while a pusher is at work (the ABA problem).
 //!
 //! Rules:
 //!
-//! 1. An index is out, on the stack, or with the owner; its returner has it.
+//! 1. An index is out, on the stack, or with the owner. The thread that returns an index is the one
+//!    that has it.
 //! 2. `next[index]` belongs to the thread that has the index, and to the taker once it is on the
 //!    stack.
 //! 3. After [`close`](Returns::close) nothing is taken in any more: a thread that returns an index
-//!    keeps it, and what it stood for.
+//!    keeps it, and the buffer that it stands for.
 #![forbid(unsafe_code)]
 
 use ibex_base::sync::{AtomicU32, Ordering};
@@ -33,7 +34,7 @@ impl Returns {
     ///
     /// # Panics
     ///
-    /// If there are more of them than 32 bits can tell from the two marks.
+    /// If there are more indices than 32 bits can tell from the two marks.
     #[must_use]
     pub fn new(count: u32) -> Self {
         assert!(count <= CLOSED);
@@ -49,8 +50,8 @@ impl Returns {
         let mut head = self.head.load(Ordering::Relaxed);
         while head != CLOSED {
             self.next[index as usize].store(head, Ordering::Relaxed);
-            // RETURN, pairs with `take` and `close`: the taker of the index sees the link to
-            // the rest, and comes after all that was done with what it stands for.
+            // RETURN, pairs with `take` and `close`: the taker of the index sees the link to the
+            // rest, and all earlier accesses to the buffer that the index stands for.
             let swapped =
                 self.head
                     .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl Returns {
         false
     }
 
-    /// Takes everything that was returned, the latest first. For the owner alone.
+    /// Takes everything that was returned, the latest first. Only the owner may call this.
     #[inline]
     pub fn take(&self, into: impl FnMut(u32)) {
         if self.head.load(Ordering::Relaxed) != EMPTY {
@@ -142,8 +143,9 @@ mod models {
                     used.returns.give(index)
                 })
             });
-            // The owner writes to what came back, and to nothing else. Its last look is the
-            // one that loom tries at every point: it exchanges at once, where `take` loads.
+            // The owner writes to the buffers that came back, and to no others. Its last look is
+            // the one that loom tries at every point, because it exchanges at once where `take`
+            // loads first.
             let mut came_back = [false; 2];
             let mut write = |index: u32| {
                 used.buffers[index as usize].with_mut(|_| ());

@@ -4,7 +4,7 @@
 //! capacity, and offsets that differ by the capacity name the same memory: it
 //! is mapped twice, back to back, so that every record is contiguous.
 //!
-//! Access rules, for all who share a ring:
+//! Access rules, for all threads and processes that share a ring:
 //!
 //! 1. A word that is a header, or where the next header will be, is accessed
 //!    atomically. Only the producer stores, only with [`RingMemory::store`].
@@ -37,11 +37,10 @@ pub trait RingMemory {
 ///
 /// # Safety
 ///
-/// For `offset <= capacity`, `bytes(offset)` must be valid for reads of
-/// `capacity` bytes, and for writes if a [`Producer`](super::Producer) is made
-/// over this memory, as long as the value or a copy of it lives. While a slice
-/// that a producer gave out lives, nobody else may write to its bytes, and
-/// nobody in this process may read them.
+/// If `offset <= capacity`, `bytes(offset)` must be valid for reads of `capacity` bytes, and for
+/// writes if a [`Producer`](super::Producer) is made over this memory, as long as the value or a
+/// copy of it lives. While a slice that a producer gave out lives, no other code may write to its
+/// bytes, and no code in this process may read them.
 pub unsafe trait RingBytes: RingMemory {
     /// The address of the byte at `offset`.
     fn bytes(&self, offset: usize) -> *mut u8;
@@ -69,11 +68,10 @@ impl Mapped {
     ///    right behind them, readable, until the last copy of the value is
     ///    gone. A [`Consumer`](super::Consumer) needs no more; another process
     ///    may write to that memory at any time.
-    /// 2. If a [`Producer`](super::Producer) is made over it: the mapping is
-    ///    writable, there is one producer at a time, and nobody else writes.
-    /// 3. The caller of `Producer::refresh` names only records that nobody in
-    ///    this process reads any more. (What another process reads is that
-    ///    process's affair.)
+    /// 2. If a [`Producer`](super::Producer) is made over it: the mapping is writable, there is one
+    ///    producer at a time, and no other code writes.
+    /// 3. The caller of `Producer::refresh` names only records that no code in this process reads
+    ///    any more. (Reads of another process are that process's responsibility.)
     #[must_use]
     pub unsafe fn new(base: NonNull<u8>, capacity: usize) -> Self {
         assert!(

@@ -1,5 +1,4 @@
-//! A message that was handed out: where its bytes lie, and the cell that says when it
-//! is done.
+//! A message that was handed out: the place of its bytes, and the cell that records its release.
 
 use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex, thread};
 
@@ -24,13 +23,13 @@ pub struct RawMessage {
     marks: u8,
 }
 
-/// The payload lies in a buffer of our own.
+/// The payload lies in a buffer that the message owns.
 const DETACHED: u8 = 1;
-/// Dropping acknowledges.
+/// Dropping the message acknowledges it.
 const ACKNOWLEDGES: u8 = 2;
 
-// SAFETY: the payload is immutable while the cell is held, whoever reads it; the cell is
-// settled once, by whoever owns this value.
+// SAFETY: the payload is immutable while the cell is held, so any thread may read it. The owner of
+// this value settles the cell, once.
 unsafe impl Send for RawMessage {}
 // SAFETY: a shared message only reads the payload.
 unsafe impl Sync for RawMessage {}
@@ -63,18 +62,19 @@ impl RawMessage {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: valid and unchanged until the cell is settled (`new`), which happens
-        // when `self` goes; detached bytes are ours.
+        // SAFETY: the bytes are valid and unchanged until the cell is settled (`new`), which
+        // happens when `self` is dropped. The message owns detached bytes.
         unsafe { slice::from_raw_parts(self.payload.as_ptr(), self.length) }
     }
 
-    /// The message's place in its channel; the first is 1.
+    /// Returns the message's place in its channel; the first message has 1.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// When the device had it whole, in nanoseconds since 1970, if it said so.
+    /// Returns when the device had received the whole message, in nanoseconds since 1970, if the
+    /// device reported it.
     #[must_use]
     pub fn received_at(&self) -> Option<NonZero<u64>> {
         NonZero::new(self.time)
@@ -99,8 +99,8 @@ impl RawMessage {
             return;
         }
         let copy = buffers::take(self.length);
-        // SAFETY: `copy` has room for `length` bytes and is nobody else's; the source is
-        // valid (`new`).
+        // SAFETY: `copy` has room for `length` bytes and no other owner; the source is valid
+        // (`new`).
         unsafe { copy.copy_from_nonoverlapping(self.payload, self.length) };
         self.payload = copy;
         self.marks |= DETACHED;
@@ -108,7 +108,7 @@ impl RawMessage {
             .settle(self.sequence as u32, self.units, CellState::Detached);
     }
 
-    /// Says whether dropping acknowledges. That of a panic does not.
+    /// Sets whether dropping the message acknowledges it. A drop during a panic never does.
     pub fn acknowledge_on_drop(&mut self, does: bool) {
         self.marks = match does {
             true => self.marks | ACKNOWLEDGES,
@@ -118,7 +118,7 @@ impl RawMessage {
 
     #[inline]
     fn finish(&mut self, state: CellState) {
-        // The state is a constant where nothing is marked.
+        // Without marks, `state` is a compile-time constant.
         if self.marks == 0 {
             self.cells.settle(self.sequence as u32, self.units, state);
         } else {
@@ -128,10 +128,10 @@ impl RawMessage {
     }
 }
 
-/// Frees the memory that a marked message has beside its cell, and returns how the cell is settled.
+/// Frees the buffer of a detached message, and returns the state for the message's cell.
 ///
-/// By value: a reference to the message would keep all of it in memory, on the path of those
-/// that have no mark, too.
+/// The parts are passed by value: a reference would force the whole message into memory, even on
+/// the path of messages without marks.
 #[cold]
 fn finish_marked(marks: u8, payload: NonNull<u8>, length: usize, state: CellState) -> CellState {
     if marks & DETACHED != 0 && !fork::is_child() {
@@ -154,7 +154,7 @@ impl Drop for RawMessage {
 mod buffers {
     use super::{Mutex, NonNull, alloc};
 
-    /// Buffers of 64 B, 128 B, … 64 KiB are kept, this many of each.
+    /// The pool keeps this many buffers of each size: 64 B, 128 B, … 64 KiB.
     const KEPT: usize = 32;
     const CLASSES: usize = 11;
 
@@ -192,7 +192,7 @@ mod buffers {
             class.push(Buffer(buffer));
             return;
         }
-        // SAFETY: it came from `take` with the same length, so with the same layout.
+        // SAFETY: the buffer came from `take` with the same length, so with the same layout.
         unsafe { alloc::dealloc(buffer.as_ptr(), layout(length)) };
     }
 

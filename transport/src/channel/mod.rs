@@ -1,9 +1,9 @@
 //! The handles of channels, and the waits of threads and tasks for them.
 //!
 //! [`SendHandle`] encodes into the ring of its end. [`ReceiveHandle`] reads records in place, and
-//! counts the guards that it has handed out. At the other side of the ring stands the peer process,
-//! where it shares memory, or the engine. Both state [their counters](ibex_ring::end_status) and ring
-//! the same doorbells, so handles need not know which it is on the path of a message.
+//! counts the guards that it has handed out. The other side of the ring is the peer process, if it
+//! shares memory, and otherwise the engine. Both publish [their counters](ibex_ring::end_status)
+//! and ring the same doorbells, so the path of a message is the same for both.
 
 mod group;
 pub mod message;

@@ -1,4 +1,4 @@
-//! Opening an end of a channel, and the handle of it.
+//! Opening of a channel's end, which returns its handle.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use super::{ReceiveHandle, SendHandle};
 use crate::{node::SessionShared, runtime::Runtime};
 
 impl Runtime {
-    /// Opens the sending end of a channel; announces and returns.
+    /// Opens the sending end of a channel. This announces the end and returns.
     pub fn open_sender(
         &self,
         session: &Arc<SessionShared>,
@@ -24,8 +24,8 @@ impl Runtime {
         Ok(SendHandle::new(end))
     }
 
-    /// Opens the receiving end of a channel. This announces the end and returns. Its sender hears
-    /// of released messages after `tell_every` of them, or half a window, at the latest.
+    /// Opens the receiving end of a channel. This announces the end and returns. The sender learns
+    /// of released messages after `tell_every` of them, or after half a window, at the latest.
     pub fn open_receiver(
         &self,
         session: &Arc<SessionShared>,

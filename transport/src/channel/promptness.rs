@@ -1,26 +1,26 @@
-//! Promptness: how soon messages come for which tasks wait, and so whether a look is worth it
-//! before a task sleeps.
+//! Promptness: how soon awaited messages come. It decides whether a task looks for a moment before
+//! it sleeps.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// The promptness of one place where tasks wait. To be woken takes an idle processor longer than a
-/// prompt answer takes to come.
+/// The promptness of one place where tasks wait. Waking an idle processor takes longer than a
+/// prompt answer.
 #[derive(Debug, Default)]
 pub(super) struct Promptness {
-    /// The time since which a task waits.
+    /// The time at which a task began to wait.
     since: Option<Instant>,
     /// Messages in a row that came soon.
     prompt: u8,
 }
 
 impl Promptness {
-    /// Notes that a task waits from now on, unless it does already.
+    /// Notes that a task begins to wait now, unless it waits already.
     pub(super) fn waits(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Notes that the message has come for which a task waited.
+    /// Notes that a message has come that a task waited for.
     #[inline]
     pub(super) fn came(&mut self) {
         if let Some(since) = self.since.take() {
@@ -35,17 +35,17 @@ impl Promptness {
         };
     }
 
-    /// Returns whether a look in memory, of [`LOOK`], is worth it for a task that begins to wait.
+    /// Returns whether a task that begins to wait should look at memory for [`LOOK`].
     pub(super) fn is_worth_a_look(&self) -> bool {
         self.prompt == ENOUGH
     }
 }
 
-/// The length of a look. It holds up the other tasks of its thread for no longer than waking a task
-/// takes.
+/// The length of a look. A look delays the other tasks of its thread for no longer than waking a
+/// task takes.
 pub(super) const LOOK: Duration = Duration::from_micros(4);
-/// A message that comes within this time is one that a look might have found: it includes the time
-/// that waking the task takes.
+/// A look might have found a message that comes within this time, which includes the time of waking
+/// the task.
 const SOON: Duration = Duration::from_micros(150);
 /// Number of prompt messages in a row that make a look worth it.
 const ENOUGH: u8 = 3;
@@ -62,14 +62,14 @@ mod tests {
     #[test]
     fn a_look_is_worth_it_after_prompt_messages_and_until_a_late_one() {
         let mut promptness = Promptness::default();
-        // The time since passes as well, so a wait of none may be one of some microseconds: as
-        // many as it takes, on a machine that stands still now and then.
+        // Time also passes between the test's own steps, so a wait of zero may measure more than
+        // that. The loop repeats as often as a stalling machine requires.
         while promptness.prompt < ENOUGH {
             assert!(!promptness.is_worth_a_look());
             wait_for(&mut promptness, Duration::ZERO);
         }
         assert!(promptness.is_worth_a_look());
-        // Found without a wait.
+        // This message was found without a wait.
         promptness.came();
         assert!(promptness.is_worth_a_look());
         wait_for(&mut promptness, SOON);

@@ -1,8 +1,8 @@
 //! A receiver's handle: finds the next record, holds its cell, hands it out in place.
 //!
-//! The path of a message is [`ReceiveHandle::poll`]: one acquire load of the record's
-//! header, one relaxed store of its cell. Each quarter window the handle sums the cells
-//! that guards settled meanwhile.
+//! The path of a message is [`ReceiveHandle::poll`]: one acquire load of the record's header and
+//! one relaxed store of its cell. After each quarter window the handle sums the cells that guards
+//! have settled meanwhile.
 
 mod frames;
 mod waiting;
@@ -58,36 +58,36 @@ pub struct ReceiveHandle {
     cells: &'static CellBlock,
     source: Source,
 
-    // How far we are.
+    // Progress.
     handed_out: u64,
     handed_out_bytes: u64,
-    /// The last message for which there is a cell, as far as we have looked.
+    /// The last message for which a cell was free at the last look.
     last_cell: u64,
     /// The count of messages handed out when the source was last found empty.
     empty_at: u64,
-    /// The last time at which a wait for a message gave back released memory.
+    /// The last time at which a wait for a message reported released memory.
     gave_back_at: CoarseTime,
-    /// Turns of an empty loop before the first look for a message, learnt from those that
-    /// came soon after we had begun to wait.
+    /// Turns of an empty loop before the first look for a message. The handle learns the number
+    /// from messages that came soon after a wait began.
     reply_delay: u32,
-    /// When to sum cells next.
+    /// The message at which to sum cells next.
     advance_at: u64,
     advance_at_bytes: u64,
     quarter_messages: u64,
     quarter_bytes: u64,
 
-    // Who waits.
+    // Waiting threads and tasks.
     arm: Arm,
-    /// Ticket of a task's waker, if one was left and not taken back.
+    /// Ticket of a task's waker, if a task left one and has not taken it back.
     pub(super) ticket: Option<Ticket>,
-    /// True if the waker that was taken back last had not been used.
+    /// True if the waker that was last taken back had not been used.
     pub(super) has_left_unused: bool,
-    /// How soon messages came for which tasks waited.
+    /// A record of how soon awaited messages came.
     pub(super) promptness: Promptness,
 
-    /// The time of the next attempt, after memory for an arrival was lacking.
+    /// The time of the next attempt, if memory for an arrival was lacking.
     retry_at: Option<Instant>,
-    /// Claim to memory for the next message, if it lies in a segment and has been looked at.
+    /// Claim to memory for the next message, if that message lies in a segment and was looked at.
     claim: Option<MemoryClaim>,
 }
 
@@ -98,7 +98,7 @@ enum Source {
     Ring(Consumer<Mapped>),
 }
 
-/// Payload, length and memory of a large message, and when it arrived.
+/// Payload, length, memory and time of arrival of a large message.
 type FoundLarge = (NonNull<u8>, usize, LargeMemory, u64);
 
 impl ReceiveHandle {
@@ -126,13 +126,13 @@ impl ReceiveHandle {
         }
     }
 
-    /// The session it belongs to.
+    /// The session that the channel belongs to.
     #[must_use]
     pub fn session(&self) -> &Arc<SessionShared> {
         &self.end.session
     }
 
-    /// Has errors of this end speak of `interface`.
+    /// Makes errors of this end use the terms of `interface`.
     #[must_use]
     pub fn told_as(self, interface: Interface) -> Self {
         self.end.set_interface(interface);
@@ -157,7 +157,7 @@ impl ReceiveHandle {
         self.end.summed()
     }
 
-    /// Returns the counters, with the messages that arrived as far as the engine has seen.
+    /// Returns the counters, including the messages that the engine has seen arrive.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let counts = self.end.counts();
@@ -170,10 +170,10 @@ impl ReceiveHandle {
 
     // ---- The path of a message -------------------------------------------------------
 
-    /// The next message if it is plainly there: nothing to wait for, to map or to report.
+    /// Returns the next message, if taking it needs no wait, no mapping and no report.
     ///
-    /// Inlined into the caller, so that message and record stay in registers: passed
-    /// through memory they cost 15 ns of stalled loads.
+    /// This is inlined into the caller, so that message and record stay in registers. Passing them
+    /// through memory costs 15 ns of stalled loads.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Option<RawMessage> {
         if self.handed_out == self.last_cell {
@@ -185,7 +185,8 @@ impl ReceiveHandle {
                 ring.advance_by(size, 1);
                 (payload, length, size, 0)
             }
-            // Looked at here, since who receives in a loop finds none each time before it waits.
+            // This is checked inline, because a caller that receives in a loop finds no frame each
+            // time before it waits.
             Source::Frames(frames) if frames.is_empty() => return None,
             Source::Frames(_) => self.take_from_frame()?,
             Source::None => return None,
@@ -201,7 +202,7 @@ impl ReceiveHandle {
         frames.take_data()
     }
 
-    /// Returns whether a record of any kind is there, or may be.
+    /// Returns whether there is, or may be, a record of any kind.
     fn has_record(&self) -> bool {
         match &self.source {
             Source::Ring(ring) => !ring.is_empty(),
@@ -222,7 +223,7 @@ impl ReceiveHandle {
             }
     }
 
-    /// The next message, if one is there. [`RecvError::Ended`] is the orderly end.
+    /// Returns the next message, if there is one. [`RecvError::Ended`] is the orderly end.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<RawMessage>, RecvError> {
         match self.take() {
@@ -231,7 +232,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// The record at the front, checked; it stays there.
+    /// Returns the record at the front after checking it. The record stays there.
     fn find(&self) -> Result<Option<Found>, RecvError> {
         match &self.source {
             Source::Ring(ring) => match ring.peek() {
@@ -256,7 +257,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Moves behind the record that is about to be handed out.
+    /// Moves past the record that is about to be handed out.
     fn move_on(&mut self, size: usize) {
         match &mut self.source {
             Source::Ring(ring) => ring.advance_by(size, 1),
@@ -284,9 +285,9 @@ impl ReceiveHandle {
             self.advance();
         }
         let units = ibex_ring::cells::size_units(size);
-        // SAFETY: the bytes stay until the prefix passes this cell, which is held from
-        // here on; a trusted sender does not write into a published record, and arrival
-        // memory is ours.
+        // SAFETY: the bytes stay until the prefix passes this cell, which is held from here on. A
+        // trusted sender does not write into a published record, and arrival memory belongs to this
+        // process.
         unsafe { RawMessage::new(payload, length, self.cells, sequence, units, time) }
     }
 
@@ -302,8 +303,8 @@ impl ReceiveHandle {
     /// Handles everything but a plain message: a large message, a full set of cells, a source that
     /// has just come, or the end.
     ///
-    /// If memory for an arrival is lacking, that error is returned once. From then on nothing is
-    /// there until memory is, which is tried now and then.
+    /// If memory for an arrival is lacking, that error is returned once. Later calls find nothing
+    /// until memory is available, and try for it from time to time.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
         if self.lacks_memory() {
@@ -314,7 +315,7 @@ impl ReceiveHandle {
                 let lacks_room = error.is_beyond_limit();
                 self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
                 let is_news = self.try_later();
-                // What waits for others to be released is no lack.
+                // A message that waits for the release of others does not lack memory.
                 match is_news && !error.is_beyond_limit() {
                     true => Err(error.into()),
                     false => Ok(None),
@@ -329,13 +330,13 @@ impl ReceiveHandle {
         }
     }
 
-    /// Returns whether memory was lacking the last time, and it is too soon for another try.
+    /// Returns whether memory was lacking at the last try, and it is too soon for another try.
     fn lacks_memory(&self) -> bool {
         self.retry_at
             .is_some_and(|retry_at| clock::now() < retry_at)
     }
 
-    /// There is no memory: another try is made in a while. Returns whether this is news.
+    /// Schedules another try, because memory is lacking. Returns whether the lack is new.
     #[cold]
     fn try_later(&mut self) -> bool {
         let retry_at = clock::now() + RETRY_AFTER;
@@ -345,9 +346,9 @@ impl ReceiveHandle {
     }
 
     fn poll_all(&mut self) -> Result<Option<RawMessage>, RecvError> {
-        // Both facts are read before the last look, so nothing that came before them is
-        // missed, nor a ring in the place of the one before; and `over` before `closed_at`,
-        // since an orderly end is often followed at once by the end of the session.
+        // Both facts are read before the last look. So the look misses no record that came before
+        // them, and no ring that replaced another. `over` is read before `closed_at`, because the
+        // end of the session often follows an orderly end at once.
         let over = self.end.state.is_over();
         let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
         self.take_source()?;
@@ -379,7 +380,7 @@ impl ReceiveHandle {
         )))
     }
 
-    /// Returns whether the next call has something to return: a message, or the end.
+    /// Returns whether the next call has a message or the end to return.
     pub(super) fn is_ready(&mut self) -> bool {
         if fork::is_child() || self.has_plain() {
             return true;
@@ -387,7 +388,7 @@ impl ReceiveHandle {
         if self.retry_at.is_some() && !self.has_memory_now() {
             return false;
         }
-        // In this order, as in `poll_slow`.
+        // The order of reads is that of `poll_all`.
         let over = self.end.state.is_over();
         let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
         if self.take_source().is_err() {
@@ -405,7 +406,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Returns whether the memory that was lacking can be had now.
+    /// Returns whether the memory that was lacking is available now.
     fn has_memory_now(&mut self) -> bool {
         if self.lacks_memory() {
             return false;
@@ -422,7 +423,7 @@ impl ReceiveHandle {
         true
     }
 
-    /// Returns whether there is a cell for the next message.
+    /// Returns whether a cell is free for the next message.
     fn has_cell(&mut self) -> bool {
         if self.handed_out == self.last_cell {
             self.end.advance(true);
@@ -431,7 +432,7 @@ impl ReceiveHandle {
         self.handed_out < self.last_cell
     }
 
-    /// Returns whether all of a message is here.
+    /// Returns whether all of a message has arrived.
     fn is_whole(&self, found: &Found, sequence: u64) -> bool {
         let in_ring = matches!(self.source, Source::Ring(_));
         if found.kind == RecordKind::Data || in_ring && !announces_new_segment(found) {
@@ -442,7 +443,7 @@ impl ReceiveHandle {
     }
 
     fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
-        // In this order, as in `poll_slow`.
+        // The order of reads is that of `poll_all`.
         let over = self.end.state.is_over();
         if self
             .end
@@ -458,7 +459,7 @@ impl ReceiveHandle {
         Ok(None)
     }
 
-    /// Hands a large message out once all of it is here.
+    /// Hands a large message out once all of it has arrived.
     fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
         let sequence = self.handed_out + 1;
         let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
@@ -475,14 +476,14 @@ impl ReceiveHandle {
             length,
             memory,
         });
-        // Memory of those before it that is released goes back with this one: its sender
-        // waits for it, or its pool, which would get the next from the kernel.
+        // Handing this message out also gives back the released memory of earlier large messages.
+        // Their sender waits for it; or the pool would get memory for the next from the kernel.
         self.advance_at_bytes = 0;
         self.move_on(found.size);
         Ok(Some(self.hand_out(payload, length, found.size, time)))
     }
 
-    /// Returns the place and time of an announced message, if all of it is here.
+    /// Returns the place and time of an announced message, if all of it has arrived.
     fn find_large(
         &mut self,
         found: &Found,
@@ -492,8 +493,8 @@ impl ReceiveHandle {
             if found.length != LargeAnnouncement::MAX_BYTES {
                 return Err(self.refused("an announcement of a large message is malformed"));
             }
-            // SAFETY: a record's payload of this length is readable; its bytes are copied
-            // once and checked after.
+            // SAFETY: a record's payload of this length is readable. Its bytes are copied once, and
+            // the copy is checked.
             let bytes = unsafe { found.payload.cast::<[u8; 16]>().read_unaligned() };
             let (length, slot, is_new) = LargeAnnouncement::parse_in_segment(bytes);
             if !is_new {
@@ -504,7 +505,8 @@ impl ReceiveHandle {
             return Ok(None);
         }
         self.map_segment()?;
-        // Of one in a segment the claim is there, so that nothing is taken out in vain.
+        // For a message in a segment, `map_segment` has claimed its memory. So a message that is
+        // taken out here can be handed out.
         let Some(LargeArrival {
             length,
             time,
@@ -536,10 +538,11 @@ impl ReceiveHandle {
         large.front().is_some_and(|next| next.sequence == sequence)
     }
 
-    /// Maps the segment of the large message that is next, if it came with one. A segment for
-    /// which there is no memory stays with it.
+    /// Maps the segment of the next large message, if the message came with one. If memory for the
+    /// segment is lacking, its descriptor stays with the message.
     fn map_segment(&mut self) -> Result<(), RecvError> {
-        // Nobody else takes a message out, and none comes before the next.
+        // Only this handle takes messages out, and no message is put in before the front. So the
+        // front stays the same message.
         let (slot, capacity, fd) = match self.end.large().front_mut() {
             Some(LargeArrival {
                 place: LargePlace::Segment { slot, capacity, fd },
@@ -555,7 +558,8 @@ impl ReceiveHandle {
         let claimed = self.claim_next(capacity).map_err(SegmentRefused::from);
         let mapped = claimed.and_then(|()| {
             let slots = &mut self.end.held().slots;
-            // The one before goes first: both at once may be more than there is room for.
+            // The slot's former segment is unmapped first, because both together may exceed the
+            // limit.
             slots.forget(slot);
             if slots.bytes() + capacity > most {
                 return Err(SegmentRefused::Impossible {
@@ -580,11 +584,11 @@ impl ReceiveHandle {
         }
     }
 
-    /// Room for the next message, in a segment of `capacity`, within what peers may make the node
-    /// hold. One that has to wait keeps its place before those that come later.
+    /// Claims room for the next message, in a segment of `capacity`, within the node's limit on
+    /// memory that peers make it hold. A claim that has to wait keeps its place before later ones.
     ///
-    /// The segments are their sender's memory, all of it, as was checked when they came; they
-    /// count while a message in them is not released.
+    /// A segment is entirely its sender's memory, which was checked when the segment came. It
+    /// counts while a message in it is not released.
     fn claim_next(&mut self, capacity: u64) -> Result<(), MemoryError> {
         let begun = self.claim.take();
         let begun = begun.filter(|claim| claim.total() == capacity);
@@ -641,14 +645,15 @@ impl ReceiveHandle {
         self.end.error()
     }
 
-    /// Takes over the source that the engine left, if it has. A ring is mapped here, on the
+    /// Takes over the source that the engine left, if there is one. A ring is mapped here, on the
     /// caller's thread.
     fn take_source(&mut self) -> Result<(), RecvError> {
         if !self.end.has_source.load(Ordering::Acquire) {
             return Ok(());
         }
         let end = self.end.clone();
-        // Until it is mapped: the engine may be told to let go of it.
+        // The lock is held until the ring is mapped, because the engine may be told to let go of
+        // the source.
         let mut offered = lock(&end.source);
         let Some(offer) = offered.take() else {
             return Ok(());
@@ -668,7 +673,7 @@ impl ReceiveHandle {
             }
             SourceOffer::Ring { fd, capacity } => match self.map_ring(&fd, capacity, alignment) {
                 Err(SegmentRefused::Memory(error)) => {
-                    // It stays where it was, for the next call.
+                    // The ring stays with the end, for the next call.
                     *offered = Some(SourceOffer::Ring { fd, capacity });
                     end.has_source.store(true, Ordering::Release);
                     return Err(error.into());
@@ -681,7 +686,7 @@ impl ReceiveHandle {
         Ok(())
     }
 
-    /// The first source has come.
+    /// Sets the handle's limits when the first source has come.
     fn begin(&mut self, agreed: &Agreed) {
         self.quarter_messages = (agreed.window.messages / 4).max(1);
         if self.end.session.carrier.has_device() {
@@ -693,7 +698,7 @@ impl ReceiveHandle {
         self.advance_at_bytes = self.quarter_bytes;
     }
 
-    /// Maps a ring that came, and goes on there behind the last record of the ring before.
+    /// Maps a new ring, and continues there after the last record of the former ring.
     fn map_ring(
         &self,
         fd: &PassedFd,
@@ -702,10 +707,10 @@ impl ReceiveHandle {
     ) -> Result<Source, SegmentRefused> {
         let ring = RingSegment::accept(fd.as_fd(), capacity)?;
         let (base, capacity) = ring.memory();
-        // SAFETY: a double mapping of `capacity` bytes; `held` keeps it until the last guard
-        // is gone.
+        // SAFETY: this is a double mapping of `capacity` bytes, which `held` keeps until the last
+        // guard is gone.
         let mapped = unsafe { Mapped::new(base, capacity) };
-        // The one before goes: nobody holds a message of it.
+        // The former ring is unmapped: no guard holds a message in it.
         self.end.held().ring = Some(ring);
         let layout = Layout::in_lines(alignment);
         Ok(Source::Ring(match &self.source {
@@ -771,7 +776,8 @@ impl fmt::Debug for ReceiveHandle {
 impl Drop for ReceiveHandle {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What they hold stays.
+            // The end and the source are leaked, so that a fork of the process frees nothing that
+            // they hold.
             mem::forget(self.end.clone());
             mem::forget(mem::replace(&mut self.source, Source::None));
             return;
@@ -791,10 +797,10 @@ impl Drop for ReceiveHandle {
     }
 }
 
-/// Returns whether a large message in shared memory comes with memory that is not mapped yet, over
-/// the Unix socket. A malformed announcement does not.
+/// Returns whether a large message in shared memory lies in a new segment, which comes over the
+/// Unix socket and is not mapped yet. For a malformed announcement this is false.
 fn announces_new_segment(found: &Found) -> bool {
-    // SAFETY: a record's payload of this length is readable; its bytes are copied once.
+    // SAFETY: a record's payload of this length is readable, and its bytes are copied once.
     found.length == LargeAnnouncement::MAX_BYTES
         && LargeAnnouncement::parse_in_segment(unsafe {
             found.payload.cast::<[u8; 16]>().read_unaligned()
@@ -802,9 +808,9 @@ fn announces_new_segment(found: &Found) -> bool {
         .2
 }
 
-/// Messages that a device brings, which lie in a receive buffer each, that are handed out
-/// before those that were released go back.
+/// Number of messages from a device that are handed out before released ones are given back. Each
+/// of them occupies a receive buffer.
 const BUFFERS_HELD: u64 = 32;
 
-/// Until memory is asked for again that there was none of.
+/// Time until the next attempt to get memory that was lacking.
 const RETRY_AFTER: Duration = Duration::from_millis(20);

@@ -10,11 +10,11 @@ use crate::endpoint::error::{SendError, SendFailure};
 
 /// Room for one payload, to be built in place and then published.
 ///
-/// Dropping it gives the room back and holds nothing up. Leaking it ends the channel.
+/// Dropping a reservation gives the room back and delays nothing. Leaking it ends the channel.
 ///
-/// Small, so that it travels in registers: a value that is stored in words and loaded in
-/// larger pieces waits for every store before it, the payload's among them, and with it
-/// waits the header.
+/// It is small, so that it travels in registers. A value that is stored in words and loaded in
+/// larger pieces defeats store forwarding: the load waits for every earlier store, including the
+/// payload's, and delays the record's header.
 #[derive(Debug)]
 pub struct RawReservation<'a> {
     pub(super) handle: &'a mut SendHandle,
@@ -22,7 +22,7 @@ pub struct RawReservation<'a> {
 }
 
 impl RawReservation<'_> {
-    /// Bytes that there is room for.
+    /// Returns the number of reserved bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "it is asked for how many")]
     pub fn len(&self) -> usize {
@@ -40,7 +40,7 @@ impl RawReservation<'_> {
             return Err(self.handle.end.used_after_fork().into());
         }
         let mut this = ManuallyDrop::new(self);
-        // Before the encoder runs, which may panic.
+        // This happens before the encoder runs, which may panic.
         let mut entered = this.handle.take_reserved_entry();
         if let Some(producer) = entered.producer() {
             producer.reserved_large = None;
@@ -48,7 +48,7 @@ impl RawReservation<'_> {
         entered.send(size, Patience::None, encode)
     }
 
-    /// Returns the payload's bytes, which hold those of earlier messages until they are written.
+    /// Returns the payload's bytes. Until they are written, they hold bytes of earlier messages.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let producer = self.handle.peek_reserved_producer();
@@ -90,7 +90,7 @@ impl Drop for RawReservation<'_> {
         if fork::is_child() {
             return;
         }
-        // Leaves as `enter` came in.
+        // Gives the right back in the way in which `enter` took it.
         let mut entered = self.handle.reserved_entry();
         if let Some(producer) = entered.producer() {
             producer.reserved_large = None;

@@ -49,14 +49,14 @@ pub enum Abort {
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Encodes one message into the slot that it is given; answers how many bytes it took.
+/// Encodes one message into the given slot and returns its encoded length.
 type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + 'a;
 
 /// A sender's handle, without the message type.
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
-    /// True once this handle has said that it sends no more.
+    /// True once this handle was closed and sends no more.
     is_closed: bool,
     /// Wakers and tickets that waiting tasks left here.
     pub(super) waits: SendWaits,
@@ -66,9 +66,9 @@ pub struct SendHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserved {
     No,
-    /// By the end's only handle.
+    /// Made by the end's only handle.
     Alone,
-    /// Inside the turnstile.
+    /// Made by a handle that holds the turnstile.
     InTurn,
 }
 
@@ -82,32 +82,33 @@ impl SendHandle {
         }
     }
 
-    /// Has errors of this end speak of `interface`.
+    /// Makes errors of this end use the terms of `interface`.
     #[must_use]
     pub fn told_as(self, interface: Interface) -> Self {
         self.end.set_interface(interface);
         self
     }
 
-    /// Another handle of an end that counts as one of its handles.
+    /// Makes another handle of a shared end, which itself counts as one of its handles.
     pub(super) fn of_shared(end: Arc<SendEnd>) -> Self {
         end.handles.fetch_add(1, Ordering::Relaxed);
         Self::new(end)
     }
 
-    /// From here nothing more comes, and nothing is missing: even if the handle is dropped by
-    /// a panic, the channel may end in order.
+    /// Declares that this handle has sent everything. The channel may then end in order even if a
+    /// panic drops the handle.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// Breaks the channel off. When the last handle goes, the receiver gets everything that was
-    /// sent, and then an error with this reason instead of an orderly end. The first reason stands.
+    /// Breaks the channel off. When the last handle is dropped, the receiver gets everything that
+    /// was sent, and then an error with this reason instead of an orderly end. The first reason
+    /// counts.
     pub fn break_off(&mut self, reason: CloseReason) {
         self.end.break_off(reason);
     }
 
-    /// The session it belongs to.
+    /// The session that the channel belongs to.
     #[must_use]
     pub fn session(&self) -> &Arc<SessionShared> {
         &self.end.session
@@ -169,8 +170,8 @@ impl SendHandle {
             return Err(self.end.used_after_fork().into());
         }
         self.end_if_leaked();
-        // The favour is withdrawn before a second handle exists, and getting one to another
-        // thread orders it (rule 2 of the sending end).
+        // The favour is withdrawn before a second handle exists. Passing that handle to another
+        // thread orders the withdrawal before its use there (rule 2 of the sending end).
         let in_turn = !self.end.bias.try_enter();
         if in_turn {
             self.end.take_turn(patience)?;
@@ -186,13 +187,13 @@ impl SendHandle {
         self.end.bias.is_withdrawn()
     }
 
-    /// Keeps the right to the producer until [`let_go`](Self::let_go); for an end that was
-    /// never cloned.
+    /// Takes the right to the producer and keeps it until [`let_go`](Self::let_go). Only for an end
+    /// that was never cloned.
     #[inline(always)]
     pub(super) fn hold(&mut self) -> ManuallyDrop<Entered<'_>> {
         if self.reserved == Reserved::No {
             while !self.end.bias.try_enter() {
-                // The engine is inside, for a moment.
+                // The engine holds the producer for a moment.
                 thread::yield_now();
             }
             self.reserved = Reserved::Alone;
@@ -203,7 +204,7 @@ impl SendHandle {
         })
     }
 
-    /// Returns the right that `enter` gave when the reservation was made, which was kept since.
+    /// Returns the right to the producer that the reservation has kept since it was made.
     #[inline(always)]
     pub(super) fn reserved_entry(&mut self) -> Entered<'_> {
         Entered {
@@ -216,7 +217,7 @@ impl SendHandle {
     pub(super) fn take_reserved_entry(&mut self) -> Entered<'_> {
         let in_turn = mem::replace(&mut self.reserved, Reserved::No) == Reserved::InTurn;
         if in_turn {
-            // An encoder that sends here is told.
+            // The turnstile then reports an encoder that sends on this channel itself.
             self.end.turnstile.hand_to_thread();
         }
         Entered {
@@ -225,23 +226,25 @@ impl SendHandle {
         }
     }
 
-    /// The producer of the reservation that is out.
+    /// Returns the producer of the current reservation.
     #[inline(always)]
     pub(super) fn reserved_producer(&mut self) -> Option<&mut SendProducer> {
         debug_assert_ne!(self.reserved, Reserved::No);
-        // SAFETY: the reservation keeps the right to it (rule 4), and the handle, by which alone
-        // it is used, is borrowed exclusively.
+        // SAFETY: the reservation keeps the right to the producer (rule 4). Only the handle uses
+        // that right, and the handle is borrowed exclusively.
         unsafe { (*self.end.writing.get()).producer.as_deref_mut() }
     }
 
-    /// Returns the producer of the reservation that is out, to be read.
+    /// Returns the producer of the current reservation, for reading.
     pub(super) fn peek_reserved_producer(&self) -> Option<&SendProducer> {
         debug_assert_ne!(self.reserved, Reserved::No);
-        // SAFETY: as above; whoever has the handle borrowed only looks.
+        // SAFETY: as above. The handle is borrowed shared, and its borrowers only read the
+        // producer.
         unsafe { (*self.end.writing.get()).producer.as_deref() }
     }
 
-    /// Gives the right back, if it was kept, with the place that was made meanwhile.
+    /// Gives a kept right to the producer back, and with it a place for a large message that was
+    /// made meanwhile.
     #[inline]
     pub(super) fn let_go(&mut self) {
         if self.reserved == Reserved::No {
@@ -268,7 +271,8 @@ impl SendHandle {
         if fork::is_child() {
             return;
         }
-        // Not by whether the end is cloned now: the first clone may have been made since.
+        // The reservation says how it entered. The end's present state does not, because the first
+        // clone may have been made since.
         let in_turn = self.reserved == Reserved::InTurn;
         self.reserved = Reserved::No;
         self.end.state.end(End::Cause(EndCause::SlotLeaked));
@@ -311,7 +315,8 @@ impl SendHandle {
             return self.end.check_opened();
         }
         if self.shares_memory() {
-            // In shared memory, publishing is delivery while the peer lives; afterwards, what it took.
+            // In shared memory, publishing is delivery while the channel lives. After its end, only
+            // messages that the peer received count as delivered.
             self.end.session.poll();
             let is_received = || self.end.counts().received >= sequence;
             return if !self.end.state.is_over() || is_received() {
@@ -323,7 +328,7 @@ impl SendHandle {
         self.end.wait_news(Ask::received(sequence), patience)
     }
 
-    /// Why the channel never opened, as far as that is certain.
+    /// Returns why the channel never opened, if that is certain.
     #[must_use]
     pub fn open_failure(&self) -> Option<SendError> {
         let failure = self.end.open_failure(|| self.end.counts());
@@ -336,7 +341,7 @@ impl SendHandle {
         self.end.state.agreed().is_some()
     }
 
-    /// Returns whether the peer has closed its end, in whatever way, before a message was sent.
+    /// Returns whether the peer has closed its end, for any reason, before a message was sent.
     #[must_use]
     pub fn has_met_closed_end(&self) -> bool {
         let reason = self.end.state.reason();
@@ -348,7 +353,7 @@ impl SendHandle {
         self.end.wait_news(Ask::acknowledged(sequence), patience)
     }
 
-    /// The last message's sequence; 0 before the first.
+    /// Returns the last message's sequence; 0 before the first message.
     #[must_use]
     pub fn last_sequence(&self) -> u64 {
         self.end.sent.load(Ordering::Acquire)
@@ -377,14 +382,14 @@ impl fmt::Debug for SendHandle {
 impl Drop for SendHandle {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What it holds stays.
+            // The end is leaked, so that a fork of the process frees nothing that the end holds.
             mem::forget(self.end.clone());
             return;
         }
         self.leave();
         self.end_if_leaked();
         if thread::panicking() && !self.is_closed {
-            // What it was to send is missing.
+            // The panic prevented messages that the handle was meant to send.
             self.end.break_off(CloseReason::Aborted);
         }
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -396,7 +401,7 @@ impl Drop for SendHandle {
 /// The right to touch the producer (rules 1 and 2 of the sending end).
 pub(super) struct Entered<'a> {
     pub(super) end: &'a Arc<SendEnd>,
-    /// By way of the turnstile, else favoured.
+    /// True if the right came from the turnstile, false if it came from the bias.
     pub(super) in_turn: bool,
 }
 
@@ -412,7 +417,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Entered<'_> {
-    /// Sends a message as [`SendHandle::send`] does, and leaves.
+    /// Sends a message as [`SendHandle::send`] does, and gives the right back.
     #[inline(always)]
     pub(super) fn send(
         mut self,
@@ -439,18 +444,18 @@ impl Entered<'_> {
 
     #[inline(always)]
     fn writing(&mut self) -> &mut Writing {
-        // SAFETY: exclusive by rule 1, 2 or 4 for as long as this value lives, of which a handle
-        // makes no second one meanwhile, and borrowed from it exclusively.
+        // SAFETY: rule 1, 2 or 4 gives exclusive access for as long as this value lives. A handle
+        // makes no second such value meanwhile, and the result borrows this one exclusively.
         unsafe { &mut *self.end.writing.get() }
     }
 
-    /// The producer, if the ring exists.
+    /// Returns the producer, if the ring exists.
     #[inline(always)]
     pub(super) fn producer(&mut self) -> Option<&mut SendProducer> {
         self.writing().producer.as_deref_mut()
     }
 
-    /// The producer of an open channel; makes the ring at the first send.
+    /// Returns the producer of an open channel. The first send makes the ring.
     pub(super) fn open_producer(
         &mut self,
         patience: Patience,
@@ -461,14 +466,14 @@ impl Entered<'_> {
         match producer {
             Some(producer) => Ok(producer),
             none => {
-                // What is refused now may be had by the next send.
+                // If memory is refused now, the next send tries again.
                 let made = SendProducer::create(end, *before).map_err(SendError::Memory)?;
                 Ok(none.insert(Box::new(made)))
             }
         }
     }
 
-    /// Publishes the reservation that is out.
+    /// Publishes the current reservation.
     #[inline(always)]
     pub(super) fn publish_reserved(&mut self, length: usize) -> u64 {
         let end = self.end;
@@ -492,7 +497,7 @@ impl Entered<'_> {
         let end = self.end;
         let producer = self.open_producer(patience)?;
         if end.ours.get().is_none() {
-            // The wires may be others than when the ring was made.
+            // The session may use another wire than when the ring was made.
             let carried = end.session.carrier.eager_bytes();
             producer.largest = producer.ring.largest().min(carried);
         }
@@ -517,7 +522,7 @@ impl Entered<'_> {
         end.send_large(producer, size, patience, encode)
     }
 
-    /// Room in the ring, or memory of its own, for `length` bytes to be built in place.
+    /// Finds a place in which `length` bytes can be built: room in the ring, or separate memory.
     #[inline(always)]
     pub(super) fn place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
         let end = self.end;
@@ -557,7 +562,7 @@ impl Entered<'_> {
 
 /// Steps that need the right to the producer.
 impl SendEnd {
-    /// Publishes a payload that stands in the ring's slot.
+    /// Publishes a payload that was encoded in the ring's slot.
     #[inline(always)]
     fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
         let sequence = producer.ring.publish(kind, length);
@@ -579,7 +584,7 @@ impl SendEnd {
         sequence
     }
 
-    /// Wakes the reader of the ring, which sleeps since its arming `generation`.
+    /// Wakes the reader of the ring, which armed its doorbell with `generation` before it slept.
     #[cold]
     fn ring_reader(&self, generation: u32) {
         match self.ours.get() {
@@ -588,8 +593,8 @@ impl SendEnd {
         }
     }
 
-    /// A message that does not fit the ring: it gets memory of its own, and its
-    /// announcement a place in the order.
+    /// Sends a message that does not fit the ring. The message gets separate memory, and the ring
+    /// carries its announcement, which keeps the order.
     fn send_large(
         &self,
         producer: &mut SendProducer,
@@ -613,7 +618,8 @@ impl SendEnd {
         }
     }
 
-    /// Memory for a large message; waits while as many as may be are under way.
+    /// Returns memory for a large message. Waits while the allowed number of large messages is
+    /// under way.
     fn large_place(
         &self,
         producer: &mut SendProducer,
@@ -626,12 +632,12 @@ impl SendEnd {
         } else if self.session.may_land(bytes) {
             LANDINGS_UNDER_WAY
         } else {
-            // One that has arrived is kept until the peer says so.
+            // A session that resumes keeps a message until the peer has confirmed its arrival.
             LARGE_PER_CHANNEL + usize::from(self.session.resumes)
         };
-        // The memory is free again when our own engine has sent it, or knows that it has
-        // arrived, which nobody has to be asked for, or, where the peer reads it in place,
-        // when the application has released it.
+        // Over a wire, the memory is free when the local engine has sent the message or knows that
+        // it has arrived; the peer need not be asked. Where the peer reads the memory in place, it
+        // is free when the peer's application has released the message.
         let all_out = if shares_memory {
             Full::Slots
         } else {
@@ -664,12 +670,12 @@ impl SendEnd {
         }
     }
 
-    /// Publishes the announcement of a message that stands in `place`. The caller has
-    /// made sure of room for it.
+    /// Publishes the announcement of the message in `place`. The caller has made sure that the ring
+    /// has room for it.
     #[cold]
     fn publish_large(&self, producer: &mut SendProducer, place: LargePlace, length: usize) -> u64 {
         let sequence = producer.ring.sequence() + 1;
-        // The engine must know of the bytes before anyone can see the announcement.
+        // The engine must know of the bytes before any reader can see the announcement.
         let (slot, announcement) = match place {
             LargePlace::Lease(lease) => {
                 let session = &self.session;
@@ -696,7 +702,7 @@ impl SendEnd {
         }
         producer.large.push_back((sequence, slot));
         if producer.goes_out(sequence, length) && self.ours.get().is_none() {
-            // It will soon have to wait for that: the answer shall be here by then.
+            // The sender will soon wait for releases. Asking now brings the answer by then.
             let released = producer.ring.released().messages + 1;
             let ask = Ask {
                 released,
@@ -706,8 +712,8 @@ impl SendEnd {
         }
         self.large_messages.add(1);
         self.large_bytes.add(length as u64);
-        // Its bytes count: the announcement goes out at once, and the answer comes while
-        // the application is at the next message.
+        // The message's bytes count as untransmitted. So the announcement goes out at once, and the
+        // answer comes while the application prepares the next message.
         producer.untransmitted += length;
         self.publish(producer, RecordKind::Large, announcement.bytes().len())
     }
@@ -726,9 +732,9 @@ impl SendEnd {
         })
     }
 
-    /// Waits until `enough` holds of the producer, checking after each release. `ask` is the
-    /// question to the other engine, where it has to be asked; [`u64::MAX`] in it means any
-    /// release. `full` is the limit that was reached.
+    /// Waits until `enough` holds for the producer, and checks after each release. `ask` is the
+    /// question to the peer's engine, where one is needed; [`u64::MAX`] in it means any release.
+    /// `full` names the limit that was reached.
     fn wait_until(
         &self,
         producer: &mut SendProducer,
@@ -737,7 +743,8 @@ impl SendEnd {
         mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let (end, session) = (self, &self.session);
-        // Whether a call has looked before it waits; each wait begins with a new question.
+        // True once the first look has failed. Only the first round looks before it waits; each
+        // wait begins with a new question.
         let mut is_waiting = false;
         let answer = loop {
             let mut room = Room {
@@ -753,13 +760,13 @@ impl SendEnd {
             is_waiting = true;
             end.no_room(room.producer, ask);
             let Patience::Until(deadline) = patience else {
-                // The peer may have released what we did not hear of yet.
+                // The peer may have released messages that the local engine has not noticed yet.
                 if patience == Patience::None {
                     session.poll();
                 }
                 break room.look().ok_or(SendFailure::Full)?;
             };
-            // Whoever waits for long wakes up once to say so.
+            // A sender that waits for long wakes up once to report the stall.
             let until = [deadline, end.stall.notice_at()]
                 .into_iter()
                 .flatten()
@@ -774,7 +781,8 @@ impl SendEnd {
         };
         match answer {
             Ok(()) => end.room_came(),
-            // The channel is over, as whoever waited is told now.
+            // The channel is over. The caller gets that error, so the end of the stall is not
+            // reported.
             Err(_) => {
                 let _ = end.stall.end();
             }

@@ -1,9 +1,9 @@
-//! Waiting at several ends at a time for the first that has something.
+//! Waiting at several ends at once for the first event.
 //!
-//! A thread waits in one place. Each end has a place of its own, and so have all peers of a node
-//! together. When the thread is about to sleep, it leaves a waker at each of them, which leads to
-//! its one place; when it is awake, it takes them back. Nothing is polled meanwhile, and no other
-//! thread stands in between.
+//! A thread waits in one place. Each end has a waiting place, and all peers of a node together have
+//! another. When the thread is about to sleep, it leaves a waker at each of these places. Each
+//! waker leads to the thread's own place, and the thread takes them back when it is awake. Nothing
+//! is polled meanwhile, and no other thread takes part.
 
 use std::{
     fmt,
@@ -18,15 +18,15 @@ use ibex_ring::parking::{Condition, Patience, TimedOut, WaitSlot};
 use super::{ReceiveHandle, SendHandle, TaskWait};
 use crate::runtime::{Driver, EventLoop, Gathering, Looks, wait_for_any};
 
-/// Number of calls that find something at once, of which one runs a turn where callers turn the
-/// engine. So an end that always has something does not keep from the others what a turn brings.
+/// Where callers turn the engine, one of this many calls that find an event at once runs a turn. So
+/// an end that always has an event does not keep other ends from getting theirs.
 pub const FOUND_PER_TURN: u32 = 64;
 
 /// Several ends, by number.
 pub trait Ends {
     /// Returns the number of ends.
     fn count(&self) -> usize;
-    /// Returns an end and what to wait for there. Each call returns the same for a number.
+    /// Returns an end and the event to wait for there. Each call returns the same for a number.
     fn end(&mut self, number: usize) -> Awaited<'_>;
 }
 
@@ -35,7 +35,7 @@ pub trait Ends {
 pub enum Awaited<'a> {
     /// A message, or the end of the channel.
     Message(&'a mut ReceiveHandle),
-    /// The acknowledgement of message so and so, or that there will be none.
+    /// The acknowledgement of the message with this sequence, or the fact that none will come.
     Acknowledgement(&'a SendHandle, u64),
     /// An event of any peer of a node, or the end of all of them.
     OfAnyPeer(&'a mut dyn OfAnyPeer),
@@ -43,16 +43,16 @@ pub enum Awaited<'a> {
 
 /// Events of all peers of a node, as one of several things to wait for.
 pub trait OfAnyPeer: fmt::Debug {
-    /// Returns the place where peers tell of themselves.
+    /// Returns the place where events of peers wake waiters.
     fn gathering(&self) -> &Gathering;
     /// Returns whether every peer writes this process's memory.
     fn is_in_memory(&self) -> bool;
-    /// Returns whether an event is there, which stays until it is taken. If the caller is
-    /// `about_to_sleep`, peers that have nothing keep their wakers.
+    /// Returns whether there is an event, which stays until it is taken. If the caller is
+    /// `about_to_sleep`, peers without events keep their wakers.
     fn is_there(&mut self, about_to_sleep: bool) -> bool;
-    /// Leaves all peers with their wakers. A look follows.
+    /// Leaves a waker at every peer. A look follows.
     fn leave_alone(&mut self);
-    /// Tells peers now what costs no frame; see [`Condition::keep_nothing_back`].
+    /// Gives peers the news that costs no frame; see [`Condition::keep_nothing_back`].
     fn keep_nothing_back(&mut self);
 }
 
@@ -92,7 +92,8 @@ impl Awaited<'_> {
         }
     }
 
-    /// Has the peer tell, if it is to be asked `in_memory`, or if it is not.
+    /// Asks the peer to report the event, if the peer is asked through shared memory and
+    /// `in_memory` is true, or over a wire and it is false.
     fn ask(&self, wait: &mut TaskWait, in_memory: bool) {
         if let Self::Acknowledgement(handle, sequence) = self
             && handle.shares_memory() == in_memory
@@ -102,7 +103,7 @@ impl Awaited<'_> {
         }
     }
 
-    /// Has the peer tell, for a caller that does not wait and comes again.
+    /// Asks the peer to report the event, for a caller that does not wait and comes again.
     fn ask_in_passing(&self) {
         if let Self::Acknowledgement(handle, sequence) = self {
             handle.end().ask_in_passing(*sequence);
@@ -130,7 +131,7 @@ impl Awaited<'_> {
     }
 }
 
-/// Looks at several ends in turns.
+/// A wait for events of several ends, which looks at them round-robin.
 #[derive(Debug)]
 pub struct Several {
     place: Arc<Place>,
@@ -138,7 +139,7 @@ pub struct Several {
     waits: Vec<TaskWait>,
     /// The end to look at first.
     next: usize,
-    /// How often one had something at once.
+    /// Number of calls that found an event at once.
     found: u32,
 }
 
@@ -154,14 +155,14 @@ impl Wake for Place {
     }
 }
 
-/// A place of one's own, and what tells it.
+/// Makes a waiting place, and the waker that wakes it.
 pub(super) fn place() -> (Arc<Place>, Waker) {
     let place = Arc::<Place>::default();
     (place.clone(), place.into())
 }
 
 impl Several {
-    /// Looks at the first end first.
+    /// Makes a wait that looks at the first end first.
     #[must_use]
     pub fn new() -> Self {
         let (place, waker) = place();
@@ -174,10 +175,11 @@ impl Several {
         }
     }
 
-    /// Returns the number of an end that has something: of several, the next one in the round.
+    /// Returns the number of an end that has an event. If several have one, the next in the round
+    /// counts.
     ///
     /// # Panics
-    /// If there are no ends, or, where callers turn the engine, of more than one node.
+    /// If there are no ends, or if ends of several nodes are given where callers turn the engine.
     #[track_caller]
     pub fn ready(&mut self, ends: &mut dyn Ends, patience: Patience) -> Result<usize, TimedOut> {
         let count = ends.count();
@@ -213,7 +215,7 @@ impl Several {
             return self.look(ends, false).ok_or(TimedOut);
         };
         self.waits.resize_with(count, TaskWait::default);
-        // No use in looking before engines elsewhere have heard of it.
+        // Over a wire, a look is useless before the peer's engine has got the question.
         self.ask(ends, false);
         let (place, others) = (self.place.clone(), others(&event_loop, ends));
         let ready = Ready {
@@ -241,7 +243,7 @@ impl Several {
     }
 }
 
-/// Returns the engines of `ends` but for `first`, each once.
+/// Returns the engines of `ends` without `first`, each once.
 fn others(first: &Arc<EventLoop>, ends: &mut dyn Ends) -> Vec<Arc<EventLoop>> {
     let mut others: Vec<Arc<EventLoop>> = Vec::new();
     for number in 1..ends.count() {
@@ -261,7 +263,7 @@ impl Default for Several {
     }
 }
 
-/// The condition "it is there at one of them".
+/// The condition "one of the ends has an event".
 struct Ready<'a> {
     several: &'a mut Several,
     ends: &'a mut dyn Ends,

@@ -1,8 +1,8 @@
-//! A sending end that outlives its handles: it stays open as long as its session, and whoever
-//! wants to send on its name next finds it.
+//! A sending end that outlives its handles. It stays open as long as its session, and the next
+//! caller that wants to send on its name finds it.
 //!
-//! The end itself counts as one of its handles, and no handle of it is ever favoured. It is
-//! found by its session's link, so nothing keeps it that the session does not keep anyway.
+//! The end itself counts as one of its handles, and no handle of it is ever favoured. Its session's
+//! connection finds it, so nothing but the session keeps it alive.
 
 use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
@@ -14,11 +14,12 @@ use super::SendHandle;
 use crate::{endpoint::send_end::SendEnd, node::SessionShared, runtime::Runtime};
 
 impl Runtime {
-    /// A handle of the sending end of `name` that all callers of this function share. The first
-    /// of them opens it; so does the next one when the channel has ended.
+    /// Returns a handle of the sending end of `name`, which all callers of this function share. The
+    /// first caller opens it. After the channel has ended, the next caller opens it again.
     ///
     /// # Errors
-    /// As [`open_sender`](Self::open_sender): the name is open already if it is not shared.
+    /// Fails as [`open_sender`](Self::open_sender) does. An end of this name that is not shared
+    /// counts as open already.
     pub fn shared_sender(
         &self,
         session: &Arc<SessionShared>,
@@ -34,13 +35,13 @@ impl Runtime {
                 let end = link
                     .core
                     .open_sender(name, spec.clone(), open_timeout, context)?;
-                // Nobody else has seen it, and no handle of it is inside.
+                // No other thread has seen the new end, and no handle of it is inside.
                 end.bias.withdraw();
                 end.shared.0.store(true, Ordering::Relaxed);
                 Ok((end, true))
             });
             let (end, is_new) = found.unwrap_or(Err(CannotOpen::SessionOver))?;
-            // A new one may be over as well: the caller is to hear why.
+            // A new end may be over as well. It is returned, so that the caller learns why.
             if is_new || !end.state.is_over() {
                 return Ok(SendHandle::of_shared(end));
             }
@@ -50,14 +51,15 @@ impl Runtime {
 }
 
 impl SendHandle {
-    /// The longest message that the session's wires carry in one piece. Longer ones get memory of
-    /// their own where wires carry them; in shared memory the ring takes longer ones too.
+    /// Returns the length of the longest message that the session's wire carries in one piece. Over
+    /// a wire, longer messages get separate memory. In shared memory the ring takes longer ones
+    /// too.
     #[must_use]
     pub fn eager_bytes(&self) -> usize {
         self.end.session.carrier.eager_bytes()
     }
 
-    /// Lets out what was sent, where callers turn the engine and wires carry it.
+    /// Transmits published messages, where callers turn the engine and a wire carries the messages.
     pub fn let_out(&self) {
         if !self.shares_memory() && !fork::is_child() {
             self.end.session.let_out();
@@ -66,11 +68,11 @@ impl SendHandle {
 }
 
 impl SendEnd {
-    /// Closes an end that is over, so that its name may be opened again. Handles that are left
-    /// answer that it is over.
+    /// Closes an end that is over, so that its name may be opened again. Remaining handles report
+    /// that the channel is over.
     fn forsake(&self) {
-        // One of those who find it takes back what it counted as, and no handle does what is
-        // done here once more.
+        // Several callers may find the end over. Only the first of them takes back the count of the
+        // end itself and closes it.
         if self.shared.0.swap(false, Ordering::Relaxed) {
             self.handles.fetch_sub(1, Ordering::AcqRel);
             self.close(self.parting());

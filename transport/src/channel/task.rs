@@ -1,23 +1,24 @@
-//! Waiting without a thread: a task leaves its waker, and asks and arms as a thread does before it
-//! sleeps.
+//! Waiting without a thread: a task leaves its waker, and then asks and arms as a thread does
+//! before it sleeps.
 //!
 //! ```text
-//!   task is polled                who makes it come true
+//!   task is polled                thread that makes the event happen
 //!   look: there?
-//!     yes: take back what was left
+//!     yes: take the waker back
 //!   leave the waker; ask; arm     publish
-//!   look again: there?            somebody waits? take the wakers; later, wake them
+//!   look again: there?            any waiters? take their wakers; later, wake them
 //!     no: pending
 //! ```
 //!
-//! Order and barriers are those of a thread that sleeps (`ring::waiter`), so the same models hold.
-//! A task's waker is noted in the handle that it polled, so the task needs nothing but the handle.
-//! The next poll renews the waker. An answer takes it back, and so does the drop of the handle, or
-//! of a future that has borrowed it. A waker that was taken is used once.
+//! Order and barriers are those of a thread that sleeps (`parking::waiter` in `ibex-ring`), so the
+//! same models hold. The handle that a task polled records the task's waker, so the task needs
+//! nothing but the handle. The next poll renews the waker. An answer takes the waker back, and so
+//! does the drop of the handle, or of a future that has borrowed it. A waker that was taken is used
+//! once.
 //!
-//! A receiver's handle has one waker. A sender's handle has one for each kind of wait, since a task
-//! may wait for room and for acknowledgements at a time. Handles of one task leave the same waker
-//! at several places, and each takes back its own.
+//! A receiver's handle has one waker. A sender's handle has one for each kind of wait, because a
+//! task may wait for room and for acknowledgements at once. Handles of one task leave the same
+//! waker at several places, and each takes back its own.
 
 use std::{
     mem::{self, MaybeUninit},
@@ -44,15 +45,15 @@ use crate::{
 pub struct TaskWait {
     /// Ticket of the task's waker.
     ticket: Option<Ticket>,
-    /// The question that the peer was asked by way of shared memory.
+    /// The question that the peer was asked through shared memory.
     pub(super) asked: Option<Wish>,
 }
 
-/// The wakers that a task left where it waits for all peers of a node.
+/// A task's wait for all peers of a node.
 #[derive(Debug, Default)]
 pub struct GatheringWait {
     left: TaskWait,
-    /// Record of how soon awaited events came here.
+    /// A record of how soon awaited events came here.
     promptness: Promptness,
 }
 
@@ -65,12 +66,12 @@ impl GatheringWait {
 }
 
 impl TaskWait {
-    /// Looks whether a waker was left that was not taken back. It may have been used.
+    /// Returns whether a waker was left and not taken back. The waker may have been used.
     pub(super) fn has_waker(&self) -> bool {
         self.ticket.is_some()
     }
 
-    /// Looks whether there is anything to take back.
+    /// Returns whether there is anything to take back.
     fn is_left(&self) -> bool {
         self.has_waker() || self.asked.is_some()
     }
@@ -79,9 +80,9 @@ impl TaskWait {
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
 #[derive(Debug, Default)]
 pub(super) struct SendWaits {
-    /// Room, or that the peer opens its end.
+    /// The wait for room, or for the peer to open its end.
     pub(super) room: TaskWait,
-    /// The turn of a task that waits for room.
+    /// Ticket of a task's waker at the turnstile, while another handle may have the producer.
     turn: Option<Ticket>,
     /// The wait for the peer's engine to hold a message.
     pub(super) received: TaskWait,
@@ -90,18 +91,18 @@ pub(super) struct SendWaits {
 }
 
 impl ReceiveHandle {
-    /// The next message, for a task: pending until there is one, or the end. It is told, once,
-    /// if the peer does not open its end for `open_timeout`.
+    /// Returns the next message, for a task. Pending until there is a message, or the end. A peer
+    /// that does not open its end for `open_timeout` is reported once.
     #[inline]
     pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         self.poll_receive_with(waker, true)
     }
 
-    /// Polls as [`poll_receive`](Self::poll_receive) does. If a message is there for which an
-    /// earlier poll left a waker that was not used, the task is woken again, as with a socket.
+    /// Polls as [`poll_receive`](Self::poll_receive) does. If it finds a message, and an earlier
+    /// poll's waker was not used yet, it wakes the task all the same, as a socket would.
     ///
-    /// This serves a caller that gave up the work behind that poll: it relies on the earlier waker,
-    /// and not on this poll's answer.
+    /// This serves a caller that gave up the work behind the earlier poll. Such a caller relies on
+    /// the earlier waker, and not on this poll's answer.
     #[inline]
     pub fn poll_receive_waking(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         let waited = self.ticket.is_some();
@@ -112,14 +113,14 @@ impl ReceiveHandle {
         polled
     }
 
-    /// Polls as [`poll_receive`](Self::poll_receive) does, and never looks for a moment before it
-    /// is pending: for a waker, which holds up what its caller has to do next.
+    /// Polls as [`poll_receive`](Self::poll_receive) does, but never looks for a moment before it
+    /// is pending. For a caller inside a waker, where a look would delay the thread that wakes.
     pub fn poll_receive_at_once(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         self.poll_receive_with(waker, false)
     }
 
-    /// Returns the next message, if one is there, for a caller that left a waker in another poll,
-    /// and notes how soon it came.
+    /// Returns the next message, if there is one, for a caller that left a waker in another poll.
+    /// Notes how soon the message came.
     #[inline]
     pub fn poll_awaited(&mut self) -> Result<Option<RawMessage>, RecvError> {
         let polled = self.poll();
@@ -142,8 +143,8 @@ impl ReceiveHandle {
         polled
     }
 
-    /// Polls as [`poll_receive_at_once`](Self::poll_receive_at_once) does, where a peer may never
-    /// open its end and this need not be reported.
+    /// Polls as [`poll_receive_at_once`](Self::poll_receive_at_once) does, but never reports a peer
+    /// that does not open its end.
     #[inline]
     pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         self.take_or_register(waker, false)
@@ -167,9 +168,9 @@ impl ReceiveHandle {
         self.receive_or_register(waker, may_look)
     }
 
-    /// Looks, and leaves the waker if nothing is there. Where callers turn the engine, the first
-    /// look runs a turn. Messages that this turn brings are there before a waker is left, and
-    /// another thread's turn wakes it later.
+    /// Looks for a message, and leaves the waker if there is none. Where callers turn the engine,
+    /// the first look runs a turn. It finds the messages that this turn brings before it leaves a
+    /// waker; another thread's turn wakes the waker later.
     #[inline(never)]
     fn receive_or_register(
         &mut self,
@@ -200,7 +201,7 @@ impl ReceiveHandle {
                 Poll::Ready(found)
             }
             None => {
-                // Nobody else looks, and the clock is read for nobody else.
+                // Only tasks that drive the engine use promptness, so only they read the clock.
                 if self.end().session.runtime().driver() == Driver::Tasks {
                     self.promptness.waits();
                 }
@@ -212,7 +213,7 @@ impl ReceiveHandle {
     /// Leaves a waker for the next message, or the end. A look follows.
     pub(super) fn register(&mut self, waker: &Waker) {
         let mut ticket = self.ticket.take();
-        // One that is still there was armed when it came, and nobody rang since.
+        // A waker that is still there was armed when it was left, and has not been rung since.
         let is_new = self.end().waiters.renew(&mut ticket, waker);
         self.ticket = ticket;
         if is_new {
@@ -220,7 +221,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Takes back the waker that a task left, if one did that waits no more.
+    /// Takes back the waker of a task that no longer waits, if there is one.
     #[inline]
     pub fn leave(&mut self) {
         if self.ticket.is_some() {
@@ -231,7 +232,7 @@ impl ReceiveHandle {
     #[inline(never)]
     fn take_back(&mut self) {
         let mut ticket = self.ticket.take();
-        // In a fork of the process nobody will use it.
+        // In a fork of the process no thread will use the waker.
         if !fork::is_child() {
             self.has_left_unused = self.end().waiters.leave(&mut ticket);
             self.disarm();
@@ -250,7 +251,7 @@ fn settled_receive(
 }
 
 impl SendHandle {
-    /// Sends a message, for a task: pending while there is no room for it, or the peer has
+    /// Sends a message, for a task. Pending while there is no room for the message, or the peer has
     /// not opened its end. `size` and `encode` are as for [`send`](Self::send).
     pub fn poll_send(
         &mut self,
@@ -263,9 +264,9 @@ impl SendHandle {
         })
     }
 
-    /// Reserves room for a payload of `length` bytes, for a task; of as many as the last
-    /// message had if it says `None`. Gives the handle back while that is pending, so that a
-    /// future can keep it.
+    /// Reserves room for a payload of `length` bytes, for a task. `None` stands for the length of
+    /// the last message. While the reservation is pending, the handle is returned as the error, so
+    /// that a future can keep it.
     pub fn poll_reserve(
         &mut self,
         waker: &Waker,
@@ -295,8 +296,8 @@ impl SendHandle {
         }
     }
 
-    /// Does what needs the producer, for a task: pending while another handle has it, or
-    /// `attempt` finds no room.
+    /// Runs `attempt` with the right to the producer, for a task. Pending while another handle has
+    /// the producer, or `attempt` finds no room.
     fn poll_entered<R>(
         &mut self,
         waker: &Waker,
@@ -305,20 +306,20 @@ impl SendHandle {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
-        // Leaving wakes who waits for its turn, and would wake this task.
+        // Leaving the turnstile wakes its waiters, and would wake this task.
         self.leave_room();
         if let Some(done) = settled_send(self.enter(Patience::None).and_then(&mut attempt)) {
             return Poll::Ready(done);
         }
         let Self { end, waits, .. } = &mut *self;
-        // Another handle may be inside, which no counter tells of.
+        // Another handle may be inside, and no counter shows when it leaves.
         let mut turn = None;
         end.turnstile.waiters.renew(&mut turn, waker);
         end.register(&mut waits.room, waker);
         end.ask_for_room(&mut waits.room.asked);
-        // Where callers turn the engine, this lets the question out.
+        // Where callers turn the engine, this attempt also transmits the question.
         let done = self.enter(Patience::None).and_then(|entered| {
-            // Nobody else is inside, so the task waits for room.
+            // No other handle is inside, so the task waits for room.
             entered.end.turnstile.waiters.leave(&mut turn);
             attempt(entered)
         });
@@ -329,7 +330,8 @@ impl SendHandle {
                 Poll::Ready(done)
             }
             None => {
-                // A thread would wake up to tell that it waits for long.
+                // A waiting thread wakes up itself to report a long wait. For a task, the engine
+                // does so.
                 self.end().session.watch_stalls();
                 self.end().watch_open();
                 Poll::Pending
@@ -367,7 +369,7 @@ impl SendHandle {
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
         if self.shares_memory() {
-            // Publishing is delivery: it answers at once.
+            // Publishing is delivery, so the answer comes at once.
             return Poll::Ready(self.wait_received(sequence, Patience::None));
         }
         let ask = Ask::received(sequence);
@@ -403,7 +405,7 @@ impl SendHandle {
         self.end.leave(&mut self.waits.acked);
     }
 
-    /// Takes back whatever tasks left.
+    /// Takes back all wakers and questions that tasks left.
     pub fn leave(&mut self) {
         self.leave_room();
         self.leave_received();
@@ -411,7 +413,7 @@ impl SendHandle {
     }
 }
 
-/// The end's part in what tasks leave.
+/// The end's part in the waits of tasks.
 impl SendEnd {
     fn poll_news(
         &self,
@@ -430,7 +432,7 @@ impl SendEnd {
         if answer.is_none() {
             self.register(wait, waker);
             self.ask_for(&ask, &mut wait.asked);
-            // Where callers turn the engine the answer may be here already.
+            // Where callers turn the engine, this turn may bring the answer at once.
             self.session.poll();
             answer = self.look_for(&ask);
         }
@@ -443,16 +445,16 @@ impl SendEnd {
         }
     }
 
-    /// Leaves a waker for whatever the peer or the engine says. A look follows.
+    /// Leaves a waker for any news from the peer or the engine. A look follows.
     pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
         self.waiters.renew(&mut wait.ticket, waker);
     }
 
-    /// Takes back the waker of a task that no longer waits. Returns whether it was still there,
-    /// unused.
+    /// Takes back the waker of a task that no longer waits. Returns whether the waker was still
+    /// there, unused.
     pub(super) fn leave(&self, wait: &mut TaskWait) -> bool {
         let mut left = mem::take(wait);
-        // In a fork of the process nobody will use it.
+        // In a fork of the process no thread will use the waker.
         if !left.is_left() || fork::is_child() {
             return false;
         }
@@ -469,8 +471,8 @@ impl SendEnd {
 }
 
 impl Entered<'_> {
-    /// Bytes that the last message had, as far as the ring takes so many, and no fewer than the
-    /// announcement of a long message.
+    /// Returns the length of the last message, but at most the ring's largest payload, and at least
+    /// the length of a large message's announcement.
     fn usual_length(&mut self) -> Result<usize, SendFailure> {
         let producer = self.open_producer(Patience::None)?;
         let usual = producer.typical.min(producer.largest);
@@ -498,7 +500,7 @@ fn settled_send<T>(sent: Result<T, SendFailure>) -> Option<Result<T, SendError>>
 }
 
 impl Runtime {
-    /// The next session that a peer dialed, for a task; `None` when the node is closed.
+    /// Returns the next session that a peer dialed, for a task; `None` when the node is closed.
     pub fn poll_accept(
         &self,
         wait: &mut TaskWait,
@@ -525,7 +527,7 @@ impl Runtime {
     /// Takes back the waker of a task that no longer waits.
     pub fn leave_accept(&self, wait: &mut TaskWait) {
         if fork::is_child() {
-            // Nobody will use it.
+            // In a fork of the process no thread will use the waker.
             return *wait = TaskWait::default();
         }
         self.accept_waiters.leave(&mut wait.ticket);
@@ -533,8 +535,8 @@ impl Runtime {
 }
 
 impl Gathering {
-    /// Polls until `condition` holds. Pending until a member, a session or the node tells. Where
-    /// callers turn the engine, it runs a turn when nothing is there.
+    /// Polls `condition`. Pending until the condition holds after an event of a member, a session
+    /// or the node. Where callers turn the engine, a poll that finds nothing runs a turn.
     ///
     /// A task may look for a moment first, if its events come soon. `in_memory` is as for
     /// [`wait`](Self::wait).
@@ -577,7 +579,7 @@ impl Gathering {
         }
     }
 
-    /// Leaves a waker for what members, sessions and the node tell. A look follows.
+    /// Leaves a waker for events of members, sessions and the node. A look follows.
     pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
         self.slot().renew(&mut wait.ticket, waker);
     }
@@ -587,10 +589,10 @@ impl Gathering {
         self.deregister(&mut wait.left);
     }
 
-    /// Takes back what [`register`](Self::register) left.
+    /// Takes back the waker that [`register`](Self::register) left.
     pub(super) fn deregister(&self, wait: &mut TaskWait) {
         if fork::is_child() {
-            // Nobody will use it.
+            // In a fork of the process no thread will use the waker.
             return *wait = TaskWait::default();
         }
         self.slot().leave(&mut wait.ticket);

@@ -1,4 +1,5 @@
-//! Wakers that are called at a time: the deadlines of calls, which no task has a timer for.
+//! Wakers that are called at a given time: the deadlines of calls, for which tasks have no timer of
+//! their own.
 
 use std::{task::Waker, time::Instant};
 
@@ -7,14 +8,14 @@ use ibex_ring::parking::Wakers;
 
 use super::core::Common;
 
-/// Times, and who is woken then. Few at a time: each place that has deadlines keeps its next one
-/// here.
+/// Times with the wakers to call then. There are few at a time: each place that has deadlines keeps
+/// only its next one here.
 #[derive(Debug, Default)]
 pub(crate) struct Alarms(Vec<(Instant, Waker)>);
 
 impl Alarms {
-    /// Calls `waker` at `at`, while the session lives. Returns whether that is sooner than
-    /// anything else of the session.
+    /// Calls `waker` at `at`, while the session lives. Returns whether `at` is sooner than every
+    /// other deadline of the session.
     pub(crate) fn wake_at(&mut self, at: Instant, waker: Waker, common: &mut Common) -> bool {
         let is_sooner = common.timers.next().is_none_or(|next| at < next);
         common.timers.set_sooner(Timer::Alarm, at);
@@ -22,7 +23,7 @@ impl Alarms {
         is_sooner
     }
 
-    /// Wakes those whose time has come.
+    /// Calls the wakers whose time has come.
     pub(super) fn sound(&mut self, now: Instant, timers: &mut TimerTable, wakers: &mut Wakers) {
         let due = self.0.extract_if(.., |(at, _)| *at <= now);
         wakers.extend(due.map(|(_, waker)| waker));

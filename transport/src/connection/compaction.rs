@@ -1,13 +1,14 @@
-//! Compaction: frames of a channel that holds old ones are copied to memory of their own.
+//! Compaction: frames of a channel that holds old frames are copied to memory of their own.
 //!
-//! A held message pins the arrival block that it lies in. A channel whose messages stay
-//! for long while others flow would pin one block after the other for a few bytes in
-//! each. So its frames are copied into blocks of its own once it holds a message from before the
-//! last refill but one. Then it pins at most two shared blocks and as much of
-//! its own as its window allows.
+//! A held message pins the arrival block that it lies in. A channel that holds its messages for
+//! long while other channels flow would pin one block after the other for a few bytes in each. So
+//! the engine copies the channel's frames into blocks of the channel's own once it holds a message
+//! from before the last refill but one. The channel then pins at most two shared blocks, and as
+//! much of its own blocks as its window allows.
 //!
-//! A channel that fills half of a block or more pins at most twice what it holds. Its messages
-//! may stay for as long as it goes on so: its full window spans three blocks and is not copied.
+//! A channel that fills half of a block or more pins at most twice the bytes that it holds. Its
+//! messages may stay in the shared blocks while it keeps that pace: its full window spans three
+//! blocks and is not copied.
 
 use std::{
     mem,
@@ -22,22 +23,22 @@ use ibex_ring::memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTE
 #[derive(Default)]
 pub(super) struct Compact {
     block: Option<Arc<Block>>,
-    /// Bytes of the block below this are referred to, those behind by nobody.
+    /// Frames refer to bytes of the block below this offset, and none to bytes at or above it.
     filled: usize,
     /// The refill in which `newest` was noted.
     refill: u64,
-    /// Bytes that have come since.
+    /// Bytes that have arrived in that refill.
     bytes: usize,
     /// Messages that had arrived when that refill began.
     newest: u64,
-    /// Messages that had arrived when the last refill but one ended that other channels filled: a
-    /// channel that holds an older one is copied.
+    /// Messages that had arrived before the last complete refill that other channels mostly filled.
+    /// While the channel holds one of them, its frames are copied.
     before: u64,
 }
 
 impl Compact {
-    /// `arrived` messages have come, and a frame comes now that takes `bytes` of the socket's
-    /// block number `refill`.
+    /// Notes a frame that takes `bytes` of refill `refill` of the socket's block. `arrived`
+    /// messages came before it.
     pub(super) fn note(&mut self, refill: u64, arrived: u64, bytes: usize) {
         if self.refill != refill {
             self.refill = refill;
@@ -49,13 +50,13 @@ impl Compact {
         self.bytes += bytes;
     }
 
-    /// Lets go of the block: the next copy takes another.
+    /// Releases the block; the next copy takes another.
     pub(super) fn rest(&mut self) {
         self.block = None;
     }
 
-    /// Returns whether a frame is to be copied out of the block that it arrived in. A frame that no
-    /// block of ours has room for pins little else, and stays.
+    /// Returns whether a frame is to be copied out of the block that it arrived in. A frame that is
+    /// too long for a compact block stays, because it pins little besides itself.
     pub(super) fn is_wanted(&self, released: u64, frame_bytes: usize) -> bool {
         released < self.before && frame_bytes <= LONGEST_COPIED
     }
@@ -65,7 +66,7 @@ impl Compact {
     ///
     /// # Safety
     ///
-    /// `bytes` can be read from `from` on, and nobody writes there meanwhile.
+    /// `bytes` can be read from `from` on, and no thread writes there meanwhile.
     pub(super) unsafe fn copy(
         &mut self,
         from: NonNull<u8>,
@@ -79,10 +80,10 @@ impl Compact {
             Some(block) if behind + bytes <= block.len() => (block, behind),
             _ => (pool.take()?, phase),
         };
-        // SAFETY: both ranges are in bounds, the source by our caller, the other as just
-        // looked at or, at the front of a block, by `LONGEST_COPIED`; nobody else refers
-        // to what lies behind `filled`, or to any of a block that was just taken, so the
-        // two are different blocks too.
+        // SAFETY: both ranges are in bounds: the source by the caller's contract, the destination
+        // by the check above or, at the front of a block, by `LONGEST_COPIED`. No other reference
+        // exists to bytes at or above `filled`, or to a block that was just taken. So the ranges do
+        // not overlap.
         unsafe {
             ptr::copy_nonoverlapping(from.as_ptr(), block.base().add(offset).as_ptr(), bytes);
         }
@@ -97,20 +98,20 @@ pub(crate) fn compact_pool() -> BlockPool {
     BlockPool::new(COMPACT_BLOCK_BYTES, COMPACT_BLOCKS_KEPT)
 }
 
-/// A channel that had so much of a shared block has filled it.
+/// A channel that took this much of a shared block counts as having filled it.
 const MOST_OF_A_BLOCK: usize = DEFAULT_BLOCK_BYTES / 2;
 /// Small, because each channel that was slow once keeps one.
 const COMPACT_BLOCK_BYTES: usize = 64 << 10;
-/// The longest frame that fits into such a block behind any phase.
+/// The longest frame that fits into such a block at any offset modulo 64.
 const LONGEST_COPIED: usize = COMPACT_BLOCK_BYTES - BLOCK_ALIGNMENT;
 
-/// Blocks that are kept: as many as the slowest receiver of the largest channel can pin, so that
-/// a receiver that is kept from its core, long after the start, meets no allocator.
+/// Number of blocks that are kept: as many as the slowest receiver of the largest channel can pin.
+/// So a receiver that loses its core, long after the start, causes no allocation.
 ///
-/// A window's bytes fill at least half of their blocks: two neighbouring frames that do not share
-/// a block are longer than one block. A frame at either end is pinned as a whole. The blocks are
-/// 8 MiB of addresses, and cost memory as far as they were ever used. Several such channels at a
-/// time make more blocks, and free them afterwards.
+/// A window's bytes fill at least half of their blocks: two neighbouring frames that do not share a
+/// block are longer than one block. A frame at either end is pinned as a whole. The blocks take 8
+/// MiB of addresses, and only as much memory as was ever used. Several such channels at a time
+/// allocate more blocks and free them afterwards.
 const COMPACT_BLOCKS_KEPT: usize = 2 * LARGEST_RING_BYTES / COMPACT_BLOCK_BYTES + 2;
 
 #[cfg(test)]
@@ -122,8 +123,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever the frames' lengths, a whole window of them needs no block that was
-        /// not there before; and what was copied reads as it did.
+        /// A whole window of frames of any lengths needs no block beyond those provided, and the
+        /// copied bytes are unchanged.
         #[test]
         fn a_window_of_frames_finds_its_blocks_provided(
             lengths in vec(prop_oneof![1..=LONGEST_COPIED, Just(32 << 10), Just(40_000)], 1..20),
@@ -142,15 +143,15 @@ mod tests {
                     let (_, _, oldest): (Arc<Block>, usize, usize) = held.pop_front().unwrap();
                     held_bytes -= oldest;
                 }
-                // SAFETY: nobody else has the block, and the byte is inside it.
+                // SAFETY: no other reference to the block exists, and the byte is inside it.
                 unsafe { from.base().add(phase).as_ptr().write(round as u8) };
                 // SAFETY: as above.
                 let at = unsafe { from.base().add(phase) };
-                // SAFETY: so many bytes are inside the block behind the longest phase.
+                // SAFETY: `bytes` fit into the block after the largest offset.
                 let (block, offset) = unsafe { compact.copy(at, bytes, &mut pool) }.unwrap();
                 prop_assert_eq!(offset % BLOCK_ALIGNMENT, phase);
                 prop_assert!(offset + bytes <= block.len());
-                // SAFETY: the byte was just written, and only we have the block.
+                // SAFETY: the byte was just written, and only this test has the block.
                 prop_assert_eq!(unsafe { block.base().add(offset).read() }, round as u8);
                 held_bytes += bytes;
                 held.push_back((block, offset, bytes));
@@ -182,10 +183,10 @@ mod tests {
         for refill in 1..10 {
             assert!(!fill(refill, MOST_OF_A_BLOCK), "block {refill}");
         }
-        // In the tenth block it has little, which the eleventh shows.
+        // The channel takes little of the tenth block, which it notices at the eleventh.
         assert!(!fill(10, 100));
         assert!(fill(11, MOST_OF_A_BLOCK));
-        // And goes on to hold that old message while it fills blocks again.
+        // It still holds that old message while it fills blocks again.
         assert!(fill(12, MOST_OF_A_BLOCK));
         assert!(
             !compact.is_wanted(1000, 100),

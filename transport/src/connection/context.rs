@@ -1,4 +1,4 @@
-//! Work that a turn leaves for after the engine's lock.
+//! Work that a turn leaves until the engine's lock is released.
 
 use std::{any::Any, sync::Arc};
 
@@ -10,31 +10,31 @@ use crate::{
     rdma::Site,
 };
 
-/// The loop that turns an engine, as a turn sees it. What it is asked is rare.
+/// The loop that turns an engine, as a turn sees it. Its methods are called rarely.
 pub(crate) trait Surroundings {
     /// Returns the state that all engines of the node share.
     fn node(&self) -> &NodeState;
 
-    /// Returns the bell that wakes whoever sleeps for the engine.
+    /// Returns the bell that wakes the thread that sleeps on the engine's behalf.
     fn bell(&self) -> &'static Bell;
 
-    /// Returns whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
-    /// For whoever has the engine's lock.
+    /// Returns whether the events that a leader sleeps on may be taken. They may not while a leader
+    /// sleeps, because it would then sleep on. The caller holds the engine's lock.
     fn may_drain(&self) -> bool;
 
-    /// Forgets the bell's rings, unless they are for a leader that sleeps.
+    /// Discards the bell's rings, unless they are for a sleeping leader.
     fn drain_bell(&self);
 
-    /// Tells places that wait for sessions of any peer that one has come.
+    /// Announces a new session to the waiters for sessions of any peer.
     fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers);
 }
 
-/// The work that a turn collects for after the lock.
+/// The work that a turn collects until the engine's lock is released.
 pub(crate) struct Context<'a> {
     pub(crate) surroundings: &'a dyn Surroundings,
     pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<MemoryWanted>,
-    /// Sites whose devices may be gone; to ask takes long.
+    /// Sites whose devices may be gone; asking the kernel takes long.
     pub(crate) unsure_sites: Vec<Arc<Site>>,
     /// Sessions whose peers are to be dialed again.
     pub(crate) redialings: Vec<Redialing>,
@@ -54,12 +54,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns what the engine shares with the node's others.
+    /// Returns the state that all engines of the node share.
     pub(crate) fn node(&self) -> &'a NodeState {
         self.surroundings.node()
     }
 
-    /// Returns whether nothing is to be done after the lock.
+    /// Returns whether no work is left to do after the lock.
     pub(crate) fn is_empty(&self) -> bool {
         let Self {
             surroundings: _,
@@ -76,7 +76,7 @@ impl<'a> Context<'a> {
             && leftovers.is_empty()
     }
 
-    /// Returns whether nothing was ever put in, as in nearly every turn.
+    /// Returns whether no work was ever collected, as in nearly every turn.
     #[inline]
     pub(crate) fn is_untouched(&self) -> bool {
         self.wakers.is_untouched()

@@ -1,5 +1,5 @@
-//! The core of a connection: the session, the ends of its channels and its life, apart from the
-//! wire that carries its frames.
+//! The core of a connection: the session, the ends of its channels and its life cycle, apart from
+//! the wire that carries its frames.
 
 use std::{any::Any, net::SocketAddr, sync::Arc, time::Instant};
 
@@ -19,47 +19,47 @@ use crate::{
     session::{EndCause, PeerDescription},
 };
 
-/// The parts of a session that all its objects work with.
+/// The parts of a session that all of its objects use.
 pub(crate) struct Common {
-    /// The part that handles have.
+    /// The part that handles share.
     pub(super) shared: Arc<SessionShared>,
     /// The state of the protocol.
     pub(super) session: Session,
     pub(super) timers: TimerTable,
     pub(super) phase: Phase,
-    /// Messages lie in memory that both processes map; the wire carries control alone.
+    /// Messages lie in memory that both processes map; the wire carries control messages only.
     pub(super) shares_memory: bool,
-    /// The address of its connection here.
+    /// The local address of the session's connection.
     pub(super) address: Option<SocketAddr>,
 }
 
-/// A session but for its wire: its objects, and the work that needs several of them.
+/// A session without its wire: its objects, and the work that needs several of them.
 ///
-/// None of the objects knows the core. Each is handed [`Common`], and the others that a task
-/// takes.
+/// The objects do not know the core. Their methods take [`Common`] and the other objects that they
+/// need.
 pub(crate) struct Core {
     pub(crate) common: Common,
     pub(crate) ends: Ends,
-    /// The parts of a session through shared memory beside its wire.
+    /// The parts of a shared memory session beside its wire.
     pub(crate) shared_memory: Option<SharedMemory>,
-    /// Memory of ends that are gone, until no frame of theirs is on its way.
+    /// Memory of ends that are gone, kept until no frame of theirs is in flight.
     pub(super) retained: Retained,
     /// Memory that the peer may be writing to.
     pub(crate) grants: Grants,
-    /// The way to another wire, where both ends can go on over it.
+    /// The state of reconnecting, if both ends can continue over another wire.
     pub(crate) reconnect: Option<Box<Reconnect>>,
     pub(crate) alarms: Alarms,
 
     // The end of the session.
-    /// The session did not end in order: messages that the peer did not take are lost.
+    /// The session did not end in order, so messages that the peer did not take are lost.
     pub(super) is_lost: bool,
-    /// The session does not go on over another wire: the peer broke the protocol, or has given the
-    /// session up.
+    /// The session does not continue over another wire, because the peer broke the protocol or has
+    /// given the session up.
     pub(super) ends_with_wire: bool,
-    /// The wire is of no more use: the session ends, or is suspended, when what had arrived
-    /// is read.
+    /// Set once the wire is unusable: the session ends, or is suspended, when all data that had
+    /// arrived is read.
     pub(super) broken: Option<EndCause>,
-    /// The session's place in its node; given up when the session is over.
+    /// The session's place in its node, dropped when the session is over.
     pub(super) place: Option<Box<dyn Any + Send>>,
 }
 
@@ -67,23 +67,23 @@ pub(crate) struct Core {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Up,
-    /// We say goodbye, and wait for the peer's.
+    /// The session closes: this end says goodbye, and waits for the peer's goodbye.
     Closing,
-    /// The peer said goodbye; ours goes out.
+    /// The peer said goodbye; this end's goodbye is being sent.
     PeerClosed,
-    /// Over: nothing is sent or read any more.
+    /// The session is over: nothing is sent or read any more.
     Gone,
 }
 
 impl Core {
-    /// Returns whether the session lives and is not about to end: then nothing but what its
-    /// turns move brings it on.
+    /// Returns whether the session lives and is not about to end. Then only the data that its turns
+    /// move advances it.
     #[inline]
     pub(crate) fn is_undisturbed(&self) -> bool {
         self.common.phase == Phase::Up && self.broken.is_none()
     }
 
-    /// Takes back what the peer was granted: nothing of it comes any more.
+    /// Withdraws the memory that the peer was granted, because no more data of the peer can arrive.
     pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
         let receivers = self.ends.receivers.ends.values_mut();
         let granted = receivers.flat_map(ReceiveLink::withdraw_large);
@@ -94,41 +94,41 @@ impl Core {
         }
     }
 
-    /// Returns the wire that came before the old one was gone, which it is now.
+    /// Returns the new wire that came while the old one still existed. The old one is gone now.
     pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
         self.reconnect.as_mut()?.next.take().map(|next| *next)
     }
 }
 
 impl Common {
-    /// Returns whether handles have nothing more to hope for.
+    /// Returns whether the session is over for its handles.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Gone | Phase::PeerClosed)
     }
 
-    /// Returns whether the session may go on over another wire, as far as it is not over.
+    /// Returns whether the session may continue over another wire, unless it is over.
     pub(super) fn may_go_on(&self) -> bool {
         matches!(self.phase, Phase::Up | Phase::Closing)
     }
 
-    /// Returns the part of the session that its handles have.
+    /// Returns the part of the session that its handles share.
     pub(crate) fn shared(&self) -> Arc<SessionShared> {
         self.shared.clone()
     }
 
-    /// Returns who the peer is.
+    /// Returns the description of the peer.
     pub(crate) fn peer(&self) -> &PeerDescription {
         self.shared.peer()
     }
 
-    /// Returns when [`expire`](super::Connection::expire) has something to do.
+    /// Returns the time at which [`expire`](super::Connection::expire) next has work to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timers.next()
     }
 
     // ---- Credit ----------------------------------------------------------------------
 
-    /// Returns the news that the broker has to hear of the session since the last time.
+    /// Returns the session's news for the broker since the last call.
     pub(crate) fn take_credit_report(&mut self) -> CreditReport {
         self.session.take_credit_report()
     }
@@ -138,7 +138,7 @@ impl Common {
         self.session.credit_used()
     }
 
-    /// Does what the broker decided; [`settle`](super::Connection::settle) tells the peer.
+    /// Applies the broker's decision; [`settle`](super::Connection::settle) tells the peer.
     pub(crate) fn handle_credit(&mut self, action: CreditAction) {
         let session = &mut self.session;
         match action {

@@ -1,31 +1,31 @@
-//! Dialing the peer of a session again, which this crate has somebody else do.
+//! Dialing the peer of a session again, which another crate implements.
 
 use std::{fmt, io, sync::Arc};
 
 use super::new_wire::NewWire;
 use crate::session::Fabric;
 
-/// How the peer of a session is dialed again.
+/// Dials the peer of a session again.
 pub trait Redial: Send + Sync + fmt::Debug {
-    /// Dials once and agrees on new wires. Blocks for a few seconds at the most, and hardly
-    /// longer than until `is_cancelled`.
+    /// Dials once and agrees on new wires. Blocks for a few seconds at most, and returns soon after
+    /// `is_cancelled` becomes true.
     ///
     /// # Errors
-    /// Nobody is there, or somebody who has no such session, or not such wires.
+    /// The peer does not answer, does not know the session, or does not support such wires.
     fn redial(
         &self,
         attempt: Attempt,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<NewWire, RedialError>;
 
-    /// Has `job` done on a thread that may block.
+    /// Runs `job` on a thread that may block.
     ///
     /// # Errors
-    /// The system gives no thread for it.
+    /// The system refuses another thread.
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// The wire that is asked for when a peer is dialed again.
+/// The wire that a redial asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The number of the wire.
@@ -34,18 +34,18 @@ pub struct Attempt {
     pub fabric: Fabric,
 }
 
-/// The reason why there is no new wire.
+/// The reason why a redial gave no new wire.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedialError {
-    /// There may be one later.
+    /// A later attempt may succeed.
     #[error("{0}")]
     NotYet(String),
-    /// The peer has no such session: it runs anew, or has given the session up.
+    /// The peer does not know the session: it was restarted, or has given the session up.
     #[error("{0}")]
     NoSession(String),
 }
 
-/// A dial that a turn leaves for after the engine's lock.
+/// A dial that a turn leaves until the engine's lock is released.
 pub(crate) struct Redialing {
     pub(crate) session: u64,
     pub(crate) attempt: Attempt,

@@ -1,4 +1,4 @@
-//! A node that serves no more calls, as its sessions tell and hear of it.
+//! Draining: the announcements of a node that serves no more calls.
 #![forbid(unsafe_code)]
 
 use super::core::Common;
@@ -8,13 +8,13 @@ use crate::{
 };
 
 impl Common {
-    /// Tells the peer that this node begins no call any more.
+    /// Tells the peer that this node begins no more calls.
     pub(crate) fn say_draining(&mut self) {
         self.session.say_draining(false);
     }
 
-    /// Tells the peer that every call which had begun here is answered, unless the answers may
-    /// have yet to come to it.
+    /// Tells the peer that every call which had begun here is answered, unless answers to it may
+    /// still be undelivered.
     pub(crate) fn say_drained(&mut self, undelivered: &[Undelivered]) {
         let peer = self.shared.peer_name();
         if undelivered.iter().all(|channel| channel.peer != peer) {
@@ -22,7 +22,7 @@ impl Common {
         }
     }
 
-    /// The peer has told the same of itself.
+    /// Notes that the peer announced that it drains, or has drained.
     pub(super) fn peer_drains(&mut self, is_done: bool, context: &mut Context<'_>) {
         if self.shared.draining.hear(is_done) {
             self.tell(What::Draining, context);

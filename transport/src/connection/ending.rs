@@ -26,15 +26,15 @@ use crate::{
 };
 
 impl Senders {
-    /// Breaks them off, whoever has their handles: they do not end in order.
+    /// Breaks the senders off although handles may exist: the channels do not end in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
         let ends = self.ends.values().map(|sender| &sender.end);
         ends.for_each(|end| end.break_off(reason));
     }
 
-    /// Ends the senders of a session that closes behind their last message. A handle that has got
-    /// in before may yet publish one: it is waited for, for as long as nothing but a message
-    /// that is being built takes.
+    /// Ends each sender of a closing session after its last message. A handle that is already
+    /// inside may still publish a message, so the engine waits for it, up to the time that building
+    /// a message takes.
     pub(super) fn end(&mut self, common: &mut Common) {
         let senders = self.ends.iter().filter(|(_, sender)| sender.is_ending);
         let ending: Vec<_> = senders
@@ -44,7 +44,7 @@ impl Senders {
             return;
         }
         let claims: Vec<_> = ending.iter().map(|(_, end)| end.claim()).collect();
-        // Of all claims at once: who is not seen inside sees OVER.
+        // A single heavy barrier serves all claims: a handle that is not seen inside sees OVER.
         Asymmetry::of_process().heavy_here();
         let now = clock::now();
         let is_late = self.leaving_until.is_none_or(|until| until <= now);
@@ -61,7 +61,7 @@ impl Senders {
         }
     }
 
-    /// Ends the sender behind what is sent by now.
+    /// Ends the sender after the last message that is sent by now.
     fn end_one(&mut self, id: u32, common: &mut Common) {
         let Some(sender) = self.ends.get_mut(id) else {
             return;
@@ -81,7 +81,7 @@ impl Senders {
         }
     }
 
-    /// Ends all of them, whatever handle is inside: there is no time left.
+    /// Ends all senders, even if a handle is inside, because no time is left.
     fn end_now(&mut self, common: &mut Common) {
         self.leaving_until = None;
         self.end(common);
@@ -89,8 +89,8 @@ impl Senders {
 }
 
 impl Core {
-    /// Closes every end, in order unless it was broken off, and says goodbye; over at
-    /// `deadline`, if there is one, in any case.
+    /// Closes every end, in order unless it was broken off, and says goodbye. If there is a
+    /// `deadline`, the session is over by then in any case.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
         if self.common.phase != Phase::Up {
             return;
@@ -100,7 +100,7 @@ impl Core {
             self.common.timers.set(Timer::Linger, deadline);
         }
         for sender in self.ends.senders.ends.values_mut() {
-            // OVER: from here on no handle gets in.
+            // OVER: from here on no handle can enter.
             sender.end.state.end(End::Cause(EndCause::NodeClosed));
             sender.end.waiters.take(&mut context.wakers);
             sender.is_ending = true;
@@ -111,23 +111,25 @@ impl Core {
         }
         self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.ends.senders.end(&mut self.common);
-        // It goes out behind the closes of all senders.
+        // The goodbye is sent after the closes of all senders.
         self.common.session.say_goodbye();
     }
 
-    /// The peer has sent its last frame: what we could send nobody would read.
+    /// Handles the peer's goodbye, its last frame: it will not read anything that this end could
+    /// send.
     pub(super) fn peer_said_goodbye(&mut self, context: &mut Context<'_>) {
         match self.common.phase {
             Phase::Up => {
                 self.receive_passed(PASSED_PER_TURN, context);
                 if self.common.phase != Phase::Up {
-                    // What came broke the protocol.
+                    // An arrived message broke the protocol.
                     return;
                 }
                 if let Some(shared_memory) = &mut self.shared_memory
                     && shared_memory.is_behind()
                 {
-                    // As long as the peer waits for ours.
+                    // The goodbye is handled later; the peer waits for this end's goodbye until
+                    // then.
                     shared_memory.has_goodbye = true;
                     return;
                 }
@@ -146,7 +148,7 @@ impl Core {
                     .set(Timer::Linger, clock::now() + GOODBYE_TIMEOUT);
             }
             Phase::Closing => {
-                // Ours may still wait for credit, and the peer waits for it.
+                // This end's goodbye may still wait for credit, and the peer waits for the goodbye.
                 self.ends.senders.end_now(&mut self.common);
                 self.common.phase = Phase::PeerClosed;
                 let latest = clock::now() + GOODBYE_TIMEOUT;
@@ -161,7 +163,7 @@ impl Core {
         self.end_broken(EndCause::lost(why), context);
     }
 
-    /// Ends the session, which cannot go on, for this cause.
+    /// Ends the session, which cannot go on, with `cause`.
     pub(crate) fn end_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
         if self.common.phase == Phase::Up {
             let peer = self.common.shared.peer_in_log();
@@ -177,22 +179,22 @@ impl Core {
     }
 
     pub(super) fn finish_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
-        // A peer that has said goodbye had taken over what lies in shared memory; the last
-        // frame to it may be unwritten when it closes the connection.
+        // A peer that has said goodbye has taken over the messages in shared memory. The last frame
+        // to it may still be unwritten when it closes the connection.
         self.is_lost = self.common.phase != Phase::PeerClosed;
         let cause = match self.common.phase {
             Phase::Closing => EndCause::NodeClosed,
-            // It said so before.
+            // The peer said goodbye before.
             Phase::PeerClosed => EndCause::Goodbye,
             Phase::Up | Phase::Gone => cause,
         };
         self.finish(&cause, context);
     }
 
-    /// Ends the session once our goodbye is out and so is the peer's: nothing is missing.
+    /// Ends the session once both goodbyes are exchanged, so that nothing is missing.
     pub(super) fn finish_if_said(&mut self, all_is_out: bool, context: &mut Context<'_>) {
         let is_said = self.common.session.said_goodbye() && all_is_out;
-        // Where the wire broke, it is not known whether ours has arrived.
+        // If the wire broke, it is unknown whether this end's goodbye has arrived.
         let is_whole = self.broken.is_none();
         if self.common.phase == Phase::PeerClosed && is_said && is_whole {
             self.finish(&EndCause::Goodbye, context);
@@ -203,7 +205,7 @@ impl Core {
         self.ends.senders.end_now(&mut self.common);
         self.common.phase = Phase::Gone;
         stop_waiting(&mut self.common.timers);
-        // First: whoever is told may connect again at once.
+        // The place is given up first, because a listener may connect again at once.
         if self.place.take().is_some() {
             let cause = cause.clone();
             self.common.tell(What::Gone { cause }, context);
@@ -211,7 +213,7 @@ impl Core {
         self.ends.end_all(cause, &mut context.wakers);
     }
 
-    /// Channels with messages that the peer's engine is not known to hold.
+    /// Returns the channels with messages that the peer's engine is not known to hold.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
         let all = self
             .ends
@@ -221,11 +223,11 @@ impl Core {
             .chain(self.retained.senders());
         all.filter_map(|sender| {
             let counts = sender.end.counts();
-            // In shared memory, publishing is delivery while the peer lives and has what it lies
-            // in.
+            // In shared memory, publishing is delivery while the peer lives and has the memory
+            // segments.
             let received = match &self.shared_memory {
                 Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => {
-                    // What came behind the end that the peer was told nobody takes.
+                    // The peer ignores messages after the announced end of the channel.
                     sender.ended_at.unwrap_or(counts.sent).max(counts.received)
                 }
                 _ => counts.received,
@@ -241,9 +243,9 @@ impl Core {
     }
 }
 
-/// How long a closing node waits for a thread in the middle of a send.
+/// Time for which a closing node waits for a thread in the middle of a send.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Until it looks again whether that has left.
+/// Interval at which the closing node looks whether that thread has left.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// How long the answer to a goodbye may take.
+/// Time that the answer to a goodbye may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

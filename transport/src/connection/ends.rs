@@ -20,7 +20,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// All of them, receivers first.
+    /// Returns all ends, receivers first.
     pub(super) fn all(&self) -> impl Iterator<Item = &ChannelEnd> {
         let receivers = self.receivers.ends.values();
         let senders = self.senders.ends.values();
@@ -40,7 +40,7 @@ impl Ends {
         found.map(ChannelEnd::interface)
     }
 
-    /// Ends both ends of an id, as far as they are here.
+    /// Ends the sending and the receiving end with this id, if they exist.
     pub(super) fn end(&self, end: u32, why: End, wakers: &mut Wakers) {
         if let Some(sender) = self.senders.ends.get(end) {
             sender.end.state.end(why.clone());
@@ -52,7 +52,7 @@ impl Ends {
         }
     }
 
-    /// Ends every end for this cause.
+    /// Ends every end with this cause.
     pub(super) fn end_all(&self, cause: &EndCause, wakers: &mut Wakers) {
         for sender in self.senders.ends.values() {
             sender.end.state.end(End::Cause(cause.clone()));
@@ -64,7 +64,7 @@ impl Ends {
         }
     }
 
-    /// Reads the counters of all channels out.
+    /// Returns the counters of all channels.
     pub(super) fn stats(&self) -> Vec<ChannelStats> {
         let senders = self.senders.ends.values().map(|sender| sender.end.stats());
         let receivers = self.receivers.ends.values().map(|one| one.end.stats());
@@ -75,12 +75,12 @@ impl Ends {
 
     // ---- Ends that the peer does not open --------------------------------------------
     //
-    // Where one end is waited for, `open_timeout` ends the call with an error that says so. A
-    // thread that waits for several, or a task, waits on; then the engine tells of it, once for
-    // each end.
+    // If a thread waits for one end, `open_timeout` ends the call with an error. A thread that
+    // waits for several ends, or a task, waits on; the engine then reports the delay, once for each
+    // end.
 
-    /// Forgets the deadline of ends that have been opened, which nobody has to be told of any
-    /// more. A deadline costs every turn a look, so none is kept for them.
+    /// Drops the deadlines of ends that have been opened, because there is nothing to report for
+    /// them. Every turn checks the deadline, so none is kept without need.
     pub(super) fn forget_openings(&self, common: &mut Common) {
         if common.timers.is_set(Timer::Open) {
             common.timers.clear(Timer::Open);
@@ -88,7 +88,7 @@ impl Ends {
         }
     }
 
-    /// Tells of those that have been waited for as long as their `open_timeout`.
+    /// Reports the ends whose waits have lasted for their `open_timeout`.
     pub(super) fn look_for_openings(
         &self,
         now: Instant,
@@ -105,7 +105,7 @@ impl Ends {
         self.watch_next_opening(common);
     }
 
-    /// Sets the timer to the next end that somebody waits for and nobody was told of.
+    /// Sets the timer to the next end whose wait is to be reported.
     fn watch_next_opening(&self, common: &mut Common) {
         if let Some(next) = self.all().filter_map(ChannelEnd::open_notice_at).min() {
             common.timers.set(Timer::Open, next);
@@ -114,8 +114,8 @@ impl Ends {
 
     // ---- Guards ----------------------------------------------------------------------
 
-    /// Sums the cells of ends whose sender or receiver waits, where a guard has rung.
-    /// Returns whether there is news to send.
+    /// Sums the cells of ends whose sender or receiver waits and at which a guard has rung. Returns
+    /// whether there is news to send.
     pub(crate) fn answer_guards(&mut self, common: &mut Common, context: &mut Context<'_>) -> bool {
         let mut news = false;
         let mut has_room = Vec::new();
@@ -150,8 +150,8 @@ impl Ends {
     }
 }
 
-/// Answers the sender of a receiving end that it asked. Returns whether the end still owes an
-/// answer, so that its guards ring.
+/// Answers the sender if a guard of the receiving end has rung. `still_asked` keeps the guards
+/// ringing for a later answer.
 fn answer_if_rung(end: &ReceiveEnd, still_asked: bool) -> bool {
     if !end.cells.has_rung() {
         return false;

@@ -1,7 +1,7 @@
-//! Memory that the peer was granted to write to, and the messages that come in it.
+//! Memory that the peer was granted to write to, and the messages that arrive in it.
 //!
-//! It is not its receiver's: a receiver may go while the peer writes there, and its memory stays
-//! as it is until the peer's end is gone too, or nothing of the peer comes any more.
+//! The memory does not belong to its receiver: a receiver may go while the peer writes there. The
+//! memory stays until the peer's end is gone too, or no more data of the peer can arrive.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use crate::{
 /// Memory that the peer may be writing to.
 #[derive(Default)]
 pub(crate) struct Grants {
-    /// Blocks that it was granted ahead, by index.
+    /// Blocks that the peer was granted ahead, by index.
     blocks: Vec<Option<Granted>>,
-    /// Memory for messages that nobody wants any more, by the receiving end.
+    /// Memory for messages that no receiver wants any more, with the id of the receiving end.
     unwanted: Vec<(u32, LargeLease)>,
 }
 
 struct Granted {
-    /// The receiving end that it was granted for.
+    /// The receiving end that the block was granted for.
     end: u32,
-    /// The block, which the reader of a message there holds as well.
+    /// The block, which the reader of a message in it holds as well.
     block: Arc<GrantedBlock>,
 }
 
@@ -55,12 +55,13 @@ impl Grants {
         self.blocks.get_mut(usize::from(index))?.take()
     }
 
-    /// Keeps memory that the peer may be writing to, of an end that nobody has any more.
+    /// Keeps memory of a closed end that the peer may be writing to.
     pub(super) fn keep(&mut self, end: u32, granted: impl Iterator<Item = LargeLease>) {
         self.unwanted.extend(granted.map(|memory| (end, memory)));
     }
 
-    /// Frees the memory of an end whose peer is gone: everything that it wrote is there.
+    /// Frees the memory of an end whose peer is gone, because all of the peer's writes have
+    /// arrived.
     pub(super) fn forget(&mut self, end: u32) {
         self.unwanted.retain(|(granted, _)| *granted != end);
         for granted in &mut self.blocks {
@@ -68,8 +69,8 @@ impl Grants {
         }
     }
 
-    /// Returns the memory that nobody reads, as nothing of the peer comes any more: it may have
-    /// been in the middle of writing there.
+    /// Returns the memory that no receiver reads, once no more data of the peer can arrive. The
+    /// peer may have been in the middle of writing to it.
     pub(super) fn withdraw(&mut self) -> impl Iterator<Item = LargeBuffer> {
         let blocks = self.blocks.drain(..).flatten();
         let blocks = blocks.filter_map(|granted| Some(Arc::into_inner(granted.block)?.withdraw()));
@@ -90,7 +91,7 @@ impl Grants {
         if !receivers.ends.contains(end) {
             return;
         }
-        // The session may have resumed over another wire since they were leased.
+        // The session may have resumed over another wire since the blocks were leased.
         let route = &common.shared.carrier;
         let granted = blocks
             .into_iter()
@@ -102,9 +103,9 @@ impl Grants {
         }
     }
 
-    /// The peer needs a block no more.
+    /// Takes back a block that the peer does not need any more.
     pub(super) fn returned(&mut self, index: u16, receivers: &mut Receivers) {
-        // It goes here, as nobody reads there: all of its messages were released.
+        // The block is freed here. No guard reads it, because all of its messages were released.
         if let Some(granted) = self.take(index)
             && let Some(receiver) = receivers.ends.get_mut(granted.end)
         {
@@ -112,7 +113,7 @@ impl Grants {
         }
     }
 
-    /// A message lies whole in its block.
+    /// Hands on a message that lies complete in its block.
     pub(super) fn landed(
         &self,
         landed: Landed,

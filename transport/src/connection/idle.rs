@@ -1,10 +1,10 @@
-//! Idle sessions give memory back: the rings of their senders, and what their receivers and wires
-//! have for messages.
+//! Idle sessions give memory back: the rings of their senders, and the memory that their receivers
+//! and wires keep for messages.
 //!
-//! The engine looks about once a second, as long as there is something that may go back.
-//! What has not moved between two looks is silent: no clock is read for a message, and a
-//! session that rests is not looked at. Where messages are out that are not released, the
-//! peer is asked to tell when they are, once, which leads to other looks.
+//! The engine looks about once a second, as long as there is memory that may be given back. An end
+//! that has not moved between two looks is silent, so no clock is read for a message; a resting
+//! session is not looked at. If messages are unreleased, the engine asks the peer once to report
+//! their release, which leads to further looks.
 
 use std::{mem, sync::atomic::Ordering};
 
@@ -28,12 +28,13 @@ use crate::{
 pub(super) struct SenderSilence {
     /// Messages sent; `None` before the first look.
     sent: Option<u64>,
-    /// The peer was asked to tell when all of them are released, or, behind the last of
-    /// their frames, whatever it says.
+    /// The peer was asked to report the release of all messages or, after the last of their frames,
+    /// was asked any question.
     is_asked: bool,
-    /// Once all are released: the number of a frame that none of theirs comes after.
+    /// Number of a frame that no frame of these messages follows, set once all messages are
+    /// released.
     last_frame: Option<u64>,
-    /// The question, where the peer sees it in memory.
+    /// The question, if the peer reads it in shared memory.
     wish: Option<Wish>,
 }
 
@@ -43,7 +44,7 @@ enum Finding {
     Used,
     /// The ring may go back.
     Silent,
-    /// The ring is still needed; the peer has to be asked, or was.
+    /// The ring is still needed. The peer has to be asked, unless it was.
     Needed { is_asked: bool },
 }
 
@@ -52,9 +53,9 @@ impl SenderSilence {
         Self::default()
     }
 
-    /// The wires may still be reading what is released already. A device may be done with
-    /// all of it, and not have said so before it is asked for something that has to be told,
-    /// as a question is.
+    /// Looks whether the ring was used. The wires may still be reading bytes that are already
+    /// released. A device may be done with them without reporting that, until a frame is sent whose
+    /// completion it must report, such as a question.
     fn look(&mut self, end: &SendEnd, wire: &AnyWire) -> Finding {
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
@@ -65,7 +66,7 @@ impl SenderSilence {
         }
         if end.counts().released == sent {
             let last_frame = *self.last_frame.get_or_insert_with(|| {
-                // What was asked before may have gone out before that frame.
+                // An earlier question may have been sent before that frame.
                 self.is_asked = false;
                 wire.in_flight().unwrap_or(0)
             });
@@ -80,7 +81,7 @@ impl SenderSilence {
 
 impl Senders {
     /// Gives back rings that were not used since the last look. Returns whether another look is
-    /// worth it although nothing moves.
+    /// worthwhile even if nothing moves.
     pub(super) fn look_for_silence(
         &mut self,
         wire: &AnyWire,
@@ -102,9 +103,10 @@ impl Senders {
                     sender.end.ask_for_news(&mut silence.wish);
                 }
                 Finding::Needed { is_asked: false } => {
-                    // Not for what is released, which a sender asks that waits for room: the
-                    // peer would watch it stall. Where acknowledgement has ended this is
-                    // answered when all of them are released.
+                    // The question is for acknowledgements, not for releases: a question for
+                    // releases means that the sender waits for room, and the peer would report a
+                    // stall. If acknowledgement has ended, the peer answers when all messages are
+                    // released.
                     let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
                     common.session.ask(id, ask);
                 }
@@ -113,8 +115,7 @@ impl Senders {
         goes_on | self.take_rings(&silent, common, shared_memory, context)
     }
 
-    /// Takes the rings of senders back, unless their handles are at it. Returns whether
-    /// one was.
+    /// Takes back the rings of silent senders, unless a handle is inside. Returns whether one was.
     fn take_rings(
         &mut self,
         silent: &[u32],
@@ -130,7 +131,7 @@ impl Senders {
             return false;
         }
         let claims: Vec<_> = ends.iter().map(|(_, end)| end.claim()).collect();
-        // Of all claims at once.
+        // A single heavy barrier serves all claims.
         Asymmetry::of_process().heavy_here();
         let mut is_busy = false;
         for ((id, _), claim) in ends.iter().zip(claims) {
@@ -149,7 +150,7 @@ impl Senders {
         is_busy
     }
 
-    /// Gives the ring of an end that rests.
+    /// Takes the ring out of an end that rests.
     fn ring_rests(&mut self, id: u32) -> Option<Option<Box<AttachedRing>>> {
         self.hot.retain(|&hot| hot != id);
         let sender = self.ends.get_mut(id)?;
@@ -161,8 +162,8 @@ impl Senders {
 }
 
 impl Receivers {
-    /// Gives back what ends took for messages and have not used since the last look. Returns
-    /// whether another look is worth it although nothing moves.
+    /// Gives back memory for messages that ends have not used since the last look. Returns whether
+    /// another look is worthwhile even if nothing moves.
     pub(super) fn look_for_silence(&mut self) -> bool {
         let mut goes_on = false;
         for receiver in self.ends.values_mut() {
@@ -173,7 +174,7 @@ impl Receivers {
 }
 
 impl Core {
-    /// Frees lists whose entries come and go, as nothing moves.
+    /// Frees the spare capacity of lists whose entries come and go, while nothing moves.
     pub(super) fn rest(&mut self) {
         self.common.session.rest();
         if let Some(shared_memory) = &mut self.shared_memory {

@@ -1,4 +1,4 @@
-//! A receiving end's large messages that are announced and not complete.
+//! Announced and incomplete large messages of a receiving end.
 
 use std::{mem, ptr::NonNull};
 
@@ -7,49 +7,49 @@ use ibex_ring::{memory::LargeLease, parking::Wakers};
 use super::receivers::ReceiveLink;
 use crate::endpoint::receive_end::{LargeArrival, ReceiveEnd};
 
-/// A large message on its way in.
+/// A large message that is arriving.
 pub(super) struct LargeIn {
     pub(super) sequence: u64,
     pub(super) length: u64,
-    /// The message's memory is wanted, or here.
+    /// The message's memory was requested, or is present.
     pub(super) is_wanted: bool,
     pub(super) memory: Option<LargeLease>,
-    /// Position in it up to which the peer may go.
+    /// Position in the message up to which the peer may send.
     pub(super) granted: u64,
-    /// Position up to which it has come.
+    /// Position up to which the message has arrived.
     pub(super) arrived: u64,
     pub(super) lacks: Lack,
-    /// The peer writes it: until it says that it is done, or can write no more, the memory
-    /// is nobody else's.
+    /// The peer writes the message: until it says that it is done, or can write no more, no other
+    /// code may use the memory.
     pub(super) is_the_peers: bool,
 }
 
-/// Lack of a large message on its way in.
+/// The resource that an arriving large message lacks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// More memory is on its way.
+    /// More memory was requested.
     IsComing,
-    /// There is no room for more; it is looked for again.
+    /// There is no room for more within the limit; the engine tries again.
     Room,
-    /// The kernel gave none; it is asked again.
+    /// The kernel refused memory; the engine asks again.
     Memory,
 }
 
 impl ReceiveLink {
-    /// Returns whether a large message waits for others to be released.
+    /// Returns whether a large message waits until others are released.
     #[inline]
     pub(super) fn waits_for_release(&self) -> bool {
         self.large.back().is_some_and(|large| !large.is_wanted)
     }
 
-    /// The next large message for which memory may be had, now wanted. If it may not, the
-    /// next guard that settles rings for it.
+    /// Returns the next large message for which memory may be requested, and marks it as wanted. If
+    /// the limit does not allow one, the next guard that settles rings.
     pub(super) fn next_wanted(&mut self) -> Option<(u64, u64)> {
         let limit = self.end.state.agreed()?.large_bytes();
         let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
         let wanted = self.large_wanted + next.length;
-        // One may be out, however long it is.
+        // One message may always be unreleased, however long it is.
         let limit = limit.max(next.length);
         let fits = |end: &ReceiveEnd| wanted - end.large_released.get() <= limit;
         if !fits(&self.end) {
@@ -63,13 +63,14 @@ impl ReceiveLink {
         Some((next.sequence, next.length))
     }
 
-    /// Gives the memory that the peer was granted for messages that are not complete.
+    /// Takes back the memory that the peer was granted for incomplete messages.
     pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = LargeLease> {
         let large = self.large.iter_mut().filter(|large| large.is_the_peers);
         large.filter_map(|large| large.memory.take())
     }
 
-    /// Messages whose memory was [withdrawn](Self::withdraw_large), now wanted anew.
+    /// Returns the messages whose memory was [withdrawn](Self::withdraw_large), which now want
+    /// memory again.
     pub(super) fn want_again(&mut self) -> impl Iterator<Item = (u64, u64)> {
         self.has_landings = false;
         self.large.iter_mut().filter_map(|large| {
@@ -81,20 +82,20 @@ impl ReceiveLink {
         })
     }
 
-    /// Forgets the large messages that are not complete; gives the memory that the peer may
-    /// be writing to.
+    /// Forgets the incomplete large messages. Returns the memory that the peer may be writing to.
     pub(super) fn forget_large(&mut self) -> impl Iterator<Item = LargeLease> {
         let large = self.large.drain(..).filter(|large| large.is_the_peers);
         large.filter_map(|large| large.memory)
     }
 
-    /// Hands a large message to the receiver, and wakes who waits for it.
+    /// Hands a large message to the receiver, and wakes the tasks and threads that wait for it.
     pub(super) fn large_came(&self, arrival: LargeArrival, wakers: &mut Wakers) {
         self.end.large_came(arrival);
         self.end.waiters.take(wakers);
     }
 
-    /// Returns where `bytes` at `offset` of a granted message go; `None` if it is gone.
+    /// Returns the destination of `bytes` at `offset` of a granted message; `None` if the message
+    /// is gone.
     pub(super) fn place_of(&self, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
         let large = self.large.iter().find(|one| one.sequence == sequence)?;
         let memory = large.memory.as_ref()?;
@@ -103,7 +104,7 @@ impl ReceiveLink {
         Some(unsafe { memory.base().add(offset as usize) })
     }
 
-    /// Returns whether a granted message has not begun to arrive, or is in the middle.
+    /// Returns whether more data of a granted message is to arrive.
     pub(super) fn expects_chunk(&self) -> bool {
         self.large
             .front()

@@ -1,4 +1,4 @@
-//! Requests for memory that takes too long for a turn to get.
+//! Requests for memory whose allocation takes too long for a turn.
 
 use std::sync::Arc;
 
@@ -6,24 +6,24 @@ use ibex_ring::memory::Mapping;
 
 use crate::node::SessionShared;
 
-/// Memory that a receiving end needs; it is mapped and populated off the turn.
+/// Memory that a receiving end needs. It is mapped and populated outside the turn.
 pub(crate) struct MemoryWanted {
     pub(crate) session: Arc<SessionShared>,
     pub(crate) end: u32,
     pub(crate) purpose: Purpose,
 }
 
-/// The purpose that memory is wanted for.
+/// The purpose of requested memory.
 pub(crate) enum Purpose {
     /// A large message that was announced.
     Large { sequence: u64, length: u64 },
-    /// More of one that is coming: these bytes of its memory.
+    /// More memory for a message that is arriving: these bytes of it.
     More {
         sequence: u64,
         memory: Arc<Mapping>,
         from: u64,
         to: u64,
     },
-    /// Messages of medium size to come.
+    /// Future messages of medium size.
     Landings,
 }

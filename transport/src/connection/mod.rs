@@ -1,11 +1,11 @@
 //! A session in the engine: a `Core` and the wire that carries its frames.
 //!
-//! The core joins the pure `Session` of the protocol with the ends of channels. `requests` says
-//! what handles want of it, `protocol_events` what it does about the session's events, `ending`
-//! how it ends; `senders` and `receivers` are the ends. The [wire](crate::wire) moves frames and
-//! knows the core by what a wire may ask of it (`frames`). Both are fields of a `Connection`,
-//! whose turn lets one work on the other. Whatever the core does on behalf of a handle is
-//! followed by `Connection::settle`, which lets the consequences out.
+//! The core joins the pure `Session` of the protocol with the ends of channels. `requests` handles
+//! the requests of handles, `protocol_events` the session's events, and `ending` the end of the
+//! session; `senders` and `receivers` are the ends. The [wire](crate::wire) moves frames and sees
+//! only the part of the core that a wire needs (`frames`). Both are fields of a `Connection`, whose
+//! turn lets them work on each other. After every action of the core on behalf of a handle,
+//! `Connection::settle` sends the resulting frames.
 
 mod alarms;
 pub(crate) mod compaction;
@@ -72,37 +72,37 @@ use shared_memory::SharedMemory;
 
 /// A session in the engine.
 pub(crate) struct Connection {
-    /// The session but for its wire.
+    /// The session without its wire.
     pub(crate) core: Core,
     pub(crate) wire: AnyWire,
     pub(crate) socket: WireSocket,
-    /// The peer has left the connection beside a device's wire.
+    /// The peer has closed the connection beside a device's wire.
     peer_has_left: bool,
     /// The session is over, and its wire was told.
     has_let_go: bool,
 
-    // The engine's notes about it.
-    /// The wire over a device is gone, and the engine has not heard so.
+    // The engine's notes about the session.
+    /// The wire over a device is gone, and the engine was not told yet.
     pub(crate) has_left_device: bool,
-    /// The engine turns it in each of its turns.
+    /// The engine turns this session in each of its turns.
     pub(crate) is_hot: bool,
-    /// Turns that it stays hot if nothing moves.
+    /// Number of turns for which the session stays hot if nothing moves.
     pub(crate) heat: u32,
-    /// The engine looks now and then for memory that it may give back.
+    /// The engine looks regularly for memory that the session may give back.
     pub(crate) is_watched: bool,
 }
 
 /// The results of a handshake that a connection begins with.
 pub(crate) struct Handover {
-    /// The parts of its first wire.
+    /// The parts of the first wire.
     pub(crate) parts: WireParts,
-    /// Sockets that pass descriptors and ring, where the two processes share memory.
+    /// Sockets that pass descriptors and ring, if the two processes share memory.
     pub(crate) unix: Option<UnixWires>,
-    /// Ends that either side may have open.
+    /// Number of ends that each side may have open.
     pub(crate) max_channels: usize,
-    /// How it gets other wires, where both ends can go on over them.
+    /// The terms for getting other wires, if both ends can continue over them.
     pub(crate) reconnect: Option<ReconnectTerms>,
-    /// Whatever is to be dropped when the session is over.
+    /// A value to drop when the session is over.
     pub(crate) place: Box<dyn Any + Send>,
 }
 
@@ -212,16 +212,17 @@ impl Connection {
 
     // ---- Credit ----------------------------------------------------------------------
 
-    /// Returns whether its frames are charged to what the node takes in over connections.
+    /// Returns whether the session's frames are charged to the memory that the node allows for
+    /// arrivals over connections.
     pub(crate) fn needs_credit(&self) -> bool {
         !self.core.common.shares_memory && !self.wire.has_device()
     }
 
-    // ---- What the engine asks --------------------------------------------------------
+    // ---- Questions of the engine -----------------------------------------------------
 
-    /// Returns whether what a device tells brings the session on, or a handle does: a look finds
-    /// nothing that was not told. Its rings are empty and armed, or wait with their records
-    /// for credit or for room, which completions bring.
+    /// Returns whether only a device's completions and handles advance the session, so that looking
+    /// at it finds nothing new. Its rings are empty and armed, or their records wait for credit or
+    /// room, which completions bring.
     #[inline]
     pub(crate) fn waits_for_completions(&self) -> bool {
         self.wire.is_told_of_all()
@@ -230,7 +231,7 @@ impl Connection {
             && self.core.is_undisturbed()
     }
 
-    /// Returns whether nothing needs a turn until epoll, a bell or a mark says so.
+    /// Returns whether the session needs no turn until epoll, a bell or a mark requests one.
     pub(crate) fn is_cold(&self) -> bool {
         self.core.ends.senders.hot.is_empty() && !self.socket.readable && !self.has_leftover()
     }
@@ -240,18 +241,18 @@ impl Connection {
         self.has_let_go && self.wire.is_gone()
     }
 
-    /// Keeps the rings hot that have records for a peer after all; the others are cold now.
-    /// Returns whether there are any to be sent.
+    /// Keeps the armed rings hot that still have records for a peer; the others are cold now.
+    /// Returns whether there are records to send.
     pub(crate) fn look_at_armed_rings(&mut self) -> bool {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
         senders.look_at_armed_rings(&mut core.common.session) && !self.wire.is_blocked()
     }
 
-    // ---- What handles ask that concerns the wire -------------------------------------
+    // ---- Requests of handles that concern the wire -----------------------------------
 
-    /// Takes over the ring that the handle of a sending end has made; messages `before` were sent
-    /// and are released.
+    /// Takes over the ring that the handle of a sending end has made. The messages counted in
+    /// `before` were sent and are released.
     pub(crate) fn attach_ring(
         &mut self,
         end: u32,
@@ -265,8 +266,8 @@ impl Connection {
         self.register_late(end);
     }
 
-    /// Takes over a large message, which waits for its grant, or goes into the block that this
-    /// gives.
+    /// Takes over a large message. It waits for its grant, or goes into the block that this
+    /// returns.
     pub(crate) fn send_large(
         &mut self,
         end: u32,
@@ -281,7 +282,7 @@ impl Connection {
         block
     }
 
-    /// Registers memory that a handle took when the session had no device, or another.
+    /// Registers memory that a handle took while the session had no device, or another device.
     fn register_late(&mut self, end: u32) {
         if let Some(sender) = self.core.ends.senders.ends.get_mut(end) {
             let (ring, messages) = sender.memory();

@@ -1,4 +1,4 @@
-//! The new wires of a session that goes on.
+//! The new wires of a session that continues.
 
 use crate::wire::WireParts;
 
@@ -9,6 +9,6 @@ pub struct NewWire {
     pub session: [u8; 16],
     /// The number of the wire, its epoch.
     pub epoch: u64,
-    /// The parts that it is made of.
+    /// The parts that the wire is made of.
     pub parts: WireParts,
 }

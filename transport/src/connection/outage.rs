@@ -1,4 +1,4 @@
-//! The time that a session is without wires, and what is done in it to get others.
+//! An outage: the time for which a session has no wire, and the attempts to get another.
 
 use std::{
     collections::hash_map::RandomState,
@@ -11,32 +11,32 @@ use ibex_protocol::session::Progress;
 use super::peer_process::PeerProcess;
 use crate::session::EndCause;
 
-/// The state of a break of the wire, until both ends go on over another.
+/// The state of a break of the wire, until both ends continue over another.
 #[derive(Debug)]
 pub(super) struct Outage {
     pub(super) since: Instant,
     pub(super) cause: EndCause,
-    /// Listeners to events heard of it.
+    /// Listeners to events were told of the outage.
     pub(super) is_told: bool,
-    /// To dial the peer, which were made or are about to be.
+    /// Attempts to dial the peer, the next one included.
     pub(super) attempts: u32,
-    /// The failure of the last of them.
+    /// The failure of the last attempt.
     pub(super) failure: Option<String>,
     pub(super) process: PeerProcess,
-    /// Breaks in a row, this one included, between which nothing got through.
+    /// Consecutive breaks, this one included, between which nothing got through.
     pub(super) breaks: u32,
-    /// When the first of them was.
+    /// Time of the first of those breaks.
     pub(super) stuck_since: Instant,
-    /// The progress of the session before it.
+    /// The progress of the session before the break.
     progress: Progress,
-    /// Something that was on its way is known not to have got through, or other breaks went
-    /// before this one between which nothing did.
+    /// Data in flight is known not to have got through, or earlier breaks preceded this one and
+    /// nothing got through between them.
     pub(super) is_stuck: bool,
-    /// The peer has told that it found damage.
+    /// The peer has reported that it found damage.
     pub(super) heard_of_damage: bool,
 }
 
-/// An outage that is over, so far: the new wires may not bring the session on either.
+/// An outage that is over for now: nothing may get through over the new wires either.
 #[derive(Debug)]
 pub(super) struct Past {
     over_at: Instant,
@@ -47,7 +47,7 @@ pub(super) struct Past {
 }
 
 impl Outage {
-    /// The wires broke, when the session had come so far.
+    /// Begins an outage of a session with this `progress`.
     pub(super) fn new(
         since: Instant,
         cause: EndCause,
@@ -69,8 +69,8 @@ impl Outage {
         }
     }
 
-    /// Goes on with an earlier one, if nothing got through over the wires between. Those that
-    /// held as long as `timeout` were none that failed.
+    /// Continues an earlier outage, if nothing got through over the wires in between. Wires that
+    /// held for `timeout` do not count as failed.
     pub(super) fn continue_from(&mut self, past: &Past, timeout: Duration) -> bool {
         let held = self.since.duration_since(past.over_at);
         let continues = past.progress == self.progress && held < timeout;
@@ -83,8 +83,8 @@ impl Outage {
         continues
     }
 
-    /// Returns the part that is kept now that the session goes on: nothing, unless something of
-    /// the session did not get through.
+    /// Returns the part to keep when the session continues: `None`, unless some data of the session
+    /// did not get through.
     pub(super) fn past(&self, over_at: Instant) -> Option<Past> {
         self.is_stuck.then_some(Past {
             over_at,
@@ -95,7 +95,7 @@ impl Outage {
         })
     }
 
-    /// More is known of the cause.
+    /// Adds details to the cause.
     pub(super) fn add_to_cause(&mut self, more: &str) {
         if let EndCause::PeerGone { why, .. } = &mut self.cause {
             why.push_str(more);
@@ -110,7 +110,7 @@ impl Outage {
         })
     }
 
-    /// The pause before the next attempt: none before the first.
+    /// Returns the pause before the next attempt. There is none before the first.
     pub(super) fn pause(&self) -> Duration {
         self.attempts
             .checked_sub(1)
@@ -118,8 +118,8 @@ impl Outage {
     }
 }
 
-/// The pause behind an attempt: twice the one before, by half more or less at random, so that
-/// sessions that broke together do not all come back in one moment.
+/// Returns the pause after an attempt: twice the previous one, varied at random by up to a half, so
+/// that sessions that broke together do not all come back at the same moment.
 fn back_off(attempts: u32) -> Duration {
     let pause = FIRST_PAUSE
         .saturating_mul(1 << attempts.min(16))
@@ -163,7 +163,8 @@ mod tests {
         Outage::new(since, cause, PeerProcess::Unknown, session.progress())
     }
 
-    /// Breaks an outage later, and a moment after it was over.
+    /// Returns the outage that follows `before`, whose new wires held for `held`, and whether it
+    /// continues `before`.
     fn next(before: &Outage, session: &Session, held: Duration) -> (Outage, bool) {
         let over_at = before.since + Duration::from_millis(1);
         let mut next = outage(over_at + held, session);
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!((next.attempts, next.breaks), (0, 1));
     }
 
-    /// A session that rests, whose connections something ends that it does not know.
+    /// A resting session whose connections are ended by something outside of ibex.
     #[test]
     fn breaks_of_a_session_with_nothing_to_say_are_ordinary_ones() {
         let session = session();

@@ -1,18 +1,18 @@
-//! A session without a wire: until another comes, or it is known that none will.
+//! A session without a wire, until another comes or it is known that none will.
 //!
 //! Rules:
 //!
-//! 1. A connection that breaks proves nothing of the peer. The end that dialed dials again,
-//!    with growing pauses; the other waits to be found.
-//! 2. The session is over when the peer is known to be: its process has ended, it answers
-//!    that it has no such session, or it runs anew. Else the session is over when
-//!    `session_timeout` is up, and then a peer that comes later is refused.
-//! 3. A wire over which nothing gets through is no end of an outage, though the peer answers, as
-//!    where bytes are damaged every time. The pauses go on to grow, and `session_timeout` counts
-//!    from the first break since which nothing got through.
-//! 4. Wires have numbers, *epochs*, which grow. What comes in an older one is not looked at.
-//! 5. Whoever listens to events is not told of a break that is over within [`GRACE`], unless
-//!    the session goes on: most are how a process ends.
+//! 1. A broken connection proves nothing about the peer. The end that dialed dials again, with
+//!    growing pauses; the other end waits to be dialed.
+//! 2. The session is over when the peer is known to be gone: its process has ended, it answers that
+//!    it has no such session, or it was restarted. Otherwise the session is over when
+//!    `session_timeout` has passed, and a peer that comes later is refused.
+//! 3. A wire over which nothing gets through does not end an outage, even if the peer answers, for
+//!    example if bytes are damaged every time. The pauses keep growing, and `session_timeout`
+//!    counts from the first break since which nothing got through.
+//! 4. Wires have growing numbers, *epochs*. Data of an older epoch is ignored.
+//! 5. Listeners to events are not told of a break that is over within [`GRACE`], unless the session
+//!    continues: most such breaks come from the end of a process.
 
 use std::{
     mem,
@@ -35,7 +35,7 @@ use super::{
 use crate::{clock, node::What, session::EndCause, wire::Fault};
 
 impl Core {
-    /// Returns whether the wire broke and the session does not go on yet.
+    /// Returns whether the wire broke and the session has not continued yet.
     pub(crate) fn is_broken_off(&self) -> bool {
         self.outage().is_some()
     }
@@ -44,8 +44,8 @@ impl Core {
         self.reconnect.as_ref()?.outage.as_ref()
     }
 
-    /// Notes that the session has no wire from now on, for this cause. Returns whether the session
-    /// goes on all the same.
+    /// Notes that the session has no wire from now on, and the cause. Returns whether the session
+    /// can continue.
     pub(super) fn begin_outage(
         &mut self,
         cause: EndCause,
@@ -116,8 +116,8 @@ impl Core {
         true
     }
 
-    /// The peer has come as another process. What works goes on all the same: two that run at
-    /// once may have been given one identity.
+    /// Notes that the peer has come as another process. A working session continues all the same,
+    /// because two running processes may have been given the same identity.
     pub(crate) fn peer_runs_anew(&mut self, context: &mut Context<'_>) {
         if self.is_broken_off() {
             self.is_certainly_gone(RUNS_ANEW, context);
@@ -126,8 +126,9 @@ impl Core {
         }
     }
 
-    /// The peer has given the session up, and says so beside a wire that frames may be left in.
-    /// Returns the cause for which the session ends when these are taken in.
+    /// Notes that the peer has given the session up. The peer says so beside the wire, which may
+    /// still hold frames. Returns the cause with which the session ends once these frames are taken
+    /// in.
     pub(super) fn peer_has_given_up(&mut self) -> EndCause {
         self.ends_with_wire = true;
         let why = match self.broken.take() {
@@ -137,7 +138,7 @@ impl Core {
         EndCause::PeerGone { why, certain: true }
     }
 
-    /// The peer cannot come back.
+    /// Ends the session, because its peer cannot come back.
     pub(crate) fn is_certainly_gone(&mut self, why: &str, context: &mut Context<'_>) {
         if self.common.phase == Phase::Gone {
             return;
@@ -153,9 +154,9 @@ impl Core {
         self.end_broken(EndCause::PeerGone { why, certain: true }, context);
     }
 
-    /// Counts a frame that was damaged on the way: nothing that comes over this wire can be
-    /// believed any more, and what was handed on before was right. Over another, everything
-    /// behind that comes again. Returns the cause for which the wire ends.
+    /// Counts a frame that was damaged on the way. No later data of this wire can be trusted; the
+    /// data that was handed on before was intact. The peer sends everything after that again over
+    /// another wire. Returns the cause with which the wire ends.
     #[cold]
     pub(super) fn note_damage(&mut self, damage: DamagedFrame) -> EndCause {
         let errors = &self.common.shared.counters.checksum_errors;
@@ -179,7 +180,7 @@ impl Core {
         cause.unwrap_or_else(|| EndCause::lost(why))
     }
 
-    /// Looks whether the peer's process has ended, for a turn of a session without a wire.
+    /// Checks in a turn of a session without a wire whether the peer's process has ended.
     pub(super) fn look_at_process(&mut self, context: &mut Context<'_>) -> bool {
         let has_ended = self.outage().is_some_and(|one| one.process.has_ended());
         if has_ended {
@@ -188,7 +189,8 @@ impl Core {
         has_ended
     }
 
-    /// Returns the cause for which a wire ends that is as old as the node allows, if it is in use.
+    /// Returns the cause with which a wire ends that has reached the greatest age that the node
+    /// allows, if the wire is in use.
     pub(super) fn age_of_wire_is_over(&self) -> Option<EndCause> {
         let age = self.reconnect.as_ref()?.terms.max_age?;
         let why = || {
@@ -201,7 +203,7 @@ impl Core {
 
     // ---- Time ------------------------------------------------------------------------
 
-    /// The peer did not come back in time.
+    /// Ends the session, because the peer did not come back in time.
     pub(super) fn give_up(&mut self, context: &mut Context<'_>) {
         let timeout = context.node().session_timeout();
         let Some(outage) = self.outage() else {
@@ -224,8 +226,8 @@ impl Core {
 }
 
 impl Reconnect {
-    /// Sets when the wire is to be left for another, over which both ends authenticate each other
-    /// again.
+    /// Sets the time at which the wire is replaced by another, over which both ends authenticate
+    /// each other again.
     pub(super) fn limit_age_of_wire(&self, timers: &mut TimerTable) {
         let due = self.terms.max_age;
         if let Some(due) = due.and_then(|age| clock::now().checked_add(age)) {
@@ -238,12 +240,12 @@ impl Reconnect {
         self.terms.redial.is_some()
     }
 
-    /// Returns whether it is the session of that name.
+    /// Returns whether the session has that name.
     pub(crate) fn is_named(&self, session: &[u8; 16]) -> bool {
         self.terms.session == *session
     }
 
-    /// Has the peer dialed, off the turn.
+    /// Requests a dial of the peer, outside the turn.
     pub(super) fn redial(&mut self, session: u64, context: &mut Context<'_>) {
         if let Some(outage) = &self.outage
             && let Some(redial) = self.terms.redial.clone()
@@ -263,7 +265,8 @@ impl Reconnect {
         }
     }
 
-    /// Has the peer dialed, if that is this end's part: at once, and then with pauses.
+    /// Schedules a dial of the peer if this end is the one that dials: at once at first, then with
+    /// pauses.
     pub(super) fn dial_later(&mut self, now: Instant, timers: &mut TimerTable) {
         if let Some(outage) = &mut self.outage
             && self.terms.redial.is_some()
@@ -275,7 +278,7 @@ impl Reconnect {
         }
     }
 
-    /// Tells, as it is time, that the session is suspended.
+    /// Reports that the session is suspended, because [`GRACE`] has passed.
     pub(super) fn tell_of_break(&mut self, common: &Common, context: &mut Context<'_>) {
         let Some(outage) = &mut self.outage else {
             return;
@@ -289,7 +292,7 @@ impl Reconnect {
         }
     }
 
-    /// Notes how often the peer found bytes damaged that this end had sent.
+    /// Notes how often the peer found damage in bytes that this end had sent.
     pub(super) fn peer_found_damage(&mut self, times: u64, common: &Common) {
         let errors = &common.shared.counters.checksum_errors_at_peer;
         if !errors.raise(times) {
@@ -313,7 +316,7 @@ impl Reconnect {
         }
     }
 
-    /// Ends the outage: both ends know what the other has, and the session goes on.
+    /// Ends the outage: both ends know what the other has received, and the session continues.
     pub(super) fn goes_on(
         &mut self,
         replayed: u64,
@@ -349,7 +352,7 @@ impl Reconnect {
         self.tell_of_fabric(cause, common, context);
     }
 
-    /// Tells, if it is so, that the session goes on over another fabric.
+    /// Reports that the session continues over another fabric, if it does.
     fn tell_of_fabric(&mut self, reason: String, common: &Common, context: &mut Context<'_>) {
         let to = common.shared.fabric();
         let from = mem::replace(&mut self.fabric, to);
@@ -397,11 +400,11 @@ pub(super) fn stop_waiting(timers: &mut TimerTable) {
     }
 }
 
-/// Why a peer cannot come back whose process is known.
+/// Reason why a peer cannot come back if its process is known.
 const PROCESS_HAS_ENDED: &str = "its process has ended";
-/// Why a peer cannot come back that has come as another process.
+/// Reason why a peer cannot come back if it has come as another process.
 const RUNS_ANEW: &str = "it runs anew";
-/// Why a peer does not come back that says so.
+/// Reason why a peer does not come back if it has said so.
 pub(super) const GIVEN_UP: &str = "it has given the session up";
-/// How long a break may be one that the end of a process is.
+/// Time within which a break is likely to come from the end of a process.
 const GRACE: Duration = Duration::from_millis(50);

@@ -1,5 +1,5 @@
-//! The process at the other end of a session, where it is one of this host's: its end proves
-//! that the session will not go on.
+//! The process at the other end of a session, if it runs on this host: its end proves that the
+//! session will not continue.
 
 use std::os::fd::OwnedFd;
 
@@ -12,11 +12,12 @@ use rustix::{
 /// The process of a peer.
 #[derive(Debug)]
 pub(super) enum PeerProcess {
-    /// The process lived when it was looked for; readable when it has ended.
+    /// The process lived when its pidfd was opened; the descriptor is readable once the process has
+    /// ended.
     Found(OwnedFd),
     /// The process had ended before.
     Ended,
-    /// On another host, or not to be seen from here.
+    /// The process is on another host, or not visible from here.
     Unknown,
 }
 
@@ -32,7 +33,7 @@ impl PeerProcess {
         }
     }
 
-    /// Returns the descriptor by which epoll tells of its end.
+    /// Returns the descriptor by which epoll reports the end of the process.
     pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
         match self {
             PeerProcess::Found(process) => Some(process),
@@ -40,7 +41,7 @@ impl PeerProcess {
         }
     }
 
-    /// Returns whether it has ended, as far as is known.
+    /// Returns whether the process is known to have ended.
     pub(super) fn has_ended(&self) -> bool {
         let process = match self {
             PeerProcess::Found(process) => process,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Common {
-    /// Tells that the session is up.
+    /// Reports that the session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
         if context.node().is_draining() {
             self.session.say_draining(false);
@@ -35,8 +35,8 @@ impl Common {
         self.tell(What::Connected { fabric, reason }, context);
     }
 
-    /// Tells whoever listens to the node's events, unless they know that the session is over:
-    /// a handle may notice something in the moment of the end.
+    /// Reports `what` to the listeners to the node's events, unless they know that the session is
+    /// over: a handle may notice something at the moment of the end.
     pub(crate) fn tell(&self, what: What, context: &mut Context<'_>) {
         if self.phase == Phase::Gone && !matches!(what, What::Gone { .. }) {
             return;
@@ -89,7 +89,7 @@ impl Core {
                 Event::Asked { end } => {
                     if let Some(receiver) = self.ends.receivers.ends.get(end) {
                         receiver.end.answer_ask();
-                        // It may wait for a guard that was counted here.
+                        // The receiver may wait for a guard that was just counted.
                         receiver.end.waiters.take(&mut context.wakers);
                         self.common.session.released(end, &receiver.end.counters());
                         if self.common.session.wants_room(end) {
@@ -161,7 +161,8 @@ impl Core {
         }
     }
 
-    /// Both ends are open: gives our handle what it needs, once all of it is here.
+    /// Handles that both ends are open: gives this end's handle all that it needs, once that is
+    /// complete.
     fn opened(&mut self, end: u32, peer_end: u32, agreed: Agreed, context: &mut Context<'_>) {
         let role = if self.ends.senders.ends.contains(end) {
             Role::Sender
@@ -193,7 +194,8 @@ impl Core {
             receiver.writer = Some(writer);
             receiver.end.held().frames = Some(retirer);
             let _ = receiver.end.theirs.set(Words::local());
-            // First what was agreed: it says how to read what is provided.
+            // The agreed terms come first, because they say how to read the frames that are
+            // provided.
             receiver.end.state.open(agreed);
             self.common.session.tell_every(end, receiver.end.tell_every);
             receiver.end.provide(Source::Frames(reader));
@@ -209,12 +211,13 @@ impl Core {
         final_sequence: u64,
         context: &mut Context<'_>,
     ) {
-        // What the peer passed before it closed its end is still to be handed out.
+        // Messages that the peer passed before it closed its end are still to be handed out.
         self.receive_passed(PASSED_PER_TURN, context);
         if let Some(receiver) = self.ends.receivers.ends.get(end) {
             if reason == CloseReason::Dropped {
-                // In shared memory, the peer's own word says so, and it may be ahead of us. And once we
-                // say goodbye, the peer closes what its application did not.
+                // In shared memory, the peer's own word announces the close, and it may be ahead of
+                // this message. And once this end says goodbye, the peer also closes ends that its
+                // application did not.
                 if !self.common.shares_memory
                     && self.common.phase != Phase::Closing
                     && let Some(theirs) = receiver.end.theirs.get()

@@ -1,4 +1,4 @@
-//! A receiving end in the engine: frames of records on their way to its handle.
+//! A receiving end in the engine, which hands frames of records to its handle.
 
 use std::{
     collections::VecDeque,
@@ -35,25 +35,24 @@ pub(super) struct ReceiveLink {
     arrived: u64,
     /// Large messages that were announced and are not complete.
     pub(super) large: VecDeque<LargeIn>,
-    /// Bytes of all those for which memory was wanted.
+    /// Bytes of all large messages for which memory was requested.
     pub(super) large_wanted: u64,
-    /// Blocks are on their way to its sender, or there.
+    /// Blocks were requested for the sender, or granted to it.
     pub(super) has_landings: bool,
     compact: Compact,
-    /// The sender waits for room.
+    /// The sender's wait for room, if it waits.
     pub(super) stall: Option<ReceiverStall>,
-    /// Messages that had arrived when it was looked at last; what they took may be wanted
-    /// back.
+    /// Messages that had arrived at the last look. Their memory may be given back.
     silence: Option<u64>,
 
-    // Where memory is shared.
-    /// The peer's asked word as it was when we last answered.
+    // Shared memory only.
+    /// The peer's *asked* word at the time of the last answer.
     pub(super) answered: u32,
     /// The last arming on behalf of a program that sleeps on the epoll set.
     pub(super) armed_for_caller: u32,
     /// The ring was given to the handle.
     pub(super) has_ring: bool,
-    /// The handle lacks memory and is woken when it may try again.
+    /// The time at which a handle that lacks memory is woken to try again.
     pub(super) retries: Option<Instant>,
 }
 
@@ -76,24 +75,24 @@ impl ReceiveLink {
         }
     }
 
-    /// Gives back what messages took, if none has come since the last look. Returns whether
-    /// one has.
+    /// Gives back the memory that messages took, if none has come since the last look. Returns
+    /// whether one has.
     pub(super) fn look_for_silence(&mut self) -> bool {
         let arrived = self.arrived;
         if self.silence.replace(arrived) != Some(arrived) {
             return true;
         }
-        // Guards may have settled since anybody counted.
+        // Guards may have settled since the last sum.
         self.end.advance(true);
         if let Some(writer) = &mut self.writer
             && writer.rest()
         {
-            // SAFETY: the handle finds frames in the arrival ring alone, which is empty and
-            // gets none while we have its writer.
+            // SAFETY: the handle finds frames in the arrival ring only. The ring is empty and gets
+            // no frame while this code has its writer.
             unsafe { self.end.rest() };
         }
         self.compact.rest();
-        // Where none could be had, they may be had when it is used again.
+        // Blocks that could not be granted may be available when the channel is used again.
         self.has_landings = false;
         false
     }
@@ -128,7 +127,7 @@ impl Receivers {
         compact.note(refills, receiver.arrived, of_block);
         if is_scarce || compact.is_wanted(released, bytes) {
             counters.bytes_copied.add(bytes as u64);
-            // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
+            // SAFETY: the frame's bytes are in `memory`, and no thread writes there.
             let copied = unsafe { receiver.copy(base, bytes, &mut tools.compact_blocks) };
             let (base, block) = copied?;
             receiver.push(base, bytes, last_sequence, time, block);
@@ -175,7 +174,7 @@ impl ReceiveLink {
     ///
     /// # Safety
     ///
-    /// `bytes` can be read from `from` on, and nobody writes there meanwhile.
+    /// `bytes` can be read from `from` on, and no thread writes there meanwhile.
     #[inline(never)]
     unsafe fn copy(
         &mut self,
@@ -183,7 +182,7 @@ impl ReceiveLink {
         bytes: usize,
         pool: &mut BlockPool,
     ) -> Result<(NonNull<u8>, BlockLease), MemoryError> {
-        // SAFETY: as our caller says.
+        // SAFETY: by the caller's contract.
         let (block, offset) = unsafe { self.compact.copy(from, bytes, pool) }?;
         // SAFETY: the copy is inside its block.
         let base = unsafe { block.base().add(offset) };

@@ -1,5 +1,5 @@
-//! The state of reconnecting: the wire that a session has or had last, and since when it has
-//! none.
+//! The state of reconnecting: the current or last wire of a session, and the outage since its
+//! break.
 
 use std::time::Instant;
 
@@ -10,30 +10,30 @@ use super::{
 };
 use crate::session::Fabric;
 
-/// A session's way to another wire.
+/// The state that a session needs to continue over another wire.
 #[derive(Debug)]
 pub(crate) struct Reconnect {
     pub(super) terms: ReconnectTerms,
 
     // The wire.
-    /// The number of the wire that it has, or had last.
+    /// The number of the current or last wire.
     pub(super) epoch: u64,
     /// The number of the wire that was dialed for last.
     pub(super) dialed: u64,
-    /// The wire that came while nobody knew that the old one had broken: it waits until nothing
-    /// of that can come any more.
+    /// A new wire that came before this end knew that the old one had broken. It waits until no
+    /// data of the old one can arrive any more.
     pub(super) next: Option<Box<NewWire>>,
-    /// The fabric that carries the data, as far as was told.
+    /// The fabric that carries the data, as reported last.
     pub(super) fabric: Fabric,
 
     // Faults of the wire or of the peer.
-    /// When a look found first that the peer's kernel does not answer.
+    /// Time at which a look first found that the peer's kernel does not answer.
     pub(super) unanswered_since: Option<Instant>,
-    /// The outage, from the break of the wire until both ends go on.
+    /// The outage, from the break of the wire until both ends continue.
     pub(super) outage: Option<Outage>,
-    /// The part that is kept of the last outage, if something did not get through.
+    /// The part of the last outage that is kept, if some data did not get through.
     pub(super) past: Option<Past>,
-    /// Bytes of the peer's were damaged on this wire.
+    /// Bytes of the peer arrived damaged over this wire.
     pub(super) found_damage: bool,
     /// The peer has come as another process, while this wire was not known to be broken.
     pub(super) peer_runs_anew: bool,

@@ -1,4 +1,4 @@
-//! Large messages on their way in: they are announced, get memory, and come into it.
+//! Arriving large messages: the peer announces them, they get memory, and arrive in it.
 
 use std::{
     sync::atomic::Ordering,
@@ -46,8 +46,9 @@ impl Receivers {
         self.want_landings(end, length, common, context);
     }
 
-    /// Gets memory for what was announced, as far as the channel may have it, and not more of
-    /// the session have memory and do not come: at once if some is kept, else off the turn.
+    /// Gets memory for announced messages, as far as the channel's limit allows and while not too
+    /// many of the session's messages have memory but have not begun. Kept memory is used at once;
+    /// other memory is requested outside the turn.
     pub(super) fn want_large(&mut self, end: u32, common: &mut Common, context: &mut Context<'_>) {
         if !context.node().memory.has_room() {
             let again = clock::now() + LOOK_FOR_ROOM;
@@ -85,7 +86,7 @@ impl Receivers {
         }
     }
 
-    /// Notes that a message of `end` waits, as there is no room for it within the node's limit.
+    /// Notes that a message of `end` waits because there is no room for it within the node's limit.
     fn lacks_room(&mut self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get(end)
             && !receiver.large.is_empty()
@@ -95,15 +96,15 @@ impl Receivers {
         }
     }
 
-    /// Notes that messages of `end` do not wait for room any more.
+    /// Notes that messages of `end` no longer wait for room.
     fn has_room(&mut self, end: u32) {
         if let Some(receiver) = self.ends.get(end) {
             receiver.end.lacks_room.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Counts large messages of the session that have memory, or are about to, and of which
-    /// nothing has come.
+    /// Counts the large messages of the session that have or will get memory and of which no byte
+    /// has arrived.
     fn unbegun(&self) -> usize {
         let large = self.ends.values().flat_map(|one| &one.large);
         large
@@ -111,7 +112,8 @@ impl Receivers {
             .count()
     }
 
-    /// Has other messages get their memory, as one of those that had theirs comes, or none will.
+    /// Requests memory for waiting messages, because one that has memory begins to arrive, or will
+    /// never arrive.
     fn one_has_begun(&mut self, common: &mut Common, context: &mut Context<'_>) {
         let waiting: Vec<_> = self
             .ends
@@ -124,7 +126,7 @@ impl Receivers {
         }
     }
 
-    /// Takes over the memory for a large message, or notes that none can be had.
+    /// Takes over the memory for a large message, or notes that the kernel refused it.
     pub(crate) fn large_memory(
         &mut self,
         end: u32,
@@ -145,7 +147,7 @@ impl Receivers {
         };
         let length = large.length;
         let granted = common.shared.granted_memory(&memory, length as usize);
-        // What has its pages is charged already.
+        // Memory without a claim has its pages and is fully charged already.
         let first = match memory.claim_mut() {
             Some(_) => length,
             None => length.min(FIRST_BYTES),
@@ -167,8 +169,8 @@ impl Receivers {
         large.find(|large| large.sequence == sequence)
     }
 
-    /// Notes that a large message has come up to `until`, or is on its way. From its first chunk
-    /// on it is charged, and gets more memory ahead of what comes.
+    /// Notes that a large message has arrived up to `until`, or has begun to. From its first chunk
+    /// on it is charged, and gets more memory ahead of the arriving bytes.
     pub(super) fn large_moves(
         &mut self,
         end: u32,
@@ -200,8 +202,8 @@ impl Receivers {
         }
     }
 
-    /// Has more memory made for a large message that is coming, if there is room for it, or
-    /// tries again later.
+    /// Requests more memory for an arriving large message if there is room for it, or tries again
+    /// later.
     fn want_more(
         &mut self,
         end: u32,
@@ -221,7 +223,7 @@ impl Receivers {
         if large.lacks == Lack::IsComing || to == from {
             return;
         }
-        // What the kernel did not give is charged already.
+        // Memory that the kernel refused before is charged already.
         let is_charged = large.lacks == Lack::Memory
             || memory
                 .claim_mut()
@@ -274,7 +276,7 @@ impl Receivers {
         common.session.grant(end, sequence, to);
     }
 
-    /// Has large messages that lack memory try again.
+    /// Requests memory again for large messages that lack it.
     fn large_tries_again(&mut self, common: &mut Common, context: &mut Context<'_>) {
         let mut lacking = Vec::new();
         for (end, receiver) in self.ends.iter() {
@@ -297,8 +299,8 @@ impl Receivers {
         }
     }
 
-    /// Has the handle of a receiving end woken at `retry_at`, however it waits: it lacks memory
-    /// for what has come.
+    /// Wakes the handle of a receiving end at `retry_at`, however it waits, because it lacks memory
+    /// for messages that have arrived.
     pub(crate) fn retries(&mut self, end: u32, retry_at: Instant, common: &mut Common) {
         if let Some(receiver) = self.ends.get_mut(end) {
             receiver.retries = Some(retry_at);
@@ -309,7 +311,7 @@ impl Receivers {
         }
     }
 
-    /// Has receivers that lack memory try again.
+    /// Wakes or serves receivers that lack memory, so that they try again.
     pub(super) fn memory_may_be_there(
         &mut self,
         now: Instant,
@@ -322,7 +324,7 @@ impl Receivers {
                     receiver.retries = None;
                     receiver.end.waiters.take(&mut context.wakers);
                 }
-                // It would find that it is too soon, and sleep on.
+                // Waking it now would be too soon, and it would sleep on.
                 Some(retry_at) => common.timers.set_sooner(Timer::Memory, retry_at),
                 None => {}
             }
@@ -330,8 +332,8 @@ impl Receivers {
         self.large_tries_again(common, context);
     }
 
-    /// Goes on without the device that wrote to granted memory: for messages that are not complete,
-    /// memory is wanted anew.
+    /// Continues without the device that wrote to granted memory: incomplete messages request
+    /// memory again.
     pub(super) fn lose_device(&mut self, common: &mut Common, context: &mut Context<'_>) {
         common.shared.carrier.lose_device();
         common.session.withdraw_memory();
@@ -347,7 +349,8 @@ impl Receivers {
         }
     }
 
-    /// Hands a large message on whose last byte is in its place: nobody writes there any more.
+    /// Hands on a large message whose last byte has arrived, so that nothing writes to its memory
+    /// any more.
     pub(super) fn large_arrived(
         &mut self,
         end: u32,
@@ -381,9 +384,9 @@ impl Receivers {
         self.one_has_begun(common, context);
     }
 
-    /// Has blocks granted for the messages behind one of `length`, if such may come in blocks. As
-    /// many as may be are got off the turn; where they are there already, the sender hears which
-    /// are its own again.
+    /// Requests blocks for the messages that follow one of `length`, if messages of that length may
+    /// come in blocks. As many blocks as allowed are allocated outside the turn. If the end has
+    /// blocks already, the sender hears which of them it may use again.
     fn want_landings(
         &mut self,
         end: u32,
@@ -411,7 +414,7 @@ impl Receivers {
     }
 }
 
-/// Notes that the kernel gives no memory for a message, which waits for it.
+/// Notes that the kernel refuses memory for a message, which then waits.
 fn lacks_memory(error: &MemoryError, common: &mut Common) {
     let peer = common.shared.peer().address;
     tracing::debug!(%peer, %error, "a large message waits for memory");
@@ -419,17 +422,17 @@ fn lacks_memory(error: &MemoryError, common: &mut Common) {
     common.timers.set_sooner(Timer::Memory, again);
 }
 
-/// Bytes that a large message may bring before it has more memory than it is charged for.
+/// Bytes of a large message that may arrive before it has more memory than it is charged for.
 const FIRST_BYTES: u64 = 1 << 20;
-/// The steps in which that is charged.
+/// The steps in which that memory is charged.
 const PAGES: u64 = 64 << 10;
-/// The step by which its memory grows.
+/// The step by which a message's memory grows.
 const MORE_BYTES: u64 = 4 << 20;
-/// The memory grows when less than this is to come in what it has.
+/// The memory grows when less than this is left of it for arriving bytes.
 const AHEAD_BYTES: u64 = 2 << 20;
-/// Large messages of a session that may have memory for their beginning, and have not begun.
+/// Large messages of a session that may have memory and have not begun to arrive.
 const MAX_UNBEGUN: usize = 4;
-/// The time until it is looked again for room within the limit of memory.
+/// The time until the engine looks again for room within the memory limit.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
-/// The time until the kernel is asked again for memory that it did not give.
+/// The time until the kernel is asked again for memory that it refused.
 const ASK_KERNEL_AGAIN: Duration = Duration::from_millis(20);

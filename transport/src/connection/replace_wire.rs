@@ -1,4 +1,4 @@
-//! A connection whose wire breaks, and another that comes in its place.
+//! Replacing a connection's broken wire with another.
 
 use std::{
     io, mem,
@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Connection {
-    /// Goes on over another wire, if the session can: what had arrived is taken in.
+    /// Suspends the session until it gets another wire, if it can continue; otherwise ends it. Data
+    /// that had arrived is taken in first.
     pub(super) fn wire_broke(
         &mut self,
         cause: EndCause,
@@ -23,7 +24,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) {
         if !self.wire.is_gone() {
-            // Nothing is said before nothing can come any more.
+            // The session is neither suspended nor ended while data can still arrive.
             return self.drain_then_end(cause);
         }
         if self.core.common.may_go_on() && self.core.reconnect.is_some() {
@@ -33,11 +34,11 @@ impl Connection {
         }
     }
 
-    /// Looks whether the peer's kernel answers; one that has not for `notice_timeout` cannot be
-    /// reached. Returns whether another look is due.
+    /// Checks whether the peer's kernel answers; if it has not for `notice_timeout`, the peer
+    /// counts as unreachable. Returns whether another look is due.
     ///
-    /// What counts is the time between looks alone: under `Driver::Caller` there may be none for
-    /// long, and then an old answer means nothing.
+    /// Only the time between looks counts: under `Driver::Caller` there may be no look for long,
+    /// and then an old answer means nothing.
     pub(super) fn look_for_answers(
         &mut self,
         tools: &mut Tools,
@@ -68,7 +69,7 @@ impl Connection {
         true
     }
 
-    /// Gives up the wire, and waits for another.
+    /// Gives up the wire and waits for another.
     fn suspend(&mut self, cause: EndCause, tools: &mut Tools, context: &mut Context<'_>) {
         self.socket.part(&tools.epoll);
         self.socket.close();
@@ -82,20 +83,20 @@ impl Connection {
             false => None,
         };
         if let Some(process) = outage.and_then(|one| one.process.descriptor()) {
-            // One that cannot be watched is looked at when something else happens.
+            // A process that epoll cannot watch is checked when something else happens.
             let _ = self.socket.watch_in_place(process, &tools.epoll);
         }
     }
 
-    /// Tells the peer, which would wait for this end to come back, that the session is over: if
-    /// that can be said at once and no goodbye has told it before.
+    /// Tells the peer that the session is over, because it would otherwise wait for this end to
+    /// come back. Does nothing if that cannot be sent at once, or if a goodbye has said it before.
     pub(super) fn say_last_word(&mut self) {
         if self.core.reconnect.is_some() && !self.core.common.session.said_goodbye() {
             self.wire.say_last_word(&self.socket);
         }
     }
 
-    /// Notes that nobody was there, or not with such a wire, and dials again later.
+    /// Notes that a dial failed, and dials again later.
     pub(crate) fn redial_failed(&mut self, epoch: u64, why: &str) {
         let shared = self.core.common.shared.clone();
         let is_down = self.wire.is_down();
@@ -113,15 +114,15 @@ impl Connection {
 
     // ---- Another wire ----------------------------------------------------------------
 
-    /// Goes on over another wire. Returns whether it took that: it does not when the wire is
-    /// late.
+    /// Continues over another wire. Returns whether the session took the wire; it refuses a late
+    /// one.
     pub(crate) fn take_wire(
         &mut self,
         new: NewWire,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
-        // A peer that has said goodbye, and comes once more, waits for ours.
+        // A peer that has said goodbye and comes again waits for this end's goodbye.
         let goes_on = self.core.common.phase != Phase::Gone;
         let Some(reconnect) = self.core.reconnect.as_mut().filter(|_| goes_on) else {
             return Ok(false);
@@ -131,10 +132,10 @@ impl Connection {
         if !is_newer_epoch(new.epoch, reconnect.epoch.max(next)) {
             return Ok(false);
         }
-        // It knows the session's secret, so it is the process that has it.
+        // The peer knows the session's secret, so it is the process that has the session.
         reconnect.peer_runs_anew = false;
         if !self.wire.is_down() {
-            // The peer has noticed first; what was on its way to us comes again.
+            // The peer has noticed the break first. It sends again what was in flight to this end.
             let cause = EndCause::lost("it has lost the connection, and made another");
             if !self.wire.is_gone() {
                 reconnect.next = Some(Box::new(new));
@@ -192,8 +193,8 @@ impl Connection {
 
     // ---- A wire that takes a while to end --------------------------------------------
 
-    /// Ends a wire that is drained, and with it what waited for that: the session, or that it
-    /// goes on without. Returns whether it did.
+    /// Ends a wire that is drained, and then ends or suspends the session that waited for that.
+    /// Returns whether it did.
     pub(super) fn look_at_teardown(
         &mut self,
         now: Instant,
@@ -215,7 +216,7 @@ impl Connection {
         true
     }
 
-    /// Gives up a wire of which nothing will come any more.
+    /// Gives up a wire over which no more data will arrive.
     pub(crate) fn lose_wire(
         &mut self,
         cause: EndCause,
@@ -231,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// Destroys the wire: nothing of it comes any more.
+    /// Destroys the wire, over which no more data can arrive.
     fn wire_is_drained(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.wire.destroy();
         let core = &mut self.core;
@@ -241,18 +242,19 @@ impl Connection {
         if core.common.phase == Phase::Gone {
             return;
         }
-        // The device may have told first that the other end is gone.
+        // The device may have reported the loss of the other end before the peer's last word was
+        // read.
         if self.wire.hears_last_word(&self.socket) {
             core.broken = Some(core.peer_has_given_up());
         }
         let ends_here = core.ends_with_wire;
         let is_awaited = !self.peer_has_left && !ends_here && core.reconnect.is_some();
         match core.broken.take() {
-            // The goodbye was among what arrived, and the peer is there and waits for ours.
+            // The peer's goodbye arrived, and the peer still waits for this end's goodbye.
             Some(cause) if core.common.phase == Phase::PeerClosed && is_awaited => {
                 self.suspend(cause, tools, context);
             }
-            // It goes nowhere any more.
+            // This end's goodbye cannot be delivered any more.
             _ if core.common.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
             Some(cause) if ends_here => core.end_broken(cause, context),
             Some(cause) => self.wire_broke(cause, tools, context),

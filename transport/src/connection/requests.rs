@@ -1,4 +1,4 @@
-//! Requests of handles to a session: to open an end, to close it, to ask about it.
+//! Requests of handles to a session: opening an end, closing it, and questions about it.
 
 use std::sync::atomic::Ordering;
 use std::{mem, sync::Arc, time::Duration};
@@ -71,7 +71,8 @@ impl Core {
             .common
             .session
             .open(Role::Receiver, name.clone(), spec.clone())?;
-        // Of the newest version; a sender that settles on another does not look at it.
+        // The first position for the newest version. A sender that agrees on another version
+        // ignores it.
         let first = record::first_position(spec.newest.alignment as usize);
         let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
@@ -89,7 +90,7 @@ impl Core {
         Ok(end)
     }
 
-    /// Gets all that an end needs and may be refused, before the peer hears of the end.
+    /// Gets everything that an end needs and that may be refused, before the peer hears of the end.
     fn prepare_open(&mut self, context: &Context<'_>) -> Result<Option<LeasedBlock>, CannotOpen> {
         if self.common.phase != Phase::Up {
             return Err(CannotOpen::SessionOver);
@@ -105,7 +106,7 @@ impl Core {
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         if let Some(mut receiver) = self.ends.receivers.ends.remove(end) {
             if !receiver.large.is_empty() {
-                // Others of the session may have waited for these.
+                // Other messages of the session may have waited for these.
                 self.common.timers.set_sooner(Timer::Memory, clock::now());
             }
             self.grants.keep(end, receiver.forget_large());
@@ -117,8 +118,8 @@ impl Core {
         }
     }
 
-    /// Closes a receiving end at which nothing can arrive, as the kernel refuses memory: both ends
-    /// hear of it, and may be opened again.
+    /// Closes a receiving end at which nothing can arrive because the kernel refuses memory. Both
+    /// ends are told, and may be opened again.
     pub(super) fn receiver_lacks_memory(
         &mut self,
         end: u32,
@@ -141,7 +142,8 @@ impl Common {
         self.session.free_name(end);
     }
 
-    /// Returns the names of channels that the peer opened and we did not, with the peer's role.
+    /// Returns the names of channels that the peer opened and this node did not, with the peer's
+    /// role.
     pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
         self.session
             .unpaired()
@@ -161,7 +163,7 @@ impl Senders {
     pub(crate) fn close(&mut self, end: u32, last: u64, reason: CloseReason, common: &mut Common) {
         if let Some(sender) = self.ends.get_mut(end) {
             sender.is_closed = true;
-            // The handle found the end over, and has said nothing.
+            // The handle found the end over, and has announced nothing.
             if mem::take(&mut sender.is_ending) && reason == CloseReason::Dropped {
                 sender.close_in_order(last, &common.shared);
             }
@@ -175,17 +177,17 @@ impl Senders {
         }
     }
 
-    /// Asks for an acknowledgement that was perhaps asked for before.
+    /// Asks for an acknowledgement, unless it was asked for before.
     pub(crate) fn ask_once(&mut self, end: u32, sequence: u64, common: &mut Common) {
         if self.ends.contains(end) {
             common.session.ask_once(end, sequence);
         }
     }
 
-    /// Asks the peer how far it is with all that was sent.
+    /// Asks the peer to report its progress with all messages that were sent.
     pub(crate) fn ask_for_all(&self, common: &mut Common) {
         if common.shares_memory {
-            // It says so in memory that is shared.
+            // The peer reports its progress in shared memory.
             return;
         }
         for (id, sender) in self.ends.iter() {

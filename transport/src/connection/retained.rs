@@ -1,4 +1,4 @@
-//! Memory that outlives its owner: until no frame of it is on its way.
+//! Memory that outlives its owner, until no frame in flight refers to it.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,7 +7,7 @@ use ibex_ring::parking::Wakers;
 use super::senders::{LargeOut, SendLink};
 use crate::endpoint::send_end::SendEnd;
 
-/// Memory whose owner is done with it while frames of it are on their way.
+/// Memory whose owner is done with it while frames of it are in flight.
 #[derive(Default)]
 pub(super) struct Retained(Vec<Item>);
 
@@ -27,7 +27,7 @@ enum Memory {
 }
 
 impl Retained {
-    /// Keeps the memory of a sending end, with the end, as long as frames of now are on their way.
+    /// Keeps the memory of a sending end, with the end, as long as any frame that is now in flight.
     pub(super) fn keep_sender(&mut self, sender: SendLink) {
         let memory = Memory::Sender(Box::new(sender));
         self.0.push(Item {
@@ -36,7 +36,7 @@ impl Retained {
         });
     }
 
-    /// Keeps a large message of an end that goes on, until frame `until` is gone.
+    /// Keeps a large message of an end that stays open, until frame `until` is gone.
     pub(super) fn keep_message(&mut self, end: Arc<SendEnd>, message: LargeOut, until: u64) {
         let memory = Memory::Message { end, message };
         self.0.push(Item {
@@ -50,21 +50,20 @@ impl Retained {
         self.0.is_empty()
     }
 
-    /// Notes the last frame on its way for what was kept since the last call.
+    /// Notes the last frame in flight for the memory that was kept since the last call.
     pub(super) fn note_in_flight(&mut self, frame: u64) {
         for item in &mut self.0 {
             item.until.get_or_insert(frame);
         }
     }
 
-    /// Frees the memory that no frame behind `done` refers to, and wakes senders that wait for
-    /// it.
+    /// Frees the memory that no frame after `done` refers to, and wakes senders that wait for it.
     pub(super) fn free(&mut self, done: u64, wakers: &mut Wakers) {
         let is_gone = |item: &mut Item| item.until.is_some_and(|until| until <= done);
         for item in self.0.extract_if(.., is_gone) {
             if let Memory::Message { end, message } = item.memory {
                 let sequence = message.sequence;
-                // Who hears of it finds the memory in its pool.
+                // The memory returns to its pool before any sender hears of it.
                 drop(message);
                 end.large_gone.fetch_max(sequence, Ordering::Relaxed);
                 end.waiters.take(wakers);
@@ -72,7 +71,7 @@ impl Retained {
         }
     }
 
-    /// The sending ends among it.
+    /// Returns the sending ends among the retained memory.
     pub(super) fn senders(&self) -> impl Iterator<Item = &SendLink> {
         self.0.iter().filter_map(|item| match &item.memory {
             Memory::Sender(sender) => Some(&**sender),
@@ -80,7 +79,7 @@ impl Retained {
         })
     }
 
-    /// Gives back what the list took beyond what is in it.
+    /// Frees the spare capacity of the list.
     pub(super) fn rest(&mut self) {
         self.0.shrink_to_fit();
     }

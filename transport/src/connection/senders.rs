@@ -1,4 +1,5 @@
-//! A sending end in the engine: its ring, walked for records, and its large messages.
+//! A sending end in the engine: its ring, which the engine walks for records, and its large
+//! messages.
 
 use std::{collections::VecDeque, ptr::NonNull, sync::Arc, time::Instant};
 
@@ -34,19 +35,20 @@ pub(crate) struct Senders {
 /// A sending end in the engine.
 pub(super) struct SendLink {
     pub(super) end: Arc<SendEnd>,
-    /// There while the channel is used, and small while it is not.
+    /// The ring, present while the channel is used; boxed, so that an unused link stays small.
     pub(super) ring: Option<Box<AttachedRing>>,
-    /// Large messages of which not every byte is in a frame.
+    /// Large messages that are not completely in frames, or that are kept until they have arrived.
     pub(super) large: VecDeque<LargeOut>,
     /// No handle publishes any more.
     pub(super) is_closed: bool,
-    /// The node closes it, and has not said behind which message: a handle may be inside.
+    /// The node closes the end and has not announced its last message yet, because a handle may be
+    /// inside.
     pub(super) is_ending: bool,
-    /// The last message that the peer was told of, where memory is shared.
+    /// The last message that was announced to the peer. Shared memory only.
     pub(super) ended_at: Option<u64>,
-    /// The peer's words as they were when handles were last woken, where memory is shared.
+    /// The peer's words at the time when handles were last woken. Shared memory only.
     pub(super) seen: Option<(u64, u64, bool)>,
-    /// The handles have a ring, which is wanted back when they are silent.
+    /// The findings about a ring that is taken back when the handles are silent.
     pub(super) silence: Option<SenderSilence>,
 }
 
@@ -61,8 +63,8 @@ pub(super) struct AttachedRing {
 pub(super) struct LargeOut {
     pub(super) sequence: u64,
     pub(super) memory: MessageMemory,
-    /// All of it is in frames up to this one; it is kept until it has arrived, should these
-    /// wires break.
+    /// The last frame of the message, once all of it is in frames. The message is kept until it has
+    /// arrived, in case the wire breaks.
     sent_in: Option<u64>,
 }
 
@@ -80,7 +82,7 @@ impl SendLink {
         }
     }
 
-    /// Says to a peer that reads the ring itself that the end is behind message `last`.
+    /// Tells a peer that reads the ring itself that the channel ends after message `last`.
     pub(super) fn close_in_order(&mut self, last: u64, shared: &SessionShared) {
         if let Some(ours) = self.end.ours.get() {
             ours.close(last);
@@ -89,9 +91,10 @@ impl SendLink {
         }
     }
 
-    /// A chunk is in frame (or write) `until`, as [`in_flight`](crate::wire::Wire::in_flight) counts. With
-    /// a message's last chunk its memory parts, unless it is `kept`.
-    /// Returns whether it was that.
+    /// Notes that a chunk is in frame (or write) `until`, as
+    /// [`in_flight`](crate::wire::Wire::in_flight) counts. After a message's last chunk, its memory
+    /// is retained for these frames only, unless it is `kept`. Returns whether this was the last
+    /// chunk.
     pub(super) fn chunk_went(
         &mut self,
         chunk: Chunk,
@@ -99,7 +102,7 @@ impl SendLink {
         kept: bool,
         retained: &mut Retained,
     ) -> bool {
-        // One that has a block is not held up by one that waits for its grant.
+        // A message that has a block does not wait for an earlier one that waits for its grant.
         let is_last =
             |large: &LargeOut| large.sequence == chunk.sequence && large.memory.ends_with(chunk);
         let Some(index) = self.large.iter().position(is_last) else {
@@ -113,8 +116,8 @@ impl SendLink {
         true
     }
 
-    /// Messages up to `received` have arrived: what was kept of them parts. A peer may say so
-    /// of one that is being sent; the session knows better.
+    /// Releases the kept messages up to `received`, which have arrived. A peer may claim that of a
+    /// message that is still being sent; the session's own state decides.
     pub(super) fn large_arrived(
         &mut self,
         received: u64,
@@ -127,7 +130,7 @@ impl SendLink {
                 self.large.push_front(large);
                 return any;
             }
-            // Of one that arrived over wires that are gone, nothing is in frames.
+            // A message that arrived over an earlier wire is in no frame of this one.
             let until = large.sent_in.unwrap_or(0);
             retained.keep_message(self.end.clone(), large, until);
             any = true;
@@ -135,14 +138,14 @@ impl SendLink {
         any
     }
 
-    /// Has what has not arrived sent again, as the wire broke.
+    /// Schedules the messages that have not arrived to be sent again, because the wire broke.
     pub(super) fn large_is_sent_again(&mut self) {
         for large in &mut self.large {
             large.sent_in = None;
         }
     }
 
-    /// The ring and the large messages that it sends from.
+    /// Returns the ring and the large messages that this end sends from.
     pub(super) fn memory(
         &mut self,
     ) -> (
@@ -153,8 +156,8 @@ impl SendLink {
         (ring, self.large.iter_mut().map(|large| &mut large.memory))
     }
 
-    /// Takes records again from behind message `received`, which ends at ring position
-    /// `position`. False if that cannot be.
+    /// Restarts the walk of the ring after message `received`, which ends at ring position
+    /// `position`. Returns false if that position is impossible.
     pub(super) fn replay(&mut self, received: u64, position: u64) -> bool {
         let Some(ring) = &mut self.ring else {
             return false;
@@ -165,7 +168,7 @@ impl SendLink {
         })
     }
 
-    /// A large message of which not every byte is in a frame.
+    /// Returns a large message that this end is sending or keeps.
     pub(super) fn large_out(&self, sequence: u64) -> Option<&LargeOut> {
         self.large.iter().find(|large| large.sequence == sequence)
     }
@@ -190,7 +193,7 @@ impl AttachedRing {
 
 /// The findings of a look at the hot rings.
 pub(super) struct Seen {
-    /// There are records that can be sent, as far as is known.
+    /// There are records that can be sent, as far as the engine knows.
     pub(super) is_sendable: bool,
     /// A large message waits for its grant, or to be sent.
     pub(super) has_large: bool,
@@ -203,7 +206,7 @@ impl RecordSource for Rings<'_> {
     #[inline]
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
         let ring = self.0.get_mut(end)?.ring.as_mut()?;
-        // Our own process writes these rings, so a malformed record is a bug of ours.
+        // This process itself writes these rings, so a malformed record is a bug in ibex.
         let run = ring
             .consumer
             .walk_frame(batch, single)
@@ -230,8 +233,8 @@ impl RecordSource for Rings<'_> {
         let Some(ring) = self.0.get(end).and_then(|sender| sender.ring.as_ref()) else {
             return;
         };
-        // SAFETY: the announcement's payload lies behind its header word, inside the windows.
-        // It was published, so its handle writes there no more, and it is not released.
+        // SAFETY: the announcement's payload follows its header word, inside the windows. It was
+        // published, so its handle does not write there any more, and it is not released.
         let payload = unsafe {
             let payload = ring.at(position).add(record::HEADER_BYTES);
             payload
@@ -243,8 +246,8 @@ impl RecordSource for Rings<'_> {
 }
 
 impl Senders {
-    /// Takes over the ring that the handle of a sending end has made; messages `before` are
-    /// released.
+    /// Takes over the ring that the handle of a sending end has made. The messages counted in
+    /// `before` are released.
     pub(super) fn take_ring(
         &mut self,
         end: u32,
@@ -269,14 +272,14 @@ impl Senders {
             arm: Arm::new(),
             is_armed: true,
         };
-        // It begins cold: the first message rings.
+        // The ring begins cold: the first message rings the engine.
         ring.arm.set(&ring.words.armed);
         sender.ring = Some(Box::new(ring));
         sender.silence = Some(SenderSilence::new());
     }
 
-    /// Takes over a large message, which waits for its grant, or goes into the block that this
-    /// gives.
+    /// Takes over a large message. It waits for its grant, or goes into the block that this
+    /// returns.
     pub(super) fn take_large(
         &mut self,
         end: u32,
@@ -294,7 +297,7 @@ impl Senders {
         common.session.announce_large(end, sequence, length as u64)
     }
 
-    /// Notes that a cold ring has records: it is looked at in every turn from now on.
+    /// Notes that a cold ring has records. Every turn looks at the ring from now on.
     pub(crate) fn ring_is_ready(&mut self, end: u32) {
         if let Some(ring) = self
             .ends
@@ -308,7 +311,7 @@ impl Senders {
         }
     }
 
-    /// Tells the session which hot rings have records that somebody wants.
+    /// Tells the session which hot rings have records that a receiver wants.
     #[inline]
     pub(super) fn look_at_rings(&mut self, wire: &AnyWire, session: &mut Session) -> Seen {
         let (mut any, mut has_large) = (false, false);
@@ -343,8 +346,8 @@ impl Senders {
         any
     }
 
-    /// Keeps the rings hot that have records for a peer after all; the others are cold now.
-    /// Returns whether there are any to be sent.
+    /// Keeps the armed rings hot that still have records for a peer; the others are cold now.
+    /// Returns whether there are records to send.
     pub(super) fn look_at_armed_rings(&mut self, session: &mut Session) -> bool {
         let senders = &mut self.ends;
         self.hot.retain(|&end| {
@@ -373,7 +376,7 @@ impl Senders {
     }
 }
 
-/// Returns where a frame's body lies.
+/// Returns the location of a frame's body.
 #[inline]
 pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
     match body {

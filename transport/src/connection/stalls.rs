@@ -1,9 +1,10 @@
-//! Receivers whose sender waits for room, or that have none for a message themselves, and tasks that wait for it here: noticed when
-//! nothing was released for a while.
+//! Stalls: receivers whose sender waits for room, receivers that lack room for a message, and tasks
+//! of this process that wait for room. The engine reports them when nothing was released for a
+//! while.
 //!
-//! A sender that waits says so, by a frame or in shared memory, and the engine answers it.
-//! Where the answer changes nothing, what is released then is noted here, and one timer of
-//! the session looks again: no clock is read for a sender that goes on.
+//! A sender that waits says so, by a frame or in shared memory, and the engine answers it. If the
+//! answer changes nothing, the released count is noted here and one timer of the session looks
+//! again. No clock is read for a sender that makes progress.
 
 use std::{
     sync::atomic::Ordering,
@@ -29,15 +30,15 @@ use ibex_ring::end_status::SenderWords;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiverStall {
     since: Instant,
-    /// Messages released when it began.
+    /// Messages released when the wait began.
     released: u64,
     is_told: bool,
-    /// The wait was told of as one for room within `memory_limit`.
+    /// The wait was reported as one for room within `memory_limit`.
     lacked_room: bool,
 }
 
 impl ReceiveLink {
-    /// Returns whether somebody was told that the sender waits, and not yet that it goes on.
+    /// Returns whether the sender's wait was reported and its end was not.
     pub(super) fn is_told_stalled(&self) -> bool {
         self.stall.is_some_and(|stall| stall.is_told)
     }
@@ -45,7 +46,7 @@ impl ReceiveLink {
     /// Notes that the sender waits for room.
     pub(super) fn room_is_wanted(&mut self, now: Instant) {
         let released = self.end.prefix.prefix().released;
-        // One that was told of is looked after until it is over.
+        // A reported wait is kept until its end is reported.
         let goes_on = |stall: ReceiverStall| stall.is_told || stall.released == released;
         if !self.stall.is_some_and(goes_on) {
             self.stall = Some(ReceiverStall {
@@ -59,7 +60,7 @@ impl ReceiveLink {
 }
 
 impl Receivers {
-    /// Notes that the sender of `end` waits for room, or a message that it sent does.
+    /// Notes that the sender of `end`, or a message that it sent, waits for room.
     pub(super) fn room_is_wanted(&mut self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get_mut(end) {
             let now = clock::now();
@@ -70,16 +71,16 @@ impl Receivers {
 }
 
 impl Common {
-    /// Has an end that somebody waits for looked at by then. Returns whether that is sooner than
-    /// anything else of the session.
+    /// Schedules a look at `due` at an end whose open is waited for. Returns whether that is sooner
+    /// than every other deadline of the session.
     pub(crate) fn watch_opening(&mut self, due: Instant) -> bool {
         let is_sooner = self.timers.next().is_none_or(|next| due < next);
         self.timers.set_sooner(Timer::Open, due);
         is_sooner
     }
 
-    /// Has a look at stalls, as a task waits for room here and nobody wakes it to say for how
-    /// long. Returns whether that is a deadline that there was not before.
+    /// Schedules a look at stalls, because a task of this process waits for room and does not wake
+    /// up to report that itself. Returns whether the deadline is new.
     pub(crate) fn watch_stalls(&mut self) -> bool {
         let is_new = !self.timers.is_set(Timer::Stall);
         if is_new {
@@ -89,7 +90,7 @@ impl Common {
     }
 }
 
-/// Tells of those who have waited for long, and of those who go on.
+/// Reports ends that have waited for long, and ends that continue after such a wait.
 pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: &mut Context<'_>) {
     let mut next: Option<Instant> = None;
     let mut told = Vec::new();
@@ -108,7 +109,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
         let released = end.prefix.prefix().released;
         let handed_out = end.handed_out.load(Ordering::Relaxed);
         if !is_wanted || released != stall.released {
-            // A sender that has given up does not go on.
+            // A sender that has given up waiting has not continued.
             let goes_on = released != stall.released || stall.lacked_room;
             if stall.is_told && goes_on {
                 told.push(What::Recovered {
@@ -155,10 +156,10 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
     }
 }
 
-/// Returns whether the sender says so where this process reads it.
+/// Returns whether the sender's words in shared memory say that it waits for room.
 pub(super) fn wants_room(theirs: &SenderWords) -> bool {
     theirs.wants_room.load(Ordering::Relaxed) != 0
 }
 
-/// How late a stall's end may be told of, where no guard rings for it.
+/// Greatest delay of the report of a stall's end, if no guard rings for it.
 const TICK: Duration = Duration::from_millis(250);

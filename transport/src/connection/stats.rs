@@ -1,4 +1,4 @@
-//! The counters of a session and its channels, read out at once.
+//! A snapshot of the counters of a session and its channels.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::core::Core;
 use crate::{endpoint::stats::ChannelStats, node::SessionShared};
 
-/// A session, and its channels' ends.
+/// Counters of a session and of its channels' ends.
 #[derive(Clone, Debug)]
 pub struct LinkStats {
-    /// The session that was counted.
+    /// The session that the counters belong to.
     pub session: Arc<SessionShared>,
     /// The session has not ended.
     pub is_up: bool,

@@ -1,4 +1,4 @@
-//! The turn of a connection: what can move between its core and its wire moves.
+//! The turn of a connection, which moves frames between its core and its wire.
 
 use std::{mem, slice, time::Instant};
 
@@ -12,12 +12,12 @@ use crate::{
 };
 
 impl Connection {
-    /// Moves what can move between core and wire. Returns whether anything did.
+    /// Moves frames between core and wire as far as possible. Returns whether any moved.
     #[inline]
     pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
-        // What is queued goes out before the socket is asked for more: the question costs
-        // a system call, and the peer may be waiting. But the answer may be what a large
-        // message waits for, which then goes out in one write with what is queued.
+        // Queued frames are sent before the socket is asked for more: the question costs a system
+        // call, and the peer may be waiting. But a large message may wait for an answer that has
+        // arrived; it then goes out in one write with the queued frames.
         let mut progress = self.send_lone_record(tools);
         let mut is_due_again = false;
         if !progress {
@@ -52,7 +52,7 @@ impl Connection {
         progress
     }
 
-    /// Lets out what a handle's wish led to.
+    /// Handles the events and sends the frames that a handle's request led to.
     pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.core.handle_events(context);
         self.core.flush_passed(context);
@@ -61,7 +61,7 @@ impl Connection {
         self.follow(tools, context);
     }
 
-    /// Does with the wire and the socket what became of the core.
+    /// Applies the new state of the core to the wire and the socket.
     #[inline(always)]
     pub(super) fn follow(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         if !self.core.retained.is_empty() || self.core.common.is_over() {
@@ -88,11 +88,11 @@ impl Connection {
 
     // ---- Sending ---------------------------------------------------------------------
 
-    /// Sends a record that is alone: one short message in the only hot ring, and nothing to
-    /// go before or with it. Returns whether there was one.
+    /// Sends a lone record: one short message in the only hot ring, with nothing to send before or
+    /// with it. Returns whether there was one.
     ///
-    /// It is what a request or its answer is, whose time counts most; everything else takes
-    /// the way over `Core::look_at_rings`, which would say the same of it.
+    /// Requests and answers are such records, and their latency matters most. All other records
+    /// take the way over `Senders::look_at_rings`, which would send a lone record as well.
     #[inline]
     pub(crate) fn send_lone_record(&mut self, tools: &mut Tools) -> bool {
         let core = &mut self.core;
@@ -112,8 +112,8 @@ impl Connection {
         if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) {
             return false;
         }
-        // SAFETY: a record begins with its header word, right before the payload. It is
-        // inside the two windows, was published, and nobody writes there until the peer has
+        // SAFETY: a record begins with its header word, right before the payload. The record is
+        // inside the two windows and was published, and no thread writes there until the peer has
         // released it.
         let record =
             unsafe { slice::from_raw_parts(payload.as_ptr().sub(record::HEADER_BYTES), size) };
@@ -131,7 +131,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether something is due, waits to be written, or to be ended when it has been.
+    /// Returns whether frames are due or wait to be written, or whether the session is to end once
+    /// they are written.
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
         self.core.common.session.is_due() || self.wire.has_backlog() || !self.core.is_undisturbed()
@@ -157,18 +158,18 @@ impl Connection {
                 progress
             }
             Err(cause) => {
-                // What arrived before it broke is still to be read.
+                // Data that arrived before the break is still to be read.
                 self.drain_then_end(cause);
                 true
             }
         }
     }
 
-    /// The wire is of no more use: takes in what arrived before, then ends the session.
+    /// Ends a wire that is unusable: takes in the data that arrived before, then ends the session.
     /// The first cause stays.
     pub(crate) fn drain_then_end(&mut self, cause: EndCause) {
         if self.wire.is_down() {
-            // It is gone already, for a cause of its own.
+            // The wire is gone already, for a cause of its own.
             return;
         }
         self.socket.readable |= self.wire.is_gone();
@@ -176,7 +177,7 @@ impl Connection {
         self.core.broken.get_or_insert(cause);
     }
 
-    /// Has the wire end, in its own time.
+    /// Begins to end the wire, which may take time.
     fn shut_wire(&mut self) {
         if let Some(deadline) = self.wire.shut(clock::now(), self.core.common.shared.id) {
             self.core.common.timers.set(Timer::Drain, deadline);
@@ -185,7 +186,7 @@ impl Connection {
 
     // ---- Receiving -------------------------------------------------------------------
 
-    /// Takes in what the wire has and hands it on.
+    /// Takes in frames that have arrived over the wire and hands them on.
     fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.wire.is_down() {
             let is_told = mem::take(&mut self.socket.readable);
@@ -223,7 +224,7 @@ impl Connection {
             }
         };
         if is_beside {
-            // It would stay readable for as long as draining takes.
+            // The socket would stay readable as long as draining takes.
             self.socket.part(&tools.epoll);
             if self.core.common.phase == Phase::Gone {
                 return true;
@@ -234,8 +235,8 @@ impl Connection {
         true
     }
 
-    /// Has the wire take in news that came another way than over its socket, and does what follows
-    /// from it. Returns whether anything more may follow: output, or a credit report.
+    /// Lets the wire take in news that did not come over its socket, and handles the consequences.
+    /// Returns whether more may follow: output, or a credit report.
     #[inline(always)]
     pub(crate) fn hear(
         &mut self,
@@ -258,7 +259,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Ends the session, or its wire, for a frame that could not be handed on.
+    /// Ends the session, or its wire, because of a frame that could not be handed on.
     #[cold]
     #[inline(never)]
     fn frame_is_refused(&mut self, fault: Fault, tools: &mut Tools, context: &mut Context<'_>) {
@@ -271,7 +272,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether bytes are here that need no read.
+    /// Returns whether bytes are present that need no read.
     #[inline]
     pub(crate) fn has_leftover(&self) -> bool {
         self.wire.has_leftover() && self.core.common.phase != Phase::Gone
@@ -279,7 +280,7 @@ impl Connection {
 
     // ---- Time ------------------------------------------------------------------------
 
-    /// Does what was to be done by `now`, and lets out what follows.
+    /// Does the work that was due by `now`, and sends the resulting frames.
     pub(crate) fn expire(&mut self, now: Instant, tools: &mut Tools, context: &mut Context<'_>) {
         let mut any = false;
         while let Some(timer) = self.core.common.timers.poll_expired(now) {
@@ -329,8 +330,8 @@ impl Connection {
         }
     }
 
-    /// Gives back what was not used since the last look. Returns whether another look is
-    /// worth it although nothing moves.
+    /// Gives back memory that was not used since the last look. Returns whether another look is
+    /// worthwhile even if nothing moves.
     pub(crate) fn look_for_silence(
         &mut self,
         tools: &mut Tools,
@@ -349,7 +350,8 @@ impl Connection {
                 let goes_on = goes_on | core.ends.receivers.look_for_silence();
                 goes_on | self.wire.rest(&self.core.common.shared.counters)
             }
-            // It goes as a whole, unless the peer's host says nothing any more.
+            // A closing session ends as a whole; it is only looked at in case the peer's host stops
+            // answering.
             Phase::Closing => false,
             Phase::PeerClosed | Phase::Gone => return false,
         };

@@ -1,5 +1,5 @@
-//! The part that both ends of a channel have alike: their name and state, and the wait for the
-//! peer to open its own.
+//! The part that both ends of a channel have in common: their name and state, and the wait for the
+//! peer to open its end.
 
 use std::{
     fmt,
@@ -25,20 +25,20 @@ use crate::{
 
 /// The part of an end that does not depend on the direction.
 pub struct ChannelEnd {
-    // Who it is.
+    // Identity.
     pub(crate) session: Arc<SessionShared>,
     pub(crate) id: u32,
     pub(crate) role: Role,
     pub(crate) name: Arc<str>,
     pub(crate) spec: Arc<ChannelSpec>,
     pub(crate) open_timeout: Duration,
-    /// The program's handle, if it is not one of a channel of messages.
+    /// The kind of handle that the program uses, unless the channel carries messages.
     interface: OnceLock<Interface>,
 
-    // How it stands.
+    // State.
     /// The engine's account of this end.
     pub(crate) state: EndState,
-    /// A call has waited for `open_timeout`, in vain.
+    /// A call has waited for `open_timeout` and the peer did not open its end.
     has_waited_in_vain: AtomicBool,
     /// The watch over calls that wait for the peer's open and that `open_timeout` does not end.
     open_watch: OpenWatch,
@@ -46,7 +46,7 @@ pub struct ChannelEnd {
     pub(crate) waiters: WaitSlot,
 }
 
-/// Why an end is of no use.
+/// The reason why an end cannot be used.
 #[derive(Debug)]
 pub(crate) enum Unusable {
     NotOpened(Box<NotOpened>),
@@ -55,12 +55,12 @@ pub(crate) enum Unusable {
     Forked(UsedAfterFork),
 }
 
-/// How a wait for the peer's open ended without it.
+/// The outcome of a wait for the peer's open that ended without it.
 #[derive(Debug)]
 pub(crate) enum Unopened {
-    /// Waiting was not asked for.
+    /// The caller did not ask to wait.
     NotYet,
-    /// The caller's time was up; `open_timeout` was not.
+    /// The caller's deadline passed before `open_timeout` did.
     TimedOut(Box<NotOpened>),
     /// The channel will not open.
     Failed(Unusable),
@@ -105,22 +105,22 @@ impl ChannelEnd {
         }
     }
 
-    /// Returns the interface in whose words the errors of this end speak.
+    /// Returns the interface whose terms the errors of this end use.
     pub(crate) fn interface(&self) -> Interface {
         self.interface.get().copied().unwrap_or_default()
     }
 
-    /// Says so, once, before anybody else has the end.
+    /// Sets the interface, once, before any other thread has the end.
     pub(crate) fn set_interface(&self, interface: Interface) {
         let _ = self.interface.set(interface);
     }
 
-    /// Fingerprint of the message type that both ends settled on, once they have.
+    /// Returns the fingerprint of the message type that both ends agreed on, once they have.
     pub(crate) fn settled(&self) -> Option<[u8; 16]> {
         self.state.agreed().map(|agreed| agreed.fingerprint)
     }
 
-    /// Why the channel is over. `counts` says how far it came.
+    /// Returns the reason why the channel is over. `counts` gives its progress.
     pub(crate) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
         let (channel, peer) = (self.name.to_string(), self.session.peer_name());
         let cause = match self.state.reason() {
@@ -159,8 +159,8 @@ impl ChannelEnd {
         UsedAfterFork::new(self.interface().subject(&self.name, &peer))
     }
 
-    /// Waits until the peer has opened its end: for as long as `patience` says, and not
-    /// beyond `open_timeout`.
+    /// Waits until the peer has opened its end, as long as `patience` allows and at most
+    /// `open_timeout`.
     pub(crate) fn wait_open(
         &self,
         patience: Patience,
@@ -184,7 +184,7 @@ impl ChannelEnd {
             return look().unwrap_or(Err(Unopened::NotYet));
         };
         let now = clock::now();
-        // A time that the clock cannot express is for ever.
+        // A deadline that the clock cannot represent means waiting without a limit.
         let give_up = now.checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
         self.session
@@ -200,8 +200,8 @@ impl ChannelEnd {
             })
     }
 
-    /// Why the channel never opened, as far as that is certain: it is over without having been
-    /// open, or a call has waited for all of `open_timeout`.
+    /// Returns the reason why the channel never opened, if it is certain that it did not: the
+    /// channel ended before it was open, or a call has waited for all of `open_timeout`.
     pub(crate) fn open_failure(&self, counts: impl FnOnce() -> Counts) -> Option<Unusable> {
         if self.state.agreed().is_some() {
             None
@@ -217,8 +217,8 @@ impl ChannelEnd {
         self.not_opened_among(&self.session.incoming(), waited)
     }
 
-    /// Like [`not_opened`](Self::not_opened), where it is known what the peer opened and this node
-    /// did not.
+    /// Like [`not_opened`](Self::not_opened), for a caller that already has the list of ends that
+    /// the peer opened and this node did not.
     fn not_opened_among(&self, incoming: &[(String, Role)], waited: Duration) -> Box<NotOpened> {
         let missing = self.role.opposite();
         let ours = (&*self.name, self.role);
@@ -238,10 +238,10 @@ impl ChannelEnd {
     }
 }
 
-/// Notes a wait for the peer's open that no time-out will end.
+/// Record of a wait for the peer's open that no time-out will end.
 #[derive(Debug, Default)]
 struct OpenWatch {
-    /// Since when.
+    /// Time at which the wait began.
     since: OnceLock<Instant>,
     is_told: AtomicBool,
 }
@@ -258,24 +258,25 @@ impl ChannelEnd {
         }
     }
 
-    /// When it is to be told that the peer has not opened its end, if that is so.
+    /// Returns the time at which the engine reports that the peer has not opened its end, if it has
+    /// not.
     pub(crate) fn open_notice_at(&self) -> Option<Instant> {
         let OpenWatch { since, is_told } = &self.open_watch;
         let is_silent = self.state.is_pending() && !is_told.load(Ordering::Relaxed);
-        // A time that the clock cannot express never comes.
+        // A time that the clock cannot represent never comes.
         let due = since.get()?.checked_add(self.open_timeout)?;
         is_silent.then_some(due)
     }
 
-    /// Returns the notice that the peer has not opened its end. `incoming` is what the peer opened
-    /// and this node did not.
+    /// Returns the notice that the peer has not opened its end. `incoming` lists the ends that the
+    /// peer opened and this node did not.
     pub(crate) fn take_open_notice(&self, incoming: &[(String, Role)]) -> What {
         self.open_watch.is_told.store(true, Ordering::Relaxed);
         What::NotOpened(self.not_opened_among(incoming, self.open_timeout))
     }
 }
 
-/// A peer may have opened a thousand others.
+/// Most names of other ends that an error lists: a peer may have opened a thousand.
 const MOST_NAMES: usize = 8;
 
 impl From<UsedAfterFork> for Unusable {

@@ -1,7 +1,7 @@
-//! Errors of channels, told to the one who has to act on them.
+//! Errors of channels, worded for the person who has to act on them.
 //!
-//! Each message says who, in what state, what happened, what follows and what to do. The
-//! one that ends a channel has a file of its own: [`Disconnected`].
+//! Each message names the channel and its state, what happened, the consequence and what to do. The
+//! error that ends a channel has a file of its own: [`Disconnected`].
 
 use std::{cmp::Ordering, error::Error, fmt};
 
@@ -15,8 +15,7 @@ pub use crate::session::{
 };
 use crate::{session::Interface, shared_memory::MESSAGE_SLOTS};
 
-/// The two ends of a channel do not mean the same messages: they know no version of the
-/// message type in common.
+/// The two ends of a channel have no version of the message type in common.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SchemaMismatch {
@@ -24,11 +23,12 @@ pub struct SchemaMismatch {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// What this end has, with all of its versions.
+    /// This end's message type, with all of its versions.
     pub ours: ChannelSpec,
-    /// What the peer's end has, with all of its versions.
+    /// The message type of the peer's end, with all of its versions.
     pub theirs: ChannelSpec,
-    /// Counts of the channel: nothing goes over it before the ends have compared their types.
+    /// Counts of the channel. The channel carries no message before the ends have compared their
+    /// types.
     pub counts: Counts,
     pub(crate) interface: Interface,
 }
@@ -64,7 +64,7 @@ impl fmt::Display for SchemaMismatch {
 
 impl Error for SchemaMismatch {}
 
-/// All versions that an end offers, for people.
+/// All versions that an end offers, in a readable form.
 struct Offered<'a>(&'a ChannelSpec);
 
 impl fmt::Display for Offered<'_> {
@@ -75,8 +75,8 @@ impl fmt::Display for Offered<'_> {
     }
 }
 
-/// A message was not sent before the caller's time was up: its channel stayed full, or another
-/// clone of the sender was sending all the time.
+/// A message was not sent before the caller's deadline: its channel stayed full, or another clone
+/// of the sender was sending all the time.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct StayedFull {
@@ -84,20 +84,20 @@ pub struct StayedFull {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// How far the channel is.
+    /// Progress of the channel.
     pub counts: Counts,
     /// Another clone of this sender had the turn: it holds a reservation, or is in a call that
     /// sends. There may have been room.
     pub is_behind_clone: bool,
-    /// What was full, unless it was a clone's turn.
+    /// The limit that was reached, unless another clone had the turn.
     pub(crate) full: Option<Full>,
     pub(crate) interface: Interface,
 }
 
 impl StayedFull {
-    /// The setting of which more lets more be out of the kind that waited; `None` where none
-    /// does, as behind a clone. It is of the channel, at both ends, or, if it is
-    /// `memory_limit`, of the receiving node.
+    /// Returns the setting to raise so that more messages of this kind can be unreleased; `None` if
+    /// no setting helps, for example when another clone had the turn. The setting belongs to the
+    /// channel and holds for both ends; `memory_limit` belongs to the receiving node.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         Some(match self.full? {
@@ -111,20 +111,21 @@ impl StayedFull {
     }
 }
 
-/// A limit that is in the way of a message.
+/// A limit that keeps a message from being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// The window has no message left.
     Messages,
-    /// It has no bytes left for this one.
+    /// The window has too few bytes left for this message.
     Window,
-    /// The same, and `max_unreleased_bytes` lets it not be larger.
+    /// The window has too few bytes left for this message, and `max_unreleased_bytes` does not
+    /// allow a larger window.
     WindowOfAll,
-    /// Messages with memory of their own are out up to their limit.
+    /// Unreleased messages with memory of their own have reached their limit.
     Unreleased,
-    /// Messages before it have not gone out.
+    /// Earlier messages have not been transmitted yet.
     Memory,
-    /// As many messages are in segments of shared memory as can be.
+    /// All slots for messages in shared memory segments are in use.
     Slots,
 }
 
@@ -175,7 +176,7 @@ impl fmt::Display for StayedFull {
 
 impl Error for StayedFull {}
 
-/// A message was not sent: it is above the channel's limit.
+/// A message was not sent because it is longer than the channel's limit.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageTooLong {
@@ -183,11 +184,11 @@ pub struct MessageTooLong {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// The message's bytes, where known.
+    /// Length of the message in bytes, if it is known.
     pub length: Option<u64>,
-    /// The limit, the smaller of both ends'.
+    /// The limit: the smaller of the two ends' limits.
     pub limit: u64,
-    /// This end's compared to the peer's.
+    /// This end's limit compared to the peer's.
     pub(crate) here_to_there: Ordering,
     pub(crate) interface: Interface,
 }
@@ -225,7 +226,7 @@ impl fmt::Display for MessageTooLong {
 
 impl Error for MessageTooLong {}
 
-/// No message came before the caller's time was up.
+/// No message came before the caller's deadline.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct NoMessage {
@@ -233,10 +234,9 @@ pub struct NoMessage {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// Messages that this end was handed out before.
+    /// Messages that this end received before.
     pub received: u64,
-    /// One has come, or begun to, and waits: there is no room for it within this node's
-    /// `memory_limit`.
+    /// A message has arrived, or begun to, and waits for room within this node's `memory_limit`.
     pub lacks_room: bool,
     pub(crate) interface: Interface,
 }
@@ -283,33 +283,35 @@ pub enum SendError {
     /// The peer's end has another message type.
     #[error(transparent)]
     Mismatch(Box<SchemaMismatch>),
-    /// The message is above the channel's limit. The channel goes on.
+    /// The message is longer than the channel's limit. The channel stays usable.
     #[error(transparent)]
     TooLong(Box<MessageTooLong>),
     /// The channel has ended.
     #[error(transparent)]
     Disconnected(Box<Disconnected>),
-    /// The codec refused the value. Nothing was sent, the channel goes on.
+    /// The codec refused the value. Nothing was sent, and the channel stays usable.
     #[error("the value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
-    /// There is no memory for the ring or the message. Nothing was sent, the channel goes on.
+    /// There is no memory for the ring or the message. Nothing was sent, and the channel stays
+    /// usable.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// This thread is in the middle of a message of the same channel: it holds a
-    /// reservation of another clone, or this call comes out of a value's serializer.
-    /// Waiting for its own turn, it would wait for ever.
+    /// The calling thread is in the middle of a message of the same channel: it holds a reservation
+    /// of another clone, or a value's serializer made this call. The thread would wait for itself,
+    /// without end.
     #[error(
         "nothing was sent: this thread is already building a message of the same channel, in a \
          reservation of another clone or in a value's serializer; finish that first"
     )]
     Nested,
-    /// This process is a fork of the one that opened the channel.
+    /// The calling process is a fork of the one that opened the channel.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
 }
 
 impl SendError {
-    /// Whether the channel goes on: it was this message, or a lack that may pass.
+    /// Returns whether the channel stays usable: the error concerns this message alone, or a
+    /// shortage that may pass.
     #[must_use]
     pub fn spares_channel(&self) -> bool {
         matches!(
@@ -319,18 +321,18 @@ impl SendError {
     }
 }
 
-/// How an attempt to send ended without sending.
+/// The outcome of an attempt to send that sent nothing.
 #[derive(Debug)]
 pub enum SendFailure {
-    /// No room, and waiting was not asked for.
+    /// There is no room, and the caller did not ask to wait.
     Full,
-    /// The peer has not opened its end, and waiting was not asked for.
+    /// The peer has not opened its end, and the caller did not ask to wait.
     NotOpen,
-    /// The peer did not open its end before the caller's time was up.
+    /// The peer did not open its end before the caller's deadline.
     NotOpenInTime(Box<NotOpened>),
-    /// The caller's time was up.
+    /// The caller's deadline passed.
     TimedOut(Box<StayedFull>),
-    /// It will not work.
+    /// The attempt failed for good.
     Failed(SendError),
 }
 
@@ -340,7 +342,7 @@ impl From<SendError> for SendFailure {
     }
 }
 
-/// `flush` or `wait_acked` cannot be answered with yes.
+/// The error of `flush` and `wait_acked`.
 #[derive(thiserror::Error)]
 pub enum WaitAckedError {
     /// The receiver dropped a message without acknowledging it, so nothing from there on
@@ -359,7 +361,8 @@ pub enum WaitAckedError {
         /// The first message that will not be acknowledged.
         sequence: u64,
     },
-    /// The caller's time was up: the receiver is not that far, or has not opened its end.
+    /// The caller's deadline passed: the receiver has not acknowledged the message yet, or has not
+    /// opened its end.
     #[error(
         "channel \"{channel}\": {peer} is not done with message {sequence} within the time-out \
          ({counts}); what was sent stays sent, and a later call may succeed; see that the program \
@@ -371,9 +374,9 @@ pub enum WaitAckedError {
         channel: String,
         /// The peer, as an address.
         peer: String,
-        /// The message that was waited for.
+        /// The message whose acknowledgement the call waited for.
         sequence: u64,
-        /// How far the channel is.
+        /// Progress of the channel.
         counts: Counts,
     },
     /// The channel failed before the answer came.
@@ -381,10 +384,10 @@ pub enum WaitAckedError {
     Failed(#[from] SendError),
 }
 
-/// No message came, and none will.
+/// No message came.
 #[derive(thiserror::Error)]
 pub enum RecvError {
-    /// The last sender closed, and everything that it sent was handed out.
+    /// The last sender closed, and every message that it sent was handed out.
     #[error("the channel has ended in order: every sender is gone and everything was received")]
     Ended,
     /// The peer did not open its end within `open_timeout`.
@@ -393,10 +396,11 @@ pub enum RecvError {
     /// The peer's end has another message type.
     #[error(transparent)]
     Mismatch(Box<SchemaMismatch>),
-    /// The session broke; everything that arrived was handed out before.
+    /// The session broke. Every message that had arrived was handed out before.
     #[error(transparent)]
     Disconnected(Box<Disconnected>),
-    /// One message's bytes are not a valid value. It was released; the next call goes on.
+    /// The bytes of a message are not a valid value. The message was released, and the next call
+    /// continues after it.
     #[error(
         "channel \"{channel}\": message {sequence} from {peer} is not valid: {why}; it was \
          dropped unacknowledged and the channel goes on; see what that peer's codec writes"
@@ -408,39 +412,39 @@ pub enum RecvError {
         peer: String,
         /// The message.
         sequence: u64,
-        /// What the codec found.
+        /// The codec's finding.
         why: String,
     },
-    /// The kernel refused memory for what has come (shared memory), which stays where it is. Said
-    /// once: later calls wait for it, as they do for a message, until memory is there or their
-    /// time is up; it is asked for every 20 ms.
+    /// The kernel refused memory for messages that have arrived (shared memory). They stay where
+    /// they are. The error is returned once: later calls wait, as they do for a message, until
+    /// memory is available or their deadline passes. ibex asks the kernel again every 20 ms.
     #[error("{0}; this is said once: what has come is kept, and later calls wait for memory")]
     Memory(#[from] MemoryError),
-    /// This process is a fork of the one that opened the channel.
+    /// The calling process is a fork of the one that opened the channel.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
 }
 
 impl RecvError {
-    /// Whether the next call goes on, as behind a message that is not valid.
+    /// Returns whether the next call can succeed, as it can after an invalid message.
     #[must_use]
     pub fn spares_channel(&self) -> bool {
         matches!(self, RecvError::Corrupt { .. } | RecvError::Memory(_))
     }
 }
 
-/// How an attempt to receive ended without a message.
+/// The outcome of an attempt to receive that returned no message.
 #[derive(Debug)]
 pub enum RecvFailure {
-    /// Nothing is there, and waiting was not asked for.
+    /// No message is there, and the caller did not ask to wait.
     Empty,
-    /// The peer has not opened its end, and waiting was not asked for.
+    /// The peer has not opened its end, and the caller did not ask to wait.
     NotOpen,
-    /// The peer did not open its end before the caller's time was up.
+    /// The peer did not open its end before the caller's deadline.
     NotOpenInTime(Box<NotOpened>),
-    /// The caller's time was up.
+    /// The caller's deadline passed.
     TimedOut(Box<NoMessage>),
-    /// It will not work.
+    /// The attempt failed for good.
     Failed(RecvError),
 }
 

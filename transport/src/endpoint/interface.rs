@@ -1,4 +1,4 @@
-//! The texts of a channel's errors where it belongs to a call or a byte stream.
+//! The texts of errors of channels that belong to a call or a byte stream.
 #![forbid(unsafe_code)]
 
 use std::{cmp::Ordering, fmt};
@@ -107,7 +107,7 @@ mod tests {
         Interface::Listener,
     ];
 
-    /// These belong to channels of messages alone.
+    /// Terms that apply to message channels only.
     const OF_CHANNELS: [&str; 8] = [
         "sender",
         "receiver",
@@ -119,7 +119,7 @@ mod tests {
         "channel \"",
     ];
 
-    /// The text says who and what to do, and nothing of channels.
+    /// Checks that the text names the object and the remedy, and does not mention channels.
     fn check(text: &str, advice: &str) {
         for word in OF_CHANNELS {
             assert!(!text.contains(word), "{word}: {text}");

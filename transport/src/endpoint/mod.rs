@@ -1,5 +1,5 @@
-//! The ends of channels, as handles and engine share them: what each has of the other's, the rings
-//! that they write and read, and why they ended.
+//! The ends of channels, as handles and the engine share them: the counters of both sides, the
+//! rings that they write and read, and the reasons why they ended.
 
 pub mod channel_end;
 pub mod error;

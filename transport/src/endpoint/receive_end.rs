@@ -1,8 +1,8 @@
-//! The receiving end of a channel: what its handle, its guards and the engine share.
+//! The receiving end of a channel: the state that its handle, its guards and the engine share.
 //!
 //! Guards reach only their release cells. `ReceiveEnd::advance` sums the cells, frees the memory
 //! that the prefix has passed, and tells the sender. The handle calls it each quarter window and
-//! before it sleeps, and the engine when someone waits.
+//! before it sleeps. The engine calls it when a thread or task waits.
 
 use std::sync::atomic::Ordering;
 use std::{
@@ -35,32 +35,31 @@ use crate::{
 /// The state that a receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]
 pub struct ReceiveEnd {
-    // Who it is and how it stands.
+    // Identity and state.
     common: ChannelEnd,
 
-    // What the two sides say.
+    // Counters of the two sides.
     /// The counters of this end, which the sender reads, or the engine on its behalf.
     pub(crate) ours: OnceLock<Words<ReceiverWords>>,
     /// The sending end's words: the peer's own, or the engine's copy.
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
 
-    // What arrives.
+    // Arrivals.
     /// The source of records, which the handle takes over when it first looks: frames or a ring.
     pub(crate) source: Mutex<Option<Source>>,
-    /// Set when `source` is there.
+    /// True once `source` is set.
     pub(crate) has_source: AtomicBool,
     /// Large messages that have arrived whole, by their order.
     pub(crate) large: Mutex<VecDeque<LargeArrival>>,
-    /// Bytes of large messages that were released: under the advance lock. For those that
-    /// come over a wire.
+    /// Bytes of released large messages that came over a wire. Written under the advance lock.
     pub(crate) large_released: Counter,
-    /// Messages that arrived, as the engine counts them where they come over a wire.
+    /// Messages that arrived over a wire, as the engine counts them.
     pub(crate) arrived: AtomicU64,
-    /// A message waits as there is no room for it within the node's `memory_limit`. Relaxed:
-    /// it is for what people are told.
+    /// A message waits because there is no room for it within the node's `memory_limit`. Relaxed,
+    /// because the flag only serves error texts and statistics.
     pub(crate) lacks_room: AtomicBool,
 
-    // What is handed out.
+    // Messages that were handed out.
     pub(crate) cells: CellLease,
     pub(crate) prefix: Advance,
     /// Memory that is freed when the prefix passes it.
@@ -76,12 +75,12 @@ pub struct ReceiveEnd {
     told_position: AtomicU64,
     /// Number of released messages after which the sender is told at the latest.
     pub(crate) tell_every: u64,
-    /// And when this one is, which came in a block, as another has since: it would be short
-    /// of them.
+    /// The sender must also hear of the release of this message, the last but one released that
+    /// came in a block: it would otherwise run short of blocks.
     owed_landing: AtomicU64,
-    /// The prefix that the session's engine was last asked to tell.
+    /// The prefix that the session's engine was last asked to announce.
     pub(crate) marked_released: AtomicU64,
-    /// The session's engine was asked to tell and has not yet.
+    /// The session's engine was asked to announce the prefix and has not done so yet.
     pub(crate) is_marked: AtomicBool,
 }
 
@@ -128,13 +127,13 @@ pub(crate) struct LargeArrival {
 /// The place of a large message.
 #[derive(Debug)]
 pub(crate) enum LargePlace {
-    /// In memory that we granted.
+    /// In memory that this end granted.
     Granted(LargeLease),
-    /// In a block that we granted ahead.
+    /// In a block that this end granted ahead.
     Landed(Arc<GrantedBlock>),
-    /// In a message segment of the sender's.
+    /// In a message segment of the sender.
     Segment {
-        /// Which one.
+        /// The segment's slot.
         slot: u32,
         /// The segment's length.
         capacity: u64,
@@ -148,9 +147,9 @@ pub(crate) enum LargePlace {
 pub(crate) struct Held {
     pub(crate) frames: Option<ArrivalRetirer<Frame>>,
     pub(crate) large: VecDeque<HeldLarge>,
-    /// The ring itself, for as long as any guard may read it, where memory is shared.
+    /// The ring itself, as long as any guard may read it. Shared memory only.
     pub(crate) ring: Option<RingSegment>,
-    /// Segments in which large messages come, where memory is shared.
+    /// Segments in which large messages arrive. Shared memory only.
     pub(crate) slots: MessageSlots,
     /// The last message that came in a block and was released.
     pub(crate) last_landed: u64,
@@ -174,7 +173,7 @@ pub(crate) enum LargeMemory {
     Segment(Arc<MessageSegment>, Option<MemoryClaim>),
 }
 
-/// Either end is a channel's end first.
+/// Gives access to the part that both ends have in common.
 impl Deref for ReceiveEnd {
     type Target = ChannelEnd;
 
@@ -212,10 +211,11 @@ impl ReceiveEnd {
         }
     }
 
-    /// Sums the cells, frees the memory that was passed, and tells the sender whatever it waits
-    /// for.
+    /// Sums the cells, frees the memory that the prefix has passed, and tells the sender what it
+    /// waits for.
     ///
-    /// `idle` says that the handle is about to sleep: then every little counts.
+    /// `idle` says that the handle is about to sleep: the sender then hears of any progress,
+    /// however small.
     pub(crate) fn advance(&self, idle: bool) {
         let mut moved = false;
         self.prefix.run(&self.cells, |prefix| {
@@ -225,7 +225,7 @@ impl ReceiveEnd {
         self.tell(idle, moved);
     }
 
-    /// The sender waits: sums now, and makes the next settled guard ring.
+    /// Answers a sender that waits: sums the cells now, and makes the next settled guard ring.
     pub(crate) fn answer_ask(&self) {
         let mut moved = false;
         self.prefix.ask(&self.cells, |prefix| {
@@ -235,27 +235,27 @@ impl ReceiveEnd {
         self.tell(true, moved);
     }
 
-    /// Gives back what memory messages took, if all that were handed out have settled.
+    /// Gives back the memory that messages took, if all messages that were handed out have settled.
     /// Returns whether they have.
     ///
     /// # Safety
     ///
-    /// Nothing is there to be handed out, nor comes meanwhile.
+    /// No message waits to be handed out, and none arrives during the call.
     pub(crate) unsafe fn rest(&self) -> bool {
         let handed_out = self.handed_out.load(Ordering::Acquire);
         let discard = || {
-            // SAFETY: all messages have settled, and no other comes, says the caller; we are
-            // called under the advance lock.
+            // SAFETY: all messages have settled, and the caller guarantees that no other comes.
+            // This runs under the advance lock.
             unsafe { self.cells.discard() };
         };
         let passed = |prefix: &Prefix| self.passed(prefix);
         self.prefix.rest(&self.cells, handed_out, discard, passed)
     }
 
-    /// Gives up the ring in shared memory, as the sender has, which it may once all that came in it
-    /// is released.
+    /// Gives up the ring in shared memory after the sender has. The sender may do so once every
+    /// message in the ring is released.
     pub(crate) fn ring_rests(&self) -> Result<(), String> {
-        // Whoever maps a ring at this moment is waited for.
+        // The lock waits for a thread that is mapping a ring at this moment.
         let mut source = lock(&self.source);
         if source.take().is_some() {
             self.has_source.store(false, Ordering::Relaxed);
@@ -268,13 +268,13 @@ impl ReceiveEnd {
         }
         held.slots = MessageSlots::default();
         if let Some(ring) = &held.ring {
-            // If it is refused, what is mapped stays, and has no more records than zeros.
+            // If the kernel refuses, the mapping stays and holds no records, only zeros.
             if let Err(error) = ring.vacate() {
                 tracing::debug!(%error, "a ring that rests keeps its memory");
             }
         }
         drop(held);
-        // SAFETY: nothing is in the ring any more, and no other comes while we are here.
+        // SAFETY: the ring is empty, and no message comes during this call.
         unsafe { self.rest() };
         Ok(())
     }
@@ -308,14 +308,14 @@ impl ReceiveEnd {
         }
     }
 
-    /// Returns where the sender's ring begins. That is known once it is settled which of the
-    /// offered versions holds, and until then nothing is handed out.
+    /// Returns the position at which the sender's ring begins. It is known once the ends have
+    /// agreed on one of the offered versions; until then no message is handed out.
     fn ring_start(&self) -> u64 {
         let agreed = self.state.agreed();
         agreed.map_or(0, |agreed| first_position(agreed.alignment as usize))
     }
 
-    /// The sender has been told so much.
+    /// Notes that the sender has been told `counters`.
     pub(crate) fn told(&self, counters: &Counters) {
         self.told_released
             .store(counters.released, Ordering::Relaxed);
@@ -323,7 +323,8 @@ impl ReceiveEnd {
         self.told_position.store(position, Ordering::Relaxed);
     }
 
-    /// Under the advance lock: frees first, then publishes.
+    /// Frees the memory that the prefix has passed, then publishes the prefix. Called under the
+    /// advance lock.
     fn passed(&self, prefix: &Prefix) {
         let mut held = self.held();
         if let Some(frames) = &mut held.frames {
@@ -334,7 +335,7 @@ impl ReceiveEnd {
             && let Some(large) = held.large.pop_front()
         {
             if matches!(large.memory, LargeMemory::Landed(_)) {
-                // Blocks have a bound of their own.
+                // Blocks are limited separately from large messages in granted memory.
                 let before = mem::replace(&mut held.last_landed, large.sequence);
                 self.owed_landing.store(before, Ordering::Relaxed);
             } else {
@@ -350,8 +351,8 @@ impl ReceiveEnd {
     fn tell(&self, idle: bool, moved: bool) {
         let session = &self.session;
         if session.shares_memory() {
-            // What did not move the sender has seen when it looked again before it slept.
-            // To ring for it would wake two processes, each for the other, without end.
+            // The sender looked again before it slept, so it has seen counters that have not moved
+            // since. Ringing for them would make the two processes wake each other without end.
             if !moved {
                 return;
             }
@@ -372,21 +373,22 @@ impl ReceiveEnd {
             .position
             .saturating_sub(self.told_position.load(Ordering::Relaxed));
         let owes_window = self.state.agreed().is_some_and(|agreed| {
-            // Before that the news wait for a frame that goes anyway.
+            // Below this amount the news wait for the next frame that is sent anyway.
             agreed.window.owes_news(messages, bytes, self.tell_every)
         });
         let owes = owes_window || self.owed_landing.load(Ordering::Relaxed) > told;
-        // The sender asked, and the engine may have found us summing and left it to us.
+        // The sender asked, and the engine may have found this thread summing and left the answer
+        // to it.
         let asked = moved && self.cells.is_asked();
-        // Once for each prefix: a receiver that waits comes by again and again, and the
-        // news may have to wait for a frame longer than that.
+        // The engine is asked once for each prefix. A waiting receiver runs this code repeatedly,
+        // and the news may wait longer than that for a frame.
         let is_new = prefix.released > self.marked_released.load(Ordering::Relaxed);
         if asked || (is_new && (owes || idle)) {
             self.marked_released
                 .fetch_max(prefix.released, Ordering::Relaxed);
             let urgent = owes || asked;
             let is_marked = self.is_marked.swap(true, Ordering::AcqRel);
-            // A mark that is there already may be one that wakes nobody.
+            // An earlier mark may have been set without waking the engine.
             if urgent || !is_marked {
                 session.mark_released(self.id, urgent);
             }
@@ -398,8 +400,8 @@ impl ReceiveEnd {
         self.unusable(|| self.counts()).into()
     }
 
-    /// Returns the channel's counters, as far as this end can tell. Messages that arrived behind
-    /// one that never became whole do not count as received.
+    /// Returns the channel's counters, as far as this end knows them. Messages that arrived after
+    /// an incomplete message do not count as received.
     pub(crate) fn counts(&self) -> Counts {
         let Counters {
             received,
@@ -423,7 +425,8 @@ impl ReceiveEnd {
         lock(&self.large)
     }
 
-    /// A large message has come. One that was announced before it may be on its way still.
+    /// Takes over a large message that has arrived. A message that was announced earlier may still
+    /// be on its way.
     pub(crate) fn large_came(&self, arrival: LargeArrival) {
         let mut large = self.large();
         let behind = large.partition_point(|other| other.sequence < arrival.sequence);

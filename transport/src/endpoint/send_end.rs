@@ -1,10 +1,11 @@
-//! The sending end of a channel: what its handles and the engine share.
+//! The sending end of a channel: the state that its handles and the engine share.
 //!
 //! Rules for `writing`, the only part that is not shared by atomics:
 //!
-//! 1. While there is one handle, that handle is favoured by `bias` and touches it inside.
+//! 1. While there is one handle, `bias` favours that handle, which touches the producer inside it.
 //! 2. Before a second handle exists, the favour is withdrawn. From then on every handle touches the
-//!    producer only while it holds `turnstile`. A handle that finds `bias` closed goes that way.
+//!    producer only while it holds `turnstile`. A handle that finds `bias` closed takes the
+//!    turnstile too.
 //! 3. The engine touches the producer while it holds the turnstile and has closed `bias`, so that
 //!    no handle is inside by either rule. It does so to take back a silent sender's producer.
 //! 4. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
@@ -35,36 +36,36 @@ use crate::{counter::Counter, session::Counts};
 /// The state that the handles of a sending end and its engine share.
 #[derive(Debug)]
 pub struct SendEnd {
-    // Who it is and how it stands.
+    // Identity and state.
     common: ChannelEnd,
 
-    // What the two sides say.
-    /// The receiving end's words: the engine's copy, or the peer's own.
+    // Counters of the two sides.
+    /// The receiving end's words: the engine's copy, or the peer's own in shared memory.
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
-    /// Our words where the peer reads them itself.
+    /// This end's words, if the peer reads them itself in shared memory.
     pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// The question of threads that wait for room or news, where the peer sees it.
+    /// The question of threads that wait for room or news, if the peer reads it in shared memory.
     pub(crate) asking: Asking,
-    /// The message that was asked for last by a caller that does not wait.
+    /// The last message for whose acknowledgement a caller asked without waiting.
     pub(crate) asked_in_passing: AtomicU64,
 
-    /// Why the channel does not end in order, if it was broken off.
+    /// The reason why the channel does not end in order, if it was broken off.
     broken_off: OnceLock<CloseReason>,
 
-    // What handles write with, and who may touch it.
+    // The means by which handles write, and the locks that guard them.
     pub(crate) writing: UnsafeCell<Writing>,
     pub(crate) bias: BiasedLock,
     pub(crate) turnstile: Turnstile,
     pub(crate) handles: AtomicU32,
-    /// The shared handle, which counts as one of the handles, and stays open without the others.
+    /// The shared handle. It counts as one of the handles and stays open without the others.
     pub(crate) shared: Shared,
     /// Messages sent, for readers that must not touch the producer.
     pub(crate) sent: AtomicU64,
-    /// The last large message whose bytes have all gone out over a wire, and whose memory is back
-    /// in its pool.
+    /// The last large message whose bytes were all sent over a wire and whose memory is back in its
+    /// pool.
     pub(crate) large_gone: AtomicU64,
 
-    // What is counted, by who may touch the producer.
+    // Counters, written by the thread that may touch the producer.
     pub(crate) stall: Stall,
     /// Messages with memory of their own.
     pub(crate) large_messages: Counter,
@@ -79,13 +80,13 @@ unsafe impl Sync for SendEnd {}
 /// The means by which the handles of an end write.
 #[derive(Debug, Default)]
 pub(crate) struct Writing {
-    /// There while the channel is used, and small while it is not.
+    /// The producer, present while the channel is used; boxed, so that an unused end stays small.
     pub(crate) producer: Option<Box<SendProducer>>,
     /// The released count of the producer before this one, whose ring was given back.
     pub(crate) before: Option<Released>,
 }
 
-/// Either end is a channel's end first.
+/// Gives access to the part that both ends have in common.
 impl Deref for SendEnd {
     type Target = ChannelEnd;
 
@@ -126,7 +127,7 @@ impl SendEnd {
                 ..Counts::default()
             };
         };
-        // A peer's words are believed no further than what was sent.
+        // A peer's counters are limited to what was sent.
         Counts {
             sent,
             received: theirs.received().min(sent),
@@ -135,7 +136,7 @@ impl SendEnd {
         }
     }
 
-    /// The channel does not end in order, whenever it does. The first reason stands.
+    /// Notes that the channel will not end in order. The first reason stays.
     pub(crate) fn break_off(&self, reason: CloseReason) {
         let _ = self.broken_off.set(reason);
     }
@@ -157,11 +158,11 @@ impl SendEnd {
     }
 }
 
-/// Our *asked* word in shared memory: set while any thread waits for the peer's counters.
+/// This end's *asked* word in shared memory, set while any thread waits for the peer's counters.
 ///
 /// Several threads may wait at a time, some for room and some for acknowledgements, and they share
-/// the word. Each question is a generation of its own, so that the peer answers it whatever it
-/// answered before. The last thread to give up clears the word.
+/// the word. Each question has a generation of its own, so that the peer answers it regardless of
+/// earlier answers. The last thread to give up clears the word.
 #[derive(Debug, Default)]
 pub(crate) struct Asking(Mutex<Askers>);
 
@@ -201,7 +202,7 @@ impl Asking {
         askers.arm.arm(&ours.asked, asymmetry);
     }
 
-    /// The caller does not wait any more, or not for now.
+    /// Withdraws the question of a caller that has stopped waiting, or pauses.
     pub(crate) fn give_up(&self, ours: &SenderWords, asked: &mut Option<Wish>) {
         let Some(wish) = asked.take() else {
             return;
@@ -216,8 +217,8 @@ impl Asking {
     }
 }
 
-/// The producer lock of cloned senders: fair enough, and it knows its holder, so that a
-/// serializer that sends on the channel it serializes for is an error and no deadlock.
+/// The producer lock of cloned senders. It is roughly fair and knows its holder, so that a
+/// serializer that sends on the channel it serializes for gets an error and does not deadlock.
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
     holder: AtomicU64,
@@ -228,14 +229,14 @@ pub(crate) struct Turnstile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
     Us,
-    /// For a moment.
+    /// The engine, which holds the right for a moment only.
     TheEngine,
     Another,
 }
 
-/// The engine's number.
+/// Holder number of the engine.
 const ENGINE: u64 = u64::MAX;
-/// A task's: it is on no thread for long.
+/// Holder number of any task: a task does not stay on one thread.
 const TASK: u64 = u64::MAX - 1;
 
 impl Turnstile {
@@ -246,7 +247,7 @@ impl Turnstile {
 
     #[inline]
     fn try_enter_as(&self, me: u64) -> Result<(), Inside> {
-        // TURN, pairs with `leave`: who enters sees what the last one inside wrote.
+        // TURN, pairs with `leave`: the entering thread sees what the previous holder wrote.
         match self
             .holder
             .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
@@ -258,18 +259,18 @@ impl Turnstile {
         }
     }
 
-    /// Notes that a task holds the right from now on, and not this thread, which may come here for
-    /// another task. For the holder.
+    /// Notes that a task holds the right from now on, and no longer this thread, which may call for
+    /// another task. Only the holder calls this.
     pub(crate) fn hand_to_task(&self) {
         self.holder.store(TASK, Ordering::Relaxed);
     }
 
-    /// Notes that this thread holds the right from now on. For the holder.
+    /// Notes that this thread holds the right from now on. Only the holder calls this.
     pub(crate) fn hand_to_thread(&self) {
         self.holder.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// Leaves; on behalf of the holder, whatever thread calls.
+    /// Leaves on behalf of the holder, from any thread.
     #[inline]
     pub(crate) fn leave(&self) {
         self.holder.store(0, Ordering::Release);
@@ -280,8 +281,8 @@ impl Turnstile {
 }
 
 impl SendEnd {
-    /// Enters the turnstile, waiting for the thread inside as long as `patience` says. It
-    /// may be inside for long: it may wait for room, or build a message.
+    /// Enters the turnstile, waiting for the thread inside as long as `patience` allows. That
+    /// thread may stay inside for long, while it waits for room or builds a message.
     #[inline]
     pub(crate) fn take_turn(&self, patience: Patience) -> Result<(), SendFailure> {
         loop {
@@ -307,7 +308,7 @@ impl SendEnd {
         }
         loop {
             let (waker, parker) = thread_waker();
-            // The turnstile wakes us when it is free, the end when the channel is over.
+            // The turnstile wakes this thread when it is free, the end when the channel is over.
             let turn = self.turnstile.waiters.register(&waker);
             let end = self.waiters.register(&waker);
             let entered = self.turnstile.try_enter().is_ok();
@@ -330,8 +331,8 @@ impl SendEnd {
     }
 }
 
-/// The engine's claim to a silent sender's producer (rule 3), or its wish to know that no handle
-/// publishes in an end that is over. Dropping it lets handles in again.
+/// The engine's claim to a silent sender's producer (rule 3), or its way to learn that no handle
+/// publishes in an end that is over. Dropping the claim lets handles in again.
 #[must_use = "behind a heavy barrier it may be taken"]
 pub(crate) struct Claim<'a>(&'a SendEnd);
 
@@ -346,13 +347,13 @@ impl SendEnd {
 }
 
 impl Claim<'_> {
-    /// Returns whether no handle is inside. The heavy barrier comes before.
+    /// Returns whether no handle is inside. The caller has executed the heavy barrier before.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.bias.is_left()
     }
 
-    /// Takes the producer, if no handle is inside and everything that they published has been
-    /// released. The next send makes another, which goes on behind it.
+    /// Takes the producer, if no handle is inside and every published message has been released.
+    /// The next send makes a new producer, which continues at the same position.
     pub(crate) fn take(self) -> Option<Rested> {
         if !self.is_alone() {
             return None;
@@ -361,7 +362,7 @@ impl Claim<'_> {
         // SAFETY: rule 3; the claim lives to the end of this function.
         let writing = unsafe { &mut *end.writing.get() };
         let producer = writing.producer.as_mut()?;
-        // Of a peer that misbehaves the next send will tell.
+        // If the peer's numbers are invalid, the next send reports it.
         producer.refresh().ok()?;
         producer.retire_large(end, end.ours.get().is_some());
         if !producer.is_at_rest() {
@@ -385,7 +386,7 @@ pub(crate) struct Rested(#[allow(dead_code, reason = "held for its drop")] Box<S
 
 const SPINS: u32 = 100;
 
-/// A small number for the calling thread, never 0 and never used again.
+/// Returns a small number for the calling thread, never 0 and never reused.
 fn thread_number() -> u64 {
     use std::{cell::Cell, sync::atomic};
     static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);

@@ -1,5 +1,5 @@
 //! The memory that a sending end's handles write to: its ring, and buffers for messages that are
-//! too long for that.
+//! too long for the ring.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +19,7 @@ use ibex_ring::{
 use super::{error::Full, send_end::SendEnd};
 use crate::shared_memory::{MessageSegmentPool, RingSegment};
 
-/// The ring and what belongs to writing it.
+/// The ring and the state needed to write it.
 #[derive(Debug)]
 pub(crate) struct SendProducer {
     pub(crate) ring: Producer<Mapped>,
@@ -28,15 +28,15 @@ pub(crate) struct SendProducer {
     pub(crate) theirs: Words<ReceiverWords>,
     /// The owner that keeps the ring mapped.
     _memory: RingOwner,
-    /// Room that the messages so far needed; encoding is not tried with less.
+    /// Room that earlier messages needed; encoding is not tried with less.
     pub(crate) typical: usize,
     pub(crate) largest: usize,
     pub(crate) max_message_bytes: u64,
     max_unreleased_bytes: u64,
-    /// Bytes published since the last turn that we ran (`Driver::Caller`).
+    /// Bytes published since the last turn that the sender ran (`Driver::Caller`).
     pub(crate) untransmitted: usize,
     pub(crate) transmit_at: usize,
-    /// Large messages whose memory is in use, with their slot in shared memory.
+    /// Large messages whose memory is in use, with their slots in shared memory.
     pub(crate) large: VecDeque<(u64, u32)>,
     pub(crate) segments: MessageSegmentPool,
     /// Messages with memory of their own that are not known to be released.
@@ -68,8 +68,8 @@ impl LargePlace {
         segments: &'p mut MessageSegmentPool,
     ) -> &'p mut [MaybeUninit<u8>] {
         match self {
-            // SAFETY: the lease's memory, which nobody else has before the lease goes to the
-            // engine with the message.
+            // SAFETY: this is the lease's memory, and no other thread has it before the lease goes
+            // to the engine with the message.
             LargePlace::Lease(lease) => unsafe {
                 slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
             },
@@ -77,10 +77,10 @@ impl LargePlace {
         }
     }
 
-    /// Returns the place's bytes, to be read.
+    /// Returns the place's bytes for reading.
     fn written<'p>(&'p self, segments: &'p MessageSegmentPool) -> &'p [MaybeUninit<u8>] {
         match self {
-            // SAFETY: as in `bytes`; whoever has this value borrowed only reads.
+            // SAFETY: as in `bytes`; while this value is borrowed, it is only read.
             LargePlace::Lease(lease) => unsafe {
                 slice::from_raw_parts(lease.base().cast().as_ptr(), lease.capacity())
             },
@@ -90,8 +90,8 @@ impl LargePlace {
 }
 
 impl SendProducer {
-    /// Makes the ring of an open channel and tells the engine of it. It goes on behind the
-    /// one `before`, if that went back.
+    /// Makes the ring of an open channel and announces it to the engine. The ring continues at the
+    /// position `before` of an earlier ring, if there was one.
     pub(crate) fn create(
         end: &Arc<SendEnd>,
         before: Option<Released>,
@@ -118,8 +118,8 @@ impl SendProducer {
                 RingOwner::Lease(lease),
             )
         };
-        // SAFETY: both kinds of rings are double mappings of `capacity` bytes that we
-        // write; `_memory` keeps them mapped as long as the producer lives.
+        // SAFETY: both kinds of rings are double mappings of `capacity` bytes that this end writes;
+        // `_memory` keeps them mapped as long as the producer lives.
         let mapped = unsafe { Mapped::new(base, capacity) };
         let window = agreed.window.messages;
         let ring = match before {
@@ -154,13 +154,13 @@ impl SendProducer {
         })
     }
 
-    /// Reads what the receiver released; its numbers are checked before they count.
+    /// Reads how much the receiver has released, and checks its numbers before using them.
     #[inline]
     pub(crate) fn refresh(&mut self) -> Result<(), Misbehaved> {
         let (messages, position) = self.theirs.released();
         if messages == 0 {
-            // The position stands there since before it was settled which version holds, and
-            // with it where the ring begins.
+            // The receiver wrote this position before the ends agreed on a version, which
+            // determines where the ring begins.
             return Ok(());
         }
         self.ring.refresh(Released { messages, position })?;
@@ -168,8 +168,8 @@ impl SendProducer {
         Ok(())
     }
 
-    /// Returns the bytes of the reservation that is out, to be written. Until then they hold those
-    /// of earlier messages.
+    /// Returns the bytes of the current reservation, for writing. Until written, they hold bytes of
+    /// earlier messages.
     #[inline(always)]
     pub(crate) fn reserved_mut(&mut self, length: usize) -> &mut [u8] {
         let slot = match &mut self.reserved_large {
@@ -183,15 +183,15 @@ impl SendProducer {
         unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
     }
 
-    /// Returns the reserved bytes, to be read.
+    /// Returns the reserved bytes for reading.
     pub(crate) fn reserved(&self, length: usize) -> &[u8] {
         let written = self.written(length);
         // SAFETY: as in `reserved_mut`.
         unsafe { &*(std::ptr::from_ref(written) as *const [u8]) }
     }
 
-    /// Returns the bytes where a group's message is encoded or copied to: at least as many as a
-    /// place was made for.
+    /// Returns the bytes that a group's message is encoded or copied to, at least as many as were
+    /// reserved for it.
     #[inline]
     pub(crate) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
         match &mut self.reserved_large {
@@ -200,7 +200,7 @@ impl SendProducer {
         }
     }
 
-    /// Returns the bytes that were written there.
+    /// Returns the bytes of a group's message that were written.
     #[inline]
     pub(crate) fn written(&self, length: usize) -> &[MaybeUninit<u8>] {
         match &self.reserved_large {
@@ -209,44 +209,44 @@ impl SendProducer {
         }
     }
 
-    /// Returns whether there already is memory of its own for a message of `length` bytes.
+    /// Returns whether separate memory for a message of `length` bytes is already reserved.
     pub(crate) fn has_place(&self, length: usize) -> bool {
         let place = self.reserved_large.as_ref();
         place.is_some_and(|place| place.written(&self.segments).len() >= length)
     }
 
-    /// Returns whether the ring takes a payload of `length` bytes now.
+    /// Returns whether the ring has room for a payload of `length` bytes now.
     #[inline]
     pub(crate) fn takes(&self, length: usize) -> bool {
         length <= self.largest && self.ring.fits(length)
     }
 
-    /// Returns the bytes where the next payload is encoded: as many as the fabric carries in one
-    /// record.
+    /// Returns the bytes that the next payload is encoded to, at most what the fabric carries in
+    /// one record.
     #[inline]
     pub(crate) fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
         up_to(self.largest, self.ring.slot())
     }
 
-    /// Returns whether a message of `length` bytes with memory of its own may be sent. One may
-    /// always be out, however long it is.
+    /// Returns whether a message of `length` bytes with memory of its own may be sent. One such
+    /// message may always be unreleased, however long it is.
     pub(crate) fn admits(&self, length: usize) -> bool {
         self.out.bytes == 0 || self.out.bytes + length as u64 <= self.out.most
     }
 
-    /// Counts a message that is about to be announced. Returns whether more than half of what
-    /// may be out is.
+    /// Counts a message that is about to be announced. Returns whether more than half of the
+    /// allowed bytes are now unreleased.
     pub(crate) fn goes_out(&mut self, sequence: u64, length: usize) -> bool {
         self.out.messages.push_back((sequence, length as u64));
         self.out.bytes += length as u64;
         2 * self.out.bytes > self.out.most
     }
 
-    /// Names the limit of the ring that is in the way of a message.
+    /// Returns the limit of the ring that keeps a message from being sent.
     pub(crate) fn full_window(&self) -> Full {
         match () {
             () if self.ring.is_out_of_messages() => Full::Messages,
-            // A window that doubles would be more than may be out in all.
+            // Doubling the window would exceed the total that may be unreleased.
             () if self.max_unreleased_bytes < 2 * self.ring.memory().capacity() as u64 => {
                 Full::WindowOfAll
             }
@@ -254,7 +254,7 @@ impl SendProducer {
         }
     }
 
-    /// Returns whether nothing is on its way, as far as is known, and no message is being built.
+    /// Returns whether, as far as is known, no message is unreleased and none is being built.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
     }
@@ -265,7 +265,8 @@ impl SendProducer {
         let done = if shares_memory {
             self.theirs.released().0
         } else {
-            // Relaxed: it is a count, and the memory comes out of its pool, under a lock.
+            // Relaxed, because this is only a count; the memory itself comes out of its pool under
+            // a lock.
             end.large_gone.load(Ordering::Relaxed)
         };
         while let Some(&(sequence, slot)) = self.large.front() {
@@ -283,7 +284,7 @@ impl SendProducer {
 /// Messages with memory of their own that are not known to be released.
 #[derive(Debug)]
 pub(crate) struct OutsideRing {
-    /// Their sequences and lengths.
+    /// Sequences and lengths of the messages.
     messages: VecDeque<(u64, u64)>,
     bytes: u64,
     most: u64,
@@ -298,7 +299,7 @@ impl OutsideRing {
         }
     }
 
-    /// Messages up to `released` are.
+    /// Forgets the messages up to `released`, which the receiver has released.
     #[inline]
     fn retire(&mut self, released: u64) {
         while let Some(&(sequence, bytes)) = self.messages.front()
@@ -309,8 +310,8 @@ impl OutsideRing {
         }
     }
 
-    /// Bytes that message segments may have in all: what may be out, with what their
-    /// lengths are rounded up by.
+    /// Returns the most bytes that all message segments may have: the bytes that may be unreleased,
+    /// plus what rounding the segments' lengths adds.
     pub(crate) fn most_in_segments(&self) -> usize {
         usize::try_from(self.most / 2 * 3).unwrap_or(usize::MAX)
     }

@@ -36,7 +36,7 @@ impl SendEnd {
         match self.opened(patience) {
             Ok(()) => {}
             Err(SendFailure::Failed(error)) => {
-                // What was acknowledged before the end counts.
+                // Acknowledgements that came before the end still count.
                 return match self.answered(&ask) {
                     Some(answer) => answer,
                     None => Err(error.into()),
@@ -58,7 +58,7 @@ impl SendEnd {
             return answer;
         }
         if self.ours.get().is_none() {
-            // No use in looking before the other engine has heard of it.
+            // Looking is useless before the peer's engine has heard the question.
             news.ask();
         }
         self.session
@@ -66,22 +66,22 @@ impl SendEnd {
             .unwrap_or_else(|TimedOut| Err(self.late(ask)))
     }
 
-    /// Returns the answer to a wait for no message: none is missing, but none ever went where the
-    /// open failed.
+    /// Returns the answer to a wait when no message was sent: no acknowledgement is missing, but a
+    /// failed open is an error.
     pub(crate) fn check_opened(&self) -> Result<(), WaitAckedError> {
         let failure = self.open_failure(|| self.counts());
         failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
     }
 
-    /// Returns the answer of the counters, or the end of the channel.
+    /// Returns the answer that the counters give, or the error of a channel that is over.
     pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
-        // The counters first: what they say stays true when the channel has ended.
+        // The counters take precedence: their answer stays true when the channel has ended.
         let over = self.state.is_over();
         self.answered(ask)
             .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.error()))))
     }
 
-    /// Has the peer tell as soon as it is so.
+    /// Asks the peer to report as soon as `ask` is fulfilled.
     pub(crate) fn ask_for(&self, ask: &Ask, asked: &mut Option<Wish>) {
         match self.ours.get() {
             Some(ours) => {
@@ -92,14 +92,14 @@ impl SendEnd {
                 };
                 ask_in_memory(self, ours, wish, asked);
             }
-            // The engine keeps the question until it is answered.
+            // The engine keeps the question until the peer has answered it.
             None => self.session.ask(self.id, *ask),
         }
     }
 
-    /// Has the peer tell of the acknowledgement of message `sequence`, for a caller that does
-    /// not wait and looks again later. The first of such calls in a row asks; the engine keeps
-    /// the question.
+    /// Asks the peer to report the acknowledgement of message `sequence`, for a caller that does
+    /// not wait and looks again later. The first of such calls in a row asks; the engine keeps the
+    /// question.
     pub(crate) fn ask_in_passing(&self, sequence: u64) {
         let is_news = self.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
         if is_news && self.ours.get().is_none() && !fork::is_child() {
@@ -107,8 +107,8 @@ impl SendEnd {
         }
     }
 
-    /// Has the peer tell of the next release. The peer need not be asked for memory of large
-    /// messages, which our own engine frees, nor while it has not opened its end.
+    /// Asks the peer to report the next release. The peer is not asked for memory of large
+    /// messages, which this node's engine frees, nor before it has opened its end.
     pub(crate) fn ask_for_room(&self, asked: &mut Option<Wish>) {
         if self.theirs.get().is_some() {
             let released = self.counts().released + 1;
@@ -120,33 +120,33 @@ impl SendEnd {
         }
     }
 
-    /// Up to where the receiver has acknowledged, and whether it will not go on, having
-    /// dropped a message unacknowledged.
+    /// Returns the last message that the receiver has acknowledged, and whether acknowledgement has
+    /// ended because the receiver dropped a message unacknowledged.
     pub(crate) fn acknowledged(&self) -> (u64, bool) {
         let (acknowledged, ended) = match self.theirs.get().filter(|_| !fork::is_child()) {
             Some(theirs) => theirs.acknowledged(),
             None => (0, false),
         };
-        // A peer's words are believed no further than what was sent.
+        // A peer's counters are limited to what was sent.
         (acknowledged.min(self.sent.load(Ordering::Acquire)), ended)
     }
 
-    /// Has the peer tell, by its bell, when its counters move: for the engine, where the
-    /// peer reads our words.
+    /// Asks the peer to ring when its counters move. For the engine, if the peer reads this end's
+    /// words in shared memory.
     pub(crate) fn ask_for_news(&self, asked: &mut Option<Wish>) {
         if let Some(ours) = self.ours.get() {
             ask_in_memory(self, ours, Wish::News, asked);
         }
     }
 
-    /// Takes back the question, because no thread needs the answer.
+    /// Withdraws the question, because no thread needs the answer.
     pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
         if let Some(ours) = self.ours.get() {
             self.asking.give_up(ours, asked);
         }
     }
 
-    /// The answer that the counters give, if they do.
+    /// Returns the answer that the counters give, if they give one.
     fn answered(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
         let theirs = self.theirs.get()?;
         let (acknowledged, ended) = theirs.acknowledged();
@@ -162,7 +162,7 @@ impl SendEnd {
         })
     }
 
-    /// The counters do not say so in time.
+    /// Returns the error of a wait whose deadline passed before the counters answered.
     #[cold]
     fn late(&self, ask: Ask) -> WaitAckedError {
         WaitAckedError::Timeout {
@@ -173,7 +173,8 @@ impl SendEnd {
         }
     }
 
-    /// There is no room in time, or no turn: another clone has it.
+    /// Returns the error of a send whose deadline passed while there was no room, or while another
+    /// clone had the turn.
     #[cold]
     pub(crate) fn stayed_full(&self, full: Option<Full>) -> SendFailure {
         SendFailure::TimedOut(Box::new(StayedFull {
@@ -186,11 +187,11 @@ impl SendEnd {
         }))
     }
 
-    /// The last handle is gone, or the channel cannot go on.
+    /// Closes the end, because the last handle is gone or the channel cannot go on.
     pub(crate) fn close(&self, reason: CloseReason) {
         let last = self.sent.load(Ordering::Acquire);
-        // The word says that the end is orderly. What ended otherwise the receiver hears
-        // from its engine, with the reason.
+        // The word means an orderly end. The receiver learns of any other end from its engine, with
+        // the reason.
         if let Some(ours) = self.ours.get()
             && reason == CloseReason::Dropped
             && !self.state.is_over()
@@ -219,8 +220,8 @@ pub(crate) struct Room<'a, F> {
 }
 
 impl SendEnd {
-    /// Returns the progress of what is waited for: messages that the peer released, or, where that
-    /// does not matter, bytes that this engine sent.
+    /// Returns the progress that matters to the wait: messages that the peer released or, if
+    /// releases do not matter, bytes that this engine sent.
     fn progress(&self, producer: &SendProducer, ask: Ask) -> u64 {
         if ask == Ask::default() && !self.session.shares_memory() {
             return self.session.counters.bytes_sent.get();
@@ -228,7 +229,7 @@ impl SendEnd {
         producer.ring.released().messages
     }
 
-    /// There is no room. Tells of it, once, when that is so for long and nothing has moved.
+    /// Notes that there is no room. Reports it once, when that lasts long and nothing has moved.
     pub(crate) fn no_room(&self, producer: &SendProducer, ask: Ask) {
         let progress = self.progress(producer, ask);
         if !self.stall.goes_on(progress) {
@@ -239,7 +240,7 @@ impl SendEnd {
         }
     }
 
-    /// Returns the notice of the present wait, if it is long enough and was not given yet.
+    /// Returns the notice of the present wait, if the wait is long enough and was not reported yet.
     pub(crate) fn take_notice(&self) -> Option<What> {
         let since = self.stall.take_notice()?;
         Some(What::Stalled(Stalled {
@@ -252,7 +253,7 @@ impl SendEnd {
         }))
     }
 
-    /// There is room.
+    /// Notes that there is room.
     #[inline]
     pub(crate) fn room_came(&self) {
         if let Some(Recovered(stalled)) = self.stall.end() {
@@ -290,7 +291,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     fn ask(&mut self) {
         match self.end.ours.get() {
             Some(ours) => ask_in_memory(self.end, ours, Wish::Room, &mut self.asked),
-            // It waits for our own engine.
+            // The sender waits for its own engine, so the peer is not asked.
             None if self.ask == Ask::default() => {}
             None => {
                 let next = self.producer.ring.released().messages + 1;
@@ -310,19 +311,19 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     }
 }
 
-/// Asks where the peer reads it, and rings for it.
+/// Asks in the word that the peer reads in shared memory, and rings the peer.
 fn ask_in_memory(end: &SendEnd, ours: &SenderWords, wish: Wish, asked: &mut Option<Wish>) {
     end.asking.ask(ours, wish, asked, end.session.asymmetry());
     end.session.ring_peer();
 }
 
-/// The condition "the counters say so".
+/// The condition "the counters answer the question".
 struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
-    /// In the peer's sight, where it reads our words.
+    /// The question that stands in shared memory, if the peer reads this end's words.
     asked: Option<Wish>,
-    /// In whatever way.
+    /// The question was asked, over the wire or in shared memory.
     has_told: bool,
 }
 
@@ -335,7 +336,7 @@ impl Condition for News<'_> {
 
     fn ask(&mut self) {
         let end = self.end;
-        // The engine keeps the question until it is answered.
+        // The engine keeps the question until the peer has answered it.
         if end.ours.get().is_some() || !self.has_told {
             self.has_told = true;
             end.ask_for(&self.ask, &mut self.asked);

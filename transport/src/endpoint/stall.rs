@@ -1,7 +1,8 @@
-//! Stalls of a sender that waits for room: since when, how often, how long in all.
+//! Stalls of a sender that waits for room: the start of the present one, their number and their
+//! total duration.
 //!
-//! The thread that may touch the producer writes it, one at a time and only where there is no room.
-//! Any thread reads it.
+//! The thread that may touch the producer writes this state, one thread at a time and only if there
+//! is no room. Any thread reads it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -16,7 +17,7 @@ use crate::{clock, counter::Counter};
 /// A sending end's waits.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
-    /// When the present wait began, as [`nanoseconds`]; 0 if there was room last.
+    /// Time at which the present wait began, as [`nanoseconds`]; 0 if there was room last.
     since: AtomicU64,
     /// The progress when the wait began. A higher value means that this is another wait.
     progress: AtomicU64,
@@ -26,7 +27,7 @@ pub(crate) struct Stall {
     total: Counter,
 }
 
-/// A wait that was told of is over, after so long.
+/// Duration of a reported wait that is over.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recovered(pub(crate) Duration);
 
@@ -34,7 +35,7 @@ pub(crate) struct Recovered(pub(crate) Duration);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stalls {
     pub(crate) count: u64,
-    /// In all, the present one included.
+    /// Total duration of the waits, the present one included.
     pub(crate) total: Duration,
 }
 
@@ -44,7 +45,7 @@ impl Stall {
         self.since.load(Ordering::Relaxed) != 0 && self.progress.load(Ordering::Relaxed) == progress
     }
 
-    /// There is no room, with `progress` so far.
+    /// Begins a wait for room at the given `progress`.
     pub(crate) fn begin(&self, progress: u64) {
         self.progress.store(progress, Ordering::Relaxed);
         let now = nanoseconds(clock::now());
@@ -52,17 +53,17 @@ impl Stall {
         self.count.add(1);
     }
 
-    /// When the present wait is to be told of, if it has not been.
+    /// Returns the time at which the present wait is to be reported, if it was not reported yet.
     pub(crate) fn notice_at(&self) -> Option<Instant> {
         let since = self.since.load(Ordering::Relaxed);
         let is_silent = since != 0 && !self.is_told.load(Ordering::Relaxed);
         is_silent.then(|| instant(since) + NOTICE)
     }
 
-    /// Since when it is, if it is to be told of now; once.
+    /// Returns, once, the start of the present wait if the wait is to be reported now.
     pub(crate) fn take_notice(&self) -> Option<Instant> {
         let notice_at = self.notice_at()?;
-        // An engine may notice on behalf of a task: once all the same.
+        // The engine may report on behalf of a task at the same time; only one of them does.
         let is_due = notice_at <= clock::now() && !self.is_told.swap(true, Ordering::Relaxed);
         is_due.then(|| notice_at - NOTICE)
     }
@@ -96,13 +97,13 @@ impl Stall {
     }
 }
 
-/// A wait for so long is told of.
+/// A wait that lasts this long is reported.
 pub(crate) const NOTICE: Duration = Duration::from_secs(1);
 
 /// Converts a time to an atomic word.
 fn nanoseconds(time: Instant) -> u64 {
     let since_start = time.saturating_duration_since(clock::start());
-    // Never 0, which is no time; 584 years fit.
+    // Never 0, which means "no time". The word holds 584 years.
     since_start.as_nanos() as u64 + 1
 }
 

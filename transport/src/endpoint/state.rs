@@ -1,4 +1,4 @@
-//! The state of an end, pending, open or over, and why; the engine sets it, handles read it.
+//! The state of an end (pending, open or over) and its reason. The engine sets it, handles read it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -11,13 +11,13 @@ use crate::session::EndCause;
 /// The engine's account of an end, for its handle.
 #[derive(Debug, Default)]
 pub struct EndState {
-    /// A constant from below, which only grows.
+    /// The phase, a constant from below; it only grows.
     phase: AtomicU32,
     agreed: OnceLock<Agreed>,
     end: Mutex<Option<End>>,
 }
 
-/// Why an end is over.
+/// The reason why an end is over.
 #[derive(Clone, Debug)]
 pub enum End {
     /// The peer's end does not fit.
@@ -31,16 +31,16 @@ const OPEN: u32 = 1;
 const OVER: u32 = 2;
 
 impl EndState {
-    /// Both ends are open.
+    /// Notes that both ends are open.
     pub fn open(&self, agreed: Agreed) {
         let _ = self.agreed.set(agreed);
-        // OPEN, pairs with `is_pending`: who sees it sees what the engine set up before.
+        // OPEN, pairs with `is_pending`: a thread that sees it sees what the engine set up before.
         let _ = self
             .phase
             .compare_exchange(PENDING, OPEN, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// The end is over; the first reason stays.
+    /// Notes that the end is over. The first reason stays.
     pub fn end(&self, reason: End) {
         let mut end = lock(&self.end);
         if end.is_none() {
@@ -65,7 +65,7 @@ impl EndState {
         self.agreed.get()
     }
 
-    /// Why the end is over.
+    /// Returns the reason why the end is over.
     pub fn reason(&self) -> Option<End> {
         if !self.is_over() {
             return None;

@@ -1,4 +1,4 @@
-//! The counters of a channel's end, for people and programs that look at it.
+//! The counters of a channel's end, for monitoring.
 #![forbid(unsafe_code)]
 
 use std::{sync::atomic::Ordering, time::Duration};
@@ -13,23 +13,26 @@ use crate::session::Counts;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ChannelStats {
-    // Which it is.
+    // Identity.
     /// The channel's name.
     pub name: String,
     /// The end that this node has.
     pub end: Role,
-    /// How it stands.
+    /// State of the end.
     pub state: ChannelState,
-    /// Messages that may be unreleased: agreed, or as set here until it is.
+    /// Messages that may be unreleased: the agreed number, or this end's setting until both have
+    /// agreed.
     pub window_messages: u64,
-    /// Bytes that may be unreleased, likewise.
+    /// Bytes that may be unreleased: the agreed number, or this end's setting until both have
+    /// agreed.
     pub window_bytes: u64,
 
-    // How far it came.
-    /// Messages sent. Exact at the sending end; at the other, those that arrived, as far as
+    // Progress.
+    /// Messages sent. Exact at the sending end; at the receiving end, the messages whose arrival
     /// the engine has seen.
     pub sent: u64,
-    /// Messages received: handed out here, or at least so many there.
+    /// Messages received. Exact at the receiving end, where they were handed out; at the sending
+    /// end, a lower bound.
     pub received: u64,
     /// Messages whose guards were dropped, without a gap.
     pub released: u64,
@@ -38,20 +41,21 @@ pub struct ChannelStats {
     /// Bytes of the ring that released messages took, with their headers.
     pub released_bytes: u64,
 
-    // What waits.
-    /// Messages that are not released: sent at the sending end, handed out at the other.
+    // Messages and senders that wait.
+    /// Messages that are not released, of those sent (sending end) or handed out (receiving end).
     pub held: u64,
-    /// The first of them.
+    /// Sequence of the first message that is not released.
     pub held_oldest: Option<u64>,
     /// Times that a sender found no room.
     pub stalls: u64,
-    /// How long it waited in all, until now.
+    /// Total time for which the sender has waited, until now.
     pub stalled: Duration,
 
     // Messages with memory of their own.
-    /// Messages that were sent, or handed out.
+    /// Messages with memory of their own that were sent (sending end) or handed out (receiving
+    /// end).
     pub large_messages: u64,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub large_bytes: u64,
 }
 
@@ -104,7 +108,7 @@ impl ChannelStats {
         }
     }
 
-    /// `handed_on` messages are out, and these of them done.
+    /// Fills in the counters of an end that has handed on `handed_on` messages.
     fn with(self, sent: u64, handed_on: u64, counters: &Counters) -> Self {
         let held = handed_on.saturating_sub(counters.released);
         Self {
@@ -163,7 +167,7 @@ impl ReceiveEnd {
     }
 }
 
-/// The first record does not stand at position 0, but where its alignment wants it.
+/// Returns the position of the first record, which its alignment determines and need not be 0.
 fn bytes_before(position: u64, end: &ChannelEnd) -> u64 {
     let agreed = end.state.agreed();
     let start = agreed.map_or(0, |agreed| {

@@ -13,29 +13,29 @@ use crate::{
 /// A finished handshake, ready to become a session.
 #[derive(Debug)]
 pub struct Admission {
-    /// The connection, and what else the session's first wire is made of.
+    /// The connection and the other parts of the session's first wire.
     pub parts: WireParts,
     /// The Unix sockets to the peer, where the fabric is shared memory.
     pub unix: Option<UnixWires>,
     /// The peer's description.
     pub peer: PeerDescription,
-    /// Ends that either side may have open.
+    /// Most ends that either side may have open.
     pub max_channels: usize,
-    /// Tells whether payloads have a checksum where tcp carries them.
+    /// True if payloads have a checksum where tcp carries them.
     pub payload_checksums: bool,
-    /// How the session gets another connection when this one breaks, where both ends can go
-    /// on over it.
+    /// Terms on which the session gets another connection when this one breaks, if both ends
+    /// support that.
     pub reconnect: Option<ReconnectTerms>,
-    /// The engine that turns it; none lets the node choose. One over a queue pair is turned by
-    /// the engine that its site is of.
+    /// The engine that turns the session; `None` lets the node choose. A session over a queue pair
+    /// belongs to the engine of its site.
     pub engine: Option<EngineId>,
-    /// Whatever is to be dropped when the session is over.
+    /// A value to drop when the session is over, such as its place on an engine.
     pub place: Box<dyn Any + Send>,
 }
 
 impl Admission {
-    /// Gives the connection up, which becomes no session. The peer may have one, and would wait for
-    /// this end to come back: it is told.
+    /// Gives the connection up before it becomes a session. The peer may have a session already,
+    /// and would wait for this end to come back, so the peer is told.
     pub fn abandon(self) {
         self.parts.abandon(self.reconnect.is_some());
     }

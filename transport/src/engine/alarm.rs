@@ -1,5 +1,5 @@
-//! The alarm of an epoll set that a program sleeps on: a timer in the set, so that the set is
-//! readable when a time has come, and the program needs no clock of its own.
+//! The alarm of an epoll set that a program sleeps on: a timer in the set. The timer makes the set
+//! readable at a deadline, so the program needs no clock of its own.
 
 use std::{
     io,
@@ -32,8 +32,9 @@ impl Alarm {
         })
     }
 
-    /// Sets it for `deadline`, unless it goes off before that anyway: whoever wakes up too early
-    /// sets it again, and a deadline that moves with each message costs no system call for each.
+    /// Sets the alarm for `deadline`, unless it goes off earlier anyway. A sleeper that wakes up
+    /// too early sets it again. So a deadline that moves with each message does not cost a system
+    /// call for each.
     pub(crate) fn set(&mut self, now: Instant, deadline: Option<Instant>) {
         let Some(deadline) = deadline else {
             return;
@@ -41,7 +42,7 @@ impl Alarm {
         if self.set_for.is_some_and(|set_for| set_for <= deadline) {
             return;
         }
-        // Zero would disarm it.
+        // Zero would disarm the timer; see timerfd_settime(2).
         let left = deadline
             .saturating_duration_since(now)
             .clamp(Duration::from_nanos(1), LONGEST);
@@ -59,10 +60,10 @@ impl Alarm {
         }
     }
 
-    /// Takes in that it has gone off.
+    /// Notes that the alarm has gone off.
     pub(crate) fn went_off(&mut self) {
         self.set_for = None;
-        // It fails if the timer was set again meanwhile.
+        // The read fails if the timer was set again meanwhile, which does no harm.
         let _ = retry_on_intr(|| read(&self.timer, &mut [0u8; 8]));
     }
 }

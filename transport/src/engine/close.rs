@@ -1,7 +1,7 @@
 //! The close of a node: its sessions end in order, or when their time is up.
 //!
-//! Until then they go on, over other connections if theirs break, so whoever listens does so
-//! until the last has ended.
+//! Until then they go on, over other connections if theirs break. So the listener stays until the
+//! last session has ended.
 
 use std::{mem, time::Instant};
 
@@ -13,11 +13,11 @@ use crate::{
     node::Undelivered,
 };
 
-/// Whether the node is being closed.
+/// The state of the node's close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closing {
     No,
-    /// Until then at the latest, or for as long as it takes.
+    /// The node is being closed, until this time at the latest, or for as long as it takes.
     Until(Option<Instant>),
 }
 
@@ -31,22 +31,22 @@ impl Closing {
 }
 
 impl Engine {
-    /// No sending end that is open now ends in order.
+    /// Breaks off all open sending ends, which then do not end in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
         self.links
             .values()
             .for_each(|link| link.core.ends.senders.break_off(reason));
     }
 
-    /// Begins no session any more with those who dial.
+    /// Refuses new sessions of peers that dial.
     pub(crate) fn stop_accepting(&mut self) {
         if let Some(control) = &mut self.control {
             control.close();
         }
     }
 
-    /// Ends every session in order; by `deadline` it is over in any case, or for ever if
-    /// there is none. Said again, the earliest deadline counts.
+    /// Begins to end every session in order. At `deadline` they end in any case; without one they
+    /// may take for ever. If this is called again, the earliest deadline counts.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
         self.closing = match self.closing {
             Closing::No => Closing::Until(deadline),
@@ -54,7 +54,7 @@ impl Engine {
                 Closing::Until([before, deadline].into_iter().flatten().min())
             }
         };
-        // A session whose connection breaks while it is closed is to be found again.
+        // The listener itself stays: a session whose connection breaks during the close can resume.
         self.stop_accepting();
         self.on_every_link(context, |link, context| {
             link.core.begin_close(deadline, context);
@@ -62,7 +62,7 @@ impl Engine {
         self.stop_listening_if_over();
     }
 
-    /// Does something to every session.
+    /// Calls `act` with every session.
     pub(crate) fn on_every_link(
         &mut self,
         context: &mut Context<'_>,
@@ -74,13 +74,13 @@ impl Engine {
         }
     }
 
-    /// Channels with messages that their peers are not known to have.
+    /// Returns the channels with messages that their peers are not known to hold.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
         let links = self.links.values();
         links.flat_map(|link| link.core.undelivered()).collect()
     }
 
-    /// Forgets where sessions come from, once every session of a node that is closed has ended.
+    /// Drops the source of sessions, once every session of a closing node has ended.
     pub(super) fn stop_listening_if_over(&mut self) {
         if self.is_finished() {
             self.control = None;
@@ -88,16 +88,16 @@ impl Engine {
         }
     }
 
-    /// Returns whether closing is over at `now`, as every session has ended or time is up; else
-    /// until when it may take.
+    /// Returns `None` if closing is over at `now`, because every session has ended or the time is
+    /// up. Otherwise returns the deadline of the close.
     pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
         let deadline = self.closing.deadline();
         let is_over = self.links.is_empty() || deadline.is_some_and(|deadline| deadline <= now);
         (!is_over).then_some(deadline)
     }
 
-    /// Returns whether the I/O thread has nothing more to do: no engine of the node has a session
-    /// any more, which might come back here.
+    /// Returns whether the I/O thread has nothing more to do: the node is closing, and none of its
+    /// engines has a session that might come back here.
     pub(crate) fn is_finished(&self) -> bool {
         self.closing != Closing::No && self.links.is_empty() && self.sessions.are_over()
     }

@@ -1,10 +1,10 @@
-//! Shares of a node's arrival memory: what the brokers are told of sessions, and how their
-//! decisions are carried out.
+//! Shares of a node's arrival memory: reports of sessions to the brokers, and the execution of the
+//! brokers' decisions.
 //!
-//! The limit is the node's. A lone engine has all of it. Of several engines each has an equal part
-//! of one half for good, so that none can be starved, and borrows of the other half in steps: when
-//! a session wants and the engine's broker has less left than a session may hold. It gives a step
-//! back when it has two free, as sessions end.
+//! The limit is the node's. A lone engine has all of it. With several engines, each owns an equal
+//! part of one half, so that none can be starved. Engines borrow the other half in steps. An engine
+//! borrows when a session wants credit and its broker has less left than a session may hold. It
+//! gives a step back when sessions have ended and two steps are free.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::{Engine, rdma_ports::PortPoller};
 use crate::{connection::Context, node::RuntimeConfig};
 
 impl Engine {
-    /// Does what the brokers decide.
+    /// Carries out the brokers' decisions.
     #[inline]
     pub(super) fn share_credit(&mut self, context: &mut Context<'_>) {
         if brokers(&mut self.credit.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
@@ -60,7 +60,8 @@ impl Engine {
     }
 }
 
-/// Tells the broker that the session belongs to; the others do not know it.
+/// Reports to all brokers. Only the session's own broker knows the session; the others ignore the
+/// report.
 #[inline]
 pub(super) fn report_credit(
     broker: &mut CreditBroker,
@@ -73,7 +74,7 @@ pub(super) fn report_credit(
     }
 }
 
-/// Of arrival bytes, and of each site's receive buffers.
+/// Returns the broker of arrival bytes, and the brokers of the sites' receive buffers.
 fn brokers<'a>(
     broker: &'a mut CreditBroker,
     sites: &'a mut [PortPoller],
@@ -85,9 +86,9 @@ fn brokers<'a>(
 /// The credit of an engine's sessions over tcp.
 pub(super) struct Credit {
     pub(super) broker: CreditBroker,
-    /// The credit that no engine of the node has.
+    /// The part of the node's credit that no engine has borrowed.
     limit: Arc<LentLimit>,
-    /// So much is borrowed at a time.
+    /// Bytes that are borrowed at a time.
     step: u64,
     borrowed: u64,
     /// The most that a session may hold.
@@ -108,7 +109,7 @@ impl Credit {
         }
     }
 
-    /// Borrows a step of the node's limit, if sessions want more than there is here.
+    /// Borrows a step of the node's limit, if sessions want more than the engine has.
     fn borrow(&mut self) {
         if self.broker.is_wanted() && self.broker.free() < self.most {
             let lent = self.limit.borrow_up_to(self.step);
@@ -117,7 +118,7 @@ impl Credit {
         }
     }
 
-    /// Gives a step back that sessions which ended have left.
+    /// Gives a step back, if sessions that ended have left enough.
     pub(super) fn give_back(&mut self) {
         if self.borrowed > 0 && !self.broker.is_wanted() && self.broker.free() >= 2 * self.step {
             let lent = self.step.min(self.borrowed);
@@ -130,18 +131,18 @@ impl Credit {
 
 #[cfg(test)]
 impl Credit {
-    /// Returns what the engine has borrowed.
+    /// Returns the bytes that the engine has borrowed.
     pub(super) fn borrowed(&self) -> u64 {
         self.borrowed
     }
 
-    /// Returns what no engine of the node has borrowed.
+    /// Returns the bytes that no engine of the node has borrowed.
     pub(super) fn left_to_borrow(&self) -> u64 {
         self.limit.left()
     }
 }
 
-/// Returns what engines may borrow of the node's credit.
+/// Returns the part of the node's credit that engines may borrow.
 pub(crate) fn lendable_credit(config: &RuntimeConfig) -> u64 {
     let own = own_bytes(config).saturating_mul(config.engines as u64);
     config.node_credit_bytes.saturating_sub(own)
@@ -157,7 +158,8 @@ fn own_bytes(config: &RuntimeConfig) -> u64 {
     }
 }
 
-/// Returns what an engine can take in over tcp before it borrows.
+/// Returns the settings of an engine's broker for tcp, with the bytes that it has before it
+/// borrows.
 fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
     BrokerSettings {
         capacity: own_bytes(config) + MAX_SESSIONS * CONTROL_RESERVE_BYTES,
@@ -168,8 +170,8 @@ fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
     }
 }
 
-/// The number of connections that a process may open at the most on many systems, and more than
-/// that are refused by the system.
+/// Most descriptors that a process may open on many systems, which refuse more; see
+/// `/proc/sys/fs/nr_open` in proc(5).
 const MAX_SESSIONS: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ mod tests {
         }
     }
 
-    /// So many sessions join and are given what there is.
+    /// Lets `sessions` join, and gives them all credit that there is.
     fn fill(credit: &mut Credit, sessions: std::ops::Range<u64>) {
         for session in sessions {
             credit.broker.join(session).expect("there is room");
@@ -224,7 +226,7 @@ mod tests {
             )
         };
         assert_eq!(all(&busy, &idle), (config.node_credit_bytes, 0));
-        // Four have the engine's own part, and others the rest.
+        // Four sessions use the engine's own part, and the others use what it borrows.
         fill(&mut busy, 1..13);
         assert_eq!((limit.left(), busy.borrowed), (0, 8 << 20));
         let held: u64 = (1..13).map(|session| busy.broker.held(session)).sum();

@@ -1,8 +1,8 @@
-//! How fast the errands of a thread that waits come, for which it may be woken.
+//! The rate of errands: news for which a sleeping thread may have to be woken.
 
 use std::time::{Duration, Instant};
 
-/// News that threads left with nobody awake for them.
+/// Recent news that threads left while no thread was awake for the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Errands {
     last: Option<Instant>,
@@ -10,7 +10,8 @@ pub(crate) struct Errands {
 }
 
 impl Errands {
-    /// Returns whether they come so fast that a thread should stay awake for them.
+    /// Notes an errand. Returns whether errands come so fast that a thread should stay awake for
+    /// them.
     pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
         let is_next = self
             .last
@@ -23,5 +24,5 @@ impl Errands {
 
 /// Errands closer together than this are a stream: less than a sleep and a wake-up.
 const STREAM_GAP: Duration = Duration::from_micros(10);
-/// The number of them that makes it worth waking a thread.
+/// Number of errands in a stream from which waking a thread is worth its cost.
 const STREAM_LENGTH: u32 = 4;

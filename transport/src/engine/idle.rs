@@ -1,7 +1,7 @@
-//! Which sessions may be silent, and when they are looked at next.
+//! Idle sessions: the engine looks at sessions now and then, and takes idle memory back.
 //!
-//! One deadline for all of them, and none when there is nothing that could be given back:
-//! a node that rests sleeps.
+//! All sessions share one deadline. There is none when no memory could be given back, so a node at
+//! rest sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use crate::{
     connection::{Connection, Context},
 };
 
-/// Sessions that are looked at.
+/// The sessions to look at, and the time of the next look.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     sessions: Vec<u64>,
-    /// So many of them have been looked at, where one look takes several turns.
+    /// Number of sessions looked at so far, where one look takes several turns.
     looked: usize,
     next_look: Option<Instant>,
-    /// The time has come, as somebody found who looked at the clock.
+    /// True if a reading of the clock has found the time to be due.
     pub(super) is_due: bool,
 }
 
 impl Watch {
-    /// Something moves at the session, so that it may be silent later.
+    /// Adds a session at which something moves, because it may become idle later.
     #[inline]
     pub(super) fn take_in(&mut self, link: &mut Connection) {
         if !link.is_watched {
@@ -41,7 +41,7 @@ impl Watch {
             .get_or_insert_with(|| clock::now() + BETWEEN_LOOKS);
     }
 
-    /// So many sessions are taken in without meeting the allocator.
+    /// Reserves room, so that this many sessions can be added without an allocation.
     pub(super) fn make_room(&mut self, sessions: usize) {
         self.sessions.reserve(sessions);
     }
@@ -50,25 +50,25 @@ impl Watch {
         self.sessions.retain(|&watched| watched != session);
     }
 
-    /// When to look next, if ever.
+    /// Returns the time of the next look, if there is one.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.next_look
     }
 
-    /// Notes the time, which is `now`.
+    /// Notes that the time is `now`.
     pub(super) fn note(&mut self, now: Instant) {
         self.is_due |= self.next_look.is_some_and(|next| next <= now);
     }
 }
 
 impl Engine {
-    /// For who has looked at the clock.
+    /// Notes the time, for a caller that has read the clock.
     pub(crate) fn note_time(&mut self, now: Instant) {
         self.watch.note(now);
         self.site_looks.note(now);
     }
 
-    /// Looks at the sessions that may be silent, if it is time. Returns whether it was.
+    /// Looks at the sessions that may be idle, if a look is due. Returns whether it was.
     #[inline(never)]
     pub(super) fn look_for_silence(&mut self, context: &mut Context<'_>) -> bool {
         if !self.watch.is_due {
@@ -89,8 +89,9 @@ impl Engine {
         true
     }
 
-    /// Looks at the sessions, from where the last call stopped. Returns whether it has
-    /// looked at all: one turn gives only so much back, as unmapping takes long.
+    /// Looks at the sessions, from where the last call stopped. Returns whether it has looked at
+    /// all of them. One turn gives only a limited number of rings back, because unmapping takes
+    /// long.
     fn look_at_sessions(&mut self, context: &mut Context<'_>) -> bool {
         let Watch {
             sessions, looked, ..
@@ -103,7 +104,7 @@ impl Engine {
                 link.is_watched = link.look_for_silence(&mut self.tools, context);
                 let report = link.core.common.take_credit_report();
                 report_credit(&mut self.credit.broker, &mut self.sites, session, report);
-                // The peer may have been found not to answer.
+                // The look may have found that the peer does not answer, and set a deadline.
                 note_deadline(link, &mut self.timed);
                 if link.core.is_broken_off() || link.is_finished() {
                     heat_link(link, &mut self.hot);
@@ -120,9 +121,9 @@ impl Engine {
         true
     }
 
-    /// Gives back what pools have kept without need. Returns whether they keep more.
+    /// Gives back memory that pools have kept without need. Returns whether they keep more.
     fn rest_pools(&mut self, context: &mut Context<'_>) -> bool {
-        // The rings that this turn takes go back to them behind it.
+        // The rings that this turn takes go back to the pools after it.
         let will_keep = !context.leftovers.is_empty();
         let rings = &context.node().ring_arena;
         let large = [&context.node().large_pool, &context.node().granted_pool];
@@ -136,8 +137,8 @@ impl Engine {
     }
 }
 
-/// So long nothing may move until what it moved in goes back; up to twice that, as it
-/// falls between the looks.
+/// Time between two looks. A session's memory goes back after this time without movement, or up to
+/// twice as long, as the idle time falls between looks.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// Rings that one turn takes back; unmapping one takes some 100 µs.
+/// Most rings that one turn takes back. Unmapping one takes some 100 µs.
 const LEFTOVERS_PER_TURN: usize = 16;

@@ -1,4 +1,4 @@
-//! The source from which an engine hears of peers that dial.
+//! The source from which an engine gets sessions and connections of peers that dial.
 #![forbid(unsafe_code)]
 
 use std::{os::fd::BorrowedFd, time::Instant};
@@ -9,20 +9,20 @@ use crate::connection::NewWire;
 /// The result of a handshake with a peer that dialed.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A session that begins.
+    /// A new session.
     Session(Box<Admission>),
-    /// Another connection for one that there is.
+    /// Another connection for an existing session.
     Wires(Box<NewWire>),
 }
 
 /// A source of incoming sessions: a listener and its handshakes.
 pub trait ControlSource: Send {
-    /// Readable when [`turn`](Self::turn) has something to do.
+    /// Returns a descriptor that is readable when [`turn`](Self::turn) has something to do.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// Moves all handshakes on; returns what came of those that are finished.
+    /// Moves all handshakes on. Returns the results of those that have finished.
     fn turn(&mut self, now: Instant) -> Vec<Incoming>;
-    /// When to turn next although nothing is readable.
+    /// Returns the time of the next turn if the descriptor does not become readable before.
     fn next_deadline(&self) -> Option<Instant>;
-    /// New sessions are refused from now on; those that there are go on.
+    /// Refuses new sessions from now on. Existing ones go on, over new connections if necessary.
     fn close(&mut self);
 }

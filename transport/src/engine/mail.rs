@@ -1,8 +1,8 @@
-//! Mail: what an engine of a node has for another.
+//! Mail: messages between the engines of a node.
 //!
-//! The first engine has the listener, so a session that a peer dials comes to its engine by mail,
-//! and so does a new connection of one. An engine also tells the others of a peer's run that it
-//! has met. Rule: an engine posts under its own lock and never takes another's.
+//! The first engine has the listener. So a session that a peer dials comes to its engine by mail,
+//! and so does a new connection of an existing session. An engine also tells the others of each
+//! peer's run that it has met. Rule: an engine posts under its own lock and never takes another's.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -13,9 +13,9 @@ use crate::{
     session::{EngineId, PeerDescription},
 };
 
-/// The engines of a node, as one of them knows the others.
+/// The engines of a node, as an interface for one of them.
 pub(crate) trait Exchange: Send + Sync {
-    /// Leaves mail for an engine. The caller has its own engine's lock: no waker is called.
+    /// Leaves mail for an engine. The caller holds its own engine's lock, so this calls no waker.
     fn post(&self, engine: EngineId, mail: Mail);
 
     /// Returns the number of engines.
@@ -24,20 +24,20 @@ pub(crate) trait Exchange: Send + Sync {
     /// Places a session that begins on an engine.
     fn place(&self, admission: Admission) -> (EngineId, Admission);
 
-    /// Returns what the sessions of the node refer to.
+    /// Returns the node's state and host, to which its sessions refer.
     fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Host>);
 }
 
-/// Mail of an engine for another of its node.
+/// Mail of an engine for another engine of its node.
 pub(crate) enum Mail {
-    /// A session that was placed there.
+    /// A session that was placed on the receiving engine.
     Session {
         admission: Box<Admission>,
         accepted_on: Option<SocketAddr>,
     },
-    /// Another connection for a session that no engine before had.
+    /// Another connection for a session that no earlier engine has.
     Wires(Box<NewWire>),
-    /// A run of a peer that this engine has a session with.
+    /// A run of a peer with which the sending engine has a session.
     Run {
         peer: Box<PeerDescription>,
         met_by: EngineId,
@@ -45,7 +45,7 @@ pub(crate) enum Mail {
 }
 
 impl Engine {
-    /// Does what other engines have left.
+    /// Handles the mail that other engines have left.
     pub(crate) fn take_mail(&mut self, mail: Vec<Mail>, context: &mut Context<'_>) {
         for mail in mail {
             match mail {
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// A peer has dialed: its session begins here, or on the engine where it is placed.
+    /// Begins the session of a peer that has dialed, here or on the engine where it is placed.
     pub(super) fn place_session(&mut self, admission: Admission, context: &mut Context<'_>) {
         let Some(exchange) = self.exchange() else {
             return;
@@ -103,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// Passes the new connection of a session on that is not this engine's. Behind the last
-    /// engine nobody has the session.
+    /// Passes on the new connection of a session that this engine does not have. After the last
+    /// engine, it is dropped: no engine has the session.
     pub(super) fn pass_on(&self, wires: NewWire) {
         let next = self.id.index() + 1;
         if let Some(exchange) = self.exchange()
@@ -125,8 +125,8 @@ impl Engine {
         }
     }
 
-    /// Another engine has met a run of a peer: sessions here with older runs are over, and so are
-    /// those there if a newer run is known here.
+    /// Handles the news that another engine has met a run of a peer. Ends sessions here with older
+    /// runs. If a newer run is known here, tells the other engine, which then ends its sessions.
     fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
         self.runs_anew(peer, context);
         let peers = self.links.values().map(|link| link.core.common.peer());

@@ -1,8 +1,8 @@
 //! The engine: the sessions that a node has placed on it, and the turn that moves them.
 //!
-//! A turn reads the sockets that were hot lately directly and asks epoll only now and
-//! then (`turn.rs`); before the leader sleeps every ring is armed, looked at once more, and the
-//! epoll set has the last word (`sleeping.rs`).
+//! A turn reads sockets that were hot lately directly, and asks epoll only now and then
+//! (`turn.rs`). Before the leader sleeps, the engine arms every ring, looks at it once more, and
+//! leaves the rest to the epoll set (`sleeping.rs`).
 
 use std::{
     io, mem,
@@ -53,7 +53,7 @@ use idle::Watch;
 use poll::{TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL};
 use rdma_ports::{PortLooks, PortPoller};
 
-/// Sessions of a node, and what they use while they are turned.
+/// Sessions of a node, and the tools with which they are turned.
 pub(crate) struct Engine {
     id: EngineId,
     tools: Tools,
@@ -65,12 +65,12 @@ pub(crate) struct Engine {
     sessions: Sessions,
     /// Sessions whose socket is read every turn.
     hot: Vec<u64>,
-    /// Sessions that have to be looked at by some time.
+    /// Sessions that have a deadline.
     timed: Vec<u64>,
-    /// Credit of the sessions whose data comes over tcp.
+    /// Credit of sessions whose data comes over tcp.
     credit: Credit,
 
-    /// Sessions that may be silent.
+    /// Sessions that may become idle.
     watch: Watch,
 
     /// RDMA device ports that sessions go over.
@@ -80,25 +80,25 @@ pub(crate) struct Engine {
     /// The kind of doorbells between handles and the engine.
     asymmetry: Asymmetry,
 
-    /// When who sleeps now wakes up by itself.
+    /// The time at which the present sleeper wakes up by itself.
     pub(crate) sleeps_until: Option<Instant>,
     /// Wakes a program, or an executor, that sleeps on the epoll set itself.
     alarm: Option<Alarm>,
     pub(crate) errands: Errands,
 
-    /// The node's engines, for mail to them; none before there is a runtime.
+    /// The node's engines, for mail to them; `None` before there is a runtime.
     exchange: Option<Weak<dyn Exchange>>,
-    /// A program sleeps on the epoll set itself (`Driver::Caller`).
+    /// True if a program sleeps on the epoll set itself (`Driver::Caller`).
     is_watched: bool,
     driving: Driving,
 
-    // Where sessions come from.
+    // The source of sessions.
     control: Option<Box<dyn ControlSource>>,
     control_deadline: Option<Instant>,
 
     // The turn.
     turns: u64,
-    /// Empty between turns; kept for its memory.
+    /// A list that is empty between turns, and kept for its memory.
     pub(crate) marks: Vec<Mark>,
     closing: Closing,
     undelivered: Vec<Undelivered>,
@@ -109,7 +109,8 @@ pub(crate) struct Engine {
 const HOT_TURNS: u32 = 256;
 
 impl Engine {
-    /// An engine without sessions, of a node whose engines share `sessions`, credit and warnings.
+    /// Makes an engine without sessions. The engines of its node share `sessions`, credit and
+    /// warnings.
     pub(crate) fn new(
         id: EngineId,
         bell: &'static Bell,
@@ -181,8 +182,8 @@ impl Engine {
         self.is_watched = self.driving == Driving::Callers;
     }
 
-    /// Returns whether a program or an executor sleeps on the epoll set, which then has to
-    /// tell of everything.
+    /// Returns whether a program or an executor sleeps on the epoll set, which must then report
+    /// every event.
     #[inline]
     fn sleeps_elsewhere(&self) -> bool {
         self.is_watched || self.driving == Driving::Tasks
@@ -192,21 +193,21 @@ impl Engine {
         self.tools.epoll.clone()
     }
 
-    /// Turns so far, and what the sessions counted.
+    /// Returns the number of turns so far, and the counts of the sessions.
     pub(crate) fn stats(&self) -> (u64, Vec<LinkStats>) {
         let mut stats: Vec<_> = self.links.values().map(|link| link.core.stats()).collect();
         stats.sort_by_key(|link| link.session.id);
         (self.turns, stats)
     }
 
-    /// Returns whether there is no such session any more, or it says nothing more.
+    /// Returns whether the session does not exist any more, or is over.
     pub(crate) fn is_over(&self, session: u64) -> bool {
         self.links
             .get(session)
             .is_none_or(|link| link.core.common.is_over())
     }
 
-    /// Sessions that every turn looks at.
+    /// Returns the number of sessions that every turn looks at.
     #[cfg(test)]
     pub(crate) fn hot_sessions(&self) -> usize {
         self.hot.len()
@@ -224,7 +225,7 @@ impl Engine {
     }
 }
 
-/// The link is worth a look in every turn for a while.
+/// Makes the session hot: every turn looks at it for a while.
 #[inline]
 fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
     link.heat = HOT_TURNS;
@@ -233,7 +234,7 @@ fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
     }
 }
 
-/// The clock is looked at as long as the link has a deadline.
+/// Adds the session to `timed` if it has a deadline, so that turns read the clock.
 #[inline]
 fn note_deadline(link: &Connection, timed: &mut Vec<u64>) {
     if link.core.common.deadline().is_some() && !timed.contains(&link.id()) {

@@ -10,24 +10,24 @@ use rustix::{
     io::Errno,
 };
 
-/// The readiness of a wire, by epoll's word.
+/// The readiness of a wire, as epoll reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
     pub(super) token: u64,
     pub(super) readable: bool,
 }
 
-/// All that epoll said; on the stack, so that sleeping allocates nothing.
+/// A whole answer of epoll. It lies on the stack, so that sleeping allocates nothing.
 pub(crate) struct Ready {
     wires: [Readiness; READY_WIRES],
     count: usize,
 }
 
-/// Wires that one question to epoll tells of; the others wait for the next.
+/// Most wires that one call of epoll reports. The others wait for the next call.
 const READY_WIRES: usize = 64;
 
 impl Ready {
-    /// The readiness where epoll was not asked.
+    /// An answer without readiness, for turns that do not ask epoll.
     pub(crate) const NOTHING: Self = Self {
         wires: [Readiness {
             token: 0,
@@ -53,10 +53,10 @@ pub(super) const TOKEN_BELL: u64 = 0;
 pub(super) const TOKEN_CONTROL: u64 = 1;
 pub(super) const TOKEN_ALARM: u64 = 2;
 
-/// The longest sleep; a longer wait wakes up for nothing once in a while: `epoll_wait` counts
-/// milliseconds in an `int`, and what counts further is missing before Linux 5.11.
+/// The longest sleep. A longer wait wakes up in vain once in a while. epoll_wait(2) counts
+/// milliseconds in an `int`, and epoll_pwait2(2), which has no such limit, came with Linux 5.11.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Sleeps in the epoll set for up to `timeout` and says what became ready.
+/// Sleeps in the epoll set for up to `timeout`, and returns the readiness that came.
 pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
     let nothing = Event {
         flags: EventFlags::empty(),
@@ -73,7 +73,7 @@ pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
     });
     let mut wait = |timeout| epoll::wait(epoll, &mut events[..], timeout);
     let waited = match wait(timeout.as_ref()) {
-        // A process that was stopped is told so, whatever has come meanwhile; see signal(7).
+        // A process that was stopped gets EINTR, even if events have come meanwhile; see signal(7).
         Err(Errno::INTR) => wait(Some(&AT_ONCE)),
         waited => waited,
     };

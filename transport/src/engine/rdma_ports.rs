@@ -1,8 +1,8 @@
-//! The sites that an engine has in its care: their completions are polled once in each
-//! turn and handed to the links of their queue pairs, in the order in which they came.
+//! The sites that an engine has in its care. Each turn polls their completions once, and hands them
+//! to the connections of their queue pairs, in the order in which they came.
 //!
-//! Waiting is the same as everywhere: before the leader sleeps, each completion queue is
-//! armed and looked at once more; what that look finds is kept for the next turn.
+//! Waiting follows the common rule: before the leader sleeps, each completion queue is armed and
+//! polled once more. Completions that this look finds are kept for the next turn.
 
 use std::{
     io, mem,
@@ -27,39 +27,40 @@ use crate::{
     wire::{Stray, WireNews},
 };
 
-/// A site and who lives on it.
+/// A site and the sessions that use it.
 pub(super) struct PortPoller {
     site: Arc<Site>,
     queues: SiteQueues,
-    /// The share of receive buffers that each of its sessions may have; `None` where each has its own.
+    /// The broker that shares receive buffers among the site's sessions; `None` where each session
+    /// has buffers of its own.
     pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     sessions: IdMap<u64>,
-    /// Completions for queue pairs that have no session yet, by their tickets: no more of each
-    /// than [may wait](Self::may_wait).
+    /// Completions for queue pairs that have no session yet, by their tickets. Each ticket has no
+    /// more than [may wait](Self::may_wait).
     early: Vec<(u64, WorkCompletion)>,
     /// The findings of the look before sleeping.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     count: usize,
-    /// The queue pairs on their way out were told that the queue is empty, and the device has said
-    /// nothing since.
+    /// True if the leaving queue pairs were told that the queue is empty, and the device has
+    /// reported no event since. An empty queue means something to them only after their last event.
     is_told_empty: bool,
-    /// The next completion makes the channel readable.
+    /// True if the next completion makes the channel readable.
     is_armed: bool,
-    /// Why the next turn has to give the site up.
+    /// The reason for which the next turn must give the site up.
     failed: Option<EndCause>,
-    /// The device or a queue of it is gone; all sessions were told.
+    /// True if the device or one of its queues is gone, and all sessions were told.
     is_lost: bool,
 }
 
-/// Completions that one turn takes from a site, so that sending gets its turn too.
+/// Most completions that one turn takes from a site, so that sending gets its turn too.
 const COMPLETIONS_PER_POLL: usize = 32;
 /// Polls before a site is given up: a whole completion queue's worth.
 const LAST_POLLS: usize = 1024;
 
 impl PortPoller {
-    /// Asks the queue into `found`, unless something is there; gives how many. A queue that
-    /// cannot be asked has failed.
+    /// Polls the queue into `found`, unless completions are there already. Returns their number. A
+    /// queue that cannot be polled has failed.
     #[inline]
     fn look(&mut self) -> usize {
         if self.count == 0 && !self.is_lost && self.failed.is_none() {
@@ -72,7 +73,7 @@ impl PortPoller {
         self.count
     }
 
-    /// The look of a turn, which may come long after the last.
+    /// Polls for a turn, which may come long after the last.
     fn look_around(&mut self) {
         if !self.early.is_empty() {
             self.sort_early();
@@ -80,9 +81,8 @@ impl PortPoller {
         self.look();
     }
 
-    /// Arms the queue and looks once more. Returns whether the next turn has something to do: with
-    /// the last completion behind it, a queue pair that leaves waits to be told that there are no
-    /// more.
+    /// Arms the queue and polls it once more. Returns whether the next turn has something to do. A
+    /// leaving queue pair that had its last event waits for the news that the queue is empty.
     fn arm(&mut self) -> bool {
         if self.is_lost {
             return false;
@@ -99,8 +99,8 @@ impl PortPoller {
         self.count > 0 || self.failed.is_some() || is_awaited
     }
 
-    /// Takes a completion of a queue pair without a session. If it will have one, that gets
-    /// it; if it had one, the buffer may be used again.
+    /// Takes a completion of a queue pair without a session. If the queue pair will have a session,
+    /// the completion waits for it. If it had one, the buffer may be used again.
     #[inline(never)]
     fn take_sessionless(&mut self, completion: &WorkCompletion) {
         match self.site.unjoined().ticket(completion.queue_pair()) {
@@ -111,8 +111,9 @@ impl PortPoller {
         }
     }
 
-    /// Returns whether what arrived may wait for the session, in a buffer that others may need: a peer
-    /// has credit for shared ones only from a session on, and talks in the reserved ones before.
+    /// Returns whether an early completion may wait for its session. It occupies a buffer that
+    /// other sessions may need. Before its session begins, a peer has credit only for the reserved
+    /// buffers, so no more arrivals than these may wait.
     fn may_wait(&self, ticket: u64, completion: &WorkCompletion) -> bool {
         if self.broker.is_none() || completion.outcome().is_err() {
             return true;
@@ -121,7 +122,7 @@ impl PortPoller {
         (waiting.count() as u64) < reserved_buffers(true)
     }
 
-    /// Looks for queue pairs that came to nothing after something had arrived for them.
+    /// Takes early completions of queue pairs that were abandoned and will not get a session.
     #[inline(never)]
     fn sort_early(&mut self) {
         let unjoined = self.site.unjoined();
@@ -134,7 +135,7 @@ impl PortPoller {
         }
     }
 
-    /// Closes the device, whatever handles of its sessions there are.
+    /// Closes the device, even if handles of its sessions remain.
     fn close(self, epoll: &OwnedFd) {
         let Self { site, queues, .. } = self;
         let _ = epoll::delete(epoll, queues.wait.fd());
@@ -144,7 +145,7 @@ impl PortPoller {
         site.close(queues);
     }
 
-    /// Takes a completion of a queue pair that is gone: its buffer may be used again.
+    /// Takes a completion of a queue pair that is gone, so that its buffer may be used again.
     fn take_stray(&mut self, completion: &WorkCompletion) {
         self.site.counters.strayed();
         let shared = self.queues.shared.as_mut();
@@ -161,11 +162,11 @@ impl PortPoller {
     }
 }
 
-/// When to look whether devices are still there.
+/// The time of the next check that devices still exist.
 #[derive(Debug, Default)]
 pub(super) struct PortLooks {
     next: Option<Instant>,
-    /// The time has come, as somebody found who looked at the clock.
+    /// True if a reading of the clock has found the check to be due.
     pub(super) is_due: bool,
 }
 
@@ -175,19 +176,19 @@ impl PortLooks {
         self.next.get_or_insert_with(next);
     }
 
-    /// When to look next, if ever.
+    /// Returns the time of the next check, if there is one.
     pub(super) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Notes the time, which is `now`.
+    /// Notes that the time is `now`.
     pub(super) fn note(&mut self, now: Instant) {
         self.is_due |= self.next.is_some_and(|next| next <= now);
     }
 }
 
 impl Engine {
-    /// Takes a site into our care, unless it is there.
+    /// Takes a site into the engine's care, unless the engine has it already.
     pub(crate) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
         self.let_go_of_lost_sites();
         if site.is_lost() {
@@ -222,7 +223,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has epoll watch the queues of the site that is taken into our care next.
+    /// Adds the queues of the site that is taken into care next to the epoll set.
     fn watch(&self, queues: &SiteQueues) -> io::Result<()> {
         let epoll = &self.tools.epoll;
         let index = self.sites.len();
@@ -237,8 +238,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks whether devices are still there, if it is time. Where that is not to be seen at
-    /// once, the library is asked, off the turn.
+    /// Checks that devices still exist, if a check is due. Where a quick look is not conclusive,
+    /// the verbs library is asked outside the turn.
     #[inline(never)]
     pub(super) fn look_for_devices(&mut self, context: &mut Context<'_>) {
         if self.sites.is_empty() {
@@ -257,8 +258,9 @@ impl Engine {
         }
     }
 
-    /// The machine is about to lose a device, which waits for us to close it, and may work
-    /// until then: what has arrived is handed out, and sessions leave it behind that.
+    /// Handles the removal of a device from the machine. The removal waits until this process
+    /// closes the device, which may work until then. So arrivals are handed out first, and then the
+    /// sessions leave the device.
     pub(crate) fn device_was_removed(&mut self, site: &Arc<Site>) {
         let mut sites = self.sites.iter();
         let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
@@ -272,7 +274,7 @@ impl Engine {
         self.let_go_of_lost_sites();
     }
 
-    /// Has every session of a site leave it behind what has arrived for it.
+    /// Makes every session of a site leave it after everything that has arrived for the session.
     fn cut_off(&mut self, at: usize, why: &str) {
         for session in self.sites[at].sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
@@ -283,8 +285,8 @@ impl Engine {
         }
     }
 
-    /// A session of the site has come, of the queue pair with this ticket: it gets what
-    /// arrived before it.
+    /// Adds a session to its site, for the queue pair with this ticket. The session gets the
+    /// completions that came before it.
     pub(super) fn joins_site(
         &mut self,
         session: u64,
@@ -302,7 +304,7 @@ impl Engine {
         let care = &mut self.sites[at];
         care.sessions.insert(number, session);
         if let Some(broker) = &mut care.broker {
-            // The site has no more seats than its broker.
+            // The site has no more permits for sessions than its broker has places.
             broker.join(session).map_err(io::Error::other)?;
         }
         let (ours, others) = mem::take(&mut care.early)
@@ -324,7 +326,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A session is over, and its queue pair gone.
+    /// Removes a session that is over, and whose queue pair is gone, from its site.
     pub(super) fn leaves_site(&mut self, session: u64) {
         for care in &mut self.sites {
             care.sessions.retain(|lives| *lives != session);
@@ -341,20 +343,20 @@ impl Engine {
         self.sites.iter().any(|care| care.count > 0)
     }
 
-    /// Returns whether a queue pair waits to hear that its completion queue is empty.
+    /// Returns whether a queue pair waits for the news that its completion queue is empty.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         self.sites.iter().any(|care| care.site.is_left())
     }
 
-    /// Returns whether completions wait for a turn. What this look finds is kept for it.
+    /// Returns whether completions wait for a turn. Those that this look finds are kept for it.
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
         let mut sites = self.sites.iter_mut();
         sites.any(|care| care.look() > 0 || care.failed.is_some())
     }
 
-    /// Polls every site once and hands on what it finds. Returns whether it found anything.
+    /// Polls every site once and hands its completions on. Returns whether there were any.
     #[inline]
     pub(super) fn turn_sites(&mut self, context: &mut Context<'_>) -> bool {
         for care in &mut self.sites {
@@ -363,7 +365,7 @@ impl Engine {
         self.take_found(context)
     }
 
-    /// Hands on what looks have found. Returns whether that was anything.
+    /// Hands on the completions that looks have found. Returns whether there were any.
     #[inline]
     pub(super) fn take_found(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
@@ -384,7 +386,6 @@ impl Engine {
         if count == 0 {
             return self.site_is_empty(at, context);
         }
-        care.is_told_empty = false;
         let mut follows = false;
         for index in 0..count {
             follows |= self.hand_on_found(at, index, context);
@@ -404,8 +405,8 @@ impl Engine {
         }
     }
 
-    /// Hands a completion that was found to the session of its queue pair. Returns whether
-    /// anything may follow from it, as nothing does from most.
+    /// Hands a completion to the session of its queue pair. Returns whether the session may have
+    /// something to do because of it, which is rare.
     #[inline(always)]
     fn hand_on_found(&mut self, at: usize, index: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
@@ -425,7 +426,7 @@ impl Engine {
         };
         heat_link(link, &mut self.hot);
         if follows {
-            // It may have said that a ring is not needed any more.
+            // The completion may mean that a ring is not needed any more.
             self.watch.take_in(link);
             let report = link.core.common.take_credit_report();
             report_credit(&mut self.credit.broker, &mut self.sites, session, report);
@@ -433,7 +434,7 @@ impl Engine {
         follows
     }
 
-    /// Lets out what completions led to, behind all of them.
+    /// Sends what the completions allow, after all of them were handled.
     #[inline(never)]
     fn turn_links_of(&mut self, at: usize, count: usize, context: &mut Context<'_>) {
         for index in 0..count {
@@ -491,8 +492,8 @@ impl Engine {
         self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
-    /// Tells queue pairs that wait for the last completion, once. Returns whether that set anything
-    /// going.
+    /// Tells queue pairs that wait for the last completion that the queue is empty, once. Returns
+    /// whether that gave any session something to do.
     #[inline]
     fn site_is_empty(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let care = &self.sites[at];
@@ -505,7 +506,7 @@ impl Engine {
         care.is_told_empty = true;
         let mut any = false;
         for &session in care.sessions.values() {
-            // A session that goes on elsewhere has its queue pair there.
+            // A session that has moved to another site has its queue pair there.
             if let Some(link) = self.links.get_mut(session)
                 && let Some((site, _)) = link.wire.pair_at()
                 && Arc::ptr_eq(site, &care.site)
@@ -518,7 +519,8 @@ impl Engine {
         any
     }
 
-    /// Receive buffers that a session's peer may fill, and those that nobody may.
+    /// Returns the number of receive buffers that a session's peer may fill, and the number that no
+    /// peer may fill.
     #[cfg(test)]
     pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
         let mut brokers = self.sites.iter().filter_map(|care| care.broker.as_ref());
@@ -528,15 +530,15 @@ impl Engine {
 
     // ---- Sleeping --------------------------------------------------------------------
 
-    /// Arms every site's completion queue and looks once more. Returns whether anything is
-    /// there: then the next turn takes it, and nobody may sleep.
+    /// Arms every site's completion queue and polls once more. Returns whether the next turn has
+    /// something to do; then no thread may sleep.
     pub(super) fn arm_sites(&mut self) -> bool {
         let sites = self.sites.iter_mut();
         sites.fold(false, |any, care| care.arm() | any)
     }
 
-    /// Arms each site for a program that sleeps on the epoll set itself. Returns whether it
-    /// armed anything, or anything is there: then the program must look again.
+    /// Arms each site for a program that sleeps on the epoll set itself. Returns whether it armed
+    /// any, or there is something to do; then the program must look again.
     pub(super) fn arm_sites_once(&mut self) -> bool {
         let is_armed = |care: &PortPoller| care.is_armed || care.is_lost;
         if self.sites.iter().all(is_armed) {
@@ -546,7 +548,7 @@ impl Engine {
         true
     }
 
-    // ---- What epoll says -------------------------------------------------------------
+    // ---- Events of the epoll set -----------------------------------------------------
 
     pub(super) fn site_is_ready(&mut self, index: u64, context: &mut Context<'_>) {
         self.take_site_news(index, context);
@@ -559,8 +561,8 @@ impl Engine {
             return;
         }
         if index % 2 == COMPLETIONS {
-            // The leader armed the queue for itself, and nobody else arms it again: who
-            // turns the engine meanwhile leaves it its event.
+            // The leader armed the queue for itself, and no other thread arms it again. So a thread
+            // that turns the engine meanwhile leaves the event to the leader.
             if !context.surroundings.may_drain() {
                 return;
             }
@@ -579,7 +581,8 @@ impl Engine {
                 Ok(Some(event)) => self.handle_async(at, &event, context),
                 Ok(None) => return,
                 Err(error) => {
-                    // Its descriptor would stay readable for ever.
+                    // The failed descriptor would stay readable for ever, so it leaves the epoll
+                    // set.
                     let _ = epoll::delete(&self.tools.epoll, &*events);
                     self.lose_site(at, &lost(&error), context);
                     return;
@@ -588,7 +591,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what the device said unasked, which is counted, whatever it is.
+    /// Handles and counts an asynchronous event of the device, of any kind.
     fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
         self.sites[at].is_told_empty = false;
         let is_used = self.react(at, event, context);
@@ -599,8 +602,8 @@ impl Engine {
         }
     }
 
-    /// Acts on it; returns false if there is nothing to do. It names what it means of this
-    /// context, so that a queue it names is ours.
+    /// Acts on an event. Returns false if there is nothing to do. An event names objects of this
+    /// device context only, so a queue with a matching tag belongs to this site.
     fn react(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) -> bool {
         let care = &self.sites[at];
         let shared = care.queues.shared.as_ref();
@@ -631,7 +634,8 @@ impl Engine {
             AsyncEvent::Port(port, said) if port == care.site.port() => {
                 return self.port_said(at, said, event, context);
             }
-            // Another's, or a queue's that is gone; or of a kind that nothing here has.
+            // These concern other objects, queues that are gone, or kinds of objects that a site
+            // does not have.
             AsyncEvent::CompletionQueueError(_)
             | AsyncEvent::ReceiveQueueError(_)
             | AsyncEvent::ReceiveQueueLimit(_)
@@ -642,8 +646,9 @@ impl Engine {
         true
     }
 
-    /// Connections survive a pause of the link, or die of it by themselves, and then tell
-    /// of it. What cuts them off for certain ends them. Returns whether it was of consequence.
+    /// Handles an event of the port. Connections survive a pause of the port's link, or fail
+    /// because of it and report that themselves. A change that certainly cuts sessions off makes
+    /// them leave the site. Returns whether the event had any consequence.
     fn port_said(
         &mut self,
         at: usize,
@@ -655,7 +660,7 @@ impl Engine {
         let device = site.device();
         tracing::info!(device, %event, "the RDMA port changed");
         let news = match said {
-            // It may be up again before we ask.
+            // The port may be up again before this code could query it.
             PortEvent::Error => Ok(PortNews::Doubtful(format!("RDMA device {device}: {event}"))),
             PortEvent::Active
             | PortEvent::GidChange
@@ -663,7 +668,7 @@ impl Engine {
             | PortEvent::PkeyChange
             | PortEvent::SubnetManagerChange
             | PortEvent::ReregisterWanted => site.look_at_port(),
-            // Nothing of ours goes by it.
+            // Nothing here depends on the port's speed.
             PortEvent::SpeedChange => return false,
         };
         match news {
@@ -675,7 +680,7 @@ impl Engine {
         true
     }
 
-    /// Sessions of the site may die of its port, or no more.
+    /// Tells the sessions of the site that its port is doubtful, or no longer is.
     fn doubt_port(&mut self, at: usize, doubt: Option<Arc<str>>) {
         for &session in self.sites[at].sessions.values() {
             if let Some(link) = self.links.get_mut(session) {
@@ -694,7 +699,7 @@ impl Engine {
         }
     }
 
-    /// Closes sites that are lost and have no session any more, whatever handles there are.
+    /// Closes lost sites that have no session any more, even if handles of them remain.
     fn let_go_of_lost_sites(&mut self) {
         let is_over = |care: &PortPoller| care.site.is_lost() && care.sessions.is_empty();
         if !self.sites.iter().any(is_over) {
@@ -714,7 +719,7 @@ impl Engine {
         }
     }
 
-    /// The node is closed, and all of its sessions are over.
+    /// Closes all sites of a closed node whose sessions are over.
     pub(super) fn close_sites(&mut self) {
         for care in self.sites.drain(..) {
             care.site.lose();
@@ -725,13 +730,13 @@ impl Engine {
     fn lose_site_by(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
         let device = self.sites[at].site.device();
         let why = format!("RDMA device {device}: {event}");
-        // What had arrived before is handed out first.
+        // Earlier arrivals are handed out first.
         self.take_all_found(at, context);
         self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
-    /// Ends every session of a site, or has it go on over other wires: nothing of it will complete
-    /// any more.
+    /// Takes a site away from its sessions, because nothing on it will complete any more. Each
+    /// session ends, or goes on over another wire.
     fn lose_site(&mut self, at: usize, cause: &EndCause, context: &mut Context<'_>) {
         let care = &mut self.sites[at];
         if mem::replace(&mut care.is_lost, true) {
@@ -753,15 +758,15 @@ fn lost(error: &VerbsError) -> EndCause {
     }
 }
 
-/// How often to look whether devices are still there: whoever removes one waits for so long
+/// Time between two checks that devices still exist. The removal of a device waits for this time
 /// and for the ends of its sessions.
 const BETWEEN_SITE_LOOKS: Duration = Duration::from_secs(2);
 
-/// The kinds of a site's descriptors, for epoll.
+/// Returns the epoll token of a site's descriptor.
 fn token(index: usize, which: u64) -> EventData {
     EventData::new_u64((2 * index as u64 + which) << 2 | SITE_WIRE)
 }
 
-/// Which of a site's two descriptors.
+/// Numbers of a site's two descriptors, for epoll.
 const COMPLETIONS: u64 = 0;
 const EVENTS: u64 = 1;

@@ -1,5 +1,5 @@
-//! Sessions that go on: over another connection, or without their queue pair; and those that
-//! nobody comes back for.
+//! Sessions that resume over another connection or without their queue pair, and sessions whose
+//! peers will not come back.
 
 use std::io;
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Engine {
-    /// The peer of a session has dialed it once more. Of a session of the node with itself the
-    /// other end has dialed.
+    /// Resumes a session whose peer has dialed it once more. In a session of the node with itself,
+    /// this is the end that does not dial.
     pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
         let is_meant = |link: &Connection| {
             let reconnect = link.core.reconnect.as_ref();
@@ -25,14 +25,15 @@ impl Engine {
         }
     }
 
-    /// Returns whether a session of that name is here in which this node is the end that `dials`.
+    /// Returns whether this engine has a session with this name whose local end dials, if `dials`,
+    /// or otherwise accepts.
     pub(crate) fn has_named(&self, session: &[u8; 16], dials: bool) -> bool {
         let cores = self.links.values().map(|link| &link.core);
         let mut reconnects = cores.filter_map(|core| core.reconnect.as_ref());
         reconnects.any(|one| one.is_named(session) && one.dials() == dials)
     }
 
-    /// A session goes on over another connection.
+    /// Resumes a session over another connection.
     pub(crate) fn resume_session(
         &mut self,
         session: u64,
@@ -43,7 +44,7 @@ impl Engine {
             return;
         };
         if link.has_left_device {
-            // Or it would leave the site of the new queue pair.
+            // Otherwise the session would later leave the site of the new queue pair.
             self.left_site(session, context);
         }
         let outcome = self.take_wires(session, wires, context);
@@ -84,7 +85,7 @@ impl Engine {
         self.joins_site(session, ticket, context)
     }
 
-    /// A session's queue pair is gone, and it goes on without.
+    /// Removes a session whose queue pair is gone from its site. The session goes on without it.
     pub(super) fn left_site(&mut self, session: u64, context: &mut Context<'_>) {
         let Some(link) = self.links.get_mut(session) else {
             return;
@@ -104,12 +105,12 @@ impl Engine {
         }
     }
 
-    /// A session with `peer` is here. Of sessions whose peer is known to have ended, since it
-    /// runs anew, none waits for it; nor will one whose connection is not known to be broken
-    /// yet.
+    /// Ends sessions with older runs of `peer`, because a session with this run has come. A peer
+    /// that runs anew has ended its older runs, so no session waits for them any more. This
+    /// includes sessions whose connections are not known to be broken yet.
     ///
-    /// The new session may itself be with the run that has ended: handshakes that run beside
-    /// each other end in any order. They begin in the order of the runs.
+    /// The new session may itself be with a run that has ended, because concurrent handshakes end
+    /// in any order. They begin in the order of the runs.
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
         let of_peer = || {
             let links = self.links.values();

@@ -1,4 +1,4 @@
-//! The sessions of an engine: how they come, are acted on, and go.
+//! The sessions of an engine: their beginning, calls on them, and their removal.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -72,14 +72,16 @@ impl Engine {
             self.credit.broker.join(id).map_err(io::Error::other)?;
         }
         self.links.insert(id, Box::new(link));
-        // A deadline that comes while messages flow shall not meet the allocator.
+        // Room is reserved now, so that a deadline that is set while messages flow allocates
+        // nothing.
         self.timed.reserve(self.links.len());
         self.watch.make_room(self.links.len());
         self.joins_site(id, ticket, context)?;
         self.runs_anew(shared.peer(), context);
         self.tell_of_run(shared.peer());
         self.heat(id);
-        // The first frames may be in `leftover`, and our Unix socket greets the peer's.
+        // The session is heated because its first frames may be in `leftover` already, and because
+        // this end's Unix socket must greet the peer's.
         self.on_link(id, context, |link, context| {
             link.core.common.tell_of_connection(context);
         });
@@ -88,7 +90,7 @@ impl Engine {
         Ok(shared)
     }
 
-    /// Returns the sessions that are here.
+    /// Returns the sessions of this engine.
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
         self.links
             .values()
@@ -96,7 +98,7 @@ impl Engine {
             .collect()
     }
 
-    /// Does something to one session and lets what follows out at once.
+    /// Calls `act` with one session, and transmits the resulting frames at once.
     pub(crate) fn on_link<T>(
         &mut self,
         session: u64,
@@ -119,7 +121,7 @@ impl Engine {
         Some(result)
     }
 
-    /// The session is worth a look in every turn for a while.
+    /// Makes the session hot: every turn looks at it for a while.
     pub(super) fn heat(&mut self, session: u64) {
         if let Some(link) = self.links.get_mut(session) {
             heat_link(link, &mut self.hot);

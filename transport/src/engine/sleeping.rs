@@ -1,4 +1,5 @@
-//! Going to sleep: everything is armed and looked at once more, and the earliest deadline ends it.
+//! Going to sleep: the engine arms everything and looks once more. The earliest deadline ends the
+//! sleep.
 
 use std::time::Instant;
 
@@ -9,8 +10,8 @@ use crate::{
 };
 
 impl Engine {
-    /// Arms what the peers of a program that sleeps on the epoll set itself have to ring
-    /// for. Returns whether it armed anything: then the program must look again.
+    /// Arms everything for which peers must ring, for a program that sleeps on the epoll set
+    /// itself. Returns whether it armed anything; then the program must look again.
     pub(crate) fn arm_receivers(&mut self) -> bool {
         let links = self.links.values_mut();
         let armed = links.fold(false, |any, link| {
@@ -19,7 +20,7 @@ impl Engine {
         self.arm_sites_once() | armed
     }
 
-    /// Has epoll tell of every session again. Returns whether it does.
+    /// Adds hot sessions to the epoll set again. Returns whether the set now reports every session.
     pub(crate) fn join_epoll(&mut self) -> bool {
         let mut all = true;
         for &session in &self.hot {
@@ -38,8 +39,9 @@ impl Engine {
         all
     }
 
-    /// Arms every ring and looks once more. `None`: something is there, do not sleep, as
-    /// `stay_awake` says already; else when to wake up at the latest.
+    /// Arms every ring and looks once more. Returns `None` if there is work, or if `stay_awake` is
+    /// set: then the caller must not sleep. Otherwise returns the time to wake up at the latest, if
+    /// there is one.
     pub(crate) fn prepare_sleep(
         &mut self,
         now: Instant,
@@ -53,7 +55,7 @@ impl Engine {
             }
         }
         if armed {
-            // DOORBELL, the heavy half for all words set above; pairs with the light
+            // DOORBELL: this is the heavy half for all words set above. It pairs with the light
             // half in `Doorbell::is_due`.
             self.asymmetry.heavy_here();
         }
@@ -85,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// When there is something to do even if nothing happens.
+    /// Returns the time at which there is something to do even if no event comes.
     fn deadline(&self) -> Option<Instant> {
         let deadlines = self
             .timed
@@ -100,7 +102,7 @@ impl Engine {
             .min()
     }
 
-    /// Sets the alarm for `next`, for who sleeps on the epoll set itself.
+    /// Sets the alarm for `next`, for a program or executor that sleeps on the epoll set itself.
     pub(crate) fn set_alarm(&mut self, now: Instant, next: Option<Instant>) {
         self.sleeps_until = next;
         if let Some(alarm) = &mut self.alarm {

@@ -1,4 +1,4 @@
-//! The turn: what is ready moves, once.
+//! The turn: moves everything that is ready, once.
 
 use std::{
     mem,
@@ -23,8 +23,8 @@ impl Engine {
     pub(crate) fn turn(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         self.turns += 1;
         let mut progress = self.take_readiness(ready, context);
-        // What was published goes out before the queues are asked for more, unless a look
-        // has found something already: that is waited for, and the links have had their
+        // Published messages go out before completion queues are polled for more. Completions that
+        // a look has found already come first: a thread waits for them, and the sessions had their
         // turn in the round before.
         if !self.has_found_completions() {
             progress |= self.turn_hot_links(context);
@@ -42,7 +42,8 @@ impl Engine {
                 self.warnings.tell_held(Instant::now());
             }
         }
-        // The clock is worth a tenth of a system call, so only who waits for it reads it.
+        // Reading the clock costs a tenth of a system call, so it is read only if there may be a
+        // deadline.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
             let now = clock::now();
             progress |= self.turn_control(now, context);
@@ -51,8 +52,8 @@ impl Engine {
         progress
     }
 
-    /// Posts a record that is alone in its session, and does nothing else. Returns whether
-    /// there was one; the turn that follows looks after the rest.
+    /// Posts a record that is alone in its session, and does nothing else. Returns whether there
+    /// was one. The turn that follows does the rest.
     #[inline]
     pub(crate) fn post_lone_record(&mut self, session: u64) -> bool {
         let Some(link) = self.links.get_mut(session) else {
@@ -66,15 +67,15 @@ impl Engine {
         is_posted
     }
 
-    /// Takes the completions that a look has found, and lets out what they lead to: of a
-    /// turn the part that who waits for them needs at once.
+    /// Runs the part of a turn that a waiting thread needs immediately: handles completions that a
+    /// look has found, and sends what they allow.
     #[inline]
     pub(crate) fn take_completions(&mut self, context: &mut Context<'_>) {
         self.take_found(context);
     }
 
-    /// Takes in what handles and other engines have left; `marks` are empty afterwards. Returns
-    /// whether there was anything.
+    /// Takes in the marks and mail that handles and other engines have left. `marks` is empty
+    /// afterwards. Returns whether there were any.
     #[inline(never)]
     pub(crate) fn take_news(
         &mut self,
@@ -104,9 +105,9 @@ impl Engine {
         any
     }
 
-    /// Takes what epoll said to the leader, or says now that it is asked again. Returns whether
-    /// it said anything: whatever makes the set readable is taken in by this turn, and
-    /// more may stand behind it.
+    /// Takes in the readiness that epoll reported to the leader, or asks epoll if that is due.
+    /// Returns whether epoll reported any. This turn then takes in all of it, and more may wait
+    /// behind it.
     #[inline]
     fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         if !ready.is_empty() {
@@ -143,7 +144,7 @@ impl Engine {
                 }
                 self.note_time(clock::now());
             }
-            // Due now.
+            // The listener is due now.
             TOKEN_CONTROL => self.control_deadline = Some(clock::now()),
             token if token & SITE_WIRE == SITE_WIRE => self.site_is_ready(token >> 2, context),
             token => {
@@ -158,7 +159,7 @@ impl Engine {
                         note_deadline(link, &mut self.timed);
                         self.watch.take_in(link);
                         if self.is_watched {
-                            // Whoever runs this turn looks for messages after it.
+                            // The program that runs this turn looks for messages after it.
                             link.core.ends.receivers.arm(&link.core.common);
                         }
                     }
@@ -172,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// A guard settled while a sender waits: sums the cells of whoever was asked.
+    /// Sums the cells of ends that were asked, because a guard settled while a sender waits.
     #[inline(never)]
     pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) {
         for link in self.links.values_mut() {
@@ -196,7 +197,7 @@ impl Engine {
                 continue;
             };
             let has_moved = link.turn(&mut self.tools, context);
-            // Who sleeps on the epoll set itself is told of everything by it.
+            // A program or executor that sleeps on the epoll set needs every socket in the set.
             if !sleeps_elsewhere {
                 let reads = link.wire.reads_every_turn();
                 link.socket.stay_awake(reads, &self.tools.epoll);
@@ -285,10 +286,11 @@ impl Engine {
                 at += 1;
             }
         }
-        // Whoever waits for what a session had that has ended would sleep on.
+        // Sessions that have ended leave credit. Without this, sessions that wait for it would
+        // sleep on.
         self.share_credit(context);
     }
 }
 
-/// Turns between two questions to epoll while nobody sleeps.
+/// Turns between two calls of epoll while no thread sleeps in the set.
 const TURNS_PER_EPOLL: u64 = 64;

@@ -8,7 +8,7 @@ use std::fmt;
 #[must_use = "it says what was not delivered"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloseReport {
-    /// Per channel with something undelivered.
+    /// One entry for each channel with undelivered messages.
     pub undelivered: Vec<Undelivered>,
 }
 
@@ -21,7 +21,7 @@ pub struct Undelivered {
     pub peer: String,
     /// Messages sent.
     pub sent: u64,
-    /// Messages that the peer's engine holds: at least so many.
+    /// Messages that the peer's engine has received, at least.
     pub received: u64,
 }
 

@@ -15,24 +15,24 @@ pub struct RuntimeConfig {
     /// Number of engines: one under [`Driver::Caller`], elsewhere up to
     /// [`MOST_ENGINES`](crate::session::MOST_ENGINES).
     pub engines: usize,
-    /// How blocking calls wait on a shared-memory channel.
+    /// The way in which blocking calls wait on a shared-memory channel.
     pub wait: Wait,
-    /// Waiting of blocking calls where the engine moves the bytes.
+    /// The way in which blocking calls wait where the engine moves the bytes.
     pub wait_engine: Wait,
-    /// Cores to run the I/O threads on, one each and from the first again when there are fewer;
-    /// empty lets the scheduler choose.
+    /// Cores to run the I/O threads on, one for each thread. If there are fewer cores than threads,
+    /// the list is used again from its start. An empty list lets the scheduler choose.
     pub cores: Vec<usize>,
-    /// The most that a tcp session lets its peer keep in flight.
+    /// The most bytes that a tcp session lets its peer keep in flight.
     pub session_credit_bytes: u64,
-    /// The most that all of them do together.
+    /// The most bytes that all tcp sessions of the node together let their peers keep in flight.
     pub node_credit_bytes: u64,
-    /// The most bytes that peers may make all nodes of the process hold for this one to take in
-    /// more of their large messages.
+    /// The most bytes that peers may make the process hold. While all nodes of the process hold
+    /// more, this node takes in no more large messages.
     pub memory_limit: u64,
-    /// How long a peer's kernel may leave bytes unacknowledged before the connection counts as
-    /// broken.
+    /// Time for which a peer's kernel may leave bytes unacknowledged before the connection counts
+    /// as broken.
     pub notice_timeout: Duration,
-    /// How long a session without a connection waits for another.
+    /// Time for which a session without a connection waits for another.
     pub session_timeout: Duration,
 }
 
@@ -48,8 +48,9 @@ impl RuntimeConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Driver {
-    /// Threads that wait in calls turn the engine, and an I/O thread of the node while none waits.
-    /// Everything that the documentation promises to happen by itself happens under this driver.
+    /// Threads that wait in calls turn the engine; while none waits, an I/O thread of the node
+    /// does. Everything that the documentation promises to happen by itself happens under this
+    /// driver.
     ///
     /// A sent message goes out at once if a thread sleeps for the node, in a call or as the I/O
     /// thread. Otherwise it goes out with the sender's next call that waits, or when the I/O thread
@@ -57,8 +58,8 @@ pub enum Driver {
     /// threads want to run than there are cores.
     #[default]
     Threads,
-    /// The program's calls turn the engine. No thread is started, and between calls nothing moves
-    /// but what the kernel moves.
+    /// The program's calls turn the engine. No thread is started, and between calls only the kernel
+    /// moves data.
     ///
     /// `send` publishes and transmits nothing, except that it runs one turn when 32 KiB
     /// are queued (or half the window, if that is less). `flush`, `poll` and blocking
@@ -93,13 +94,14 @@ pub enum Driver {
 /// The threads or tasks that may sleep for an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driving {
-    /// The node's calls, and nobody between them.
+    /// The node's calls; between calls no thread sleeps for the engine.
     Callers,
-    /// Threads that wait in calls, and the I/O thread while there are none.
+    /// Threads that wait in calls, and the I/O thread while no call waits.
     Waiters,
     /// Tasks of an executor, and the node's calls.
     Tasks,
-    /// An I/O thread for each engine alone: they have cores of their own.
+    /// An I/O thread for each engine, and no other thread, because I/O threads have cores of their
+    /// own.
     Thread,
 }
 
@@ -113,8 +115,8 @@ impl Driving {
         }
     }
 
-    /// The kind of doorbells of the node. Tasks sleep after nearly every message, and
-    /// `membarrier` interrupts a peer that runs: for them a fence for each message costs less.
+    /// Returns the kind of doorbells of the node. Tasks sleep after nearly every message, and
+    /// membarrier(2) interrupts a running peer. So for tasks a fence for each message costs less.
     pub(crate) fn asymmetry(self) -> Asymmetry {
         match self {
             Driving::Tasks => Asymmetry::Fence,
@@ -127,8 +129,8 @@ impl Driving {
         matches!(self, Driving::Waiters | Driving::Thread)
     }
 
-    /// Returns whether calls leave the engine to a sleeper, for whom everything has to stay
-    /// armed when they return.
+    /// Returns whether calls leave the engine to a sleeper, for which everything must be armed when
+    /// they return.
     pub(crate) fn has_standing_sleeper(self) -> bool {
         matches!(self, Driving::Waiters | Driving::Tasks)
     }

@@ -1,8 +1,8 @@
-//! The control thread: a thread of the node's own for work that takes too long for a turn.
+//! The control thread: a thread of the node for work that takes too long for a turn.
 //!
-//! Mapping and populating the memory of a large message takes milliseconds, for which no
-//! other session shall wait. The thread is started when it is first needed, does one job
-//! after the other, and ends with its node.
+//! Mapping and populating the memory of a large message takes milliseconds, and no other session
+//! may wait for that. The thread is started when it is first needed, does one job after the other,
+//! and ends with its node.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -17,14 +17,15 @@ use std::{
 
 use ibex_base::sync::{AtomicBool, Mutex, lock};
 
-/// Something to do off the turn.
+/// A job to do outside the turn.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A node's control thread, once there is one.
+/// A node's control thread, which may not have been started.
 #[derive(Debug, Default)]
 pub(crate) struct ControlThread {
     state: Mutex<State>,
-    /// Set once the log was told that there can be no thread: each long message finds it out anew.
+    /// Set once the log has reported that the thread cannot be started, because each long message
+    /// tries again.
     has_warned: AtomicBool,
 }
 
@@ -40,15 +41,15 @@ enum State {
 }
 
 impl ControlThread {
-    /// Has `job` done. Where there can be no thread the caller does it, slowly; once the
-    /// node is closed nobody does.
+    /// Has `job` done. If the thread cannot be started, the caller does it, slowly. Once the node
+    /// is closed, the job is dropped.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         if let Some(job) = self.queue(Box::new(job)) {
             job();
         }
     }
 
-    /// Gives the job back if there is no thread for it.
+    /// Queues the job, or gives it back if there is no thread for it.
     fn queue(&self, job: Job) -> Option<Job> {
         let mut state = lock(&self.state);
         if let State::NotStarted = *state {
@@ -67,14 +68,14 @@ impl ControlThread {
             }
         }
         if let State::Running { jobs, .. } = &*state {
-            // The thread listens for as long as `jobs` is there.
+            // The thread takes jobs for as long as `jobs` exists.
             let _ = jobs.send(job);
         }
         None
     }
 
-    /// Ends the thread when it has done what is queued, and waits for that, unless it is
-    /// the one that calls.
+    /// Ends the thread after it has done the queued jobs. Waits for its end, unless it is the
+    /// calling thread.
     pub(crate) fn stop(&self) {
         let state = mem::replace(&mut *lock(&self.state), State::Stopped);
         if let State::Running { jobs, thread } = state {
@@ -93,8 +94,8 @@ impl State {
             .name("ibex-control".to_owned())
             .spawn(move || {
                 for job in queue {
-                    // Wakers run in it, which are foreign. One that panics has said so,
-                    // and those who wait for the next job are not to blame.
+                    // A job may run wakers, which are foreign code. The panic hook has reported a
+                    // panic already, and it must not stop the next jobs.
                     let _ = panic::catch_unwind(AssertUnwindSafe(job));
                 }
             })?;

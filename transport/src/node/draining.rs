@@ -1,8 +1,8 @@
-//! Draining: calls that were begun here end, and no other begins.
+//! Draining: calls that have begun on this node end, and no other begins.
 //!
-//! What serves calls registers, and looks at [`NodeState::is_draining`] behind counting each call
-//! that comes; whoever drains sets that before it reads the counts. Both in one order with all
-//! others, so that a call is refused by the one or counted by the other.
+//! A service that answers calls registers here. It counts each call that comes, and then looks at
+//! [`NodeState::is_draining`]. The drain sets that flag before it reads the counts. Both sides use
+//! sequentially consistent operations, so either the service refuses a call or the drain counts it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -16,15 +16,15 @@ use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 
 use super::{NodeState, SessionShared};
 
-/// A service, as the drain of its node sees it.
+/// A service, as an interface for the drain of its node.
 pub trait Serves: Send + Sync {
-    /// Refuses what it has not begun, now and whenever something comes. Never waits.
+    /// Refuses calls that it has not begun, and those that come later. Never waits.
     fn refuse_waiting(&self);
 
-    /// Calls that have begun and not ended.
+    /// Returns the number of calls that have begun and not ended.
     fn running(&self) -> usize;
 
-    /// Returns whether words about calls wait for room, of callers that are there.
+    /// Returns whether notices about calls wait for room, for callers that are still there.
     fn has_unsaid(&self) -> bool;
 
     /// Tells callers that every call which had begun is answered, and no other begins.
@@ -35,21 +35,21 @@ pub trait Serves: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Draining {
     pub(crate) is_draining: AtomicBool,
-    /// Calls that handlers had and have ended since.
+    /// Calls that handlers had when the drain began, and that have ended since.
     finished: AtomicUsize,
     services: Mutex<Vec<Weak<dyn Serves>>>,
-    /// The drain's thread or task, while calls run or words about them wait.
+    /// The drain's thread or task, while calls run or notices about them wait.
     pub(crate) waiters: WaitSlot,
 }
 
 impl Draining {
-    /// Has who drains look again: a session has ended, or the node was closed.
+    /// Makes the drain look again, because a session has ended or the node was closed.
     pub(crate) fn take_waiters(&self, wakers: &mut Wakers) {
         self.waiters.take(wakers);
     }
 }
 
-/// State of a peer's drain, as it has told a session.
+/// State of a peer's drain, as the peer has told it to a session.
 #[derive(Default)]
 pub(crate) struct PeerDraining {
     drains: AtomicBool,
@@ -59,7 +59,7 @@ pub(crate) struct PeerDraining {
 }
 
 impl PeerDraining {
-    /// Returns whether it is the first word of it.
+    /// Takes in the peer's notice. Returns whether it is the first one.
     pub(crate) fn hear(&self, is_done: bool) -> bool {
         if is_done {
             self.has_drained.store(true, Ordering::Release);
@@ -73,14 +73,14 @@ impl PeerDraining {
 }
 
 impl SessionShared {
-    /// Returns whether the peer begins no call any more that it serves.
+    /// Returns whether the peer refuses to begin calls that it would serve.
     #[inline]
     #[must_use]
     pub fn peer_drains(&self) -> bool {
         self.draining.drains.load(Ordering::Acquire)
     }
 
-    /// Has `waker` woken when the peer says that it drains, until
+    /// Leaves `waker` to be called when the peer announces its drain.
     /// [`leave_peer_drains`](Self::leave_peer_drains) takes it back.
     pub fn wake_when_peer_drains(&self, waker: &Waker) -> Ticket {
         self.draining.waiters.register(waker)
@@ -91,7 +91,7 @@ impl SessionShared {
         self.draining.waiters.leave(ticket);
     }
 
-    /// Returns whether the peer has answered all that it had begun.
+    /// Returns whether the peer has answered all calls that it had begun.
     #[must_use]
     pub fn peer_has_drained(&self) -> bool {
         self.draining.has_drained.load(Ordering::Acquire)
@@ -99,14 +99,14 @@ impl SessionShared {
 }
 
 impl NodeState {
-    /// Returns whether no call is begun here any more.
+    /// Returns whether this node has stopped beginning calls.
     #[inline]
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.is_draining.load(Ordering::SeqCst)
     }
 
-    /// `service` is asked when the node drains.
+    /// Registers a service, which takes part when the node drains.
     pub fn serves(&self, service: Arc<dyn Serves>) {
         let mut services = lock(&self.draining.services);
         services.retain(|service| service.strong_count() > 0);
@@ -117,7 +117,7 @@ impl NodeState {
         }
     }
 
-    /// Calls that have begun here and not ended.
+    /// Returns the number of calls that have begun on this node and not ended.
     #[must_use]
     pub fn running_calls(&self) -> usize {
         let mut running = 0;
@@ -125,18 +125,19 @@ impl NodeState {
         running
     }
 
-    /// A call that a handler had ends while the node drains.
+    /// Counts a call of a handler that ends while the node drains.
     pub fn count_drained_call(&self) {
         self.draining.finished.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls that handlers had when the node began to drain, and that have ended since.
+    /// Returns the number of calls that handlers had when the node began to drain, and that have
+    /// ended since.
     #[must_use]
     pub fn drained_calls(&self) -> usize {
         self.draining.finished.load(Ordering::Relaxed)
     }
 
-    /// Returns whether words about calls wait for room.
+    /// Returns whether notices about calls wait for room.
     #[must_use]
     pub fn has_unsaid(&self) -> bool {
         let mut has_unsaid = false;
@@ -144,19 +145,19 @@ impl NodeState {
         has_unsaid
     }
 
-    /// Tells callers, behind their answers, that every call which had begun here is answered.
+    /// Tells callers, after their answers, that every call which had begun here is answered.
     pub fn say_drained(&self) {
         self.for_services(|service| service.say_drained());
     }
 
-    /// Has who drains look again: a call has ended, words about calls have gone out, or a caller is
-    /// gone. Costs a load while nobody drains.
+    /// Makes the drain look again, because a call has ended, notices about calls have gone out, or
+    /// a caller is gone. Costs one load while the node does not drain.
     pub fn wake_drain(&self) {
         self.draining.waiters.wake_all();
     }
 
     pub(crate) fn for_services(&self, mut act: impl FnMut(&dyn Serves)) {
-        // A service that answers may drop what registers another.
+        // The list is copied, because a service may run code that registers another service.
         let services = lock(&self.draining.services).clone();
         let services = services.iter().filter_map(Weak::upgrade);
         services.for_each(|service| act(&*service));

@@ -2,10 +2,10 @@
 //!
 //! Rules:
 //!
-//! 1. Telling never waits for a listener: the queue is bounded, and at the limit the oldest event
-//!    is dropped and counted.
+//! 1. Reporting an event never waits for the program. The queue is bounded; at the limit the oldest
+//!    event is dropped and counted.
 //! 2. Each event is handed out once.
-//! 3. Of a session the end is told once, and nothing behind it.
+//! 3. The end of a session is reported once, and no event of the session after it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -43,21 +43,21 @@ pub enum What {
     Connected {
         /// The fabric of the session's data.
         fabric: Fabric,
-        /// Why this fabric.
+        /// The reason for this fabric.
         reason: String,
     },
-    /// A session has no connection to its peer; it goes on when there is one again.
+    /// A session has lost its connection to its peer. It goes on when it has another.
     Suspended {
         /// The cause of the break.
         cause: EndCause,
-        /// Since when.
+        /// The time of the break.
         since: Instant,
     },
-    /// The session goes on.
+    /// The session goes on over another connection.
     Resumed {
-        /// How long it had none.
+        /// The time for which the session had no connection.
         suspended: Duration,
-        /// Messages that were sent again, as they had not arrived.
+        /// Messages that were sent again, because they had not arrived.
         replayed: u64,
     },
     /// A session goes on over another fabric than before.
@@ -66,27 +66,28 @@ pub enum What {
         from: Fabric,
         /// The fabric that the data goes over now.
         to: Fabric,
-        /// The reason why the fabric before was left.
+        /// The reason why the data left the former fabric.
         reason: String,
     },
-    /// The peer begins no call any more that it serves.
+    /// The peer drains: it begins no more of the calls that it serves.
     Draining,
     /// A session is over.
     Gone {
-        /// Why.
+        /// The cause of the end.
         cause: EndCause,
     },
-    /// A call that goes on has waited for an end of the peer's for as long as its `open_timeout`.
+    /// A call has waited for the peer to open an end for as long as the `open_timeout`, and goes on
+    /// waiting.
     NotOpened(Box<NotOpened>),
     /// A sender waits for its window, and nothing has moved for a while.
     Stalled(Stalled),
-    /// The sender goes on.
+    /// A stalled sender goes on.
     Recovered {
         /// The channel.
         channel: String,
-        /// Which end is here.
+        /// The local end of the channel.
         end: Role,
-        /// How long it had waited.
+        /// The time for which the sender had waited.
         stalled: Duration,
     },
 }
@@ -96,20 +97,20 @@ pub enum What {
 pub struct Stalled {
     /// The channel.
     pub channel: String,
-    /// Which end is here.
+    /// The local end of the channel.
     pub end: Role,
-    /// Since when nothing has moved.
+    /// The time since which nothing has moved.
     pub since: Instant,
-    /// The first message that is not released: what all others wait for.
+    /// The first message that is not released. All later ones wait for it.
     pub oldest: u64,
-    /// At the receiving end, messages that its application has taken and not released; with
-    /// none it does not take any.
+    /// At the receiving end, the number of messages that its application has taken and not
+    /// released. If there are none, the application does not take messages.
     pub held: Option<u64>,
-    /// At the receiving end, whether the next message waits for room within `memory_limit`.
+    /// True if, at the receiving end, the next message waits for room within `memory_limit`.
     pub lacks_room: bool,
 }
 
-/// The words for it, without the channel and the peer.
+/// Describes the stall, without the channel and the peer.
 impl fmt::Display for Stalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waits = match self.end {
@@ -137,7 +138,7 @@ impl fmt::Display for Stalled {
     }
 }
 
-/// The events that were not taken yet.
+/// Events that the program has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     state: Mutex<State>,
@@ -151,7 +152,7 @@ struct State {
     is_closed: bool,
 }
 
-/// Some 200 bytes each.
+/// Most events that wait to be taken, of some 200 bytes each.
 const MOST_EVENTS: usize = 1024;
 
 impl EventQueue {
@@ -171,13 +172,13 @@ impl EventQueue {
         self.waiters.take(wakers);
     }
 
-    /// There will be no more.
+    /// Closes the queue: no more events will come.
     pub(crate) fn close(&self, wakers: &mut Wakers) {
         lock(&self.state).is_closed = true;
         self.waiters.take(wakers);
     }
 
-    /// The next event; `Some(None)` if there will be none.
+    /// Returns the next event; `Some(None)` if no more will come, and `None` if there is none yet.
     pub(crate) fn look(&self) -> Option<Option<Event>> {
         let mut state = lock(&self.state);
         match state.events.pop_front() {
@@ -193,7 +194,7 @@ impl EventQueue {
 }
 
 impl What {
-    /// Logs an event: a wait in vain as a warning, its end as news.
+    /// Logs an event: a stall or a missing end as a warning, and the end of a stall as information.
     pub(crate) fn warn(&self, session: &SessionShared) {
         let (peer, warnings) = (session.peer_in_log(), &session.node.warnings);
         match self {

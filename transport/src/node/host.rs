@@ -14,22 +14,23 @@ use ibex_ring::{
 
 use super::What;
 
-/// The runtime, as the ends of channels know it: they ask it for what the engine of their session
-/// has to do, and wait in it.
+/// The runtime, as an interface for the ends of channels. Ends use it for requests to the engine of
+/// their session, and for waiting.
 ///
-/// Each call names a session; nothing happens for one that is over. The calls are made now and
+/// Each call names a session, and does nothing if that session is over. The calls are made now and
 /// then, never for each message.
 pub(crate) trait Host: Send + Sync {
-    /// Leaves word for the session's engine, and wakes it unless it may wait for another reason.
+    /// Leaves a mark for the session's engine. Wakes the engine's sleeper, unless `quiet`: then the
+    /// mark may wait for the next turn.
     fn mark(&self, mark: Mark, quiet: bool);
 
-    /// Runs a turn, for a call that does not wait, where callers turn the engine.
+    /// Runs a turn where callers turn the engine, for a call that does not wait.
     fn turn(&self, session: u64);
 
     /// Waits until `condition` holds, spinning first as the node is configured.
     ///
     /// # Errors
-    /// The `deadline` came before.
+    /// The `deadline` came first.
     fn wait(
         &self,
         session: u64,
@@ -39,7 +40,8 @@ pub(crate) trait Host: Send + Sync {
         condition: &mut dyn Condition<Output = ()>,
     ) -> Result<(), TimedOut>;
 
-    /// Hands the ring of a sending end over; messages `before` were sent and are released.
+    /// Hands the ring of a sending end over to the engine. Messages up to `before` were sent and
+    /// released.
     fn attach_ring(
         &self,
         session: u64,
@@ -55,38 +57,38 @@ pub(crate) trait Host: Send + Sync {
     /// Asks the peer for an end's counts.
     fn ask(&self, session: u64, end: u32, ask: Ask);
 
-    /// Asks for an acknowledgement that was perhaps asked for before.
+    /// Asks for an acknowledgement, which may have been asked for before.
     fn ask_once(&self, session: u64, end: u32, sequence: u64);
 
-    /// Closes a sending end behind message `last`.
+    /// Closes a sending end after message `last`.
     fn close_sender(&self, session: u64, end: u32, last: u64, reason: CloseReason);
 
     /// Returns the names of channels that the peer opened and this node did not.
     fn incoming(&self, session: u64) -> Vec<(String, Role)>;
 
-    /// Has the engine look at `due` whether an end that somebody waits for is open.
+    /// Has the engine check at `due` whether an end that is waited for is open.
     fn watch_opening(&self, session: u64, due: Instant);
 
-    /// Tells the program of something that a handle has noticed.
+    /// Reports to the program something that a handle has noticed.
     fn tell(&self, session: u64, what: What);
 
-    /// Returns itself, for the floors that know which type it is.
+    /// Returns the host itself, for modules that know its type.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// The thing that a call that waits looks at, and so the price of a look; of several the one that
-/// is asked more often counts.
+/// The source that a waiting call looks at, which decides the cost of a look. If a call waits for
+/// several, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Looks {
     /// A word that the peer writes.
     Memory,
-    /// News of a turn of the engine, which looks at a device's completion queue.
+    /// The results of a turn of the engine, which looks at a device's completion queue.
     Queue,
-    /// News of a turn of the engine, which asks a socket.
+    /// The results of a turn of the engine, which asks a socket.
     Socket,
 }
 
-/// Word that handles leave for an engine without its lock.
+/// News that handles leave for an engine without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// A cold ring has records.

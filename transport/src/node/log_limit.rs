@@ -1,9 +1,9 @@
-//! A bound on how often the log tells the same.
+//! A limit on how often the log repeats events of one kind.
 //!
 //! Rules:
 //!
-//! 1. Of each kind the first [`TOLD_PER_PERIOD`] in a [`PERIOD`] are told, and the others
-//!    counted.
+//! 1. The first [`TOLD_PER_PERIOD`] events of each kind in a [`PERIOD`] are logged, and the others
+//!    are counted.
 //! 2. When the period is over, the count is logged, with the first suppressed event as the example,
 //!    by the function that noticed that event. Its line therefore has the same target.
 //! 3. The clock is an argument.
@@ -14,40 +14,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bound of what strangers and peers can have a node log.
+/// Limit on the log lines that strangers and peers can cause.
 #[derive(Debug)]
 pub struct LogLimit<K> {
-    /// Kinds that were met, at most as many as the program has.
+    /// Kinds that have occurred, at most as many as the program has.
     kinds: Vec<Kind<K>>,
 }
 
 #[derive(Debug)]
 struct Kind<K> {
     kind: K,
-    /// When the period began.
+    /// The time at which the period began.
     since: Instant,
     told: u32,
     held: u64,
-    /// The first of them.
+    /// The first of the events that were counted and not logged.
     example: String,
     tell: fn(&Held),
 }
 
-/// Events that were counted instead of told.
+/// Events that were counted instead of logged.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// The first of them.
+    /// The first counted event.
     pub example: String,
-    /// Their number.
+    /// The number of counted events.
     pub count: u64,
-    /// The time in which they came.
+    /// The time in which the events came.
     pub period: Duration,
     tell: fn(&Held),
 }
 
-/// Number of a kind that are told in a period.
+/// Number of events of a kind that are logged in a period.
 pub const TOLD_PER_PERIOD: u32 = 5;
-/// The time that a count is of, or a little less.
+/// Length of a period, or a little less.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
 impl<K> Default for LogLimit<K> {
@@ -57,7 +57,7 @@ impl<K> Default for LogLimit<K> {
 }
 
 impl<K: PartialEq> LogLimit<K> {
-    /// Tells whether something of this kind goes to the log; else it was counted, and `tell`
+    /// Returns whether an event of this kind is to be logged. If not, it was counted, and `tell`
     /// logs the count later, with `example` as its text. Drain [`poll_held`](Self::poll_held)
     /// before.
     pub fn admits(
@@ -100,7 +100,7 @@ impl<K: PartialEq> LogLimit<K> {
         self.poll_held_for(PERIOD, now)
     }
 
-    /// Takes the count up to now, whether its period is over or not: nothing follows.
+    /// Takes the count up to now, even if its period is not over, because no more events follow.
     #[must_use]
     pub fn poll_last_held(&mut self, now: Instant) -> Option<Held> {
         self.poll_held_for(Duration::ZERO, now)
@@ -121,7 +121,8 @@ impl<K: PartialEq> LogLimit<K> {
         Some(held)
     }
 
-    /// When [`poll_held`](Self::poll_held) has something, if nothing else happens.
+    /// Returns the time at which [`poll_held`](Self::poll_held) will have a count, if nothing else
+    /// happens.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let holding = self.kinds.iter().filter(|known| known.held > 0);
@@ -133,7 +134,7 @@ impl<K: PartialEq> LogLimit<K> {
 }
 
 impl Held {
-    /// Logs the count, by the function that noticed the example.
+    /// Logs the count, through the function that noticed the example.
     pub fn warn(&self) {
         (self.tell)(self);
     }
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(held.example, "failure 5", "the first that was not told");
         assert!(limit.poll_held(start + PERIOD).is_none());
         assert_eq!(limit.next_due(), None);
-        // A new period.
+        // A new period has begun.
         assert!(limit.admits("flood", start + PERIOD, nowhere, String::new));
     }
 

@@ -1,5 +1,5 @@
-//! The state of a node and of its sessions, as engines and handles share it, and the news that its
-//! program hears of it: events, warnings, and the report of its end.
+//! The state of a node and of its sessions, which engines and handles share. It includes the
+//! reports for the program: events, warnings, and the report of the node's end.
 
 mod close_report;
 mod config;

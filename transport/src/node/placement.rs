@@ -1,4 +1,4 @@
-//! The sessions of a node by engine: where each begins, and when the last is over.
+//! The sessions of a node by engine: the placement of each, and the end of the last.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ struct Inner {
 }
 
 impl Sessions {
-    /// No sessions, on as many engines as there are bells.
+    /// Makes the record of a node without sessions, with one engine for each bell.
     pub(crate) fn new(bells: Box<[&'static Bell]>) -> Self {
         Self(Arc::new(Inner {
             placement: Placement::new(bells.len()),
@@ -39,7 +39,7 @@ impl Sessions {
         self.0.placement.loads()
     }
 
-    /// Notes that the node closes. Wake the engines afterwards.
+    /// Notes that the node closes. The caller wakes the engines afterwards.
     pub(crate) fn begin_close(&self) {
         self.0.placement.begin_close();
     }
@@ -49,7 +49,7 @@ impl Sessions {
         self.0.placement.is_over()
     }
 
-    /// Wakes whoever sleeps for an engine.
+    /// Wakes the sleepers of all engines.
     pub(crate) fn wake_engines(&self) {
         self.0.bells.iter().for_each(|bell| bell.wake());
     }

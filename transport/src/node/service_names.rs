@@ -1,4 +1,5 @@
-//! The names of a node's services: a name has one service for all peers, or one for each of some.
+//! The names of a node's services. A name belongs to one service for all peers, or to several
+//! services for one peer each.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -11,7 +12,7 @@ use ibex_base::{fork, sync::lock};
 
 use super::NodeState;
 
-/// The names that services have.
+/// The names that services have taken.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceNames(Arc<Mutex<BTreeMap<String, Holders>>>);
 
@@ -20,18 +21,18 @@ pub(crate) struct ServiceNames(Arc<Mutex<BTreeMap<String, Holders>>>);
 enum Holders {
     /// The service for all peers.
     AllPeers,
-    /// So many services, each for one peer; the session of that peer lets it have one.
+    /// This many services, each for one peer. The session of a peer allows it only one.
     Peers(usize),
 }
 
-/// The name of a service, which has it until this is dropped.
+/// The name of a service, which keeps the name until this is dropped.
 pub struct ServiceName {
     name: String,
     names: Arc<Mutex<BTreeMap<String, Holders>>>,
 }
 
 impl NodeState {
-    /// Takes a name for a service for all peers. Returns `None` if a service has it.
+    /// Takes a name for a service for all peers. Returns `None` if another service has the name.
     #[must_use]
     pub fn take_service_name(&self, name: &str) -> Option<ServiceName> {
         self.take_name(name, |holder| match holder {
@@ -40,7 +41,8 @@ impl NodeState {
         })
     }
 
-    /// Takes a name for a service for one peer. Returns `None` if the service for all peers has it.
+    /// Takes a name for a service for one peer. Returns `None` if a service for all peers has the
+    /// name.
     #[must_use]
     pub fn share_service_name(&self, name: &str) -> Option<ServiceName> {
         self.take_name(name, |holder| match holder {
@@ -57,7 +59,7 @@ impl NodeState {
     ) -> Option<ServiceName> {
         let names = self.service_names.0.clone();
         let name = name.to_owned();
-        // A lock may be held for ever in a child, which cannot serve.
+        // In a forked child the lock may be held for ever. A child cannot serve anyway.
         if !fork::is_child() {
             let mut held = lock(&names);
             let holders = take(held.get(&name))?;

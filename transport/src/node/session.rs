@@ -33,23 +33,23 @@ use crate::{
     wire::GrantedBlock,
 };
 
-/// A session as its handles see it.
+/// The part of a session that handles and engine share.
 pub struct SessionShared {
     pub(crate) node: Arc<NodeState>,
     /// The runtime that turns the session's engine.
     pub(crate) host: Arc<dyn Host>,
     pub(crate) id: u64,
     peer: PeerDescription,
-    /// The address of ours that the peer connected to, if it did.
+    /// The local address that the peer connected to, if the peer dialed.
     accepted_on: Option<SocketAddr>,
-    /// The doorbells, where data goes through memory that both processes map.
+    /// The doorbells, if data goes through memory that both processes map.
     bells: Option<Arc<Bells>>,
-    /// The route of the data now.
+    /// The present route of the data.
     pub(crate) carrier: Route,
     /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
-    /// Either side cannot use membarrier, or does not want to, so both use fences.
+    /// True if either side cannot or will not use membarrier(2), so that both use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
     pub(crate) ending: Ending,
@@ -58,7 +58,8 @@ pub struct SessionShared {
     pub(crate) counters: SessionCounters,
 }
 
-/// A peer, for the log. One that connected comes from a port that says nothing.
+/// A peer, for the log. The port of a peer that dialed says nothing, so the address that it
+/// connected to is named as well.
 pub(crate) struct PeerInLog<'a> {
     pub(crate) peer: &'a PeerDescription,
     pub(crate) accepted_on: Option<SocketAddr>,
@@ -79,9 +80,9 @@ impl fmt::Display for PeerInLog<'_> {
 
 /// The means of a session's data.
 pub(crate) enum Over<'a> {
-    /// The connection.
+    /// The stream connection.
     Stream,
-    /// Memory that both processes map; the engines wake each other by these.
+    /// Memory that both processes map. The engines wake each other by these bells.
     Shm(Arc<Bells>),
     /// A queue pair.
     Pair(&'a PreparedPair),
@@ -121,7 +122,7 @@ impl SessionShared {
         }
     }
 
-    /// The kind of doorbells between the two processes.
+    /// Returns the kind of doorbells between the two processes.
     #[inline]
     pub(crate) fn asymmetry(&self) -> Asymmetry {
         if self.fences.load(Ordering::Relaxed) {
@@ -131,7 +132,7 @@ impl SessionShared {
         }
     }
 
-    /// The kind of doorbells between the handles of this process and their engine.
+    /// Returns the kind of doorbells between the handles of this process and their engine.
     pub(crate) fn own_asymmetry(&self) -> Asymmetry {
         self.node.driving.asymmetry()
     }
@@ -146,7 +147,7 @@ impl SessionShared {
         &self.node
     }
 
-    /// Returns the engine of the node that turns the session, which stays the same.
+    /// Returns the engine that turns the session, which never changes.
     #[must_use]
     pub fn engine(&self) -> EngineId {
         EngineId::of_session(self.id)
@@ -174,7 +175,7 @@ impl SessionShared {
         self.counters.snapshot(site.unwrap_or_default())
     }
 
-    /// How its completions are polled, and why so, if it has any.
+    /// Returns how the session's completions are polled, and the reason, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
         let site = self.carrier.site().filter(|_| self.carrier.has_device());
@@ -212,13 +213,14 @@ impl SessionShared {
         self.carrier.fabric()
     }
 
-    /// Tells whether payloads have a checksum where tcp carries them.
+    /// Returns whether payloads have a checksum where tcp carries them.
     #[must_use]
     pub fn payload_checksums(&self) -> bool {
         self.payload_checksums
     }
 
-    /// A ring that the session can send from. Takes long: for a handle's thread.
+    /// Leases a ring that the session can send from. This takes long, so it runs on a handle's
+    /// thread.
     pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
         let mut lease = self.ring_arena().lease(min_bytes)?;
         if let Some(site) = self.carrier.site() {
@@ -238,8 +240,9 @@ impl SessionShared {
         Ok(lease)
     }
 
-    /// Memory that is not registered is sent from over other wires, where there is no queue pair,
-    /// or its site is lost, so that it takes nothing any more.
+    /// Ignores a failed registration if the session resumes over another wire. This is so where it
+    /// has no queue pair any more, or where the site is lost. That wire sends from memory that is
+    /// not registered.
     fn unless_lost(
         &self,
         site: &Site,
@@ -251,8 +254,9 @@ impl SessionShared {
         }
     }
 
-    /// Memory for a large message to come of `bytes`, if some is kept and there is room for it:
-    /// charged, and registered where the peer may be granted it. Costs no system call.
+    /// Returns memory for a large message of `bytes` to come, if a pool keeps some and the budget
+    /// has room. The memory is charged, and registered if the peer may be granted it. This costs no
+    /// system call.
     pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
         let site = self.granting_site();
         let pool = match &site {
@@ -267,10 +271,10 @@ impl SessionShared {
         Some(lease)
     }
 
-    /// Leases memory for a message that is to arrive, mapped and registered now if it has to be.
-    /// Memory that the peer's device may write to is charged as a whole, and takes at most half of
-    /// what there may be. Otherwise the lease is addresses, which get memory as the message comes.
-    /// Takes long, so it runs off the turn.
+    /// Leases memory for a message that is to arrive. Memory that the peer's device may write to is
+    /// mapped, registered and charged as a whole, within half of the budget. Otherwise the lease
+    /// consists of addresses only, which get memory as the message comes. This takes long, so it
+    /// runs outside the turn.
     pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         if let Some(site) = self.granting_site()
             && let Some(claim) = self.node.memory.half().claim(bytes as u64)
@@ -291,7 +295,7 @@ impl SessionShared {
         self.large_pool().reserve(bytes)
     }
 
-    /// Returns whether a message of `bytes` may go into a block of the peer's.
+    /// Returns whether a message of `bytes` may be written into a block that the peer has granted.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
         self.carrier.has_device() && lands(bytes as u64)
     }
@@ -302,8 +306,8 @@ impl SessionShared {
             .is_some_and(|site| site.has_landing_places())
     }
 
-    /// Blocks for a channel's messages of medium size, as many as can be had. Takes long:
-    /// off the turn.
+    /// Leases blocks for a channel's messages of medium size, as many as are available. This takes
+    /// long, so it runs outside the turn.
     pub(crate) fn lease_landings(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
         let lease = |site: &Arc<Site>| {
             let place = LandingPlace::take(site)?;
@@ -327,17 +331,17 @@ impl SessionShared {
     }
 
     /// Returns the address and key of memory that the peer may write a message of `bytes` to;
-    /// `None` if it may not.
+    /// `None` if the peer may not write to it.
     pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
         self.granting_site()?.granted_memory(lease, bytes)
     }
 
-    /// The site, if the peer is granted memory of ours.
+    /// Returns the site through which the peer is granted memory of this process, if it is.
     fn granting_site(&self) -> Option<Arc<Site>> {
         self.carrier.granting_site()
     }
 
-    /// The peer's address for errors, and the name of the node here if it has one.
+    /// Returns the peer's address for errors, with the name of the local node if it has one.
     #[must_use]
     pub fn peer_name(&self) -> String {
         match &self.peer.known_to {
@@ -346,10 +350,10 @@ impl SessionShared {
         }
     }
 
-    /// The session is over, and the engine has forgotten it: it keeps no descriptor, however
-    /// long handles are kept, or wait to be accepted.
+    /// Notes that the session is over and its engine has forgotten it. From now on it keeps no
+    /// descriptor, however long handles stay or the session waits to be accepted.
     pub(crate) fn end(&self) {
-        // Relaxed: who sees it late drops it with the next ones.
+        // Relaxed: a queue that sees it late drops the session with later ones.
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(bells) = &self.bells {
             bells.close();
@@ -370,13 +374,14 @@ impl SessionShared {
         }
     }
 
-    /// The prefix of a receiving end moved; `urgent` if the sender must hear of it.
+    /// Tells the engine that the prefix of a receiving end moved; `urgent` if the sender must learn
+    /// of it now.
     pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
         let session = self.id;
         self.host.mark(Mark::Released { session, end }, !urgent);
     }
 
-    /// Bytes that may be queued before `send` runs a turn itself.
+    /// Returns the number of queued bytes at which `send` runs a turn itself.
     pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
         match self.node.driver() {
             Driver::Caller | Driver::Tasks if !self.shares_memory() => {
@@ -409,7 +414,7 @@ impl SessionShared {
         &self.node.large_pool
     }
 
-    // ---- What ends ask of the engine ---------------------------------------------------
+    // ---- Calls of ends on the engine ---------------------------------------------------
 
     /// Wakes the engine for records in a ring that is cold (not shm).
     pub(crate) fn mark_ready(&self, end: u32) {
@@ -417,14 +422,15 @@ impl SessionShared {
         self.host.mark(Mark::Ready { session, end }, false);
     }
 
-    /// Runs a turn where callers do: for a call that does not wait, or when enough is queued.
+    /// Runs a turn where callers turn the engine, for a call that does not wait, or when enough
+    /// bytes are queued.
     #[cold]
     pub(crate) fn poll(&self) {
         self.host.turn(self.id);
     }
 
-    /// Waits until `condition` holds. For what is waited for once: the condition is looked at
-    /// through a pointer.
+    /// Waits until `condition` holds. This checks the condition through a reference, so it is for
+    /// waits that are not made for each message.
     pub(crate) fn wait<C: Condition>(
         &self,
         slot: &WaitSlot,
@@ -440,7 +446,8 @@ impl SessionShared {
         kept.output.ok_or(TimedOut)
     }
 
-    /// Hands the ring of a sending end over; messages `from` were sent and are released.
+    /// Hands the ring of a sending end over to the engine. Messages up to `from` were sent and
+    /// released before.
     pub(crate) fn attach_ring(
         &self,
         end: u32,
@@ -459,7 +466,7 @@ impl SessionShared {
         self.host.ask(self.id, end, ask);
     }
 
-    /// Asks for an acknowledgement that was perhaps asked for before.
+    /// Asks for an acknowledgement, which may have been asked for before.
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
         self.host.ask_once(self.id, end, sequence);
     }
@@ -468,24 +475,24 @@ impl SessionShared {
         self.host.close_sender(self.id, end, last, reason);
     }
 
-    /// Returns the names of channels that the peer opened and we did not.
+    /// Returns the names of channels that the peer opened and this node did not.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, Role)> {
         self.host.incoming(self.id)
     }
 
-    /// Has the engine look at `due` whether an end that somebody waits for is open.
+    /// Has the engine check at `due` whether an end that is waited for is open.
     pub(crate) fn watch_opening(&self, due: Instant) {
         self.host.watch_opening(self.id, due);
     }
 
-    /// Tells of something that a handle has noticed, unless the session is over.
+    /// Reports something that a handle has noticed, unless the session is over.
     pub(crate) fn tell(&self, what: What) {
         self.host.tell(self.id, what);
     }
 }
 
-/// A condition whose output is kept, so that whoever waits for it needs not know its type.
+/// A condition that keeps its output, so that the host that waits need not know the output's type.
 struct Kept<C: Condition> {
     condition: C,
     output: Option<C::Output>,
@@ -523,7 +530,8 @@ impl<C: Condition> Condition for Kept<C> {
 impl Drop for SessionShared {
     fn drop(&mut self) {
         if fork::is_child() {
-            // What they hold stays.
+            // The node and the route are leaked, so that a fork of the process frees nothing that
+            // they hold.
             mem::forget(self.node.clone());
             self.carrier.forget();
         }
@@ -539,6 +547,6 @@ impl fmt::Debug for SessionShared {
     }
 }
 
-/// Bytes that `send` queues before it runs a turn under `Driver::Caller`: writes of 5 KiB carry
-/// 10–14 million records of 64 bytes per second, writes of 32 KiB 40–75 million.
+/// Bytes that `send` queues before it runs a turn under `Driver::Caller`. Writes of 5 KiB carry
+/// 10–14 million records of 64 bytes per second, and writes of 32 KiB carry 40–75 million.
 const CALLER_BATCH_BYTES: usize = 32 << 10;

@@ -1,4 +1,4 @@
-//! A session's end, for those that wait for it alone.
+//! A session's end, for tasks that wait for the end alone.
 
 use std::{
     sync::OnceLock,
@@ -26,8 +26,8 @@ impl SessionShared {
         self.node.draining.take_waiters(wakers);
     }
 
-    /// Returns the cause of the session's end; pending, with `waker` left under `held`, until it
-    /// is over. Pending for ever in a fork of the process.
+    /// Returns the cause of the session's end. Until the session is over this is pending, with
+    /// `waker` left under `held`. In a fork of the process it is pending for ever.
     pub fn poll_ended(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<EndCause> {
         if fork::is_child() {
             return Poll::Pending;
@@ -42,7 +42,7 @@ impl SessionShared {
         }
     }
 
-    /// Takes back what [`poll_ended`](Self::poll_ended) left.
+    /// Takes back the waker that [`poll_ended`](Self::poll_ended) left.
     pub fn leave_ended(&self, held: &mut Option<Ticket>) {
         if !fork::is_child() {
             self.ending.waiters.leave(held);

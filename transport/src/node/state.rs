@@ -1,8 +1,8 @@
 //! State of a node that its engines share.
 //!
-//! Rule: nothing here is written for a message that fits a ring. Sessions that come and go, events,
-//! warnings and the memory of long messages are the node's; what a message touches is its
-//! engine's or its session's.
+//! Rule: nothing here is written for a message that fits a ring. The node has the state of sessions
+//! that come and go, of events and warnings, and of the memory of long messages. State that a
+//! message touches belongs to its engine or its session.
 
 use std::{
     collections::VecDeque,
@@ -35,7 +35,7 @@ pub struct NodeState {
     // Sessions that peers dialed.
     accepted: Mutex<VecDeque<Arc<SessionShared>>>,
     pub(crate) accept_waiters: WaitSlot,
-    /// Set before those who wait in `accept_waiters` are woken, so they find it.
+    /// Set before the waiters in `accept_waiters` are woken, so that they find it.
     pub(crate) accepts_no_more: AtomicBool,
 
     // Calls.
@@ -48,9 +48,9 @@ pub struct NodeState {
 
     // The end.
     pub(crate) closed: AtomicBool,
-    /// The driving task was dropped before the node was closed.
+    /// True if the driving task was dropped before the node was closed.
     pub(crate) lost_driver: AtomicBool,
-    /// Somebody has begun to finish the close.
+    /// True once a call has begun to finish the close.
     pub(crate) close_ends: AtomicBool,
     /// Report of the first `close`, for later ones.
     pub(crate) close_report: Mutex<Option<CloseReport>>,
@@ -62,15 +62,15 @@ pub struct NodeState {
     pub(crate) ring_arena: RingArena,
     pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
-    /// Memory for large messages that peers write themselves: nothing else is ever in it,
-    /// since they keep the keys.
+    /// Memory for large messages that peers write themselves. It never holds anything else, because
+    /// peers keep the keys.
     pub(crate) granted_pool: LargePool,
     /// Budget that large messages of peers are charged to.
     pub(crate) memory: MemoryBudget,
 }
 
 impl NodeState {
-    /// State of a node whose engines, as many as there are bells, have no session yet.
+    /// Makes the state of a node whose engines have no session yet.
     pub(crate) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
         let memory = MemoryBudget::of_process(config.memory_limit);
         Self {
@@ -99,7 +99,7 @@ impl NodeState {
         }
     }
 
-    /// Returns who turns the engines.
+    /// Returns the threads or tasks that turn the engines.
     #[must_use]
     pub fn driver(&self) -> Driver {
         self.config.driver
@@ -129,13 +129,13 @@ impl NodeState {
         lock(&self.accepted).pop_front()
     }
 
-    /// Drops the sessions that nobody accepts any more, each of which holds its runtime.
+    /// Drops the sessions that no call will accept, because each of them holds its runtime.
     pub(crate) fn forget_accepted(&self) {
         let unaccepted = mem::take(&mut *lock(&self.accepted));
         drop(unaccepted);
     }
 
-    /// Returns true once the node begins no session any more with those who dial.
+    /// Returns true once the node refuses new sessions of peers that dial.
     #[must_use]
     pub fn accepts_no_more(&self) -> bool {
         self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
@@ -143,7 +143,8 @@ impl NodeState {
 
     // ---- Memory ----------------------------------------------------------------------
 
-    /// Charges `bytes` more to a claim; what pools keep goes before there is no room.
+    /// Charges `bytes` more to a claim. If there is no room, pools first free the memory that they
+    /// keep.
     pub(crate) fn charge(&self, claim: &mut MemoryClaim, bytes: u64) -> bool {
         if claim.charge(bytes) {
             return true;
@@ -152,7 +153,7 @@ impl NodeState {
         has_trimmed && claim.charge(bytes)
     }
 
-    /// The longest message that there can ever be memory for.
+    /// Returns the length of the longest message for which there can ever be memory.
     #[must_use]
     pub fn longest_message(&self) -> u64 {
         longest_of_class(self.memory.limit())
@@ -194,13 +195,14 @@ impl fmt::Debug for NodeState {
     }
 }
 
-/// Free buffers for large messages that peers write which are kept: registering one takes
-/// longer than what it is for, and a stream of messages has several in use, which come back
-/// together.
+/// Number of free buffers that are kept for large messages that peers write. Registering a buffer
+/// takes longer than the transfer into it. A stream of messages has several buffers in use, which
+/// come back together.
 const KEPT_GRANTS: usize = 32;
 
-/// Appends a session that has come. Those that are over before anybody takes them go when there is no
-/// room, so that a queue that nobody empties is no longer than twice what lives.
+/// Appends a session that has come. Before the queue grows, sessions that are over already are
+/// dropped. So a queue that is never emptied has at most twice as many entries as there are live
+/// sessions.
 pub(crate) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Arc<SessionShared>) {
     if sessions.len() == sessions.capacity() {
         sessions.retain(|session| !session.is_over());

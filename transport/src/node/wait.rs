@@ -1,11 +1,11 @@
-//! The ways in which a blocking call waits: what each gives away, and what that costs.
+//! The ways in which a blocking call waits, and the cost of each.
 
 use std::time::Duration;
 
-/// The manner in which blocking calls wait: by spinning, by sleeping, or by one after the other.
+/// The way in which blocking calls wait: by spinning, by sleeping, or by spinning first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Never sleeps: the lowest latency, and one core per waiting thread.
+    /// Never sleeps. This has the lowest latency, and takes one core per waiting thread.
     BusyPoll,
     /// Spins for a limited time, giving the core away in between, and then sleeps. After another
     /// thread has kept the core for a millisecond, calls sleep at once for up to half a second.

@@ -1,4 +1,4 @@
-//! Warnings of a node that peers can cause, as often as the log shall have them.
+//! Warnings of a node that peers can cause, with a limit on how many reach the log.
 #![forbid(unsafe_code)]
 
 use std::{mem::Discriminant, sync::atomic::Ordering, time::Instant};
@@ -11,24 +11,24 @@ use ibex_base::{
 use super::log_limit::{Held, LogLimit};
 use crate::session::EndCause;
 
-/// Bound of a node's warnings.
+/// Limit on a node's warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
     limit: Mutex<LogLimit<Warning>>,
-    /// Some were counted and are to be told of.
+    /// True if warnings were counted and their count must still be logged.
     is_holding: AtomicBool,
 }
 
-/// Kind of warning, told of as one.
+/// A kind of warnings, which are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warning {
-    /// A session ended otherwise than in order, for such a cause.
+    /// A session did not end in order, for a cause of this kind.
     SessionEnded(Discriminant<EndCause>),
-    /// A peer has come, and its session could not be set up.
+    /// A peer connected, and its session could not be set up.
     NotSetUp,
     /// A sender waits for room.
     Stalled,
-    /// An end is waited for that the peer does not open.
+    /// A call waits for an end that the peer does not open.
     NotOpened,
     /// A group drops a member.
     MemberDropped,
@@ -39,8 +39,8 @@ pub(crate) enum Warning {
 }
 
 impl Warnings {
-    /// Tells whether this one is logged as a warning. If not, it was counted, and `tell` logs
-    /// the count.
+    /// Returns whether to log this as a warning. If not, it was counted, and `tell` logs the
+    /// count later.
     pub(crate) fn admits(
         &self,
         warning: Warning,
@@ -57,13 +57,13 @@ impl Warnings {
         is_told
     }
 
-    /// Tells whether [`tell_held`](Self::tell_held) will have something to say.
+    /// Returns whether counts wait to be logged by [`tell_held`](Self::tell_held).
     #[inline]
     pub(crate) fn are_held(&self) -> bool {
         self.is_holding.load(Ordering::Relaxed)
     }
 
-    /// Tells how many were counted, where their time is over.
+    /// Logs the counts whose periods are over.
     pub(crate) fn tell_held(&self, now: Instant) {
         if self.are_held() {
             let mut limit = lock(&self.limit);
@@ -75,7 +75,7 @@ impl Warnings {
         }
     }
 
-    /// When that is.
+    /// Returns the time of the next count to log, if there is one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.are_held().then(|| lock(&self.limit).next_due())?
     }
@@ -84,7 +84,7 @@ impl Warnings {
 /// Logs the counts before the node goes.
 impl Drop for Warnings {
     fn drop(&mut self) {
-        // In a fork of the process a thread that is not there may have the log.
+        // In a fork of the process, a thread that does not exist there may hold the log's lock.
         if fork::is_child() {
             return;
         }
@@ -95,9 +95,8 @@ impl Drop for Warnings {
     }
 }
 
-/// A warning to the log that a peer can cause: one of a kind that there are too many of goes
-/// there as a debug message, and is counted. All of these lines have the caller's module as
-/// their target.
+/// Logs a warning that a peer can cause. If there are too many of its kind, it is counted, and
+/// logged as a debug message. All of these lines have the caller's module as their target.
 macro_rules! warn_of {
     ($warnings:expr, $warning:expr, $example:expr, $($line:tt)+) => {{
         let tell: fn(&crate::node::log_limit::Held) =

@@ -2,17 +2,17 @@
 //! that hold them, and back.
 //!
 //! Rules:
-//! 1. As many buffers are posted as the peers' credit and the reserve ask for, whatever
-//!    applications hold: another buffer replaces one that arrived at once. Replacing lags
-//!    behind by less than [`REPOST_BATCH`], and that many more are posted.
+//! 1. As many buffers are posted as the peers' credit and the reserve require, regardless of what
+//!    applications hold: another buffer replaces an arrived one at once. Replacement lags by less
+//!    than [`REPOST_BATCH`] buffers, so that many more are posted.
 //! 2. The receiver reads a frame where it arrived as long as a free buffer can replace the frame's
 //!    buffer. When none can, the frame is copied out and its buffer is posted again. So messages
-//!    that are held for ever cost the zero copy, and never the credit.
+//!    that are held for ever cost the zero-copy path, but never the credit.
 //! 3. A queue pair that is destroyed may have taken buffers of a shared queue and not completed
-//!    them. They are replaced too, once they are [overdue](super::overdue). The device may still
-//!    have such a buffer, so it counts as outstanding until it completes. The receive queue and the
-//!    completion queue are made for `posted` and `replaceable` together, and no more than
-//!    `replaceable` buffers are replaced.
+//!    them. Those buffers are replaced too, once they are [overdue](super::overdue). The device may
+//!    still have such a buffer, so the buffer counts as outstanding until it completes. The receive
+//!    queue and the completion queue are made for `posted` and `replaceable` together, and no more
+//!    than `replaceable` buffers are replaced.
 
 use std::collections::BTreeMap;
 
@@ -39,15 +39,15 @@ pub(crate) struct ArrivalBuffers {
     /// The number of all postings so far.
     posted: u64,
     overdue: Overdue,
-    /// Buffers that were posted, never completed and were replaced, by number. The device may
-    /// write to them as long as the queue is there.
+    /// Buffers that were posted, never completed and were replaced, by number. The device may write
+    /// to them as long as the queue exists.
     written_off: BTreeMap<u32, OwnedBuffer>,
     /// Buffers that may be written off and replaced (rule 3).
     replaceable: u32,
-    /// Buffers that should have been written off beyond those.
+    /// Number of further buffers that should have been written off and could not be replaced.
     unreplaced: usize,
-    /// The number of times that arrival memory was filled anew, once for each
-    /// `frames_per_refill` frames; `frames_to_refill` are still to come before the next time.
+    /// Number of refills of the arrival memory: one for each `frames_per_refill` frames.
+    /// `frames_to_refill` more frames complete the next one.
     refills: u64,
     frames_per_refill: u64,
     frames_to_refill: u64,
@@ -69,15 +69,15 @@ struct Posting {
 pub(crate) struct ArrivedBuffer {
     /// The buffer; dropping the lease gives it back.
     pub(crate) lease: BufferLease,
-    /// The number of times that arrival memory was filled anew so far.
+    /// Number of refills of the arrival memory so far.
     pub(crate) refills: u64,
-    /// No buffer could replace this one, so it has to come back at once (rule 2).
+    /// No buffer could replace this one, so it has to be returned at once (rule 2).
     pub(crate) is_scarce: bool,
 }
 
 impl ArrivalBuffers {
-    /// Registers `posted + held` buffers, of which `posted` are to be posted. The queue that
-    /// they are posted to takes `posted + replaceable`.
+    /// Registers `posted + held` buffers, of which `posted` are to be posted. Their queue has room
+    /// for `posted + replaceable`.
     ///
     /// # Errors
     /// [`VerbsError`] if there is no memory, or it may not be locked.
@@ -131,8 +131,8 @@ impl ArrivalBuffers {
         Some(self.arrived(buffer))
     }
 
-    /// Takes back a buffer that was written off. It is not posted again, as another was posted in
-    /// its place.
+    /// Takes back a buffer that was written off. It is not posted again, because another was posted
+    /// in its place.
     #[cold]
     #[inline(never)]
     pub(crate) fn complete_late(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
@@ -158,7 +158,7 @@ impl ArrivalBuffers {
         }
     }
 
-    // ---- What queue pairs keep -------------------------------------------------------
+    // ---- Receives that queue pairs keep ----------------------------------------------
 
     /// Notes that a queue pair was destroyed before it was drained: the receives that it had
     /// taken of the queue may never complete.
@@ -166,7 +166,7 @@ impl ArrivalBuffers {
         self.overdue.begin(self.posted, self.outstanding(queue));
     }
 
-    /// Notes that the device has no more than `left` receives, whatever is counted here.
+    /// Notes that the device has at most `left` receives, whatever the count here is.
     pub(crate) fn has_only(&mut self, left: u32) {
         if let Some(before) = self.overdue.before() {
             self.write_off(before, left as usize);
@@ -178,8 +178,8 @@ impl ArrivalBuffers {
         queue.outstanding() - self.written_off.len() as u32
     }
 
-    /// Gives up the receives that were posted before posting `before`, but for the last `left`
-    /// of them, and has others posted in their place, as far as rule 3 allows.
+    /// Gives up the receives that were posted before posting `before`, except for the last `left`
+    /// of them. Lets others be posted in their place, as far as rule 3 allows.
     #[cold]
     fn write_off(&mut self, before: u64, left: usize) {
         let postings = (0_u32..).zip(&self.postings);
@@ -199,7 +199,7 @@ impl ArrivalBuffers {
         }
         let lost = late.len() as u32;
         self.missing += lost;
-        // Peers may have queue pairs go as often as they like: each doubling is told.
+        // Peers may end queue pairs as often as they like, so only each doubling is logged.
         let in_all = self.written_off.len();
         if lost > 0 && in_all.checked_ilog2() != (in_all - late.len()).checked_ilog2() {
             tracing::warn!(
@@ -210,8 +210,8 @@ impl ArrivalBuffers {
         }
     }
 
-    /// Returns how many buffers are lost, if they are more than can be replaced: then the
-    /// device has to be opened anew.
+    /// Returns how many buffers are lost, if they are more than can be replaced. The device then
+    /// has to be reopened.
     #[must_use]
     pub(crate) fn is_spent(&self) -> Option<usize> {
         let lost = self.written_off.len() + self.unreplaced;
@@ -272,7 +272,8 @@ impl ArrivalBuffers {
             self.missing -= accepted;
             posted?;
             if accepted == 0 {
-                // More are held than there are to hold: `is_scarce` brings them back.
+                // Messages hold more buffers than intended; `is_scarce` makes receivers return
+                // them.
                 return Ok(());
             }
         }

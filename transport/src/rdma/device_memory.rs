@@ -1,4 +1,4 @@
-//! Memory of `ibex_ring` that can be registered with a device.
+//! Memory from `ibex_ring` that can be registered with a device.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -19,7 +19,7 @@ pub(super) struct DeviceRing(pub(super) Arc<MirroredMapping>);
 #[derive(Debug)]
 pub(super) struct DeviceSlab(pub(super) Arc<BufferSlab>);
 
-// SAFETY: a mapping is unmapped by its drop alone, and hands out addresses only.
+// SAFETY: only its drop unmaps a mapping, which hands out nothing but addresses.
 unsafe impl DeviceMemory for DeviceMapping {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
@@ -30,7 +30,8 @@ unsafe impl DeviceMemory for DeviceMapping {
     }
 }
 
-// SAFETY: as for `DeviceMapping`; the value behind the `Arc` does not move and lives as long.
+// SAFETY: as for `DeviceMapping`; the value behind the `Arc` does not move and lives as long as
+// this one.
 unsafe impl DeviceMemory for DeviceRing {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
@@ -41,8 +42,8 @@ unsafe impl DeviceMemory for DeviceRing {
     }
 }
 
-// SAFETY: a slab's memory is a mapping that it gives up with itself; the value behind the `Arc`
-// does not move and lives as long.
+// SAFETY: a slab's memory is a mapping that lives as long as the slab; the value behind the `Arc`
+// does not move and lives as long as this one.
 unsafe impl DeviceMemory for DeviceSlab {
     fn base(&self) -> NonNull<u8> {
         self.0.base()

@@ -1,4 +1,4 @@
-//! The places of blocks that peers are granted ahead.
+//! Places for blocks that peers are granted ahead.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,7 +7,7 @@ use ibex_ring::memory::{LargeLease, MemoryError};
 
 use super::site::Site;
 
-/// The place of a block among those that a site may grant.
+/// A place for one of the blocks that a site may grant.
 #[derive(Debug)]
 pub(crate) struct LandingPlace(Arc<Site>);
 
@@ -16,14 +16,15 @@ impl LandingPlace {
     pub(crate) fn take(site: &Arc<Site>) -> Option<Self> {
         let most = site.settings().landing_blocks;
         let one_more = |taken: u32| (taken < most).then_some(taken + 1);
-        // Relaxed: it guards a sum, and nothing is read on the strength of it.
+        // Relaxed, because the number only guards a sum and orders no other access.
         let taken = site
             .landings
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         taken.is_ok().then(|| Self(site.clone()))
     }
 
-    /// Registers the memory of a block, unless it is already. Takes long: off the turn.
+    /// Registers the memory of a block, unless it is registered already. This takes long and is
+    /// done outside the turn.
     pub(crate) fn register(
         &self,
         lease: &mut LargeLease,
@@ -34,7 +35,7 @@ impl LandingPlace {
         Ok(memory.expect("it has just been registered"))
     }
 
-    /// Returns whether it is a place of this site.
+    /// Returns whether the place belongs to this site.
     pub(crate) fn is_of(&self, site: &Arc<Site>) -> bool {
         Arc::ptr_eq(&self.0, site)
     }

@@ -5,7 +5,8 @@ use ibex_verbs::provider::fake::Mask;
 
 use super::SiteSettings;
 
-/// Returns a function that makes the settings that a masked device needs, or that show its lack.
+/// Returns a function that makes settings which a masked device needs, or which exercise the
+/// missing ability.
 ///
 /// # Panics
 /// If the mask has a name that none of [`Mask::ALL`] has.
@@ -15,7 +16,7 @@ pub fn settings_of(mask: &Mask) -> fn(&mut SiteSettings) {
         "whole" | "no-shared-receives" | "no-inline" | "one-piece" | "two-pieces" | "small-mtu" => {
             |_| ()
         }
-        // Devices write to each other's memory, with immediate data where they can.
+        // Devices write to each other's memory, with immediate data if they support it.
         "trusted" | "no-immediate" => |settings| settings.grants_memory = true,
         "tiny-queues" => |settings| shrink(settings, 19),
         "all-of-it" => |settings| {
@@ -26,7 +27,7 @@ pub fn settings_of(mask: &Mask) -> fn(&mut SiteSettings) {
     }
 }
 
-/// Has two sessions find room in the smallest queues.
+/// Makes two sessions fit into the smallest queues.
 fn shrink(settings: &mut SiteSettings, receive_buffers: u32) {
     settings.max_sessions = 2;
     settings.receive_buffers = receive_buffers;

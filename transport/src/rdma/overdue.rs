@@ -1,31 +1,31 @@
 //! Overdue receives: posted receives that have not completed and never will.
 //!
-//! A queue pair that is destroyed before it was drained takes the buffers with it that it had taken
-//! from a shared receive queue: the library drops its completions, if the device made any. Nothing
-//! says how many these are, or which.
+//! A queue pair that is destroyed before it was drained loses the buffers that it had taken from a
+//! shared receive queue: the library drops its completions, if the device made any. Nothing reports
+//! how many buffers are lost, or which.
 //!
-//! Devices hand a shared queue's buffers out in the order in which they were posted. A buffer is
-//! *overdue* if it was posted before that end and is still out when all buffers posted then have
-//! been used twice. Once would do, except for messages whose first packet has come and whose last
-//! is on its way.
+//! Devices hand out a shared queue's buffers in the order in which they were posted. A buffer is
+//! *overdue* if it was posted before the queue pair's end and is still outstanding when all buffers
+//! posted at that time have been used twice. Once would suffice, except for messages whose first
+//! packet has arrived and whose last is in flight.
 //!
-//! No device promises that order. So an overdue buffer is replaced, and never used again before it
+//! No device guarantees that order. So an overdue buffer is replaced, and not used again unless it
 //! completes after all. A wrong guess costs one of the spare buffers until then.
 //!
-//! Until then the queue is shorter by the lost buffers. A peer that sends to an empty queue is
-//! asked by the device to try again. The queue cannot run dry unnoticed, because the device tells
-//! when little is left.
+//! Until the lost buffers are replaced, the queue is shorter by their number. The device asks a
+//! peer that sends to an empty queue to try again. The queue cannot run dry unnoticed, because the
+//! device reports when few buffers are left.
 #![forbid(unsafe_code)]
 
-/// Looks for overdue buffers, one look after the other.
+/// The looks for overdue buffers, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
     look: Option<Look>,
-    /// The number of the posting that came behind the last queue pair's end.
+    /// The number of postings at the last queue pair's end.
     latest: u64,
 }
 
-/// A look that waits for its time.
+/// A look that is not due yet.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     /// Receives with a lower number are overdue.
@@ -34,25 +34,25 @@ struct Look {
     at: u64,
 }
 
-/// How often all that is posted is gone through before a look.
+/// Number of times that all posted buffers are used before a look.
 const ROUNDS: u64 = 2;
 
 impl Overdue {
-    /// A queue pair has gone behind so many postings, of which so many are out.
+    /// Notes that a queue pair has gone after `posted` postings, of which `outstanding` have not
+    /// completed.
     pub(super) fn begin(&mut self, posted: u64, outstanding: u32) {
         self.latest = posted;
         self.look.get_or_insert(Look::new(posted, outstanding));
     }
 
-    /// The number of the posting before which all are suspect, while there is something to
-    /// look for.
+    /// Returns the number of the posting before which all are suspect, while a look is pending.
     pub(super) fn before(&self) -> Option<u64> {
         self.look.map(|look| look.before)
     }
 
-    /// Returns the number below which receives are overdue, once it is time for the look. `posted`
-    /// receives were posted so far, and `outstanding` are out. Queue pairs that went meanwhile are
-    /// looked for next.
+    /// Returns the number below which receives are overdue, once the look is due. `posted` receives
+    /// were posted so far, and `outstanding` have not completed. The next look covers queue pairs
+    /// that went meanwhile.
     pub(super) fn poll(&mut self, posted: u64, outstanding: u32) -> Option<u64> {
         let look = self.look.take_if(|look| look.at <= posted)?;
         if self.latest > look.before {
@@ -84,7 +84,7 @@ mod tests {
         overdue.begin(1015, 10);
         assert_eq!(overdue.poll(1019, 10), None);
         assert_eq!(overdue.poll(1020, 10), Some(1000));
-        // The second was in the middle of it.
+        // The second queue pair ended while the first look was pending.
         assert_eq!(overdue.poll(1039, 10), None);
         assert_eq!(overdue.poll(1040, 10), Some(1020));
         assert_eq!((overdue.poll(9999, 10), overdue.before()), (None, None));

@@ -12,18 +12,17 @@ use super::site_error::SiteError;
 pub struct PairEndpoint {
     /// The address of the queue pair.
     pub pair: RemoteEndpoint,
-    /// The length of its receive buffers: no frame is longer.
+    /// The length of the end's receive buffers, which no frame exceeds.
     pub buffer_bytes: u32,
-    /// Buffers that the other end may fill before it hears more; none where a broker lends
-    /// them.
+    /// Buffers that the other end may fill before it gets more credit; 0 if a broker lends them.
     pub credit: u32,
-    /// The longest inline send that it makes.
+    /// The longest inline send of the end.
     pub max_inline_bytes: u32,
-    /// Pieces of one send of its.
+    /// Most pieces of one send of the end.
     pub max_send_entries: u16,
-    /// Pieces of one receive of its.
+    /// Most pieces of one receive of the end.
     pub max_receive_entries: u16,
-    /// True if the end takes immediate data and makes writes with it.
+    /// True if the end accepts immediate data and makes writes with it.
     pub immediate: bool,
 }
 

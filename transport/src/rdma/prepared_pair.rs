@@ -1,7 +1,7 @@
-//! A queue pair on its way to a session: made, told to the peer, connected, admitted.
+//! A queue pair that is prepared for a session: made, announced to the peer, connected, admitted.
 //!
-//! It takes receives from the start, so a peer may send as soon as both ends are
-//! connected. Dropped on the way, it is destroyed, and its place in the site is free.
+//! It takes receives from the start, so a peer may send as soon as both ends are connected.
+//! Dropping it before it is admitted destroys it and frees its place in the site.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use super::{
     unjoined::Ticket,
 };
 
-/// The queue pair.
+/// A queue pair that has no session yet.
 #[derive(Debug)]
 pub struct PreparedPair {
-    // In the order in which they go.
+    // Fields in drop order.
     pub(crate) pair: QueuePair,
     pub(crate) own: Option<ArrivalBuffers>,
     pub(crate) heads: MemoryRegion<DeviceMapping>,
@@ -40,13 +40,13 @@ pub struct PreparedPair {
     pub(super) grants_memory: bool,
 }
 
-/// Memory for the heads of frames that are not inline, for each session: a send queue's
-/// worth of the usual 64 to 128 bytes, and some control messages of up to 4 KiB.
+/// Memory of each session for the heads of frames that are not inline: enough for a full send queue
+/// of the usual 64 to 128 bytes each, and for some control messages of up to 4 KiB.
 const HEADS_BYTES: usize = 32 << 10;
-/// Number of frames that have room there on a device that takes so few pieces that frames are
-/// copied. It is twice the frames between two completions, because the room of the first would
-/// otherwise be waited for while no completion was asked for, and the room that has to be free
-/// before another frame is taken.
+/// Number of frames for which there is room on a device that takes so few pieces that frames are
+/// copied. It covers twice the frames between two completions, and the room that must be free
+/// before another frame is taken. With fewer, the session would wait for the room of frames for
+/// which it has requested no completion.
 const COPIED_FRAMES: usize = 2 * INTERVAL as usize + 2;
 
 impl PreparedPair {
@@ -72,7 +72,7 @@ impl PreparedPair {
             None => None,
             Some(queue) => {
                 let posted = settings.own_buffers();
-                // As many can be held, in proportion, as on a shared queue.
+                // The share of buffers that messages can hold is the same as on a shared queue.
                 let held = u64::from(settings.held_buffers) * u64::from(posted)
                     / u64::from(settings.receive_buffers);
                 let mut buffers = ArrivalBuffers::register(
@@ -102,7 +102,7 @@ impl PreparedPair {
         })
     }
 
-    /// Returns the description that the peer has to be told.
+    /// Returns the description to send to the peer.
     #[must_use]
     pub fn endpoint(&self) -> PairEndpoint {
         let settings = self.seat.site.settings();
@@ -113,16 +113,17 @@ impl PreparedPair {
             max_inline_bytes: self.pair.max_inline_bytes(),
             max_send_entries: pieces(&self.pair, settings) as u16,
             max_receive_entries: 1,
-            // Before a message goes the head of its block.
+            // A write with immediate data has two pieces: the head of the block and the message.
             immediate: self.seat.site.has_immediate() && pieces(&self.pair, settings) > 1,
         }
     }
 
-    /// Connects it to the peer's: RTR, RTS. The peer may send from now on, and we once it
-    /// has said that it has connected too.
+    /// Connects the queue pair to the peer's: RTR, RTS. The peer may send from now on. This end may
+    /// send once the peer has said that it has connected too.
     ///
     /// # Errors
-    /// [`VerbsError`]: the ends do not fit, or the device refuses. Drop it then.
+    /// [`VerbsError`] if the ends do not fit, or if the device refuses. The queue pair is of no use
+    /// then.
     pub fn connect(&mut self, theirs: &PairEndpoint) -> Result<(), VerbsError> {
         theirs.check()?;
         self.pair.connect(self.first, self.local, theirs.pair)?;
@@ -135,7 +136,8 @@ impl PreparedPair {
         &self.seat.site
     }
 
-    /// By which the engine knows what arrived for it before its session was made.
+    /// Returns the ticket by which the engine recognises arrivals for the queue pair from before
+    /// its session was made.
     pub(crate) fn ticket(&self) -> u64 {
         self.ticket.get()
     }
@@ -164,13 +166,15 @@ impl PreparedPair {
         self.endpoint().immediate && self.theirs.is_some_and(|theirs| theirs.immediate)
     }
 
-    /// Buffers that the peer lets us fill; `None` before it is connected.
+    /// Returns the number of buffers that the peer lets this end fill; `None` before the queue pair
+    /// is connected.
     pub(crate) fn peer_credit(&self) -> Option<u32> {
         self.theirs.map(|theirs| theirs.credit)
     }
 }
 
-/// Pieces of one send: no more than were asked for, though devices round up.
+/// Returns the most pieces of one send: at most the number that was asked for, although devices
+/// round up.
 fn pieces(pair: &QueuePair, settings: &SiteSettings) -> u32 {
     pair.max_send_entries().min(settings.send_entries)
 }

@@ -1,12 +1,12 @@
-//! Memory that senders encode into, and that peers write large messages to, registered for
-//! a site and attached to itself, so that it is registered once however often it is leased.
+//! Memory that senders encode into, or that peers write large messages to, registered for a site.
+//! The registration is attached to the memory, so that repeated leases need only one.
 //!
-//! Memory to send from carries no rights of a peer. A peer keeps the key to memory that it was
-//! granted once, so such memory is leased only to be granted again.
+//! Peers have no rights to memory to send from. A peer keeps the key to memory that it was granted
+//! once, so such memory is leased only to be granted again.
 //!
 //! Only one of a ring's two windows is registered. Locked memory is counted for each registration,
-//! so both would cost twice the ring. A device that can send a record over the seam as two pieces
-//! needs only one.
+//! so registering both would cost twice the ring. A device that can send a record over the seam as
+//! two pieces needs only one.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -29,7 +29,8 @@ pub struct RegisteredRing {
 }
 
 impl RegisteredRing {
-    /// Registers a leased ring, unless it is already. Takes long: for a handle's thread.
+    /// Registers a leased ring, unless it is registered already. This takes long and is done on a
+    /// handle's thread.
     pub(super) fn ensure(
         site: u64,
         domain: &ProtectionDomain,
@@ -45,7 +46,7 @@ impl RegisteredRing {
         Ok(lease.attachments_mut().attach(ring))
     }
 
-    /// Registers a ring for as long as this lives.
+    /// Registers a ring for the life of the returned value.
     pub(super) fn register(
         site: u64,
         domain: &ProtectionDomain,
@@ -56,7 +57,7 @@ impl RegisteredRing {
         Ok(Self { site, region })
     }
 
-    /// Returns whether that site can send from it.
+    /// Returns whether the site with this number can send from the ring.
     pub(super) fn is_of(&self, site: u64) -> bool {
         self.site == site && self.region.is_registered()
     }
@@ -66,7 +67,7 @@ impl RegisteredRing {
         attachments.find(|ring: &Self| ring.site == site)
     }
 
-    /// The `bytes` from ring position `position` on: one piece, or two over the seam.
+    /// Returns the `bytes` from ring position `position` on: one piece, or two over the seam.
     #[inline]
     #[must_use]
     pub fn pieces(&self, position: u64, bytes: usize) -> [Option<ScatterEntry<'_>>; 2] {
@@ -91,11 +92,11 @@ pub struct LargeRegion<U> {
 
 /// The purpose of a large buffer's registration.
 pub trait LargeUse: fmt::Debug + Send + Sync + 'static {
-    /// The device's rights to the memory, and for whom.
+    /// The rights of the device and of peers to the memory.
     const ACCESS: RegionAccess;
 }
 
-/// The site's queue pairs send from it.
+/// Use for memory that the site's queue pairs send from.
 #[derive(Debug)]
 pub enum Sent {}
 
@@ -103,7 +104,7 @@ impl LargeUse for Sent {
     const ACCESS: RegionAccess = RegionAccess::SEND;
 }
 
-/// Peers write to it, each when it is granted it.
+/// Use for memory that peers write to once it is granted to them.
 #[derive(Debug)]
 pub enum Granted {}
 
@@ -116,15 +117,15 @@ pub type RegisteredMessage = LargeRegion<Sent>;
 /// Memory that peers of a site may write large messages to.
 pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
-/// The part of a large buffer that messages have reached. The rest has no pages.
+/// The part of a large buffer that messages have used. The rest has no pages.
 #[derive(Debug)]
 struct Beginning {
     memory: Arc<Mapping>,
     bytes: usize,
 }
 
-// SAFETY: the first bytes of a mapping, which stays where it is behind its `Arc`, and
-// `bytes` is at most its length (`Beginning::register`).
+// SAFETY: these are the first bytes of a mapping that its `Arc` keeps in place, and `bytes` is at
+// most its length (`Beginning::register`).
 unsafe impl DeviceMemory for Beginning {
     fn base(&self) -> std::ptr::NonNull<u8> {
         self.memory.base()
@@ -149,8 +150,8 @@ impl Beginning {
 }
 
 impl<U: LargeUse> LargeRegion<U> {
-    /// Registers the first `bytes` of a leased buffer, unless they are already. Takes
-    /// long: off the turn.
+    /// Registers the first `bytes` of a leased buffer, unless they are registered already. This
+    /// takes long and is done outside the turn.
     pub(super) fn ensure(
         site: u64,
         domain: &ProtectionDomain,
@@ -170,7 +171,7 @@ impl<U: LargeUse> LargeRegion<U> {
         Ok(lease.attachments_mut().attach(registered))
     }
 
-    /// Registers its first `bytes` for as long as this lives.
+    /// Registers the buffer's first `bytes` for the life of the returned value.
     pub(super) fn register(
         site: u64,
         domain: &ProtectionDomain,
@@ -184,7 +185,7 @@ impl<U: LargeUse> LargeRegion<U> {
         })
     }
 
-    /// Returns whether that site can use `bytes` bytes of it.
+    /// Returns whether the site with this number can use `bytes` bytes of the buffer.
     pub(super) fn is_of(&self, site: u64, bytes: usize) -> bool {
         self.site == site && self.region.is_registered() && self.region.bytes() >= bytes
     }
@@ -196,7 +197,7 @@ impl<U: LargeUse> LargeRegion<U> {
 }
 
 impl RegisteredMessage {
-    /// A part of it.
+    /// Returns a part of the buffer as a piece for the device.
     #[inline]
     #[must_use]
     pub fn piece(&self, range: Range<usize>) -> ScatterEntry<'_> {
@@ -205,7 +206,7 @@ impl RegisteredMessage {
 }
 
 impl GrantedMemory {
-    /// Returns the first `bytes` as a peer addresses them, if there are so many.
+    /// Returns the first `bytes` as a peer addresses them, if that many are registered.
     pub(super) fn remote(&self, bytes: usize) -> Option<RemoteMemory> {
         let start = (bytes <= self.region.bytes()).then(|| self.region.remote(0))?;
         RemoteMemory::new(start.address, start.rkey, bytes as u64)

@@ -1,33 +1,33 @@
-//! The send queue of a session as its connection sees it: the place of each request, the bytes of
-//! the head slab that it uses, and the requests that a completion covers.
+//! The send queue of a session as its connection sees it: the place of each request, the bytes that
+//! the request uses in the head slab, and the requests that a completion covers.
 //!
-//! Requests complete in order. A signaled one that completes covers itself and all before it, so
-//! two counters are enough: how many were posted, and how many are done. A place's number comes
-//! back in the completion with the lap in which it was used, so that a completion that is late, or
-//! a device's invention, is recognised.
+//! Requests complete in order. A signaled request that completes covers itself and all requests
+//! before it, so two counters suffice: the number posted, and the number done. A completion returns
+//! the place's number with the lap in which the place was used, so that a late or spurious
+//! completion is recognised.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::{Operation, WorkId};
 
-/// The places.
+/// The places of a send queue.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     posted: u64,
     done: u64,
     /// Requests that may be outstanding at a time.
     requests: usize,
-    /// By place: where the head slab's bytes of its request end. There is a power of two of
-    /// places.
+    /// By place, the end of the request's bytes in the head slab. The number of places is a power
+    /// of two.
     staged_until: Box<[u64]>,
 
-    // The head slab: bytes are used around it, and free again in order.
+    // The head slab, a ring: its bytes are used and freed in order.
     slab_bytes: u64,
     staged: u64,
     free_until: u64,
 }
 
 impl SendSlots {
-    /// Makes slots for so many outstanding requests, and a head slab of so many bytes.
+    /// Makes slots for the given number of outstanding requests and bytes of the head slab.
     #[must_use]
     pub(crate) fn new(requests: u32, slab_bytes: usize) -> Self {
         Self {
@@ -41,44 +41,44 @@ impl SendSlots {
         }
     }
 
-    /// Requests that may still be posted.
+    /// Returns the number of requests that may still be posted.
     #[inline]
     #[must_use]
     pub(crate) fn room(&self) -> usize {
         self.requests - (self.posted - self.done) as usize
     }
 
-    /// The number of the last request, if it is not done.
+    /// Returns the number of the last request, if it is not done.
     #[inline]
     #[must_use]
     pub(crate) fn in_flight(&self) -> Option<u64> {
         (self.posted > self.done).then_some(self.posted)
     }
 
-    /// Requests that were posted, counted from the first: the number of the last.
+    /// Returns the number of requests that were posted, which is the number of the last one.
     #[inline]
     #[must_use]
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Requests that are done, counted from the first.
+    /// Returns the number of requests that are done, which is the number of the last one done.
     #[inline]
     #[must_use]
     pub(crate) fn done(&self) -> u64 {
         self.done
     }
 
-    /// Returns whether a head of `bytes` finds a place, wherever in the slab that is.
+    /// Returns whether a head of `bytes` fits into the slab at any position.
     #[inline]
     #[must_use]
     pub(crate) fn has_stage(&self, bytes: usize) -> bool {
-        // At the end of the slab as much may be left over as the head is long.
+        // Up to a head's length may be skipped at the end of the slab.
         self.staged + 2 * bytes as u64 <= self.free_until
     }
 
-    /// A place in the slab for a head of `bytes`, of which [`has_stage`](Self::has_stage)
-    /// was asked; it belongs to the next request that is posted.
+    /// Returns a place in the slab for a head of `bytes`, for which [`has_stage`](Self::has_stage)
+    /// returned true. The place belongs to the next request that is posted.
     #[inline]
     pub(crate) fn stage(&mut self, bytes: usize) -> usize {
         let at = self.staged % self.slab_bytes;
@@ -92,8 +92,8 @@ impl SendSlots {
         ((self.staged - bytes as u64) % self.slab_bytes) as usize
     }
 
-    /// Returns the identifier of the next request. `staged_until` is the end of what was
-    /// [staged](Self::staged) up to and with it.
+    /// Returns the identifier of the next request. `staged_until` is the end of the bytes that were
+    /// [staged](Self::staged) up to and including it.
     #[inline(always)]
     pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {
         debug_assert!(self.room() > 0);
@@ -104,15 +104,15 @@ impl SendSlots {
         id
     }
 
-    /// Bytes staged so far, those skipped included.
+    /// Returns the bytes staged so far, including skipped bytes.
     #[inline]
     #[must_use]
     pub(crate) fn staged(&self) -> u64 {
         self.staged
     }
 
-    /// Takes notice of a completion; gives how many requests are done with it, or `None`
-    /// if it is of none that is outstanding.
+    /// Handles a completion. Returns the number of requests that it completes, or `None` if it
+    /// belongs to no outstanding request.
     #[inline]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<u32> {
         let slot = id.slot() as usize;

@@ -1,9 +1,9 @@
 //! A site: an engine's objects on one device port.
 //!
 //! A site has one protection domain, one completion queue with its channel, the receive buffers,
-//! and one receive queue for all sessions (or one for each, where a device cannot share one).
-//! Engines share nothing of a device: each opens it for itself. Queue pairs are prepared on any
-//! thread, while the engine that has the site in its care polls for the live ones.
+//! and one receive queue for all sessions (or one for each, if a device cannot share one). Engines
+//! share no objects of a device: each opens the device for itself. Queue pairs are prepared on any
+//! thread, while the engine that owns the site polls for the live ones.
 //!
 //! Its sizes follow from the settings, so that nothing can overflow: the completion queue holds the
 //! completions of all possible sends and receives, and a session whose credit the receive buffers
@@ -39,19 +39,19 @@ use super::{
     unjoined::Unjoined,
 };
 
-/// A site.
+/// An engine's objects on one device port.
 #[derive(Debug)]
 pub struct Site {
     // The device.
     name: String,
     max_queue_pairs: u32,
-    /// `None` once it is closed, whichever thread has the site.
+    /// `None` once the device is closed, on whichever thread.
     opened: Mutex<Option<Opened>>,
     port: u8,
     gid: GidEntry,
-    /// The partition of its queue pairs; `None` is that of the port's first key.
+    /// The partition of the site's queue pairs; `None` means that of the port's first key.
     partition_key: Option<PartitionKey>,
-    /// By what its sessions are reached, as far as the port can change it under them.
+    /// The identifiers by which the site's sessions are reached and which the port can change.
     standing: Mutex<Standing>,
     /// True once the device, and so every object on it, has stopped working.
     is_lost: AtomicBool,
@@ -59,26 +59,26 @@ pub struct Site {
     number: u64,
     polling: PollingChoice,
 
-    // What sessions are made of.
-    /// With `shared_receives` only where the device can.
+    // Settings and state of sessions.
+    /// The settings; `shared_receives` is set only if the device supports it.
     settings: SiteSettings,
     max_sessions: u32,
     sessions: AtomicU32,
-    /// Landing blocks that are granted, or read.
+    /// Landing blocks that are granted or being read.
     pub(super) landings: AtomicU32,
-    /// A write of ours can carry immediate data.
+    /// Writes of this site can carry immediate data.
     has_immediate: bool,
     /// Queue pairs that wait for their last completion.
     leavers: AtomicU32,
-    /// True if a queue pair was destroyed that may have kept some of the shared receives.
+    /// True if a destroyed queue pair may have kept some of the shared receives.
     has_undrained: AtomicBool,
-    /// Queue pairs on their way to a session.
+    /// Queue pairs that have no session yet.
     unjoined: Arc<Unjoined>,
 
-    /// The addresses of the shared receive buffers; empty where there are none.
+    /// The addresses of the shared receive buffers; empty if there are none.
     #[cfg(test)]
     arrival_memory: std::ops::Range<usize>,
-    /// The queues that an engine polls, until one takes them into its care.
+    /// The queues that an engine polls, until an engine takes them over.
     queues: Mutex<Option<SiteQueues>>,
     pub(crate) counters: SiteCounters,
 }
@@ -86,7 +86,7 @@ pub struct Site {
 /// The objects that keep the device open.
 #[derive(Clone, Debug)]
 struct Opened {
-    // In the order in which they go.
+    // Fields in drop order.
     builder: QueuePairBuilder,
     domain: ProtectionDomain,
     device: Device,
@@ -95,27 +95,27 @@ struct Opened {
 /// The identifiers that the network has given to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
-    /// 0 on RoCE.
+    /// The LID; 0 on RoCE.
     lid: u16,
-    /// Partition of the queue pairs, and where its key is; `None` if the port is in it no more.
+    /// The queue pairs' partition and the index of its key; `None` if the port is no longer in it.
     partition: Option<Partition>,
 }
 
 /// The state of a port, compared with what its sessions rely on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PortNews {
-    /// The port is as it was.
+    /// The port has not changed.
     AsBefore,
-    /// Sessions may die of it, or not.
+    /// The port has a fault that sessions may or may not survive.
     Doubtful(String),
-    /// The port is reached in another way, so earlier sessions are cut off.
+    /// The port's identifiers have changed, so earlier sessions are cut off.
     Moved(String),
 }
 
-/// Pieces of one send: a head, and records that may lie over a ring's seam. Where a device
-/// takes fewer, they are put together first.
+/// Pieces of one send: a head, and records that may lie over a ring's seam. If a device takes fewer
+/// pieces, the bytes are first copied together.
 pub(crate) const SEND_ENTRIES: u32 = 3;
-/// Sends that go out with one doorbell at most.
+/// Most sends that are posted with one doorbell.
 pub(crate) const SEND_BATCH: usize = 32;
 
 impl Site {
@@ -139,8 +139,8 @@ impl Site {
         })
     }
 
-    /// Closes the device: its queues first, then the registrations, whoever has the memory. Queue
-    /// pairs that are still on their way to a session keep it open until then.
+    /// Closes the device: first its queues, then the registrations, even of memory that handles
+    /// still have. Queue pairs that have no session yet keep the device open until they are gone.
     pub(crate) fn close(&self, queues: SiteQueues) {
         let opened = self.opened.lock();
         let opened = opened.unwrap_or_else(PoisonError::into_inner).take();
@@ -162,7 +162,7 @@ impl Site {
         self.opened().is_err()
     }
 
-    /// Returns whether the machine shows that it still has the device.
+    /// Returns whether the machine still shows the device.
     pub(crate) fn is_shown(&self) -> bool {
         let opened = lock(&self.opened);
         opened
@@ -170,15 +170,16 @@ impl Site {
             .is_some_and(|opened| opened.device.is_shown())
     }
 
-    /// Returns whether the machine still lists the device. Takes long, so it runs off the turn.
+    /// Returns whether the machine still lists the device. This takes long and is done outside the
+    /// turn.
     pub(crate) fn is_listed(&self) -> bool {
         self.opened().is_ok_and(|opened| opened.device.is_listed())
     }
 
-    /// Returns whether the site has stopped working. For new sessions, another is opened.
+    /// Returns whether the site has stopped working. New sessions then need another site.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        // Relaxed: who reads it late meets an error.
+        // Relaxed, because a thread that reads the flag late gets an error.
         self.is_lost.load(Ordering::Relaxed)
     }
 
@@ -186,18 +187,18 @@ impl Site {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of the engine that has it.
+    /// Returns the number of the engine that has the site.
     #[must_use]
     pub fn engine(&self) -> usize {
         self.settings.engine
     }
 
-    /// The port's number.
+    /// Returns the port's number.
     pub(crate) fn port(&self) -> u8 {
         self.port
     }
 
-    /// Looks at the port, which has changed.
+    /// Compares the port, which may have changed, with what its sessions rely on.
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.
@@ -216,7 +217,7 @@ impl Site {
         }
         let ours =
             |entry: &GidEntry| (entry.gid, entry.gid_type) == (self.gid.gid, self.gid.gid_type);
-        // It may have another index now.
+        // The GID may have another index now.
         if !device.gids(self.port)?.iter().any(ours) {
             let why = format!("its GID {} is gone", self.gid.gid);
             return Ok(PortNews::Doubtful(self.of_port(&why)));
@@ -224,7 +225,7 @@ impl Site {
         Ok(PortNews::AsBefore)
     }
 
-    /// Returns the state of the port, as it is now.
+    /// Returns the present state of the port.
     pub(crate) fn port_state(&self) -> Result<PortState, VerbsError> {
         Ok(self.opened()?.device.query_port(self.port)?.state)
     }
@@ -239,36 +240,36 @@ impl Site {
         self.leavers.load(Ordering::Relaxed) > 0
     }
 
-    /// A queue pair waits for its last completion from here on, as long as this lives.
+    /// Notes that a queue pair waits for its last completion, for the life of the returned value.
     pub(crate) fn leaves(self: &Arc<Self>) -> Leaver {
         self.leavers.fetch_add(1, Ordering::Relaxed);
         Leaver(self.clone())
     }
 
-    /// Returns whether a queue pair was destroyed before it was drained, since the last such look.
+    /// Returns whether a queue pair was destroyed before it was drained, since the last call.
     #[inline]
     pub(crate) fn takes_undrained(&self) -> bool {
-        // Relaxed: who sees it late looks for what went later.
+        // Relaxed, because a look that sees the flag late covers later queue pairs as well.
         self.has_undrained.load(Ordering::Relaxed)
             && self.has_undrained.swap(false, Ordering::Relaxed)
     }
 
-    /// Makes a queue pair that takes receives and is not connected. Needs no engine. Of the
-    /// two ends one `dialed`.
+    /// Makes a queue pair that takes receives and is not connected. Needs no engine. `dialed` is
+    /// true at exactly one of the two ends.
     ///
     /// # Errors
-    /// [`VerbsError`]: no more sessions are covered by the receive buffers, the port is
-    /// not active any more, or the device refuses.
+    /// [`VerbsError`] if the receive buffers cover no more sessions, the port is not active any
+    /// more, or the device refuses.
     pub fn prepare(self: &Arc<Self>, dialed: bool) -> Result<PreparedPair, VerbsError> {
         self.prepare_for(dialed, true)
     }
 
-    /// Makes a queue pair for a peer that may not be trusted. If it is not, it is granted no
-    /// memory, whatever the [settings](SiteSettings::grants_memory) say, and its queue pair lets no
-    /// write in.
+    /// Like [`prepare`](Self::prepare), for a peer that may be untrusted. An untrusted peer is
+    /// granted no memory, whatever the [settings](SiteSettings::grants_memory) say, and its queue
+    /// pair accepts no writes.
     ///
     /// # Errors
-    /// As there.
+    /// As those of [`prepare`](Self::prepare).
     pub fn prepare_for(
         self: &Arc<Self>,
         dialed: bool,
@@ -295,38 +296,38 @@ impl Site {
         Ok(prepared)
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.name
     }
 
-    /// The key of the partition that its queue pairs are in, as it was when the port was last
-    /// looked at; `None` if it is not known, or the port is in it no more.
+    /// Returns the key of the queue pairs' partition, as of the last look at the port; `None` if
+    /// the key is not known, or if the port is no longer in the partition.
     #[must_use]
     pub fn partition_key(&self) -> Option<PartitionKey> {
         let standing = lock(&self.standing);
         standing.partition.and_then(|partition| partition.key)
     }
 
-    /// How completions are polled, and why so.
+    /// Returns the way in which completions are polled, and the reason for it.
     #[must_use]
     pub fn polling(&self) -> &PollingChoice {
         &self.polling
     }
 
-    /// Sessions that it has room for.
+    /// Returns the number of sessions that the site has room for.
     #[must_use]
     pub fn max_sessions(&self) -> u32 {
         self.max_sessions
     }
 
-    /// Sends that one session may have outstanding.
+    /// Returns the number of sends that one session may have outstanding.
     pub(crate) fn send_requests(&self) -> u32 {
         self.settings.send_requests
     }
 
-    /// Returns advice on too few places for sessions, which depends on what limits their number.
+    /// Returns advice for too few places for sessions, which depends on the limiting resource.
     fn next_step_for_more(&self) -> &'static str {
         let settings = &self.settings;
         if self.max_sessions == self.max_queue_pairs {
@@ -350,15 +351,15 @@ impl Site {
         refused(&self.name, error)
     }
 
-    /// Returns the broker that divides the shared receive buffers between sessions; `None` where
-    /// each has its own.
+    /// Returns the broker that divides the shared receive buffers between sessions; `None` if each
+    /// session has its own.
     pub(crate) fn broker(&self) -> Option<CreditBroker> {
         self.settings
             .shared_receives
             .then(|| CreditBroker::new(self.settings.broker()))
     }
 
-    /// The queue pairs that are on their way to a session.
+    /// Returns the queue pairs that have no session yet.
     pub(crate) fn unjoined(&self) -> &Unjoined {
         &self.unjoined
     }
@@ -374,21 +375,22 @@ impl Site {
         })
     }
 
-    /// Takes the queues back from an engine that cannot poll them after all. Another may try next.
+    /// Takes the queues back from an engine that cannot poll them after all. Another engine may try
+    /// next.
     pub(crate) fn give_back(&self, queues: SiteQueues) {
         let mut kept = lock(&self.queues);
         *kept = Some(queues);
     }
 
-    /// The addresses of the buffers of the shared receive queue.
+    /// Returns the addresses of the buffers of the shared receive queue.
     #[cfg(test)]
     pub(super) fn arrival_memory(&self) -> std::ops::Range<usize> {
         self.arrival_memory.clone()
     }
 
-    // ---- Memory that senders encode into ---------------------------------------------
+    // ---- Memory of senders and of peers ----------------------------------------------
 
-    /// Registers a ring before anything is sent from it: on the handle's thread.
+    /// Registers a ring on the handle's thread, before the handle sends from it.
     pub(crate) fn register_ring(&self, lease: &mut RingLease) -> Result<(), MemoryError> {
         let bytes = lease.capacity();
         self.opened()
@@ -409,7 +411,7 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// Registers the memory of a large message that a peer is to write.
+    /// Registers the memory of a large message that a peer will write.
     pub(crate) fn register_grant(
         &self,
         lease: &mut LargeLease,
@@ -421,18 +423,18 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// Returns the address and key by which a peer writes `bytes` there; `None` if they are not
-    /// registered for that.
+    /// Returns the address and key by which a peer writes `bytes` to the memory; `None` if the
+    /// memory is not registered for that.
     pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
         GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
     }
 
-    /// Returns whether another landing block may be granted, as it looks now.
+    /// Returns whether another landing block may be granted at present.
     pub(crate) fn has_landing_places(&self) -> bool {
         self.landings.load(Ordering::Relaxed) < self.settings.landing_blocks
     }
 
-    /// Blocks that peers were granted, or that are read.
+    /// Returns the number of blocks that peers were granted or that are being read.
     #[cfg(test)]
     pub(super) fn landings(&self) -> u32 {
         self.landings.load(Ordering::Relaxed)
@@ -454,8 +456,8 @@ impl Site {
     }
 
     /// Returns the registration from which this site's queue pairs send a ring: `before`, if it
-    /// belongs to this site, or else that of [`register_ring`](Self::register_ring), which is made
-    /// if there is none.
+    /// belongs to this site, otherwise that of [`register_ring`](Self::register_ring), which is
+    /// made if there is none.
     pub(crate) fn ring_to_send(
         &self,
         lease: &RingLease,
@@ -510,11 +512,12 @@ impl std::fmt::Display for Standing {
     }
 }
 
-/// A session's part of a site's sizes, given back when its queue pair is gone.
+/// A session's share of a site's capacity, given back when its queue pair is gone.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) site: Arc<Site>,
-    /// Places that the session takes; each has receive buffers beside the session's credit.
+    /// Places that the session takes. Each place has receive buffers in addition to the session's
+    /// credit.
     seats: u32,
     /// The queue pair was drained before it was destroyed.
     is_drained: bool,
@@ -527,7 +530,7 @@ impl Seat {
             false => 1,
         };
         let take = |taken: u32| (taken + seats <= site.max_sessions).then_some(taken + seats);
-        // Relaxed: the number guards a sum, and nothing is read on the strength of it.
+        // Relaxed, because the number only guards a sum and orders no other access.
         let taken = site
             .sessions
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
@@ -549,7 +552,7 @@ impl Seat {
 }
 
 impl Seat {
-    /// Notes that the queue pair was drained, so that no receive it had taken is missing.
+    /// Notes that the queue pair was drained, so that none of its receives is missing.
     pub(crate) fn was_drained(&mut self) {
         self.is_drained = true;
     }
@@ -564,7 +567,7 @@ impl Drop for Seat {
     }
 }
 
-/// A number that this process has not given before.
+/// Returns a number that this process has not used before.
 pub(super) fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -574,9 +577,9 @@ fn port_of(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {
     local_port(device, choice.port, &choice.gid, choice.partition_key)
 }
 
-/// Returns the port as it is now, since the indices of its GID and its partition move. If several
-/// interfaces have the GID, as a VLAN has its parent's link-local one, the GID is that of the same
-/// interface, unless the interface was made anew.
+/// Returns the port with the present indices of its GID and partition, which can move. Several
+/// interfaces may have the same GID, as a VLAN has its parent's link-local one. The GID is then
+/// that of the same interface, unless the interface was recreated.
 fn local_port(
     device: &Device,
     port: u8,
@@ -605,7 +608,7 @@ fn unregistered(what: MemoryUse, bytes: usize, error: VerbsError) -> MemoryError
     MemoryError::new(what, bytes, "ibv_reg_mr", std::io::Error::other(error))
 }
 
-/// Says that a queue pair waits for its last completion.
+/// Mark of a queue pair that waits for its last completion.
 pub(crate) struct Leaver(Arc<Site>);
 
 impl Drop for Leaver {

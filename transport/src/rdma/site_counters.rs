@@ -16,7 +16,7 @@ pub(crate) struct SiteCounters {
 /// Counts of a site so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SiteCounts {
-    /// Times that completions were asked for.
+    /// Polls for completions.
     pub(crate) polls: u64,
     /// Polls that found nothing.
     pub(crate) empty_polls: u64,
@@ -24,7 +24,7 @@ pub(crate) struct SiteCounts {
     pub(crate) events: u64,
     /// Events that needed no action.
     pub(crate) ignored_events: u64,
-    /// Completions of nothing that anybody has.
+    /// Completions that belong to no queue pair or request in use.
     pub(crate) strays: u64,
 }
 
@@ -35,13 +35,13 @@ impl SiteCounters {
         self.empty_polls.add(u64::from(found == 0));
     }
 
-    /// The device said something, which was of consequence or not.
+    /// Counts an event of the device, which needed action or not.
     pub(crate) fn said(&self, is_used: bool) {
         self.events.add(1);
         self.ignored_events.add(u64::from(!is_used));
     }
 
-    /// A completion came of a queue pair that is gone, or of no request that it has.
+    /// Counts a completion of a queue pair that is gone, or of no request that the queue pair has.
     pub(crate) fn strayed(&self) {
         self.strays.add(1);
     }

@@ -1,4 +1,4 @@
-//! Errors of a site that are not its device's.
+//! Errors of a site that do not come from its device.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::VerbsError;
@@ -8,7 +8,7 @@ use ibex_verbs::VerbsError;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
-    /// The node has as many sessions as it has places for.
+    /// All of the node's places for sessions are taken.
     #[error(
         "RDMA device {device} has no place for another session: there are {limit}, and {sessions} \
          would be taken (one that this node dialed may take two); {next_step}"
@@ -20,10 +20,10 @@ pub enum SiteError {
         sessions: u32,
         /// The number of sessions that there can be.
         limit: u32,
-        /// Advice, which depends on what the limit follows from.
+        /// Advice, which depends on the cause of the limit.
         next_step: &'static str,
     },
-    /// A peer's endpoint says what no session can work with.
+    /// A peer's endpoint has a value that no session can work with.
     #[error(
         "the peer offers {what}: {given}, too few for the protocol; it is no ibex of this version, \
          or its settings are broken"
@@ -31,10 +31,10 @@ pub enum SiteError {
     PeerEndpoint {
         /// The quantity that is too small.
         what: &'static str,
-        /// Its value.
+        /// The value of the quantity.
         given: u32,
     },
-    /// Another node has the site in its care.
+    /// Another node already uses the site.
     #[error(
         "RDMA device {device}: its completion queue belongs to another node of this process; open a \
          site for each node"

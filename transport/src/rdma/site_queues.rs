@@ -7,9 +7,9 @@ use super::arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
 /// The queues of a site.
 #[derive(Debug)]
 pub(crate) struct SiteQueues {
-    /// The completion queue of all its queue pairs.
+    /// The completion queue of all queue pairs of the site.
     pub(crate) wait: CompletionWait,
-    /// The receive queue of all its queue pairs; `None` where each has its own.
+    /// The receive queue of all queue pairs of the site; `None` if each has its own.
     pub(crate) shared: Option<SharedReceives>,
     /// The device's asynchronous events; `None` if an earlier opener of the device reads them.
     pub(crate) events: Option<AsyncEvents>,
@@ -20,14 +20,14 @@ pub(crate) struct SiteQueues {
 pub(crate) struct SharedReceives {
     pub(crate) queue: ReceiveQueue,
     pub(crate) buffers: ArrivalBuffers,
-    /// The device tells when fewer than this many are posted; 0 if it cannot.
+    /// The device reports when fewer receives than this are posted; 0 if it cannot.
     limit: u32,
-    /// The device has been asked to tell and has not done so yet.
+    /// The device was asked for that report and has not sent it yet.
     is_armed: bool,
 }
 
 impl SharedReceives {
-    /// Puts a queue and its buffers together. The caller posts `posted` of the buffers by
+    /// Combines a queue and its buffers. The caller posts `posted` of the buffers with
     /// [`refill`](Self::refill).
     pub(crate) fn new(queue: ReceiveQueue, buffers: ArrivalBuffers, posted: u32) -> Self {
         Self {
@@ -50,10 +50,10 @@ impl SharedReceives {
         Some(buffer)
     }
 
-    /// Posts the missing receives, and asks the device to tell when few are left.
+    /// Posts the missing receives, and asks the device to report when few are left.
     pub(crate) fn refill(&mut self) -> Result<(), PostError> {
         self.buffers.refill(&mut self.queue)?;
-        // Asked earlier it would tell with each message.
+        // If the device were asked earlier, it would report with each message.
         let outstanding = self.buffers.outstanding(&self.queue);
         if !self.is_armed && self.limit > 0 && outstanding >= 2 * self.limit {
             self.arm();
@@ -65,7 +65,7 @@ impl SharedReceives {
     fn arm(&mut self) {
         match self.queue.arm_limit(self.limit) {
             Ok(()) => self.is_armed = true,
-            // What is posted is counted here as well.
+            // This is no error, because the posted receives are counted here as well.
             Err(error) => {
                 tracing::debug!(%error, "receives are counted without the device");
                 self.limit = 0;
@@ -73,7 +73,7 @@ impl SharedReceives {
         }
     }
 
-    /// Posts the missing receives after the device has told that few are left. The caller has
+    /// Posts the missing receives after the device has reported that few are left. The caller has
     /// taken all completions before.
     pub(crate) fn run_low(&mut self) -> Result<(), PostError> {
         self.is_armed = false;
@@ -87,5 +87,5 @@ impl SharedReceives {
     }
 }
 
-/// The device tells when fewer receives are left than those posted divided by this number.
+/// The device reports when fewer receives are left than those posted divided by this number.
 const LIMIT_PART: u32 = 8;

@@ -1,4 +1,4 @@
-//! Settings that say how much a node sets aside on a device port.
+//! Settings for the resources that a node reserves on a device port.
 #![forbid(unsafe_code)]
 
 use ibex_protocol::{
@@ -11,64 +11,65 @@ use super::{arrival_buffers::REPOST_BATCH, site::SEND_ENTRIES};
 
 /// The settings of a [`Site`](super::Site).
 ///
-/// Registered, and so locked, are `(receive_buffers + held_buffers) * buffer_bytes`, which
-/// is 36 MiB by default, 32 KiB for each session, and the rings of its senders.
+/// A site registers, and so locks, `(receive_buffers + held_buffers) * buffer_bytes`, which is 36
+/// MiB by default, and for each session 32 KiB and the rings of its senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteSettings {
-    /// Buffers posted for what arrives. Default: 4096. All sessions share them by a
-    /// [broker](ibex_protocol::credit::broker); where each has a receive queue of its own,
-    /// it takes `session_credit` of them and some more.
+    /// Buffers posted for arriving frames. Default: 4096. All sessions share them through a
+    /// [broker](ibex_protocol::credit::broker). A session with a receive queue of its own takes
+    /// `session_credit` of them and some more.
     pub receive_buffers: u32,
-    /// Sessions that may be there at a time. Default: 256. One buffer is kept for each, for
-    /// talk about credit; one that this side dialed counts as two. Each also takes room for
+    /// Most sessions at a time. Default: 256. One buffer is reserved for each session's credit
+    /// messages; a session that this side dialed counts as two. Each session also takes room for
     /// its sends in the completion queue.
     pub max_sessions: u32,
-    /// Buffers beyond those posted. Default: 4096. So many frames may be held by messages
-    /// that were not released, while as many as ever are posted; with more, frames are
-    /// copied.
+    /// Buffers beyond those posted. Default: 4096. Unreleased messages may hold this many frames
+    /// without reducing the number of posted buffers; further frames are copied.
     pub held_buffers: u32,
-    /// The length of a buffer, and so of the longest frame. Default: 4608, least: 4096; a
-    /// multiple of 64. A frame of one small message takes a whole one.
+    /// The length of a buffer, and so of the longest frame. Default: 4608, least: 4096; a multiple
+    /// of 64. A frame of one small message takes a whole buffer.
     pub buffer_bytes: u32,
-    /// Limit of the buffers that one peer may fill before it hears from us, as long as others do
-    /// not want them. Default: 64, of 4.5 KiB: more than fits on the way at 100 Gb/s in the 20 µs
+    /// Most buffers that one peer may fill before it hears from this node, while other peers do not
+    /// need them. Default: 64, of 4.5 KiB each, which is more than 100 Gb/s can carry in the 20 µs
     /// that an answer takes.
     pub session_credit: u32,
-    /// Sends outstanding of one session. Default: 128.
+    /// Most outstanding sends of one session. Default: 128.
     pub send_requests: u32,
-    /// Bytes of an inline send to ask for. Default: 220; the device may give less.
+    /// Length of inline sends to ask the device for, in bytes. Default: 220; the device may give
+    /// less.
     pub inline_bytes: u32,
-    /// Pieces of one send to ask for. Default and most: 3; the device may take fewer. With
-    /// fewer, frames that are more are copied before they are sent.
+    /// Pieces of one send to ask the device for. Default and maximum: 3; the device may take fewer.
+    /// Frames with more pieces than the device takes are copied before they are sent.
     pub send_entries: u32,
-    /// How queue pairs behave.
+    /// The behaviour of queue pairs.
     pub connection: ConnectionSettings,
-    /// Peers that know how are granted memory to write large messages to, each the memory of its
-    /// own messages. A peer whose queue pair is [made](super::Site::prepare_for) for an untrusted
-    /// one is not. This is for trusted peers only: the holder of a key can write there again, while
-    /// a message is read and when others lie there. Default: false.
+    /// Grants peers that support it memory to write large messages to, each the memory of its own
+    /// messages. A peer whose queue pair is [made](super::Site::prepare_for) for an untrusted peer
+    /// gets none. This is for trusted peers only: the holder of a key can write to the memory
+    /// again, while a message is being read and when later messages lie there. Default: false.
     pub grants_memory: bool,
-    /// Blocks of 64 KiB and a head that peers are granted ahead: 8 for a channel with messages of
-    /// medium size, as long as it has some, and up to 128 for a session. A message without a block
-    /// waits for its memory to be granted. Default: 1024.
+    /// Blocks that peers are granted ahead, each of 64 KiB and a head: 8 for a channel while it
+    /// carries messages of medium size, and up to 128 for a session. A message without a block
+    /// waits until memory is granted for it. Default: 1024.
     pub landing_blocks: u32,
-    /// Writes carry immediate data. Default: as a test says, which is made where memory is granted.
+    /// Writes carry immediate data. Default: the result of a test, which is made if memory is
+    /// granted.
     pub immediate: Option<bool>,
-    /// All sessions share one receive queue, where the device can. Otherwise each has its own,
-    /// which costs memory. Default: true.
+    /// All sessions share one receive queue, if the device supports that. Otherwise each session
+    /// has its own, which costs memory. Default: true.
     pub shared_receives: bool,
-    /// The way in which completions are polled, without a test that it works. Default: as the
-    /// [self-test](ibex_verbs::PollingChoice) says.
+    /// The way in which completions are polled, without a test that it works. Default: the result
+    /// of the [self-test](ibex_verbs::PollingChoice).
     pub completion_polling: Option<CompletionPolling>,
-    /// The completion vector of the device, that is the interrupt that wakes a thread which
-    /// sleeps on the completion queue. Default: 0; less than the device's number of vectors.
-    /// Engine number n has the n-th behind it, and from the first again where there are fewer.
+    /// The completion vector of the device, that is, the interrupt that wakes a thread which sleeps
+    /// on the completion queue. Default: 0; must be less than the device's number of vectors.
+    /// Engine number n uses the n-th vector after this one, modulo the number of vectors.
     pub completion_vector: u32,
     /// The number of the engine that has the site. Default: 0.
     pub engine: usize,
-    /// Asks the device to order its writes to memory loosely on the PCIe bus. Default: false.
+    /// Asks the device for relaxed ordering of its memory writes on the PCIe bus. Default: false.
     pub relaxed_ordering: bool,
-    /// Messages have the time of their completion, where the device has a clock. Default: false.
+    /// Messages carry the time of their completion, if the device has a clock. Default: false.
     pub completion_times: bool,
 }
 
@@ -98,12 +99,12 @@ impl Default for SiteSettings {
 }
 
 impl SiteSettings {
-    /// The most that `receive_buffers` and `held_buffers` can be.
+    /// The maximum of `receive_buffers` and of `held_buffers`.
     pub const MOST_BUFFERS: u32 = 1 << 20;
 
-    /// The least that `receive_buffers` can be with the other settings: of a shared queue,
-    /// one for each session, those that wait to be posted again, and one to lend; else what
-    /// one session has.
+    /// Returns the minimum of `receive_buffers` with the other settings. A shared queue needs one
+    /// buffer for each session, those that wait to be posted again, and one to lend. Otherwise the
+    /// minimum is the number of buffers of one session.
     #[must_use]
     pub fn least_receive_buffers(&self) -> u32 {
         match self.shared_receives {
@@ -150,14 +151,14 @@ impl SiteSettings {
         Ok(())
     }
 
-    /// Buffers of a session's own receive queue. [`REPOST_BATCH`] of them may be waiting to
-    /// be posted again at any time.
+    /// Returns the number of buffers of a session's own receive queue. Up to [`REPOST_BATCH`] of
+    /// them may be waiting to be posted again at any time.
     pub(super) fn own_buffers(&self) -> u32 {
         let beside_credit = reserved_buffers(true) as u32 + REPOST_BATCH;
         self.session_credit.saturating_add(beside_credit)
     }
 
-    /// Sessions that the receive buffers cover.
+    /// Returns the number of sessions that the receive buffers cover.
     pub(super) fn sessions_covered(&self) -> u32 {
         match self.shared_receives {
             true => self.max_sessions,
@@ -165,8 +166,9 @@ impl SiteSettings {
         }
     }
 
-    /// Entries of the completion queue: those for all sessions together, and those for each,
-    /// which are its sends and the last request of each of its queues, and its own receives.
+    /// Returns the entries of the completion queue: those for all sessions together, and those for
+    /// each session. The latter are its sends, the last request of each of its queues, and its own
+    /// receives.
     pub(super) fn completions(&self) -> (u32, u32) {
         let sends = self.send_requests + 2;
         match self.shared_receives {
@@ -175,9 +177,9 @@ impl SiteSettings {
         }
     }
 
-    /// Limit of the receives of a shared queue that may be replaced although the device may still
-    /// complete them: half of the spare buffers, and no more than are posted. The queues have room
-    /// for so many more.
+    /// Returns the most receives of a shared queue that may be replaced although the device may
+    /// still complete them: half of the spare buffers, and at most the number posted. The queues
+    /// have room for that many more.
     pub(super) fn replaceable_buffers(&self) -> u32 {
         match self.shared_receives {
             true => (self.held_buffers / 2).min(self.receive_buffers),
@@ -197,7 +199,7 @@ impl SiteSettings {
     }
 }
 
-/// A send queue holds more than one interval between two completions, or it would wait for
-/// one that was never asked for.
+/// Minimum of `send_requests`: a send queue must hold more than one interval between two
+/// completions, because it would otherwise wait for a completion that was never requested.
 const LEAST_SEND_REQUESTS: u32 = 64;
 const _: () = assert!(LEAST_SEND_REQUESTS >= 2 * ibex_protocol::signal_cadence::INTERVAL);

@@ -1,16 +1,15 @@
 //! The queue pairs of a site that belong to no session yet.
 //!
 //! A queue pair takes receives from the start, and its peer may send as soon as it has heard that
-//! ours is connected. That is before our engine has made a session of it; meanwhile the engine
-//! polls for other sessions, and finds what arrived. So an engine has to distinguish queue pairs
-//! that will have a session from those that had one. Arrivals for the first are kept for them; of
-//! arrivals for the others only the buffer is used.
+//! this end is connected. That is before the local engine has made a session for the queue pair.
+//! Meanwhile the engine polls for other sessions, and finds the arrivals. So an engine has to
+//! distinguish queue pairs that will have a session from those that had one. It keeps arrivals for
+//! the former; of arrivals for the latter it only reuses the buffer.
 //!
 //! Rules:
-//! 1. A queue pair is listed from before it is connected until a session is made of it, or
-//!    it is dropped.
-//! 2. A device gives the number of a queue pair again when that is gone; a ticket is never
-//!    given again.
+//! 1. A queue pair is listed from before it is connected until its session is made or it is
+//!    dropped.
+//! 2. A device reuses the number of a queue pair that is gone; a ticket is never reused.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -19,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::site::new_number;
 use ibex_base::sync::lock;
 
-/// The list, by queue pair number.
+/// The list of queue pairs without a session, by queue pair number.
 #[derive(Debug, Default)]
 pub(crate) struct Unjoined {
     tickets: Mutex<BTreeMap<u32, u64>>,
 }
 
-/// A queue pair's place in the list, for as long as this lives.
+/// A queue pair's entry in the list; dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     list: Arc<Unjoined>,
@@ -45,7 +44,7 @@ impl Unjoined {
         }
     }
 
-    /// The ticket of a queue pair that will have a session, or be dropped.
+    /// Returns the ticket of a listed queue pair.
     pub(crate) fn ticket(&self, queue_pair: u32) -> Option<u64> {
         self.tickets().get(&queue_pair).copied()
     }
@@ -56,7 +55,7 @@ impl Unjoined {
 }
 
 impl Ticket {
-    /// Returns the ticket's number, which is never given again.
+    /// Returns the ticket's number, which is never reused.
     pub(crate) fn get(&self) -> u64 {
         self.ticket
     }
@@ -65,7 +64,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut tickets = self.list.tickets();
-        // Its number may be another's already, whose ticket stands there then.
+        // The number may already belong to another queue pair, whose ticket is then in the list.
         if tickets.get(&self.queue_pair) == Some(&self.ticket) {
             tickets.remove(&self.queue_pair);
         }
@@ -82,7 +81,7 @@ mod tests {
         let first = list.list(7);
         assert_eq!(list.ticket(7), Some(first.get()));
         assert_eq!(list.ticket(8), None);
-        // The device gave the number again before the first was told to be gone.
+        // The device reused the number before the first ticket was dropped.
         let second = list.list(7);
         assert_ne!(first.get(), second.get());
         drop(first);

@@ -1,4 +1,4 @@
-//! Work that a turn leaves for after the engine's lock: wakers, and what takes long.
+//! Work that a turn leaves for after the engine's lock: wakers, and actions that take long.
 
 use std::{mem, sync::Arc};
 
@@ -11,11 +11,12 @@ use crate::{
 };
 
 impl EventLoop {
-    /// Wakers are the only foreign code that our threads run (rule 4).
+    /// Calls a turn's wakers and does its deferred work, without the engine's lock. Wakers are the
+    /// only foreign code that ibex's threads run (rule 4 of `event_loop`).
     #[inline]
     pub(crate) fn wake(&self, context: Context<'_>) {
         if context.is_untouched() {
-            // There is nothing in it to be dropped.
+            // An untouched context holds nothing that must be dropped.
             mem::forget(context);
         } else {
             self.wake_all(context);
@@ -35,11 +36,11 @@ impl EventLoop {
         for redialing in context.redialings.drain(..) {
             self.redial(redialing);
         }
-        // What is left over goes with the context.
+        // The leftovers are dropped with the context.
     }
 
-    /// Gets memory for what arrives: on the caller's thread, or on the control thread
-    /// where there is an I/O thread to keep going.
+    /// Gets memory for arriving data: on the caller's thread under [`Driver::Caller`], and
+    /// otherwise on the control thread, so that turns go on.
     fn provide(&self, wanted: MemoryWanted) {
         match self.node.driver() {
             Driver::Caller => wanted.provide(),
@@ -72,7 +73,7 @@ impl EventLoop {
                     });
                 }
             });
-            // Whoever sleeps has other wires, or another time to wake up.
+            // The sleeping leader must take up the new wire, or the new deadline.
             event_loop.bell.wake();
         }));
         if let Err(error) = begun {
@@ -82,7 +83,7 @@ impl EventLoop {
         }
     }
 
-    /// Looks whether a site's device is still there, on such a thread.
+    /// Checks that a site's device still exists, on a thread that may block.
     pub(crate) fn look_for_device(&self, site: Arc<Site>) {
         let Some(event_loop) = self.arc() else {
             return;
@@ -90,7 +91,7 @@ impl EventLoop {
         let look = move || {
             if !site.is_listed() {
                 event_loop.with_engine(|engine, _| engine.device_was_removed(&site));
-                // Whoever leads turns the sessions, which end.
+                // The leader turns the sessions, which end.
                 event_loop.bell.wake();
             }
         };
@@ -102,7 +103,7 @@ impl EventLoop {
 }
 
 impl MemoryWanted {
-    /// Gets the memory and gives it to the session, if that is still there.
+    /// Gets the memory and gives it to the session, if the session still exists.
     pub(crate) fn provide(self) {
         let Self {
             session,

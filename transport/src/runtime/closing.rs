@@ -1,4 +1,4 @@
-//! The close of a node, over all of its engines.
+//! The close of a node, with all of its engines.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -17,24 +17,25 @@ use super::{Driving, EventLoop, Looks, Runtime};
 use crate::{clock, node::CloseReport};
 
 impl Runtime {
-    /// The program gives up what it was doing: channels that it has not closed do not end in
-    /// order, but with this reason.
+    /// Breaks off all channels that the program has not closed. They do not end in order, but with
+    /// this reason.
     pub fn break_off(&self, reason: CloseReason) {
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, _| engine.break_off(reason));
         }
     }
 
-    /// Closes every channel and session in order: delivers what was sent, for up to
-    /// `timeout`, and says what was not. Blocked calls of other threads return.
+    /// Closes every channel and session in order. Delivers sent messages for up to `timeout`, and
+    /// reports those that were not delivered. Blocked calls of other threads return.
     ///
-    /// Closing again gives the same report, at once or as soon as the first call has it;
-    /// if it is still under way, the earlier of the two deadlines counts for both.
+    /// Closing again returns the same report, as soon as the first call has it. If the first call
+    /// is still under way, the earlier of the two deadlines counts for both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
         if fork::is_child() {
             return CloseReport::default();
         }
-        // Where a task drives the node, it may be gone, or wait for this very thread.
+        // A driving task may be gone, or wait for this very thread. So under `Driving::Tasks` even
+        // a later call closes the node itself.
         if !self.start_close(timeout) && self.driving != Driving::Tasks {
             return self.await_close_report();
         }
@@ -52,11 +53,11 @@ impl Runtime {
         self.end_close()
     }
 
-    /// Leads each engine for a round; one that is led by another thread is left to it.
+    /// Leads each engine for one round. An engine that another thread leads is left to it.
     fn lead_each(&self, deadline: Option<Instant>) {
         let deadline = match self.event_loops() {
             [_] => deadline,
-            // The others are to be turned too.
+            // The other engines must be turned as well.
             _ => Some(soon(deadline)),
         };
         for event_loop in self.event_loops() {
@@ -67,9 +68,8 @@ impl Runtime {
         }
     }
 
-    /// Closes the node, and leaves that to its driving tasks where it has some
-    /// ([`Driver::Tasks`](super::Driver::Tasks)), so that the thread of an executor does not wait
-    /// for it.
+    /// Closes the node. Under [`Driver::Tasks`](super::Driver::Tasks) the driving tasks finish the
+    /// close, so that a thread of the executor does not wait for it.
     pub fn close_in_passing(&self, timeout: Duration) {
         if self.driving == Driving::Tasks && !self.lost_driver.load(Ordering::Relaxed) {
             self.start_close(timeout);
@@ -78,12 +78,12 @@ impl Runtime {
         }
     }
 
-    /// Begins to close every channel and session, and does not wait for the end. Returns
-    /// whether nobody has before.
+    /// Begins to close every channel and session, and does not wait for the end. Returns whether
+    /// this is the first close.
     pub(crate) fn start_close(&self, timeout: Duration) -> bool {
         let is_first = !self.closed.swap(true, Ordering::AcqRel);
         self.sessions.begin_close();
-        // A time that the clock cannot express is for ever.
+        // A time that the clock cannot express means no limit.
         let deadline = clock::now().checked_add(timeout);
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
@@ -95,12 +95,12 @@ impl Runtime {
                     .for_each(|told| told.node_closes(&mut context.wakers));
             });
         }
-        // Let the I/O threads take up the new deadline, or drive it ourselves.
+        // I/O threads wake up for the new deadline. Where there are none, `close` leads itself.
         self.wake_engines();
         is_first
     }
 
-    /// Returns until when closing may take, or `None` when every engine is over with it.
+    /// Returns the time by which closing must end; `None` when every engine has finished closing.
     pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
         let ends = |event_loop: &Arc<EventLoop>| {
             event_loop.with_engine(|engine, _| engine.closing_ends(now))
@@ -108,7 +108,8 @@ impl Runtime {
         self.event_loops().iter().find_map(ends)
     }
 
-    /// Ends what is left of a node whose close has taken its time, and reports it.
+    /// Ends the remaining sessions of a node when the time of its close is over, and returns the
+    /// report.
     pub(crate) fn end_close(&self) -> CloseReport {
         if self.close_ends.swap(true, Ordering::AcqRel) {
             return self.await_close_report();
@@ -116,7 +117,7 @@ impl Runtime {
         let mut report = CloseReport::default();
         for event_loop in self.event_loops() {
             let of_engine = event_loop.with_engine(|engine, context| {
-                // Sessions that have not begun do not, and their peers are told.
+                // Sessions on their way to this engine are refused, and their peers are told.
                 event_loop.take_news(engine, context);
                 engine.finish_close(context)
             });
@@ -125,25 +126,26 @@ impl Runtime {
         let mut wakers = Wakers::new();
         self.events.close(&mut wakers);
         wakers.wake();
-        // Before the I/O threads are waited for: one may be who closes again, in a waker.
+        // The report is set before the I/O threads are joined, because a waker on one of them may
+        // close the node again and wait for the report.
         *lock(&self.close_report) = Some(report.clone());
         self.close_reported.notify_all();
         self.close_waiters.wake_all();
         self.wake_engines();
         self.event_loops().iter().for_each(|it| it.join());
         self.control_thread.stop();
-        // Nobody accepts them any more, and each holds this.
+        // No call accepts these sessions any more, and each of them holds this runtime.
         self.forget_accepted();
         orphans::sweep();
         report
     }
 }
 
-/// Returns when closing looks again whether all is delivered.
+/// Returns the time at which closing checks again that everything is delivered.
 fn soon(deadline: Option<Instant>) -> Instant {
     let soon = clock::now() + CLOSE_POLL;
     deadline.map_or(soon, |deadline| deadline.min(soon))
 }
 
-/// How long closing sleeps before it looks again whether all is delivered.
+/// Time that closing sleeps before it checks again that everything is delivered.
 const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -1,4 +1,4 @@
-//! The drain of a node, over all of its engines.
+//! The drain of a node, with all of its engines.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -12,7 +12,7 @@ use super::{EventLoop, Looks, Runtime};
 use crate::node::Undelivered;
 
 impl Runtime {
-    /// Begins no call any more, tells peers so, and refuses what waits.
+    /// Stops beginning calls, tells peers so, and refuses calls that wait.
     pub fn begin_drain(&self) {
         if fork::is_child() {
             return;
@@ -28,8 +28,8 @@ impl Runtime {
         self.for_services(|service| service.refuse_waiting());
     }
 
-    /// Tells peers the same of all their calls. What is said so is not behind the answers, so it
-    /// is said to those alone to whom everything was delivered.
+    /// Tells peers that all their calls are answered. This notice is not ordered after the answers,
+    /// so it goes only to peers that got everything.
     pub fn say_delivered(&self, undelivered: &[Undelivered]) {
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
@@ -39,7 +39,8 @@ impl Runtime {
         self.wake_engines();
     }
 
-    /// Channels with messages that their peers are not known to have, who are asked.
+    /// Returns the channels with messages that their peers are not known to hold, and asks these
+    /// peers.
     #[must_use]
     pub fn undelivered(&self) -> Vec<Undelivered> {
         if fork::is_child() {
@@ -59,14 +60,15 @@ impl Runtime {
         self.event_loops().iter().flat_map(of_engine).collect()
     }
 
-    /// Waits until `is_done` answers so, the node is closed, or it is `deadline`. It is asked again
-    /// when a session ends and at [`wake_drain`](crate::node::NodeState::wake_drain).
+    /// Waits until `is_done` returns true, the node is closed, or `deadline` has come. Calls
+    /// `is_done` again when a session ends and at
+    /// [`wake_drain`](crate::node::NodeState::wake_drain).
     pub fn wait_in_drain(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) {
         let look = || (self.is_closed() || is_done()).then_some(());
         let _ = self.wait(&self.draining.waiters, deadline, Looks::Socket, look);
     }
 
-    /// Goes on until `until`, or until the node is closed.
+    /// Waits until `until`, or until the node is closed.
     pub fn go_on_until(&self, until: Instant) {
         let look = || self.is_closed().then_some(());
         let _ = self.wait(&self.draining.waiters, Some(until), Looks::Socket, look);

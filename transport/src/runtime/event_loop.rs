@@ -1,15 +1,16 @@
-//! An engine with what it has for itself: its lock, bell, epoll set, marks, mail and thread.
+//! The event loop of an engine: the engine with its lock, bell, epoll set, marks, mail and thread.
 //!
 //! Rules:
 //!
-//! 1. The engine is touched only under its lock; whoever holds the lock may run turns.
-//! 2. One thread at a time, the leader, sleeps in the epoll set, without the lock. Who
-//!    sleeps over what, and why nobody does, is [`Leadership`]; its bell is in the set. How
-//!    threads come to lead is `waiting` and `keeper`.
-//! 3. Before it sleeps the leader arms every ring and looks once more.
+//! 1. A thread touches the engine only under its lock. Any thread that holds the lock may run
+//!    turns.
+//! 2. One thread at a time, the leader, sleeps in the epoll set, without the lock. [`Leadership`]
+//!    states what it sleeps over, and why no wake-up is lost; its bell is in the set. `waiting`
+//!    and `keeper` decide which thread leads.
+//! 3. Before it sleeps, the leader arms every ring and looks once more.
 //! 4. Wakers collected in a turn are called after the lock is released.
-//! 5. Nobody holds the locks of two engines. An engine that has something for another leaves it
-//!    as mail and rings that one's bell.
+//! 5. No thread holds the locks of two engines. An engine that has something for another leaves it
+//!    as mail and rings the other's bell.
 
 use std::{
     fmt, io, mem,
@@ -38,9 +39,9 @@ use crate::{
     session::EngineId,
 };
 
-/// An engine of a node, and whoever runs it.
+/// An engine of a node, with the parts that its threads use to run it.
 ///
-/// It begins on a cache line of its own: engines run side by side.
+/// Each begins on a cache line of its own, because engines run in parallel.
 #[repr(align(128))]
 pub struct EventLoop {
     id: EngineId,
@@ -50,11 +51,12 @@ pub struct EventLoop {
     pub(crate) engine: Leadership<Engine>,
     pub(crate) bell: BellLease,
     pub(crate) epoll: Arc<OwnedFd>,
-    /// Changes while a thread that waits looks.
+    /// A count that changes while waiting threads look.
     pub(crate) presence: AtomicU32,
-    /// Threads of others wanted to run where one waited that looked.
+    /// True if the last spinning thread found that other threads wanted its core.
     pub(crate) shares_cores: AtomicBool,
-    /// Threads that wait for several engines, this one included: its I/O thread leads meanwhile.
+    /// Number of threads that wait for several engines, including this one. Its I/O thread leads
+    /// meanwhile.
     pub(crate) spanned: AtomicU32,
     /// Tells waits to sleep at once while a yield takes long.
     pub(crate) yielding: Yielding,
@@ -62,13 +64,13 @@ pub struct EventLoop {
     pub(crate) keeper: OnceLock<Waker>,
     /// News for the engine; while there is some, the leadership is marked.
     news: Mutex<News>,
-    /// A guard rang since a turn last answered guards (`Driver::Caller`).
+    /// True if a guard rang since a turn last answered guards (`Driver::Caller`).
     guard_rang: AtomicBool,
-    /// Gatherings that are told of the engine's sessions.
+    /// Gatherings that get news of the engine's sessions.
     pub(super) gatherings: Gatherings,
-    /// A program sleeps on the epoll set itself (`watch`).
+    /// True if a program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
-    /// The task that sends what others have left (`Driver::Tasks`).
+    /// The task that sends what other tasks have published (`Driver::Tasks`).
     pub(crate) flushing: Flushing,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// Work for that thread.
@@ -83,7 +85,7 @@ struct News {
 }
 
 impl EventLoop {
-    /// A loop that nobody runs yet.
+    /// Makes an event loop that no thread runs yet.
     pub(super) fn new(
         (id, mut engine, bell): (EngineId, Engine, BellLease),
         runtime: Weak<Runtime>,
@@ -136,7 +138,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Waits for the end of the I/O thread, if there is one and it is not the one that calls.
+    /// Waits for the end of the I/O thread, if there is one and it is not the calling thread.
     pub(super) fn join(&self) {
         self.summon_keeper();
         if let Some(thread) = lock(&self.io_thread).take()
@@ -152,36 +154,36 @@ impl EventLoop {
         self.id
     }
 
-    /// Returns itself, for a job on another thread.
+    /// Returns a handle of this event loop, for a job on another thread.
     pub(super) fn arc(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
 
-    /// Returns the runtime that it is part of, unless that is gone.
+    /// Returns the runtime that the event loop belongs to, unless the runtime is gone.
     pub(crate) fn runtime(&self) -> Option<Arc<Runtime>> {
         self.runtime.upgrade()
     }
 
-    /// The engine's bell: rings wake whoever sleeps for it.
+    /// Returns the engine's bell. A ring wakes the thread or task that sleeps for the engine.
     pub(crate) fn bell(&self) -> &'static Bell {
         self.bell.bell()
     }
 
-    /// The epoll set: readable when a turn has something to do.
+    /// Returns the epoll set, which is readable when a turn has something to do.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// The epoll set, for as long as somebody keeps it.
+    /// Returns the epoll set, which stays open for as long as the caller keeps it.
     #[must_use]
     pub fn epoll(&self) -> Arc<OwnedFd> {
         self.epoll.clone()
     }
 
-    /// The epoll set, for a program that sleeps on it between turns: from now on peers ring
-    /// for messages in shared memory although nobody waits in a call for them, and devices
-    /// tell of completions.
+    /// Returns the epoll set, for a program that sleeps on it between turns. From now on peers ring
+    /// for messages in shared memory although no call waits for them, and devices report
+    /// completions.
     #[must_use]
     pub fn watch(&self) -> BorrowedFd<'_> {
         if fork::is_child() {
@@ -190,7 +192,7 @@ impl EventLoop {
         let is_watched = self.watched.swap(true, Ordering::Relaxed);
         if !is_watched && self.node.driver() == Driver::Caller {
             self.engine.lock().watch_all();
-            // Whoever polled before asking has armed nothing, and has to poll once more.
+            // A program that polled before this call has armed nothing, and must poll once more.
             self.bell.wake();
         }
         self.as_fd()
@@ -202,14 +204,14 @@ impl EventLoop {
 
     // ---- Turns -----------------------------------------------------------------------
 
-    /// Asks epoll and runs a turn, unless someone is running one now. Returns whether there
-    /// was anything to do: when it says no, the epoll set tells of whatever comes.
+    /// Asks epoll and runs a turn, unless another thread is running one now. Returns whether there
+    /// was anything to do. If not, the epoll set reports everything that comes later.
     pub fn poll_ready(&self) -> bool {
         if fork::is_child() {
             return false;
         }
         let moved = self.engine.try_lock().is_some_and(|mut engine| {
-            // Who polls like this may sleep on the set afterwards.
+            // The caller may sleep on the epoll set next, so the set must report every session.
             let is_told = engine.join_epoll();
             engine.note_time(clock::now());
             let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
@@ -221,7 +223,7 @@ impl EventLoop {
             }
             return moved;
         }
-        // What was armed just now may have come just before.
+        // An event may have come just before it was armed.
         moved || self.is_watched() && self.prepare_watch()
     }
 
@@ -234,18 +236,19 @@ impl EventLoop {
         has_armed
     }
 
-    /// Runs a turn, unless someone is running one now. Returns whether it did anything.
+    /// Runs a turn, unless another thread is running one now. Returns whether the turn did
+    /// anything.
     ///
-    /// It reads hot sockets directly and asks epoll now and then only: for those who come
-    /// again at once.
+    /// The turn reads hot sockets directly and asks epoll only now and then. This is for callers
+    /// that come again at once.
     pub(crate) fn poll(&self) -> bool {
         self.engine
             .try_lock()
             .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
     }
 
-    /// A turn for a call that does not wait, where callers turn the engine. What it took in
-    /// may be for other ends than the call's: a program that sleeps on the epoll set next is
+    /// Runs a turn for a call that does not wait, where callers turn the engine. The turn may take
+    /// in events of other ends than the call's. So a program that sleeps on the epoll set next is
     /// told to poll once more.
     pub(crate) fn turn_in_passing(&self, turn: impl FnOnce(&Self) -> bool) {
         match self.node.driving {
@@ -257,8 +260,8 @@ impl EventLoop {
         }
     }
 
-    /// Has the leader that sleeps, the task that is parked, or the program that sleeps on the epoll
-    /// set told of what comes behind a turn that it did not run.
+    /// Makes sure that the sleeping leader, the parked task, or the program that sleeps on the
+    /// epoll set learns of events after a turn that it did not run.
     pub(crate) fn settle_turn(&self, moved: bool) {
         match self.node.driving {
             Driving::Callers if moved => self.tell_watcher(),
@@ -267,30 +270,33 @@ impl EventLoop {
         }
     }
 
-    /// Has a program that sleeps on the epoll set poll once more: a turn that it did not run may
-    /// have taken the event of a completion queue, which is armed again only when the program polls.
+    /// Makes a program that sleeps on the epoll set poll once more. A turn that the program did not
+    /// run may have taken the event of a completion queue, which is armed again only when the
+    /// program polls.
     pub(crate) fn tell_watcher(&self) {
         if self.is_watched() {
             self.bell.wake();
         }
     }
 
-    /// Like `look_around`, for a thread that comes again at once. Nothing in a fork of the process.
+    /// Like `look_around`, for a thread that comes again at once. Does nothing in a fork of the
+    /// process.
     pub(crate) fn poll_in_passing(&self) {
         if !fork::is_child() {
             self.turn_in_passing(Self::poll);
         }
     }
 
-    /// Runs a turn that asks epoll too, for a thread that has found something so often that
-    /// others, which need not be hot, may long wait for one.
+    /// Runs a turn that also asks epoll. This is for a thread that has found events so often that
+    /// other sessions, which need not be hot, may have waited long for a turn.
     pub(crate) fn look_around(&self) {
         self.turn_in_passing(Self::poll_ready);
     }
 
-    /// A turn for who waits for what a completion brings: takes completions and what they
-    /// lead to, and so comes by sooner again. Everything else takes [`poll`](Self::poll), as
-    /// does word that somebody left.
+    /// Runs the part of a turn that a thread needs which waits for a completion: handles
+    /// completions and sends what they allow. This is short, so the thread looks again sooner. If
+    /// there is news for the engine, runs a whole turn instead. [`poll`](Self::poll) does
+    /// everything else.
     pub(crate) fn poll_completions(&self) -> bool {
         let Some(mut engine) = self.engine.try_lock() else {
             return false;
@@ -308,8 +314,8 @@ impl EventLoop {
         any
     }
 
-    /// Lets out what was sent over a session of a device, for who then waits for the answer:
-    /// a message that is alone without a turn, which comes first of all in the wait.
+    /// Transmits messages of a session over a device, for a caller that then waits for the answer.
+    /// A message that is alone goes out without a turn, because the wait begins with one.
     pub(crate) fn let_out(&self, session: u64) {
         if let Some(mut engine) = self.engine.try_lock()
             && (self.engine.is_marked() || !engine.post_lone_record(session))
@@ -319,11 +325,11 @@ impl EventLoop {
         }
     }
 
-    /// Runs one turn under the lock, then the wakers without it.
+    /// Runs one turn under the lock, and then its wakers without the lock.
     pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(self);
-        // Not before the lock is there: who does not get it runs no turn.
+        // This comes after the lock, because a thread that does not get the lock runs no turn.
         self.flushing.begin();
         let mut context = Context::new(self);
         let mut progress = self.engine.is_marked() && self.take_news(&mut engine, &mut context);
@@ -335,7 +341,8 @@ impl EventLoop {
         drop(engine);
         self.wake(context);
         if is_finished {
-            // Who closes may sleep for this, without a waker.
+            // A thread that closes the node may sleep, without a waker, until its engines are
+            // finished.
             match self.node.driving {
                 Driving::Tasks => self.bell.wake(),
                 _ => self.rouse_leader(),
@@ -344,7 +351,7 @@ impl EventLoop {
         progress
     }
 
-    /// Does something to the engine, and lets what follows from it out at once.
+    /// Calls `act` with the engine, and then runs the resulting wakers and deferred work.
     pub(crate) fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut engine = self.engine.lock();
         let mut context = Context::new(self);
@@ -361,7 +368,7 @@ impl EventLoop {
         result
     }
 
-    /// Does something to one session; `None` if it is not there any more.
+    /// Calls `act` with one session; `None` if the session does not exist any more.
     pub(crate) fn on_link<T>(
         &self,
         session: u64,
@@ -375,10 +382,11 @@ impl EventLoop {
 
     // ---- Marks and bells -------------------------------------------------------------
 
-    /// Leaves word for the engine; wakes it unless it can wait for another reason.
+    /// Leaves a mark for the engine. Wakes the engine's sleeper, unless `quiet`: then the mark may
+    /// wait for the next turn.
     pub(crate) fn mark_quietly(&self, mark: Mark, quiet: bool) {
         let mut news = lock(&self.news);
-        // Twice would say no more, and without this the list had no bound.
+        // A second equal mark adds nothing, and would leave the list without a bound.
         if !news.marks.contains(&mark) {
             news.marks.push(mark);
         }
@@ -393,16 +401,15 @@ impl EventLoop {
         }
     }
 
-    /// Leaves mail for the engine and wakes whoever sleeps for it. The caller may have another
-    /// engine's lock: no waker is called.
+    /// Leaves mail for the engine and wakes its sleeper. The caller may hold another engine's lock,
+    /// so this calls no waker.
     pub(crate) fn post(&self, mail: Mail) {
         lock(&self.news).mail.push(mail);
         self.engine.mark();
         self.rouse_somebody();
     }
 
-    /// Has the engine take in the marks that were left, and the mail. Returns whether there was
-    /// anything.
+    /// Makes the engine take in the marks and mail that were left. Returns whether there were any.
     #[inline(never)]
     pub(super) fn take_news(&self, engine: &mut Engine, context: &mut Context<'_>) -> bool {
         if !self.engine.take_mark() {
@@ -418,8 +425,8 @@ impl EventLoop {
         any
     }
 
-    /// Returns whether a guard rang since this was last asked (`Driver::Caller`; else the bell says
-    /// so through epoll).
+    /// Returns whether a guard rang since the last call. This is for `Driver::Caller`; elsewhere
+    /// the bell reports guards through epoll.
     pub(crate) fn guard_rang(&self) -> bool {
         self.guard_rang.load(Ordering::Acquire) && self.guard_rang.swap(false, Ordering::AcqRel)
     }
@@ -463,7 +470,7 @@ impl Drive for EventLoop {
                 self.settle();
             }
             if moved {
-                // What the turn took in is in the epoll set no more.
+                // The epoll set no longer shows the events that the turn has taken in.
                 self.tell_watcher();
             }
         };

@@ -1,7 +1,7 @@
-//! The place where a thread waits for all peers of a node, those included that will come.
+//! The place where a thread waits for all peers of a node, including those that will come.
 //!
-//! Each member has a waker of its own that leaves the member's number here, so that who wakes
-//! up looks at those that have something and at no other: idle peers cost nothing.
+//! Each member has a waker that leaves the member's number here. So the woken thread looks only at
+//! members with news, and idle peers cost nothing.
 
 use std::{
     collections::VecDeque,
@@ -19,18 +19,18 @@ use ibex_ring::parking::{Condition, TimedOut, WaitSlot, Wakers};
 use super::{Looks, Runtime};
 use crate::node::{SessionShared, push_live};
 
-/// A place where all peers of a node are waited for, and the news that it was told.
+/// A place where threads and tasks wait for all peers of a node, and the news that came there.
 #[derive(Clone, Debug)]
 pub struct Gathering {
     runtime: Arc<Runtime>,
     told: Arc<Told>,
 }
 
-/// The news that a gathering is told.
+/// The news that wakers and engines leave for a gathering.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     slot: WaitSlot,
-    /// True while something is in `news`.
+    /// True while `news` is not empty.
     is_told: AtomicBool,
     news: Mutex<News>,
 }
@@ -47,13 +47,13 @@ impl Told {
         self.is_told.store(true, Ordering::Release);
     }
 
-    /// Tells that a session has come.
+    /// Leaves the news that a session has come.
     pub(crate) fn session_came(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
         self.tell(|news| push_live(&mut news.sessions, session));
         self.slot.take(wakers);
     }
 
-    /// The node is being closed.
+    /// Wakes the waiters, because the node is being closed.
     pub(crate) fn node_closes(&self, wakers: &mut Wakers) {
         self.slot.take(wakers);
     }
@@ -75,7 +75,7 @@ impl Wake for MemberWaker {
 }
 
 impl Gathering {
-    /// Is told of every session from now on; those that are there come first.
+    /// Makes a gathering that learns of every session. Sessions that exist come first.
     #[must_use]
     pub fn of(runtime: &Arc<Runtime>) -> Self {
         let told = Arc::<Told>::default();
@@ -86,14 +86,14 @@ impl Gathering {
         }
     }
 
-    /// Returns the waker that tells of a member.
+    /// Returns the waker that leaves news of a member.
     #[must_use]
     pub fn waker(&self, member: usize) -> Waker {
         let told = Arc::downgrade(&self.told);
         Arc::new(MemberWaker { told, member }).into()
     }
 
-    /// The node's.
+    /// Returns the node's runtime.
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
@@ -106,47 +106,48 @@ impl Gathering {
         }
     }
 
-    /// Returns the slot that it waits at.
+    /// Returns the slot where threads and tasks wait for news.
     pub(crate) fn slot(&self) -> &WaitSlot {
         &self.told.slot
     }
 
-    /// Returns whether something was told since the last [`take`](Self::take).
+    /// Returns whether news has come since the last [`take`](Self::take).
     #[inline]
     #[must_use]
     pub fn is_told(&self) -> bool {
         self.told.is_told.load(Ordering::Acquire)
     }
 
-    /// The members that told of themselves are appended to `members`, and sessions that have
-    /// come to `sessions`.
+    /// Takes the news. Appends members with news to `members`, and sessions that have come to
+    /// `sessions`.
     pub fn take(&self, members: &mut Vec<usize>, sessions: &mut VecDeque<Arc<SessionShared>>) {
-        // Before what it tells of is taken: what comes later says so again.
+        // The flag is cleared before the news is taken. Later news sets it again.
         self.told.is_told.swap(false, Ordering::AcqRel);
         let mut news = lock(&self.told.news);
         members.append(&mut news.members);
         sessions.append(&mut news.sessions);
     }
 
-    /// Returns whether the node was closed, or is another process's.
+    /// Returns whether the node was closed, or belongs to the process that this one was forked
+    /// from.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         fork::is_child() || self.runtime.is_closed()
     }
 
-    /// Runs a turn, where callers do.
+    /// Runs a turn, where callers turn the engine.
     pub fn poll(&self) {
         self.runtime.poll_in_passing();
     }
 
-    /// Runs a turn for a caller that has found something so often that others may long wait for
-    /// one.
+    /// Runs a turn for a caller that has found news so often that other peers may have waited long
+    /// for a turn.
     pub fn look_around(&self) {
         self.runtime.look_around();
     }
 
-    /// Waits until `condition` holds, which all members' wakers and sessions that come make
-    /// look again. `in_memory` says that every member's peer writes this process's memory.
+    /// Waits until `condition` holds. Checks it again when a member's waker is called or a session
+    /// comes. `in_memory` says that every member's peer writes this process's memory.
     pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
@@ -164,7 +165,8 @@ impl Gathering {
 pub(crate) struct Gatherings(Mutex<Vec<Weak<Told>>>);
 
 impl Gatherings {
-    /// For who keeps sessions from coming meanwhile.
+    /// Adds a gathering, with the `sessions` that exist. The caller keeps new sessions from coming
+    /// meanwhile.
     pub(crate) fn add(&self, told: &Arc<Told>, sessions: Vec<Arc<SessionShared>>) {
         told.tell(|news| news.sessions.extend(sessions));
         lock(&self.0).push(Arc::downgrade(told));

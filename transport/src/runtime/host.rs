@@ -122,16 +122,16 @@ impl Host for Runtime {
 }
 
 impl Runtime {
-    /// Sets a timer of a session; `set` says whether that changes when somebody is to look next.
+    /// Sets a timer of a session. `set` returns whether the engine's next deadline changes.
     fn watch_link(&self, session: u64, set: impl FnOnce(&mut Connection) -> bool) {
         if self.on_link(session, |link, _| set(link)) == Some(true) {
-            // Whoever sleeps in the epoll set has another deadline.
+            // The thread that sleeps in the epoll set must take up the new deadline.
             self.loop_of(session).bell().wake();
         }
     }
 }
 
-/// A condition behind a pointer.
+/// A condition behind a reference.
 struct Pointed<'a>(&'a mut dyn Condition<Output = ()>);
 
 impl Condition for Pointed<'_> {
@@ -170,12 +170,12 @@ impl SessionShared {
         host.expect("a session's host is the runtime of its node")
     }
 
-    /// Returns the engine of the session, with whoever runs it.
+    /// Returns the event loop of the session's engine.
     pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
         self.runtime().loop_of(self.id)
     }
 
-    /// Does something to the session in its engine; `None` if it is not there any more.
+    /// Calls `act` with the session's connection; `None` if the session does not exist any more.
     pub(crate) fn on_link<T>(
         &self,
         act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
@@ -183,8 +183,8 @@ impl SessionShared {
         self.event_loop().on_link(self.id, act)
     }
 
-    /// Waits until `condition` holds, as calls do that wait for each message. It is looked at again
-    /// when `slot` is woken, and when a waker is called that `condition` got from
+    /// Waits until `condition` holds, for calls that wait for each message. Checks the condition
+    /// again when `slot` is woken, and when a waker is called that `condition` got from
     /// [`thread_waker`](ibex_ring::parking::thread_waker) in its `arm`.
     pub fn wait_for<C: Condition>(
         &self,
@@ -196,8 +196,8 @@ impl SessionShared {
         self.event_loop().wait(slot, deadline, looks, condition)
     }
 
-    /// Looks for at most `moment` whether `condition` holds, where tasks drive the node and its
-    /// calls look before they sleep.
+    /// Checks `condition` for at most `moment`, where tasks drive the node and its calls look
+    /// before they sleep.
     pub(crate) fn look_for<C: Condition>(
         &self,
         moment: Duration,
@@ -207,14 +207,14 @@ impl SessionShared {
         self.event_loop().look_for(moment, looks, &mut condition)
     }
 
-    /// Lets out what was sent, where callers turn the engine and a device carries it.
+    /// Transmits published messages, where callers turn the engine and a device carries them.
     pub(crate) fn let_out(&self) {
         if self.node.driver() != Driver::Threads {
             self.event_loop().let_out(self.id);
         }
     }
 
-    /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
+    /// Has the thread that turns the engine at `at` call `waker`, unless the session ends before.
     pub fn wake_at(&self, at: Instant, waker: &Waker) {
         self.runtime().watch_link(self.id, |link| {
             let core = &mut link.core;
@@ -222,13 +222,14 @@ impl SessionShared {
         });
     }
 
-    /// Has the engine look whether a task waits for room for long.
+    /// Has the engine check for tasks that wait for room for long.
     pub(crate) fn watch_stalls(&self) {
         let watch = |link: &mut Connection| link.core.common.watch_stalls();
         self.runtime().watch_link(self.id, watch);
     }
 
-    /// The interface by which this node uses the end of this name and role, if it has one.
+    /// Returns the interface by which this node uses the end with this name and role, if it has
+    /// one.
     #[must_use]
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         self.on_link(|link, _| link.core.ends.interface_of(name, role))
@@ -285,7 +286,7 @@ impl SessionShared {
         });
     }
 
-    /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
+    /// Allows another end with the name of `end` to be opened before `end` is dropped.
     pub fn free_name(&self, end: u32) {
         self.on_link(|link, _| link.core.common.free_name(end));
     }
@@ -297,7 +298,8 @@ impl SessionShared {
         });
     }
 
-    /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
+    /// Notes that a receiving end lacks memory for an arrival. The engine wakes the end's waiters
+    /// at `retry_at`.
     #[cold]
     pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
         self.on_link(|link, _| {
@@ -306,7 +308,7 @@ impl SessionShared {
         });
     }
 
-    /// The peer's words or bytes cannot be: the session ends.
+    /// Ends the session, because the peer's words or bytes break the protocol.
     #[cold]
     pub(crate) fn misbehaved(&self, what: &str) {
         let why = format!("it broke the protocol: {what}");

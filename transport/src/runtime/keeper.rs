@@ -1,23 +1,23 @@
-//! The I/O thread of an engine: it leads while no thread that waits does.
+//! The keeper, which is the I/O thread of an engine: it leads while no waiting thread does.
 //!
 //! ```text
-//!              vacant, and nobody waited for some leases
+//!              vacant, and no thread waited for some leases
 //!     napping ------------------------------------------> leading
 //!      |   ^ <-------------------------------------------  |
-//!      |   |            somebody claims the seat
+//!      |   |            a thread claims the seat
 //!      |   | the leader leaves
 //!      v   |
 //!     standing by: one thread has led for longer than the longest nap
 //! ```
 //!
-//! A nap ends by time, a *lease* later. So whatever a thread leaves behind that waited and
-//! waits no more moves on after one lease, two threads never sleep in the epoll set, and a
-//! process at rest has no timed wake-ups: the I/O thread leads then, or stands by. Leases
-//! become longer while somebody waits in each of them, so that many processes with few
-//! cores do not spend them on naps.
+//! A nap ends by time, a *lease* later. So work that a thread leaves behind after its wait moves on
+//! after one lease, and two threads never sleep in the epoll set. A process at rest has no timed
+//! wake-ups, because the I/O thread then leads or stands by. Leases become longer while threads
+//! wait in each of them, so that many processes on few cores do not spend the cores on naps.
 //!
-//! Where the I/O thread has cores of its own nobody claims its seat, nor while a thread waits for
-//! several engines: it could turn one of them, and would sleep over the others' sockets.
+//! No thread claims the seat where the I/O thread has cores of its own, or while a thread waits for
+//! several engines. That thread could turn only one of them, and would miss events of the others
+//! while it sleeps.
 
 use std::{
     sync::{Weak, atomic::Ordering},
@@ -38,7 +38,7 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
             "the I/O thread could not be pinned; it runs where it may"
         );
     }
-    // Naps are shorter than what timers are late by otherwise.
+    // The default timer slack is as long as a short nap; see PR_SET_TIMERSLACK in prctl(2).
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     Wakers::prepare();
     let (waker, parker) = thread_waker();
@@ -46,7 +46,7 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
     while let Some(event_loop) = event_loop.upgrade() {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(&*event_loop);
-        // First, so that who makes the node end finds whom to wake.
+        // The waker is set before the check, so that a thread that ends the node finds it.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {
             event_loop.end_own_work();
@@ -93,7 +93,7 @@ impl EventLoop {
         }
     }
 
-    /// Leads until somebody claims the seat.
+    /// Leads until another thread claims the seat.
     fn keep(&self, parker: &Parker) {
         while !self.engine.is_claimed() && !self.is_over() {
             self.lead(parker, None);
@@ -103,12 +103,12 @@ impl EventLoop {
         }
     }
 
-    /// Moves what was left behind.
+    /// Runs turns for work that was left behind, while no thread leads.
     fn turn_if_vacant(&self) {
         while self.engine.is_vacant() && self.poll_ready() {}
     }
 
-    /// Wakes the I/O thread, to lead at once if nobody does.
+    /// Wakes the I/O thread, which leads at once if no other thread does.
     pub(crate) fn summon_keeper(&self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.wake_by_ref();
@@ -119,39 +119,39 @@ impl EventLoop {
 /// The keeper's view of the threads that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// A thread leads.
+    /// True while a waiting thread leads.
     is_led: bool,
-    /// How often one began to.
+    /// The number of times that a waiting thread began to lead.
     leads: u32,
-    /// A count that changes while a thread looks.
+    /// A count that changes while threads look.
     looks: u32,
-    /// More threads want to run than there are cores.
+    /// True if more threads want to run than there are cores.
     is_crowded: bool,
-    /// A thread waits that leads nowhere.
+    /// True while a thread waits for several engines, and so leads none of them.
     is_wanted: bool,
 }
 
 /// The keeper's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// Leads, if nobody does.
+    /// The keeper does not rest: it leads, if no thread does.
     None,
-    /// Naps.
+    /// The keeper naps for this time.
     For(Duration),
-    /// Stands by.
+    /// The keeper stands by until the leader leaves.
     UntilTheLeaderLeaves,
 }
 
-/// When the keeper looks again.
+/// The keeper's rule for its next look.
 #[derive(Debug)]
 struct Naps {
     lease: Duration,
-    /// Leases in which nobody waited; the last of `VACANT_LEASES` ends the napping.
+    /// Leases in a row in which no thread waited; `VACANT_LEASES` of them end the napping.
     vacant: u32,
     last: Seen,
 }
 
-/// At first nobody waits: the keeper leads.
+/// Starts with the keeper leading, because no thread waits at first.
 impl Default for Naps {
     fn default() -> Self {
         Self {
@@ -163,18 +163,18 @@ impl Default for Naps {
 }
 
 impl Naps {
-    /// Begins to nap, as somebody waits again.
+    /// Begins to nap, because a thread waits again.
     fn begin(&mut self) {
         self.vacant = 0;
         self.lease = LEASE;
     }
 
-    /// Ends the naps, as the keeper is wanted.
+    /// Ends the naps, because the keeper is wanted.
     fn end(&mut self) {
         self.vacant = VACANT_LEASES;
     }
 
-    /// Returns whether nobody has waited since.
+    /// Returns whether no thread has waited since the last look.
     fn have_seen(&self, seen: Seen) -> bool {
         self.last == seen
     }
@@ -203,13 +203,13 @@ impl Naps {
     }
 }
 
-/// The shortest time between two looks at whether somebody waits.
+/// The shortest time between two checks for waiting threads.
 const LEASE: Duration = Duration::from_micros(50);
-/// And the longest, while somebody waits again and again.
+/// The longest time between two checks, while threads wait again and again.
 const LONGEST_LEASE: Duration = Duration::from_millis(1);
-/// The longest while cores are scarce, when the scheduler takes as long.
+/// The longest time between two checks while cores are scarce, when the scheduler takes as long.
 const CROWDED_LEASE: Duration = Duration::from_millis(4);
-/// Leases without anybody who waits before the keeper leads.
+/// Leases without a waiting thread after which the keeper leads.
 const VACANT_LEASES: u32 = 20;
 
 #[cfg(test)]

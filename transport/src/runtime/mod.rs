@@ -1,10 +1,10 @@
-//! The runtime: who runs the engines, and where threads wait for them.
+//! The runtime: the threads and tasks that run the engines, and the waits for them.
 //!
-//! A node has one engine or several. An engine is a value behind one lock; nothing in it belongs
-//! to a thread. Whoever waits turns it: the threads that wait in calls and, under [`Driver::Threads`], the I/O thread
-//! while there are none. There is one place to sleep: the epoll set, by one thread at a
-//! time (the *leader*); all others park on a futex of their own and are woken by whoever
-//! made their wish come true.
+//! A node has one engine or several. An engine is a value behind one lock; nothing in it belongs to
+//! a thread. Waiting threads turn it: those that wait in calls and, under [`Driver::Threads`], the
+//! I/O thread while no call waits. One thread at a time, the *leader*, sleeps in the epoll set. All
+//! others park, each on a futex of its own, and the thread that makes their condition hold wakes
+//! them.
 
 use ibex_base::sync::Asymmetry;
 
@@ -36,8 +36,8 @@ pub(crate) use waiting::wait_for_any;
 pub use crate::node::{Driver, RuntimeConfig};
 pub(crate) use crate::node::{Driving, Looks, NodeState};
 
-/// Returns whether doorbells cost nothing but `membarrier` at the sleeper; else every publisher pays
-/// a fence.
+/// Returns whether doorbells cost only a membarrier(2) of the sleeper. Otherwise every publisher
+/// pays for a fence.
 #[must_use]
 pub fn has_membarrier() -> bool {
     Asymmetry::of_process() == Asymmetry::Membarrier

@@ -7,8 +7,8 @@ use super::{Looks, Runtime};
 use crate::node::Event;
 
 impl Runtime {
-    /// The next event, waiting as long as `patience` says; `None` if there is none by then, or
-    /// there will be none as the node was closed.
+    /// Returns the next event, and waits for it as long as `patience` says. `None` if there is none
+    /// by then, or if the node was closed and no event will come.
     pub fn next_event(&self, patience: Patience) -> Option<Event> {
         if fork::is_child() {
             return None;
@@ -26,7 +26,7 @@ impl Runtime {
             .flatten()
     }
 
-    /// Events that were dropped because nobody took them.
+    /// Returns the number of events that were dropped because the program did not take them.
     #[must_use]
     pub fn events_dropped(&self) -> u64 {
         if fork::is_child() {

@@ -1,9 +1,9 @@
 //! Work that an engine's own thread does between two turns.
 //!
-//! Memory belongs to the NUMA node of the processor that touches it first. So where each engine has a
-//! thread of its own, that thread makes the memory that only it will look at. Work is left in a list,
-//! and its giver waits. The giver must hold neither the engine's lock nor anything that a turn waits
-//! for.
+//! Memory belongs to the NUMA node of the processor that touches it first. So where each engine has
+//! a thread of its own, that thread makes the memory that only it will use. Other threads leave
+//! work in a list and wait for it. Such a thread must hold neither the engine's lock nor anything
+//! that a turn waits for.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -27,17 +27,17 @@ pub(super) struct OwnThread {
 #[derive(Default)]
 struct Jobs {
     waiting: Vec<Box<dyn FnOnce() + Send>>,
-    /// The thread has ended, and nobody looks any more.
+    /// True once the thread has ended and takes no more jobs.
     are_over: bool,
 }
 
 impl Runtime {
-    /// Has the thread of an engine do `work` between two turns, and waits for the result. The
-    /// calling thread does it where engines have no threads, or the node has one engine and no cores
-    /// for it. `None` if the node is closed.
+    /// Runs `work` on the thread of an engine, between two turns, and waits for the result. The
+    /// calling thread runs it where engines have no threads, or where the node has one engine and
+    /// no cores were chosen for it. `None` if the node is closed.
     ///
-    /// Before, the engine's thread moves to the cores `near` the memory's device, as far as it may
-    /// use them, unless the program chose its cores.
+    /// The engine's thread first moves to those cores `near` the memory's device that it may use,
+    /// unless the program chose its cores.
     pub fn on_engine_thread<T: Send + 'static>(
         &self,
         engine: usize,
@@ -84,7 +84,7 @@ impl EventLoop {
             let _ = done.send(panic::catch_unwind(AssertUnwindSafe(work)));
         }));
         drop(jobs);
-        // A thread that has not begun has no waker yet, and looks when it has one.
+        // A thread that has not begun has no waker yet. It takes the jobs when it has one.
         self.summon_keeper();
         match result.recv().ok()? {
             Ok(done) => Some(done),
@@ -92,24 +92,25 @@ impl EventLoop {
         }
     }
 
-    /// Does what others have left for the calling thread, which is the engine's own.
+    /// Runs the jobs that other threads have left for the calling thread, which is the engine's
+    /// own.
     pub(super) fn do_own_work(&self) {
         let _ = self.own_thread.id.set(thread::current().id());
         let jobs = std::mem::take(&mut lock(&self.own_thread.jobs).waiting);
         jobs.into_iter().for_each(|job| job());
     }
 
-    /// Refuses work from now on, as the thread ends.
+    /// Refuses jobs from now on, because the thread ends.
     pub(super) fn end_own_work(&self) {
         let mut jobs = lock(&self.own_thread.jobs);
         jobs.are_over = true;
-        // Their givers are told by the end of their channels.
+        // Dropping the jobs closes their channels, which tells the threads that wait.
         jobs.waiting.clear();
     }
 }
 
 /// Restricts the calling thread to those of its cores that are in `near`. Returns whether it has
-/// fewer now: it stays where it is if it has none of them, or no others.
+/// fewer cores now. Its cores stay as they are if none or all of them are in `near`.
 fn stay_near(near: &[usize]) -> bool {
     let Ok(now) = sched_getaffinity(None) else {
         return false;

@@ -1,4 +1,4 @@
-//! Waits for other things than messages: a time, and whatever a program says.
+//! Waits for other things than messages: a time, and conditions of the program.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use ibex_ring::parking::{Condition, TimedOut, WaitSlot};
 use super::{Driver, Looks, Runtime};
 
 impl Runtime {
-    /// Waits until `condition` holds, which is looked at again when `slot` is woken.
+    /// Waits until `condition` holds. Checks it again when `slot` is woken.
     pub fn wait_at<C: Condition>(
         &self,
         slot: &WaitSlot,
@@ -18,7 +18,7 @@ impl Runtime {
         self.wait(slot, deadline, Looks::Socket, condition)
     }
 
-    /// Wakes who waits at `slot`, and a program that sleeps on the epoll set.
+    /// Wakes the threads that wait at `slot`, and a program that sleeps on the epoll set.
     pub fn wake_at(&self, slot: &WaitSlot) {
         slot.wake_all();
         self.first().tell_watcher();

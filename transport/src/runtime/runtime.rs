@@ -1,4 +1,4 @@
-//! The runtime of a node: its engines, and what they share.
+//! The runtime of a node: its engines and their common state.
 
 use std::{
     fmt, io,
@@ -23,7 +23,7 @@ use crate::{
     session::EngineId,
 };
 
-/// A node's runtime: its engines. What they share is the [`NodeState`] that it dereferences to.
+/// A node's runtime: its engines. It dereferences to the [`NodeState`] that the engines share.
 pub struct Runtime {
     node: Arc<NodeState>,
     event_loops: Box<[Arc<EventLoop>]>,
@@ -38,7 +38,7 @@ impl Deref for Runtime {
 }
 
 impl Runtime {
-    /// A runtime with its I/O threads, if the driver has some.
+    /// Starts a runtime, with I/O threads if the driver has some.
     pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
         fork::claim().map_err(io::Error::other)?;
         orphans::sweep();
@@ -64,7 +64,7 @@ impl Runtime {
         });
         for event_loop in &runtime.event_loops {
             if let Err(error) = event_loop.start() {
-                // The threads that there are end.
+                // This ends the threads that have started.
                 let _ = runtime.close(Duration::ZERO);
                 return Err(error);
             }
@@ -78,7 +78,7 @@ impl Runtime {
         &self.node
     }
 
-    /// Returns the engines, each with whoever runs it.
+    /// Returns the engines, each in its event loop.
     #[must_use]
     pub fn event_loops(&self) -> &[Arc<EventLoop>] {
         &self.event_loops
@@ -89,24 +89,25 @@ impl Runtime {
         &self.event_loops[engine.index()]
     }
 
-    /// Returns the first engine: it has the listener, and calls that wait for no session in
-    /// particular turn it where calls turn engines.
+    /// Returns the first engine, which has the listener. Where calls turn engines, calls that wait
+    /// for no particular session turn this one.
     pub(crate) fn first(&self) -> &Arc<EventLoop> {
         &self.event_loops[0]
     }
 
-    /// Wakes whoever sleeps for an engine.
+    /// Wakes the sleepers of all engines.
     pub(crate) fn wake_engines(&self) {
         self.sessions.wake_engines();
     }
 
-    /// The first engine's epoll set: readable when a turn has something to do.
+    /// Returns the first engine's epoll set, which is readable when a turn has something to do.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.first().as_fd()
     }
 
-    /// The first engine's epoll set, for a program that sleeps on it between turns: see [`EventLoop::watch`].
+    /// Returns the first engine's epoll set, for a program that sleeps on it between turns. See
+    /// [`EventLoop::watch`].
     #[must_use]
     pub fn watch(&self) -> BorrowedFd<'_> {
         self.first().watch()
@@ -120,20 +121,19 @@ impl Runtime {
             .with_engine(|engine, _| engine.set_control_source(source))
     }
 
-    /// Takes an open device port into the care of its engine before it has a session: what its
-    /// device says is heard from now on, and it is closed if the device is removed.
+    /// Takes an open device port into the care of its engine before it has a session. From now on
+    /// the engine handles the device's events, and closes the port if the device is removed.
     ///
-    /// # Errors
-    /// Another node has it, or it is lost.
+    /// # Errors Another node has the port, or the port is lost.
     pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
         let event_loop = &self.event_loops[site.engine()];
         let cared = event_loop.with_engine(|engine, _| engine.care_for(site));
-        // Whoever sleeps has another time to wake up.
+        // The sleeper must take up its new deadline.
         event_loop.bell.wake();
         cared
     }
 
-    /// Takes a finished handshake over as a session.
+    /// Makes a session of a finished handshake.
     pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
         let (engine, admission) = self.place(admission);
         let event_loop = self.event_loop(engine);
@@ -142,8 +142,8 @@ impl Runtime {
             event_loop
                 .with_engine(|engine, context| engine.admit(of_sessions, admission, None, context))
         };
-        // Bytes that came behind the handshake are in no socket any more: epoll is silent
-        // about them, so the leader takes them in a turn of its own.
+        // Bytes that came after the handshake were read from the socket already. Epoll does not
+        // report them, so the leader takes them in a turn of its own.
         event_loop.bell.wake();
         session
     }
@@ -154,7 +154,8 @@ impl Runtime {
         self.sessions.loads()
     }
 
-    /// Returns the engine of the session of that name in which this node is the end that `dials`.
+    /// Returns the engine of the session with this name in which this node dials, if `dials`, or
+    /// otherwise accepts.
     #[must_use]
     pub fn engine_of(&self, session: &[u8; 16], dials: bool) -> Option<EngineId> {
         let has = |event_loop: &&Arc<EventLoop>| {
@@ -164,7 +165,8 @@ impl Runtime {
         event_loop.map(|event_loop| event_loop.id())
     }
 
-    /// Returns the counts of each engine, and its sessions but for those that have been forgotten.
+    /// Returns the counts of each engine and of its sessions, except sessions that the engine has
+    /// forgotten.
     #[must_use]
     pub fn stats(&self) -> Vec<EngineStats> {
         if fork::is_child() {
@@ -181,7 +183,7 @@ impl Runtime {
         self.event_loops.iter().map(stats).collect()
     }
 
-    /// The next session that a peer dialed.
+    /// Waits for the next session that a peer dialed.
     pub fn accept(
         &self,
         deadline: Option<Instant>,
@@ -194,8 +196,9 @@ impl Runtime {
         })
     }
 
-    /// Refuses who dials from now on, or leaves them to others who share the socket. Sessions
-    /// that are there go on, and who waits for another hears that none comes.
+    /// Refuses peers that dial from now on, or leaves them to other processes that share the
+    /// socket. Present sessions go on. Calls that wait for another session learn that none will
+    /// come.
     pub fn stop_accepting(&self) {
         self.accepts_no_more.store(true, Ordering::Release);
         self.first().with_engine(|engine, context| {
@@ -205,14 +208,14 @@ impl Runtime {
         self.first().bell.wake();
     }
 
-    /// The next session that a peer dialed, if one is there.
+    /// Returns the next session that a peer dialed, if there is one.
     pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
-        // Only epoll knows of peers at the door.
+        // Only epoll reports peers that are dialing.
         self.look_around();
         self.take_accepted()
     }
 
-    /// `told` hears of all sessions, those first that are there.
+    /// Reports all sessions to `told`: first those that exist, and then those that come.
     pub(crate) fn gather(&self, told: &Arc<Told>) {
         if fork::is_child() {
             return;
@@ -222,7 +225,7 @@ impl Runtime {
         }
     }
 
-    /// Does something to one session; `None` if it is not there any more.
+    /// Calls `act` with one session; `None` if the session does not exist any more.
     pub(crate) fn on_link<T>(
         &self,
         session: u64,
@@ -234,8 +237,8 @@ impl Runtime {
 
     // ---- Turns and waits -------------------------------------------------------------
 
-    /// Asks epoll and runs a turn of each engine, unless someone is running one now. Returns
-    /// whether there was anything to do: when it says no, the epoll set tells of whatever comes.
+    /// Asks epoll and runs a turn of each engine, unless another thread is running one now. Returns
+    /// whether there was anything to do. If not, the epoll set reports everything that comes later.
     pub fn poll_ready(&self) -> bool {
         let event_loops = self.event_loops.iter();
         event_loops.fold(false, |moved, event_loop| event_loop.poll_ready() | moved)
@@ -247,14 +250,15 @@ impl Runtime {
         event_loops.for_each(|event_loop| event_loop.poll_in_passing());
     }
 
-    /// Runs a turn of each engine, which asks epoll too.
+    /// Runs a turn of each engine that also asks epoll.
     pub(crate) fn look_around(&self) {
         let event_loops = self.event_loops.iter();
         event_loops.for_each(|event_loop| event_loop.look_around());
     }
 
-    /// Waits until `condition` holds, whichever engines make it so. Where threads that wait turn
-    /// engines, it turns the first; what another does may come a nap of its I/O thread later.
+    /// Waits until `condition` holds, through events of any engine. Where waiting threads turn
+    /// engines, this turns only the first. Events of another engine may then be delayed by a nap of
+    /// its I/O thread.
     pub(crate) fn wait<C: Condition>(
         &self,
         slot: &WaitSlot,
@@ -287,8 +291,8 @@ impl Exchange for Runtime {
         self.event_loops.len()
     }
 
-    /// The engine of the session's queue pair, or the one that the program wants, or the least loaded
-    /// one.
+    /// Returns the engine of the session's queue pair, or else the engine that the program wants,
+    /// or else the least loaded engine.
     fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
         let of_pair = admission
             .parts
@@ -328,25 +332,25 @@ impl Runtime {
             .with_engine(|engine, context| engine.begin_close(None, context));
     }
 
-    /// Receive buffers of an RDMA device that a session's peer may fill, and those that
-    /// nobody may.
+    /// Returns the number of an RDMA device's receive buffers that a session's peer may fill, and
+    /// the number that no peer may fill.
     pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
         self.first()
             .with_engine(|engine, _| engine.lent_and_free(session))
     }
 
-    /// New wires of a session have come.
+    /// Resumes a session over its new wire.
     pub(crate) fn resume(&self, wires: crate::connection::NewWire) {
         self.first()
             .with_engine(|engine, context| engine.resume(wires, context));
     }
 
-    /// Sessions that every turn looks at.
+    /// Returns the number of sessions that every turn looks at.
     pub(crate) fn hot_sessions(&self) -> usize {
         self.first().with_engine(|engine, _| engine.hot_sessions())
     }
 
-    /// Looks whether a site's device is still there.
+    /// Checks that a site's device still exists.
     pub(crate) fn look_for_device(&self, site: Arc<Site>) {
         self.first().look_for_device(site);
     }

@@ -1,14 +1,16 @@
 //! A node that tasks of an executor drive ([`Driver::Tasks`]).
 //!
-//! Two tasks do, so that none of the executor's threads is in the way of the others. The
-//! *driving* task runs when the executor's reactor has news of the epoll set. The *flushing* task
-//! runs when a program's task has published something and the ring was armed. It is woken by the
-//! publishing task, so an executor may queue it behind that one where no other thread takes it;
-//! until it runs, nothing else waits for it: a task that awaits something of the node sends
-//! everything itself, and a second publisher rings the node's bell, which wakes the driving task.
+//! Two tasks drive it, so that no thread of the executor blocks the others. The *driving* task runs
+//! when the executor's reactor has news of the epoll set. The *flushing* task runs when a program's
+//! task has published something and the ring was armed.
+//!
+//! The publishing task wakes the flushing task. So an executor may queue the flushing task behind
+//! the publishing one, where no other thread takes it. Nothing else waits for it meanwhile: a task
+//! that awaits something of the node sends everything itself. A second publisher rings the node's
+//! bell, which wakes the driving task.
 //!
 //! ```text
-//!   driving task                                whoever turns the engine meanwhile
+//!   driving task                                thread that turns the engine meanwhile
 //!   unpark; ask epoll                           turn
 //!   anything? turn, wake tasks; yield           parked? arm what it armed, set the alarm
 //!   nothing? arm, look again, set the alarm;
@@ -52,13 +54,14 @@ pub struct CloseWait(pub(crate) Option<Ticket>);
 /// The task that sends what other tasks have published and left.
 #[derive(Debug, Default)]
 pub(crate) struct Flushing {
-    /// Something was published since a turn began.
+    /// True if something was published since the last turn began.
     is_owed: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 impl Flushing {
-    /// Asks the flushing task for a turn. Returns false if a turn was asked for before and has not begun.
+    /// Asks the flushing task for a turn. Returns false if an earlier request has not led to a turn
+    /// yet.
     fn ask(&self) -> bool {
         // OWED, pairs with `begin`: the turn sees everything that came before.
         if self.is_owed.swap(true, Ordering::AcqRel) {
@@ -73,7 +76,7 @@ impl Flushing {
 
     /// Notes that a turn begins, for the thread that has the engine's lock.
     pub(crate) fn begin(&self) {
-        // Most turns are asked for by nobody.
+        // This load saves the locked instruction for most turns, which nobody has asked for.
         if self.is_owed.load(Ordering::Relaxed) {
             self.is_owed.swap(false, Ordering::AcqRel);
         }
@@ -94,8 +97,8 @@ impl Flushing {
 }
 
 impl EventLoop {
-    /// Runs one step of the task that drives the node. Before it, the task forgets what its
-    /// reactor has said so far: whatever becomes ready later has to be told anew.
+    /// Runs one step of the task that drives the node. The task must clear its reactor's readiness
+    /// before, so that the reactor reports later readiness anew.
     pub fn step(&self) -> Step {
         self.engine.unpark();
         if self.node.is_closed()
@@ -123,8 +126,8 @@ impl EventLoop {
         Step::Moved
     }
 
-    /// Sends what other tasks have published, for the flushing task; it is woken when there is
-    /// more. Ready when the node is closed.
+    /// Sends messages that other tasks have published, for the flushing task, which is woken when
+    /// there are more. Ready when the node is closed.
     pub fn poll_flushing(&self, waker: &Waker) -> Poll<()> {
         self.flushing.register(waker);
         if self.flushing.is_owed() {
@@ -137,9 +140,8 @@ impl EventLoop {
         }
     }
 
-    /// Rings for the leader that sleeps, or has the flushing task run for the driving task that
-    /// is parked. If the flushing task was asked before and has not run, the bell wakes the
-    /// driving task itself.
+    /// Wakes a sleeping leader by the bell, or the flushing task if the driving task is parked. If
+    /// the flushing task was asked before and has not run, the bell wakes the driving task itself.
     pub(crate) fn ring_sleeper(&self) {
         let is_asked = self.node.driving == Driving::Tasks
             && !self.engine.has_sleeping_leader()
@@ -151,7 +153,7 @@ impl EventLoop {
 }
 
 impl Runtime {
-    /// The report of the close that was begun, for a task; pending until there is one.
+    /// Returns the report of the close that was begun, for a task. Pending until there is one.
     pub fn poll_closed(&self, wait: &mut CloseWait, waker: &Waker) -> Poll<CloseReport> {
         self.close_waiters.renew(&mut wait.0, waker);
         let report = lock(&self.close_report).clone();
@@ -164,15 +166,15 @@ impl Runtime {
         }
     }
 
-    /// Takes back what [`poll_closed`](Self::poll_closed) left.
+    /// Takes back the waker that [`poll_closed`](Self::poll_closed) left.
     pub fn leave_closed(&self, wait: &mut CloseWait) {
         if !fork::is_child() {
             self.close_waiters.leave(&mut wait.0);
         }
     }
 
-    /// Notes that the node has lost its driving task, for whoever drops that: the node is
-    /// closed, waiting for up to `linger` until what was sent is delivered.
+    /// Closes the node because its driving task was dropped. Waits for up to `linger` until sent
+    /// messages are delivered.
     pub fn driver_left(&self, linger: Duration) {
         if !self.is_closed() {
             self.lost_driver.store(true, Ordering::Relaxed);
@@ -205,8 +207,8 @@ mod tests {
         .expect("a runtime")
     }
 
-    /// A task asks for a turn while another has the engine, and a third one looks in vain for a
-    /// turn of its own meanwhile: the flushing task has it still to do.
+    /// One task asks for a turn while another has the engine, and a third cannot run a turn of its
+    /// own. The flushing task must still run the turn.
     #[test]
     fn a_turn_that_nobody_runs_stays_owed() {
         let runtime = runtime();

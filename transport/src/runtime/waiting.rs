@@ -1,9 +1,8 @@
 //! The waiting of a thread for its node: it looks for a while, then leads or follows.
 //!
-//! Where the threads that wait turn the engine themselves, one that found what it waited
-//! for goes away in the middle of things. What it leaves behind is looked after: by a
-//! thread that sleeps for the engine, for which everything is armed then
-//! ([`settle`](EventLoop::settle)), or by the keeper, a lease later.
+//! Where waiting threads turn the engine themselves, a thread whose wait succeeds stops turning at
+//! once and may leave work behind. Either a thread that sleeps for the engine does this work, for
+//! which everything is armed ([`settle`](EventLoop::settle)), or the keeper does it a lease later.
 
 use std::{
     hint, slice,
@@ -23,10 +22,11 @@ use crate::{
     node::Wait,
 };
 
-/// Waits until `condition` holds, which `first` or any of the `others` may make so.
+/// Waits until `condition` holds through an event of `first` or any of the `others`.
 ///
-/// A thread could turn one of several engines, and would sleep over the others' sockets. So each
-/// is led by its I/O thread meanwhile, or by a thread that waits for it alone.
+/// A thread could turn only one of several engines, and would miss events of the others while it
+/// sleeps. So each engine is led meanwhile by its I/O thread, or by a thread that waits for it
+/// alone.
 pub(crate) fn wait_for_any<C: Condition>(
     (first, others): (&Arc<EventLoop>, &[Arc<EventLoop>]),
     slot: &WaitSlot,
@@ -78,7 +78,7 @@ impl EventLoop {
         self.wait_as(self.node.driving, (slot, deadline, looks), condition)
     }
 
-    /// Waits like a thread of a node that is driven like this.
+    /// Waits as a thread of a node does that is driven by `driving`.
     #[inline]
     fn wait_as<C: Condition>(
         &self,
@@ -89,7 +89,7 @@ impl EventLoop {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(self);
         if fork::is_child() {
-            // Nobody would come.
+            // In a fork of the process, no other thread would make the condition hold.
             return condition.look().ok_or(TimedOut);
         }
         let wait = if looks == Looks::Memory {
@@ -114,9 +114,9 @@ impl EventLoop {
         found
     }
 
-    /// Looks for at most `moment` whether `condition` holds, and never sleeps; for tasks of the
-    /// executor that drives the node. Does not look where calls sleep at once, or where a yield
-    /// would give the core away for long.
+    /// Checks `condition` for at most `moment`, and never sleeps. This is for tasks of the executor
+    /// that drives the node. Does not look where calls sleep at once, or where a yield would give
+    /// the core away for long.
     pub(crate) fn look_for<C: Condition>(
         &self,
         moment: Duration,
@@ -143,10 +143,12 @@ impl EventLoop {
         found.ok().flatten()
     }
 
-    /// Looks again and again for as long as the configuration says; the caller has looked
-    /// once. Callers turn the engine meanwhile: each time where it reads their bytes from a
-    /// socket; seldom where completions bring them, which are looked for each time, or a
-    /// shared-memory peer does and only control comes through the engine.
+    /// Looks again and again for as long as the configuration says; the caller has looked once.
+    ///
+    /// Callers turn the engine meanwhile. They do so at each look where the engine reads their
+    /// bytes from a socket. Where completions bring the bytes, they look for completions each time
+    /// and turn seldom. They also turn seldom over shared memory, where only control comes through
+    /// the engine.
     fn spin<C: Condition>(
         &self,
         (wait, turns_engine): (Wait, bool),
@@ -154,10 +156,10 @@ impl EventLoop {
         looks: Looks,
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
-        // From the first look at the clock, which is not worth its time before.
+        // Set at the first look at the clock. Earlier looks are too short for reading it.
         let mut begun: Option<(Instant, Instant)> = None;
         let mut round = 0u32;
-        // Powers of two, so that no look comes with a division.
+        // These are powers of two, so that no look costs a division.
         let (rounds_per_clock, pauses) = match looks {
             Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
             Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
@@ -173,9 +175,9 @@ impl EventLoop {
             true => 0,
             false => rounds_per_clock - 1,
         };
-        // Others want this core, as the last wait found: they have it between two looks.
+        // True if the last wait found that other threads want this core. They get it between looks.
         let mut is_shared = looks_once || self.shares_cores.load(Ordering::Relaxed);
-        // To others, of this wait's time.
+        // Time that this wait's yields have given to other threads.
         let mut given = Duration::ZERO;
         loop {
             round = round.wrapping_add(1);
@@ -229,14 +231,14 @@ impl EventLoop {
                 is_shared = !is_shared;
                 self.shares_cores.store(is_shared, Ordering::Relaxed);
             }
-            // What they did meanwhile is not ours, while it is no more than waits take.
+            // The time of other threads does not count as spinning; `given` bounds it.
             *start += others;
         }
     }
 
-    /// Tells the keeper that somebody turns the engine.
+    /// Tells the keeper that a waiting thread is looking.
     fn note_presence(&self) {
-        // Two threads may count as one: it is about whether there was any.
+        // Two threads at once may count as one. The keeper only checks that the number changes.
         let looks = self.presence.load(Ordering::Relaxed).wrapping_add(1);
         self.presence.store(looks, Ordering::Relaxed);
     }
@@ -282,13 +284,13 @@ impl EventLoop {
         );
     }
 
-    /// Leaves the seat to whoever else wants it.
+    /// Leaves the seat to another thread that wants it.
     fn leave(&self) {
         self.engine.pass_on();
         self.summon_if_spanned();
     }
 
-    /// Has the I/O thread lead if nobody does and a thread waits for several engines.
+    /// Makes the I/O thread lead, if no thread does and a thread waits for several engines.
     fn summon_if_spanned(&self) {
         if self.spanned.load(Ordering::Relaxed) > 0 && self.engine.is_vacant() {
             self.summon_keeper();
@@ -310,7 +312,7 @@ impl EventLoop {
         } else if let Some(_lead) = self.engine.try_lead() {
             self.lead_until_woken(parker, deadline);
         } else {
-            // What was turned by us has to be armed for who leads.
+            // Everything that this thread has turned must be armed again for the leader.
             if self.node.driving.has_standing_sleeper() {
                 self.settle();
             }
@@ -349,8 +351,8 @@ impl EventLoop {
         self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
     }
 
-    /// A turn that keeps the lock if nothing moved and nothing is to be done without it: a
-    /// timer that has gone off moves nothing, and may have a peer dialed.
+    /// Runs a turn, and keeps the lock if nothing moved and no work remains for after the lock. A
+    /// timer that went off moves nothing, but may leave such work: a peer to dial.
     fn turn_keeping<'a>(
         &'a self,
         mut engine: MutexGuard<'a, Engine>,
@@ -365,17 +367,17 @@ impl EventLoop {
         Some(engine)
     }
 
-    /// A turn for news that a thread has left, which does not wait for an answer: what it
-    /// leads to goes out at once, without waking who sleeps for the engine.
+    /// Runs a turn for news from a thread that does not wait for an answer. The results go out at
+    /// once, without waking the thread that sleeps for the engine.
     pub(crate) fn attend(&self) {
         let Some(mut engine) = self.engine.try_lock() else {
-            // Whoever has it may have looked already.
+            // The thread that has the engine may have looked for news already.
             self.rouse_leader();
             return;
         };
         if engine.errands.is_stream(Instant::now()) {
             drop(engine);
-            // News come one after the other: they are taken in batches.
+            // The news is a stream, which the leader takes in batches.
             self.rouse_somebody();
             return;
         }
@@ -383,7 +385,7 @@ impl EventLoop {
         self.settle_turn(moved);
     }
 
-    /// Has whoever sleeps for the engine take the news, or the keeper.
+    /// Makes the thread that sleeps for the engine, or the keeper, take the news.
     pub(super) fn rouse_somebody(&self) {
         let is_rung = self.engine.rouse(|| self.bell.wake());
         if !is_rung && self.engine.is_vacant() {
@@ -391,17 +393,17 @@ impl EventLoop {
         }
     }
 
-    /// After turns of another thread than the leader: arms everything again, for who sleeps,
-    /// and so that the next message published rings. The leader is woken if it has to sleep
-    /// less long, or there is something to do.
+    /// Arms everything again after turns of a thread other than the leader. So the sleeper misses
+    /// nothing, and the next published message rings. Wakes the leader if its deadline has become
+    /// earlier, or if there is something to do.
     pub(crate) fn settle(&self) {
         let engine = match self.node.driving {
-            // Not everybody who may have it settles.
+            // Another thread may hold the lock and not settle, so this one waits for it.
             Driving::Tasks => Some(self.engine.lock()),
             _ => self.engine.try_lock(),
         };
         let Some(mut engine) = engine else {
-            // Who has it settles, or leads.
+            // The thread that holds the lock settles, or leads.
             return;
         };
         let now = Instant::now();
@@ -433,19 +435,19 @@ const _: () = assert!(
 const SHM_ROUNDS_PER_TURN: u32 = 1024;
 /// Looks at a shared-memory word between two looks at the clock.
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
-/// Looks at the completion queues between two turns of the engine: one turn more takes as
-/// long as some twenty looks, and drives the path of a message out of the nearest cache.
+/// Looks at the completion queues between two turns of the engine. A turn takes as long as some
+/// twenty looks, and evicts the path of a message from the first-level cache.
 const QUEUE_ROUNDS_PER_TURN: u32 = 128;
-/// Looks at them between two looks at the clock.
+/// Looks at the completion queues between two looks at the clock.
 const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
 /// Looks between two looks at the clock, where each comes with a turn of the engine.
 const ROUNDS_PER_CLOCK: u32 = 4;
-/// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the
-/// socket's lock half of the time, and the kernel waits for it to deliver what has come.
+/// Spin-loop pauses between two polls of a socket, about 200 ns. A thread that polls without pauses
+/// holds the socket's lock half of the time, and the kernel waits for that lock to deliver data.
 const PAUSES_PER_READ: u32 = 8;
 /// A yield that takes longer has let another thread run.
 const SHARED: Duration = Duration::from_nanos(800);
-/// How long a busy poll looks before it asks the other side.
+/// Time for which a busy poll looks before it asks the other side.
 const ASK_AFTER: Duration = Duration::from_micros(50);
-/// How long it looks before it asks again.
+/// Time for which a busy poll looks before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(1);

@@ -1,13 +1,17 @@
 //! Yielding: the cost of giving the core away between two looks.
 //!
-//! Who looks for what another thread has to do gives it the core in between. Threads that
-//! wait for each other give it back in microseconds; one that computes keeps it for a time
-//! slice. A thread that sleeps is woken ahead of those that compute, where one that yields
-//! comes behind them. So after a yield that took long waits sleep at once: not for long the
-//! first time, since threads that wait for each other compute now and then; and for twice as
-//! long whenever the next one comes soon. But not while other yields have saved more than the
-//! long ones took: where many threads wait on few cores, one of thousands is long, and if some
-//! slept for it, they would be woken ahead of the rest, whose yields were long then.
+//! A thread that spins gives the core to other threads between its looks. Threads that wait for
+//! each other give it back in microseconds, but a thread that computes keeps it for a time slice.
+//! The scheduler runs a woken sleeper before threads that compute, but a yielding thread after
+//! them.
+//!
+//! So after a long yield, waits sleep at once for a while. The first time this while is short,
+//! because threads that wait for each other also compute now and then. It doubles whenever the next
+//! long yield comes soon.
+//!
+//! This does not apply while other yields have saved more time than the long ones took. Where many
+//! threads wait on few cores, one yield in thousands is long. If some threads slept because of it,
+//! they would be woken before the others, and so make the others' yields long.
 
 use std::{
     sync::atomic::Ordering,
@@ -16,21 +20,22 @@ use std::{
 
 use ibex_base::sync::{AtomicBool, AtomicU64};
 
-/// The state that decides if waits look before they sleep.
+/// The state that decides whether waits look before they sleep.
 #[derive(Debug)]
 pub(crate) struct Yielding {
     begun: Instant,
-    /// The time that yields have saved beyond what the long ones took, in nanoseconds.
+    /// The time that yields have saved, less the time that long yields took, in nanoseconds.
     saved: AtomicU64,
     is_dear: AtomicBool,
-    /// Until when it is, or was the last time; nanoseconds since the beginning.
+    /// End of the present or last period in which yields are expensive, in nanoseconds since
+    /// `begun`.
     dear_until: AtomicU64,
-    /// How long that was or is.
+    /// Length of that period, in nanoseconds.
     dear_for: AtomicU64,
 }
 
 impl Default for Yielding {
-    /// Begins with cheap yields.
+    /// Assumes at first that yields are cheap.
     fn default() -> Self {
         Self {
             begun: Instant::now(),
@@ -46,7 +51,7 @@ impl Yielding {
     /// Returns whether waits should sleep at once.
     #[inline]
     pub(crate) fn is_dear(&self) -> bool {
-        // The clock is read only while it matters.
+        // The clock is read only during or just after such a period.
         self.is_dear.load(Ordering::Relaxed) && self.is_dear_at(Instant::now())
     }
 
@@ -59,15 +64,15 @@ impl Yielding {
         is_dear
     }
 
-    /// A yield did not take long.
+    /// Notes that a yield did not take long.
     #[inline]
     pub(crate) fn was_cheap(&self) {
-        // Two threads may count as one.
+        // The yields of two threads at once may count as one.
         let saved = self.saved.load(Ordering::Relaxed) + SAVED_BY_EACH;
         self.saved.store(saved.min(MOST_SAVED), Ordering::Relaxed);
     }
 
-    /// A yield that ended `now` took at least [`KEPT`].
+    /// Notes that a yield that ended `now` took at least [`KEPT`].
     #[cold]
     pub(crate) fn was_dear(&self, now: Instant, took: Duration) {
         let saved = self.saved.load(Ordering::Relaxed);
@@ -77,7 +82,7 @@ impl Yielding {
             return;
         }
         if self.is_dear.swap(true, Ordering::Relaxed) {
-            // Another thread has said so of the same time.
+            // Another thread has reported a long yield of the same period.
             return;
         }
         let now = self.nanos_at(now);
@@ -103,27 +108,27 @@ fn nanos(time: Duration) -> u64 {
     time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-/// A thread that keeps the core for so long computes; threads that wait for each other,
-/// as many as a machine has, are back before.
+/// Duration from which a yield is long: a thread that keeps the core for this time computes.
+/// Threads that wait for each other give it back sooner, however many a machine has.
 pub(crate) const KEPT: Duration = Duration::from_millis(1);
-/// The time that a yield saves where else a thread slept and was woken, in nanoseconds: one way over
-/// loopback takes 9 us between sockets that block, and 4 to 5 where both ends look.
+/// The time that a yield saves compared with a sleep and a wake-up, in nanoseconds. One way over
+/// loopback takes 9 µs between blocking sockets, and 4 to 5 µs where both ends spin.
 const SAVED_BY_EACH: u64 = 4_000;
-/// Threads that start compute.
+/// Savings at the start, in nanoseconds, because threads compute while a program starts.
 const SAVED_AT_FIRST: u64 = 20_000_000;
-/// So that threads that begin to compute are noticed soon.
+/// Most savings that count, in nanoseconds, so that threads that begin to compute are noticed soon.
 const MOST_SAVED: u64 = 50_000_000;
-/// After an expensive yield, waits sleep at once for this multiple of its duration, the first time.
+/// After a first long yield, waits sleep at once for this multiple of its duration.
 const FIRST: u32 = 4;
-/// And no longer than this, by when the others may be gone; a yield each takes a hundredth of
-/// the time at most.
+/// Longest time for which waits sleep at once, because the computing threads may be gone by then.
+/// One long yield in each such time takes a hundredth of it at most.
 const LONGEST: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Its yields have saved nothing.
+    /// Makes a state in which yields have saved nothing.
     fn without_savings() -> Yielding {
         let yielding = Yielding::default();
         yielding.saved.store(0, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! A clock for what may wait a few milliseconds, but not for ever.
+//! A coarse clock for deadlines that need a precision of a few milliseconds only.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A tick of `CLOCK_MONOTONIC_COARSE`
 /// ([clock_gettime(2)](https://man7.org/linux/man-pages/man2/clock_gettime.2.html)): 1 to 10 ms
-/// long, and read without a system call for a fifth of what the exact time costs.
+/// long. Reading it takes no system call and a fifth of the cost of the exact time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CoarseTime {
     seconds: i64,
@@ -12,7 +12,7 @@ pub(crate) struct CoarseTime {
 }
 
 impl CoarseTime {
-    /// The tick that it is now.
+    /// Returns the current tick.
     #[inline]
     pub(crate) fn now() -> Self {
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::MonotonicCoarse);

@@ -24,9 +24,10 @@ pub(crate) struct SessionCounters {
     pub(crate) reads: Counter,
     pub(crate) empty_reads: Counter,
     pub(crate) credit_stalls: Counter,
-    /// When sending began to wait for credit, in coarse nanoseconds; 0 if it does not.
+    /// Time at which sending began to wait for credit, in coarse nanoseconds; 0 if it does not
+    /// wait.
     credit_stalled_since: AtomicU64,
-    /// Coarse nanoseconds that it waited.
+    /// Total time for which sending waited for credit, in coarse nanoseconds.
     credit_stalled: Counter,
     pub(crate) queue_stalls: Counter,
     pub(crate) inline_sends: Counter,
@@ -49,7 +50,7 @@ pub(crate) struct SessionCounters {
 }
 
 impl SessionCounters {
-    /// Sending begins to wait for credit.
+    /// Notes that sending begins to wait for credit.
     #[cold]
     pub(crate) fn credit_is_out(&self) {
         self.credit_stalls.add(1);
@@ -57,7 +58,7 @@ impl SessionCounters {
         self.credit_stalled_since.store(now, Ordering::Relaxed);
     }
 
-    /// Something is sent.
+    /// Notes that sending does not wait for credit any more.
     #[inline]
     pub(crate) fn credit_is_there(&self) {
         let since = self.credit_stalled_since.load(Ordering::Relaxed);
@@ -73,7 +74,7 @@ impl SessionCounters {
         self.credit_stalled.add(waited);
     }
 
-    /// Returns the counts so far, with those that the site keeps for all its sessions.
+    /// Returns the counts so far, with those that the site keeps for all of its sessions.
     pub(crate) fn snapshot(&self, site: SiteCounts) -> SessionStats {
         let inline_sends = self.inline_sends.get();
         let rdma_writes = self.rdma_writes.get();

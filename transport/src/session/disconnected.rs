@@ -1,9 +1,9 @@
-//! The end of a channel, told at either end: why, how far it came, and what to do next.
+//! The end of a channel, as reported at either end: its cause, the channel's progress, and what to
+//! do next.
 //!
-//! Counters travel with it. At a sender `sent` is exact and the others are lower bounds. The
-//! messages in between are unknown, and an application that cannot send twice has to ask its peer.
-//! The advice depends on two questions: does the session live, and does the reader of the error
-//! send?
+//! The error carries counters. At a sender, `sent` is exact and the others are lower bounds. The
+//! fate of the messages in between is unknown, and an application that cannot send twice has to ask
+//! its peer. The advice depends on whether the session lives, and on whether the end is a sender.
 #![forbid(unsafe_code)]
 
 use std::{error::Error, fmt};
@@ -14,18 +14,18 @@ use super::interface::Interface;
 
 /// A channel's progress, as one of its ends knows it.
 ///
-/// The fields describe a sending end. At a receiving end *received* is exactly the number of messages
-/// that were handed out. *sent* is then the number that has arrived so far, and 0 in an error that
-/// ended the channel.
+/// The fields describe a sending end. At a receiving end, *received* is exactly the number of
+/// messages that were handed out. *sent* is then the number that has arrived so far, and 0 in an
+/// error that ended the channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent. Exact.
     pub sent: u64,
-    /// Messages that the receiver's engine holds: at least so many.
+    /// Messages that the receiver's engine holds, as a lower bound.
     pub received: u64,
-    /// Messages that the receiver released: at least so many.
+    /// Messages that the receiver released, as a lower bound.
     pub released: u64,
-    /// Messages that the receiving application acknowledged: at least so many.
+    /// Messages that the receiving application acknowledged, as a lower bound.
     pub acknowledged: u64,
 }
 
@@ -54,23 +54,23 @@ pub enum EndCause {
     /// The peer closed the whole session in order.
     Goodbye,
     /// The peer's process has ended, the peer broke the protocol, or the connection broke and no
-    /// other came in time. In an event `Suspended`: the connection broke.
+    /// other came in time. In a `Suspended` event: the connection broke.
     PeerGone {
         /// The reason in words: the kernel's, or the finding in the peer's bytes.
         why: String,
         /// True if the peer is known to have ended, or to have no such session any more. Otherwise
-        /// it may live, out of reach, and think the same of this end.
+        /// the peer may live, out of reach, and consider this end gone.
         certain: bool,
     },
-    /// Our own device or its driver failed, and the session could not go on without; where it is
-    /// only suspended, it may.
+    /// The local device or its driver failed, and the session could not continue without it. In a
+    /// `Suspended` event, the session may still continue.
     DeviceLost {
-        /// The words of the device.
+        /// The device's error.
         why: String,
     },
     /// The system refused this process a descriptor or memory that the session needed.
     Refused {
-        /// The refused resource, and what would help.
+        /// The refused resource, and the remedy.
         why: String,
     },
     /// The node was closed.
@@ -79,7 +79,7 @@ pub enum EndCause {
     /// ([`Driver::Tasks`](crate::runtime::Driver::Tasks)) was shut down before the node was closed,
     /// which closed the node.
     RuntimeEnded,
-    /// A reservation of this end was leaked, so nothing behind it can be sent.
+    /// A reservation of this end was leaked, so no later message can be sent.
     SlotLeaked,
     /// Memory for the channel was refused.
     Memory(String),
@@ -108,7 +108,7 @@ impl fmt::Display for EndCause {
 }
 
 impl EndCause {
-    /// The peer is out of reach, for all that is known.
+    /// Returns the cause for a peer that is out of reach and may live.
     pub(crate) fn lost(why: impl Into<String>) -> Self {
         EndCause::PeerGone {
             why: why.into(),
@@ -116,7 +116,7 @@ impl EndCause {
         }
     }
 
-    /// Returns whether other channels of the session go on.
+    /// Returns whether other channels of the session stay usable.
     pub(crate) fn spares_session(&self) -> bool {
         matches!(
             self,
@@ -171,9 +171,9 @@ pub struct Disconnected {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// The end that this is told to.
+    /// The end that got this error.
     pub end: Role,
-    /// Why.
+    /// The reason.
     pub cause: EndCause,
     /// The channel's counters. At a receiving end `sent` is 0, because that end does not know it.
     pub counts: Counts,
@@ -196,7 +196,8 @@ impl fmt::Display for Disconnected {
         write!(f, "channel \"{channel}\" with {peer} has ended: {cause} (")?;
         match end {
             Role::Sender => write!(f, "{counts}")?,
-            // It does not know what was sent, and knows the rest exactly.
+            // A receiver does not know how many messages were sent, and knows the other counts
+            // exactly.
             Role::Receiver => write!(
                 f,
                 "{} received, {} released, {} acknowledged",

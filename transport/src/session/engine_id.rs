@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// The number of an engine in its node, from 0 on.
+/// The number of an engine in its node, counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EngineId(u8);
 
@@ -11,14 +11,14 @@ impl EngineId {
     /// Returns the number of the engine at `index`, which is below [`MOST_ENGINES`].
     ///
     /// # Panics
-    /// If it is not.
+    /// If `index` is [`MOST_ENGINES`] or more.
     #[must_use]
     pub fn new(index: usize) -> Self {
         assert!(index < MOST_ENGINES, "engine {index} of {MOST_ENGINES}");
         Self(index as u8)
     }
 
-    /// Returns the engine's place among those of its node.
+    /// Returns the engine's index among the engines of its node.
     #[must_use]
     pub fn index(self) -> usize {
         self.0.into()
@@ -45,8 +45,9 @@ impl fmt::Display for EngineId {
 /// The most engines of a node.
 pub const MOST_ENGINES: usize = 64;
 
-/// Bits of a session's id below the number of its engine: more sessions than any engine begins.
-/// Those above, with the two that an epoll token adds, have room for that number.
+/// Number of bits of a session's id below the number of its engine: enough for more sessions than
+/// any engine begins. The upper bits hold the engine's number, and leave the two bits that an epoll
+/// token adds.
 const SESSION_BITS: u32 = 48;
 
 #[cfg(test)]
@@ -64,7 +65,7 @@ mod tests {
             let engine = EngineId::new(index);
             let session = engine.first_session() + earlier;
             prop_assert_eq!(EngineId::of_session(session), engine);
-            // An epoll token has two bits more.
+            // An epoll token adds two bits.
             prop_assert_eq!(session << 2 >> 2, session);
         }
     }

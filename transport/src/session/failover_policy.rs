@@ -1,27 +1,28 @@
-//! The fabrics that a session asks its peer for when it has broken off.
+//! The fabrics that a session asks its peer for after its wire broke.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use super::Fabric;
 
-/// The fabrics that a session may go on over, as far as this end is concerned.
+/// The fabrics over which this end lets a session continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverPolicy {
-    /// A single fabric: that which it began over, or the only one that it may get.
+    /// A single fabric: the one that the session began over, or the only one that it may get.
     Only(Fabric),
-    /// Another queue pair, for so long from the break on; then the connection.
+    /// Another queue pair for the time `after` from the break on, then the connection.
     VerbsThenTcp {
-        /// The time for which the first is asked for.
+        /// The time for which the session asks for a queue pair.
         after: Duration,
-        /// A session that went over to the connection asks for a queue pair once, first, whenever
-        /// that breaks.
+        /// A session that changed to the connection first asks once for a queue pair whenever the
+        /// connection breaks.
         back: bool,
     },
 }
 
 impl FailoverPolicy {
-    /// Returns the fabric to ask for, so long after the break of the one that it `was_over`.
+    /// Returns the fabric to ask for, at the time `broken_for` after the break of the wire that the
+    /// session `was_over`.
     pub(crate) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
         match (self, was_over) {
             (FailoverPolicy::Only(fabric), _) => fabric,
@@ -35,12 +36,12 @@ impl FailoverPolicy {
         }
     }
 
-    /// Returns whether the session may get a queue pair when it has gone over to the connection.
+    /// Returns whether a session that changed to the connection may get a queue pair again.
     pub(crate) fn goes_back(self) -> bool {
         matches!(self, FailoverPolicy::VerbsThenTcp { back: true, .. })
     }
 
-    /// The pause to make where `pause` was meant: no longer than until something else is wanted.
+    /// Returns `pause`, shortened so that it ends when the session asks for another fabric.
     pub(crate) fn shorten(self, pause: Duration, broken_for: Duration) -> Duration {
         match self {
             FailoverPolicy::VerbsThenTcp { after, .. } if broken_for < after => {

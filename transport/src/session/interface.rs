@@ -1,9 +1,9 @@
-//! The interface by which a program uses a channel, and so the words that its errors are told in.
+//! The interface by which a program uses a channel, which determines the wording of its errors.
 //!
 //! Calls and byte streams use channels, and pass on their errors. A caller of a service has no
-//! sender to drop and no message to send again. So an error states fact and advice in the words of
-//! the handle that returned it. The certainty of a call is not stated here: the call knows it, and
-//! adds it.
+//! sender to drop and no message to send again. So an error states fact and advice in the terms of
+//! the handle that returned it. Errors here do not state whether a call was executed; the call adds
+//! that.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -12,7 +12,7 @@ use ibex_protocol::format::control::{CloseReason, Role};
 
 use super::{Disconnected, EndCause, NotOpened};
 
-/// The handle that a program has of a channel's end.
+/// The kind of handle that a program has for a channel's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
     /// A sender or a receiver of messages.
@@ -24,12 +24,12 @@ pub enum Interface {
     Service,
     /// A direction of a byte stream.
     Stream,
-    /// A listener, or the end that asks it to accept a byte stream.
+    /// A listener, or the end that asks a listener to accept a byte stream.
     Listener,
 }
 
 impl fmt::Display for Interface {
-    /// Writes the interface as an error names it when a name is taken.
+    /// Writes the interface as the error for a taken name calls it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Channel => "a channel of messages",
@@ -41,7 +41,7 @@ impl fmt::Display for Interface {
 }
 
 impl Interface {
-    /// The channel called `name` with `peer`, as it is known by this interface.
+    /// Returns the text for the channel `name` with `peer` in the terms of this interface.
     #[must_use]
     pub fn subject(self, name: &str, peer: &str) -> String {
         match self {
@@ -49,7 +49,8 @@ impl Interface {
             Self::Caller => format!("service \"{name}\" of {peer}"),
             Self::Service => format!("service \"{name}\" for {peer}"),
             Self::Stream => {
-                // Behind the listener's name and the number stands which way the bytes go.
+                // The name ends with the listener's name, the stream's number and the direction of
+                // the bytes.
                 let (stream, _way) = name.rsplit_once('/').unwrap_or((name, ""));
                 format!("byte stream \"{stream}\" with {peer}")
             }
@@ -57,7 +58,7 @@ impl Interface {
         }
     }
 
-    /// Returns what the program at the peer has to do for what is sent to be taken.
+    /// Returns what the program at the peer has to do so that sent data is taken.
     pub(crate) fn until_taken(self) -> &'static str {
         match self {
             Self::Channel => "takes messages and drops them",
@@ -75,7 +76,7 @@ impl Interface {
         }
     }
 
-    // ---- The texts of errors, for what is no channel of messages -------------------------
+    // ---- Error texts for interfaces other than message channels --------------------------
 
     pub(crate) fn not_opened(self, error: &NotOpened, waited: fmt::Arguments<'_>) -> String {
         let subject = self.subject(&error.channel, &error.peer);
@@ -100,7 +101,7 @@ impl Interface {
         if error.is_same_there {
             return format!("{subject}: {fact} within {waited}; {same}");
         }
-        // They are the peer's words, so they are escaped.
+        // The names come from the peer, so they are escaped.
         let names = error.other_names.iter().map(|name| format!("{name:?}"));
         match names.collect::<Vec<_>>().join(", ") {
             names if names.is_empty() => format!("{subject}: {fact} within {waited}; {advice}, "),
@@ -130,7 +131,7 @@ impl Interface {
         write!(f, "; {}", self.advice(&error.cause, error.end))
     }
 
-    /// The peer closed its side.
+    /// Returns the text for a peer that closed its side.
     fn closed(self, reason: CloseReason) -> &'static str {
         match (reason, self) {
             (CloseReason::Dropped, Self::Caller) => "the peer dropped its service",
@@ -142,7 +143,7 @@ impl Interface {
             (CloseReason::SlotLeaked | CloseReason::Aborted, Self::Stream) => {
                 "the peer gave the stream up, or panicked, before it had written all"
             }
-            // The crate of the protocol may know more reasons than this one.
+            // The protocol crate may know more reasons than this crate.
             (_, _) => "the peer gave it up",
         }
     }

@@ -1,4 +1,5 @@
-//! The facts of a session: its peer, its fabric, its route, its counters and how it ended.
+//! The facts of a session: its peer, its fabric, its route, its counters and the reason for its
+//! end.
 
 pub(crate) mod coarse_time;
 mod counters;

@@ -14,17 +14,17 @@ pub struct NotOpened {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// The end that is missing there.
+    /// The end that is missing at the peer.
     pub missing: Role,
-    /// The peer opened the same end of this name that this node has: two senders, or two
+    /// The peer opened the same kind of end under this name as this node: two senders, or two
     /// receivers, wait for each other.
     pub is_same_there: bool,
-    /// Other names of which the peer has opened the missing kind of end and this node has not
-    /// opened the other: the one that was meant may be among them. At most eight.
+    /// Other names, at most eight, under which the peer has opened the missing kind of end and this
+    /// node has opened none. The intended name may be among them.
     pub other_names: Vec<String>,
-    /// How long the call waited.
+    /// Time for which the call waited.
     pub waited: Duration,
-    /// How long it would have, if the caller had let it.
+    /// Time for which the call would have waited without a deadline of the caller.
     pub open_timeout: Duration,
     pub(crate) interface: Interface,
 }
@@ -66,7 +66,7 @@ impl fmt::Display for NotOpened {
                 "see that the program there opens it (a fan-in does when it is asked for what \
                  comes) and by this name, ",
             )?,
-            // They are the peer's words, so they are escaped.
+            // The name comes from the peer, so it is escaped.
             [name] => write!(
                 f,
                 "it has a {missing} of another name, {name:?}, that is not open here: check the \
@@ -82,7 +82,7 @@ impl fmt::Display for NotOpened {
     }
 }
 
-/// Writes further advice for a wait that took so long.
+/// Writes further advice for a wait of the given duration.
 fn write_longer(
     f: &mut fmt::Formatter<'_>,
     waited: Duration,
@@ -95,7 +95,7 @@ fn write_longer(
     }
 }
 
-/// A time-out loses a little on its way through a deadline; here it gets that back.
+/// Rounds a time-out, because converting it to a deadline and back loses a little.
 pub(crate) fn rounded(time: Duration) -> Duration {
     let unit = if time.as_millis() < 10 { 100 } else { 1000 };
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

@@ -7,7 +7,7 @@ use ibex_tls::AuthenticatedAs;
 
 use crate::session::Fabric;
 
-/// A peer's identity, and the way it is reached.
+/// A peer's identity, and the way in which it is reached.
 #[derive(Clone, Debug)]
 pub struct PeerDescription {
     /// The peer's address as this end sees it.
@@ -16,22 +16,22 @@ pub struct PeerDescription {
     pub identity: [u8; 16],
     /// The peer's incarnation: another value means that it restarted.
     pub incarnation: u64,
-    /// When its connection was there, on this end's clock: of two runs of one peer the
-    /// earlier is the older.
+    /// Time at which its connection was established, on this end's clock. It shows which of two
+    /// runs of a peer is the older.
     pub began: Instant,
-    /// The peer's process, where it runs on this host.
+    /// The peer's process, if it runs on this host.
     pub pid: Option<u32>,
     /// The fabric of the session's data.
     pub fabric: Fabric,
-    /// Why this fabric.
+    /// The reason for the choice of this fabric.
     pub reason: String,
-    /// Whom it has proven to be, where nodes are authenticated.
+    /// The identity that the peer has proven, if nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
-    /// The name of the node here whose peer it is, for the log, if the program gave it one.
+    /// The name of the local node whose peer this is, for the log, if the program gave it one.
     pub known_to: Option<Arc<str>>,
 }
 
-/// Prints identity and incarnation, as far as people tell them apart, and the address.
+/// Prints the parts of identity and incarnation that suffice to tell peers apart, and the address.
 impl fmt::Display for PeerDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = self.identity[..6].iter();

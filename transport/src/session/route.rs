@@ -1,13 +1,13 @@
-//! The route of a session's data: the engine changes it when wires break and others come, handles
+//! The route of a session's data. The engine changes it when wires break and others come; handles
 //! read it on any thread.
 //!
 //! Rules:
 //!
-//! 1. The longest record only ever grows: a ring may hold earlier records, and they go over
-//!    whatever wires come next. So a session whose records have grown with a connection gets no
-//!    queue pair any more, and a session that may get another does not let them grow.
-//! 2. While the session may get another queue pair, whatever it sends from is registered with
-//!    the site of the last.
+//! 1. The longest record only grows: a ring may hold earlier records, which are sent over any later
+//!    wire. So a session whose records have grown with a connection gets no queue pair any more. A
+//!    session that may get another queue pair does not let its records grow.
+//! 2. While the session may get another queue pair, all memory that it sends from is registered
+//!    with the site of the last one.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -26,7 +26,7 @@ use crate::{
 /// The route of a session's data.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// A queue pair that lives.
+    /// The session has a live queue pair.
     has_device: AtomicBool,
     /// The longest message that travels as a record.
     eager_bytes: AtomicUsize,
@@ -38,9 +38,9 @@ struct Carried {
     fabric: Fabric,
     /// True if the session has a queue pair, or may get another.
     gets_pairs: bool,
-    /// The site of the queue pair, or of the one before.
+    /// The site of the current or last queue pair.
     site: Option<Arc<Site>>,
-    /// The peer may be granted memory of that site's.
+    /// The peer may be granted memory that is registered with that site.
     grants_memory: bool,
 }
 
@@ -60,13 +60,13 @@ impl Route {
         }
     }
 
-    /// The queue pair is gone.
+    /// Notes that the queue pair is gone.
     pub(crate) fn lose_device(&self) {
         self.has_device.store(false, Ordering::Relaxed);
     }
 
-    /// The session goes on over a connection. If it had a queue pair, without; it gets another
-    /// one if it `goes_back`.
+    /// Notes that the session continues over a connection. A session that had a queue pair gets
+    /// another one later if it `goes_back`.
     pub(crate) fn take_stream(&self, goes_back: bool) {
         let mut carried = self.carried();
         if carried.fabric == Fabric::Verbs {
@@ -79,12 +79,12 @@ impl Route {
         }
     }
 
-    /// Returns whether all records that there may be fit the frames of `pair`.
+    /// Returns whether all possible records of the session fit into the frames of `pair`.
     pub(crate) fn fits(&self, pair: &PreparedPair) -> bool {
         pair.carriage().eager_bytes() >= self.eager_bytes()
     }
 
-    /// The session goes on over this queue pair.
+    /// Notes that the session continues over this queue pair.
     pub(crate) fn take_pair(&self, pair: &PreparedPair) {
         debug_assert!(self.fits(pair));
         *self.carried() = Carried {
@@ -96,7 +96,7 @@ impl Route {
         self.has_device.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the fabric that carries the data, or did last.
+    /// Returns the fabric that carries the data, or carried it last.
     pub(crate) fn fabric(&self) -> Fabric {
         self.carried().fabric
     }
@@ -108,7 +108,7 @@ impl Route {
         self.has_device.load(Ordering::Relaxed)
     }
 
-    /// The longest message that travels as a record, as far as wires are concerned.
+    /// Returns the longest message that wires let travel as a record.
     pub(crate) fn eager_bytes(&self) -> usize {
         self.eager_bytes.load(Ordering::Relaxed)
     }
@@ -119,18 +119,18 @@ impl Route {
         carried.site.clone().filter(|_| carried.gets_pairs)
     }
 
-    /// The site of the last queue pair that there was.
+    /// Returns the site of the current or last queue pair.
     pub(crate) fn last_site(&self) -> Option<Arc<Site>> {
         self.carried().site.clone()
     }
 
-    /// In a fork of the process, its contents stay.
+    /// Leaks the contents, for a fork of the process.
     pub(crate) fn forget(&mut self) {
         let carried = self.carried.get_mut();
         mem::forget(carried.unwrap_or_else(PoisonError::into_inner).site.take());
     }
 
-    /// The site of the queue pair, if the peer is granted memory of ours.
+    /// Returns the site of the queue pair, if the peer is granted memory of this node.
     pub(crate) fn granting_site(&self) -> Option<Arc<Site>> {
         let carried = self.carried();
         let grants = self.has_device() && carried.grants_memory;

@@ -1,4 +1,4 @@
-//! The counters of a session, as users see them.
+//! The counters of a session, for users.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -8,43 +8,43 @@ use std::time::Duration;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionStats {
     /// Frames written to the socket, or sent over the queue pair. Over shared memory these are
-    /// control frames, and messages are in none.
+    /// control frames, which carry no messages.
     pub frames_sent: u64,
     /// Frames received in the same way.
     pub frames_received: u64,
     /// All bytes written to the socket or queue pair, control included (tcp, verbs). 0 over shared
-    /// memory, where `released_bytes` and `large_bytes` of the channels tell what went through
-    /// memory.
+    /// memory, where `released_bytes` and `large_bytes` of the channels count the bytes that went
+    /// through memory.
     pub bytes_sent: u64,
     /// All bytes received in the same way.
     pub bytes_received: u64,
     /// Bytes of frames that were encrypted before they were sent, control included. Over shared
-    /// memory that is control alone, and over verbs it is 0.
+    /// memory these are control frames only; over verbs the count is 0.
     #[cfg_attr(feature = "serde", serde(default))]
     pub bytes_sealed: u64,
     /// Bytes sent over the connection beside shared memory, which carries no message.
     pub control_bytes_sent: u64,
     /// Bytes received over that connection.
     pub control_bytes_received: u64,
-    /// Message bytes that were copied after they arrived. These are frames cut by the end of an
-    /// arrival block, and small frames of a channel that holds old ones. Over verbs they are also
-    /// large messages of a peer that is granted no memory, and frames that came when messages held
-    /// all spare receive buffers.
+    /// Message bytes that were copied after they arrived: frames cut by the end of an arrival
+    /// block, and small frames of a channel that holds old ones. Over verbs they also include large
+    /// messages of a peer that is granted no memory, and frames that arrived when messages held all
+    /// spare receive buffers.
     pub bytes_copied: u64,
-    /// System calls that wrote.
+    /// System calls that wrote bytes.
     pub writes: u64,
-    /// System calls that read something.
+    /// System calls that read bytes.
     pub reads: u64,
     /// System calls that found nothing to read.
     pub empty_reads: u64,
     /// Times that sending waited for the peer's arrival memory.
     pub credit_stalls: u64,
-    /// The time that sending waited in all, without the present wait; accurate to a few
+    /// Total time for which sending waited for credit, without the present wait; accurate to a few
     /// milliseconds for each wait.
     pub credit_stalled: Duration,
     /// Times that sending waited for a place in the send queue (verbs).
     pub queue_stalls: u64,
-    /// Frames sent inline: copied into the request (verbs), or behind their head (tcp).
+    /// Frames sent inline: copied into the request (verbs), or after their head (tcp).
     pub inline_sends: u64,
     /// Frames that the device read from registered memory (verbs).
     pub eager_sends: u64,
@@ -52,14 +52,15 @@ pub struct SessionStats {
     pub rdma_writes: u64,
     /// Bytes of those writes.
     pub rdma_bytes: u64,
-    /// Messages of medium size that were written into blocks that the peer granted before
+    /// Messages of medium size that were written into blocks that the peer had granted ahead
     /// (verbs).
     pub landings_sent: u64,
-    /// Messages that the peer wrote into blocks of ours, where they are read (verbs).
+    /// Messages that the peer wrote into blocks of this node, where they are read in place (verbs).
     pub landed: u64,
     /// Large messages that were written into memory that the peer granted (verbs).
     pub rendezvous_sent: u64,
-    /// Large messages that the peer wrote into memory of ours, where they are read (verbs).
+    /// Large messages that the peer wrote into memory of this node, where they are read in place
+    /// (verbs).
     pub rendezvous_received: u64,
     /// Requests posted to the send queue (verbs).
     pub work_requests: u64,
@@ -69,35 +70,34 @@ pub struct SessionStats {
     pub doorbells: u64,
     /// Completions of sends and receives (verbs).
     pub completions: u64,
-    /// Times that completions were asked for, by all sessions of the device port together
-    /// (verbs).
+    /// Polls for completions, of all sessions of the device port together (verbs).
     pub polls: u64,
     /// Polls that found nothing (verbs).
     pub empty_polls: u64,
     /// Asynchronous events of the device, for all sessions of the device port together (verbs); see
     /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
     pub device_events: u64,
-    /// Events that needed no action (verbs): a connection that was known to be established, an
-    /// empty send queue, another path or speed, a work queue, an event that this version does not
-    /// know, or one of an object that is gone or not in use here.
+    /// Events that needed no action (verbs). Examples are a connection that was known to be
+    /// established, an empty send queue, another path or speed, and a work queue. Unknown events,
+    /// and events of objects that are gone or unused here, count too.
     pub ignored_events: u64,
-    /// Completions of queue pairs that were gone, or of no request that waited for one, of all
+    /// Completions of queue pairs that were gone, or that belong to no outstanding request, of all
     /// sessions of the device port together (verbs).
     pub stray_completions: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
-    /// Times that this end found damage: the checksums of frames showed that bytes of the
-    /// connection were not those that the peer had sent (tcp, and the connection of shm). The bytes
-    /// were not used, and each time the session lost its connection.
+    /// Times that this end found damage: the checksums of frames showed that bytes differed from
+    /// those that the peer had sent (tcp, and the connection of shm). The bytes were not used, and
+    /// the session lost its connection each time.
     pub checksum_errors: u64,
-    /// Times that the peer found damage in what this end had sent, as it reported when the session
-    /// went on.
+    /// Times that the peer found damage in bytes that this end had sent, as the peer reported when
+    /// the session continued.
     #[cfg_attr(feature = "serde", serde(default))]
     pub checksum_errors_at_peer: u64,
     /// Times that the session lost its connection.
     pub suspensions: u64,
-    /// Times that the session went on over another connection.
+    /// Times that the session continued over another connection.
     pub resumes: u64,
-    /// Messages that were sent again then, because they had not arrived.
+    /// Messages that were sent again after a break, because they had not arrived.
     pub replayed: u64,
 }

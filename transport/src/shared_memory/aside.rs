@@ -1,18 +1,18 @@
-//! Descriptors that a peer chose, and how they are closed.
+//! Closing descriptors that a peer chose.
 //!
 //! [close(2)](https://man7.org/linux/man-pages/man2/close.2.html) may sleep: for the last
-//! descriptor of a TCP socket as long as SO_LINGER says, and for a file of a FUSE file system until
-//! its server answers. A peer can choose both, pass one over a Unix socket, and leave the last
-//! close to us. It may even leave the descriptor untaken in the socket: then closing the socket
-//! closes it.
+//! descriptor of a TCP socket up to its SO_LINGER time, and for a file of a FUSE file system until
+//! its server answers. A peer can open either, pass the descriptor over a Unix socket, and leave
+//! the last close to this process. The descriptor may even lie unreceived in the socket; closing
+//! the socket then closes it.
 //!
 //! Rules:
 //! 1. A peer's descriptor is closed here only if it is a sealed memory file of bounded size, which
 //!    costs no more than unmapping it.
-//! 2. A Unix socket is closed here only if nothing lies in it and nothing can come any more.
-//! 3. Everything else is closed by threads that exist as long as there is something to close.
-//!    Memory files have threads of their own, since what holds those up ends by itself.
-//! 4. Threads that do not come back are not replaced. When much waits for them, no new
+//! 2. A Unix socket is closed here only if it is empty and nothing can arrive in it any more.
+//! 3. Separate threads close everything else; they exist as long as there is something to close.
+//!    Memory files have threads of their own, because closing one always ends.
+//! 4. Threads that hang in a close are not replaced. When many descriptors wait for them, no new
 //!    session over shared memory begins ([`is_held_up`]).
 #![forbid(unsafe_code)]
 
@@ -60,8 +60,7 @@ impl Drop for PassedFd {
         if fork::is_child() {
             return mem::forget(fd);
         }
-        // Neither call waits: F_GET_SEALS is answered for memory files alone, and those live
-        // in memory.
+        // Neither call waits: F_GET_SEALS succeeds for memory files only, and those live in memory.
         if sealed::check_kind(fd.as_fd()).is_err() {
             return UNKNOWN.close(fd);
         }
@@ -76,8 +75,8 @@ impl Drop for PassedFd {
     }
 }
 
-/// Our own end of a session's Unix socket. Dropping it never waits for what the peer has put into
-/// it.
+/// This process's end of a session's Unix socket. Dropping it never waits, whatever the peer has
+/// sent.
 #[derive(Debug)]
 pub struct UnixSocket(Option<OwnedFd>);
 
@@ -103,8 +102,8 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Closes our end of a `SOCK_SEQPACKET` Unix socket, connected or listening, whatever a peer
-/// has put into it. Never waits. In a child of a fork nothing happens to it.
+/// Closes this process's end of a `SOCK_SEQPACKET` Unix socket, connected or listening. Never
+/// waits, whatever a peer has sent. Does nothing to the socket in a child of a fork.
 pub fn close_unix(socket: OwnedFd) {
     if fork::is_child() {
         return mem::forget(socket);
@@ -114,8 +113,8 @@ pub fn close_unix(socket: OwnedFd) {
     }
 }
 
-/// True while many descriptors wait for threads that do not come back. Then the node should
-/// take nothing more that it might have to close so.
+/// Returns whether many descriptors wait for threads that hang in a close. The node should then
+/// accept no more descriptors that such a thread might have to close.
 #[must_use]
 pub fn is_held_up() -> bool {
     UNKNOWN.state().waiting.len() >= MOST_WAITING
@@ -124,16 +123,17 @@ pub fn is_held_up() -> bool {
 /// Finding of [`peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peeked {
-    /// A packet of so many bytes without descriptors; with 0 bytes it may be the end.
+    /// A packet of this many bytes without descriptors; 0 bytes may mean the end.
     Bytes(usize),
-    /// A packet with something beside its bytes.
+    /// A packet with ancillary data beside its bytes.
     Descriptors,
     /// No packet is there.
     Nothing,
 }
 
-/// Looks at the next packet, up to `buffer`, and leaves it and its descriptors where they
-/// are: taking it would close those here that this process has no room for.
+/// Looks at the next packet, up to the length of `buffer`, and leaves the packet and its
+/// descriptors in the socket. Receiving the packet would close the descriptors that this process
+/// has no room for.
 pub(super) fn peek(socket: impl AsFd, buffer: &mut [u8]) -> rustix::io::Result<Peeked> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
     let mut parts = [rustix::io::IoSliceMut::new(buffer)];
@@ -146,33 +146,35 @@ pub(super) fn peek(socket: impl AsFd, buffer: &mut [u8]) -> rustix::io::Result<P
     }
 }
 
-/// Rule 2, made so as far as the peer lets us.
+/// Returns whether rule 2 holds, after establishing it as far as the peer allows.
 fn is_empty_for_good(socket: &OwnedFd) -> bool {
     if sockopt::socket_acceptconn(socket).unwrap_or(true) {
         return is_abandoned(socket);
     }
-    // What honest peers leave: it may be much, and it costs no thread.
+    // Correct peers leave plain packets, perhaps many of them. Taking them out here costs no
+    // thread.
     for _ in 0..MOST_PACKETS {
         match peek(socket, &mut [0]) {
             Ok(Peeked::Bytes(1..)) => {
                 let _ = recv(socket, &mut [0; 1][..], RecvFlags::DONTWAIT);
             }
-            // Said once of what the peer did not read.
+            // The kernel reports this once, for packets that the peer did not read.
             Err(Errno::CONNRESET) => {}
             _ => break,
         }
     }
-    // Nobody can send here any more once this returns.
+    // No process can send here any more once this call returns.
     if shutdown(socket, Shutdown::Both).is_err() {
         return false;
     }
-    // From here on each packet, be it empty, comes with its sender's credentials, for which
-    // there is no room; the end comes with nothing.
+    // From here on even an empty packet comes with its sender's credentials, for which there is no
+    // room. The end comes without any.
     sockopt::set_socket_passcred(socket, true).is_ok()
         && matches!(peek(socket, &mut [0]), Ok(Peeked::Bytes(0)))
 }
 
-/// Rule 2 for a socket that listens, because peers that wait to be accepted have sent already.
+/// Returns whether rule 2 holds for a listening socket: peers that wait to be accepted may have
+/// sent packets already.
 fn is_abandoned(listener: &OwnedFd) -> bool {
     if shutdown(listener, Shutdown::Both).is_err() {
         return false;
@@ -181,7 +183,8 @@ fn is_abandoned(listener: &OwnedFd) -> bool {
         match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => close_unix(socket),
             Err(Errno::INTR) => {}
-            // What accept(2) says of a socket that was shut down, and has nobody.
+            // accept(2) returns these errors for a socket that was shut down and has no waiting
+            // peer.
             Err(Errno::AGAIN | Errno::INVAL) => return true,
             Err(_) => return false,
         }
@@ -212,7 +215,7 @@ impl Closers {
         }
     }
 
-    /// Has a thread close `fd`. Where there can be no thread, `fd` stays open until the next call.
+    /// Lets a thread close `fd`. If no thread can be started, `fd` stays open until the next call.
     fn close(&'static self, fd: OwnedFd) {
         let mut state = self.state();
         state.waiting.push_back(fd);
@@ -245,18 +248,18 @@ impl Closers {
     }
 }
 
-/// For what may be anything.
+/// Threads for descriptors of any kind.
 static UNKNOWN: Closers = Closers::new(4);
-/// For memory files: freeing one takes its time and ends.
+/// Threads for memory files: freeing one may take long, but always ends.
 static MEMORY: Closers = Closers::new(1);
 
-/// A memory file of so much is closed where it is dropped: some milliseconds.
+/// Longest memory file that is closed on the dropping thread, which takes some milliseconds.
 const MOST_BYTES_HERE: u64 = 64 << 20;
-/// Packets and connections that are taken out of a socket before it is closed.
+/// Most packets and connections that are taken out of a socket before it is closed.
 const MOST_PACKETS: usize = 64;
-/// Descriptors that wait behind threads that do not come back.
+/// Number of waiting descriptors above which the closing threads count as held up.
 const MOST_WAITING: usize = 64;
-/// Closing needs none to speak of.
+/// Stack of a closing thread, which needs almost none.
 const STACK_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -275,7 +278,7 @@ pub(super) mod tests {
         time::Duration,
     };
 
-    /// A socket whose last close sleeps until the other end, which comes with it, is dropped.
+    /// Returns a socket whose last close sleeps until the other end, returned with it, is dropped.
     pub(in crate::shared_memory) fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -319,7 +322,7 @@ pub(super) mod tests {
         let (slow, other) = lingering();
         at_once(move || drop(PassedFd::new(slow)));
         let (done, outcome) = channel();
-        // Nor does it hold up what is closed behind it.
+        // The slow close does not delay the descriptor that is closed next.
         let (reader, writer) = std::io::pipe().unwrap();
         at_once(move || drop(PassedFd::new(writer.into())));
         thread::spawn(move || done.send(std::io::copy(&mut &reader, &mut std::io::sink())));
@@ -385,7 +388,7 @@ pub(super) mod tests {
                 drop((slow, theirs));
                 assert!(!is_empty_for_good(&ours));
                 at_once(move || close_unix(ours));
-                // Its thread comes back.
+                // The closing thread returns.
                 drop(other);
             }
         }
@@ -417,7 +420,7 @@ pub(super) mod tests {
         send_with(&slower, b"x", &[slow.as_fd()]);
         drop((slow, slower));
         at_once(move || close_unix(listener));
-        // Closed, and nobody listens any more.
+        // The listener is closed.
         assert_eq!(
             rustix::net::recv(&visitor, &mut [0; 1][..], RecvFlags::empty()).map(|got| got.1),
             Ok(0)
@@ -426,6 +429,6 @@ pub(super) mod tests {
         drop(other);
     }
 
-    /// Far more than anything here takes.
+    /// Far longer than any step of these tests takes.
     const WATCHDOG: Duration = Duration::from_secs(120);
 }

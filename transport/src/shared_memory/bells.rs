@@ -1,14 +1,15 @@
-//! The socket by which the engines of two processes wake each other, and nothing else.
+//! The socket by which the engines of two processes wake each other. It carries nothing else.
 //!
 //! Rules:
 //! 1. Each end has its own descriptor of a connected `SOCK_SEQPACKET` Unix socket, which no other
 //!    process has, so no other process can make it block or fill it. A ring is a packet of one
-//!    byte. (A stream would have a byte out of band, and reading that drops the descriptors that
+//!    byte. (A stream would allow an out-of-band byte, and reading that drops the descriptors that
 //!    came with it.)
-//! 2. It is apart from the socket that passes descriptors, so that rings cannot keep those
-//!    from coming.
-//! 3. The ringing thread does not wait. A socket that is full is readable at the other end.
-//! 4. The hearing thread reads up to a bound; epoll tells of the rest again.
+//! 2. It is separate from the socket that passes descriptors, so that rings cannot block
+//!    descriptors.
+//! 3. The ringing thread does not wait. A full socket is readable at the other end, which is
+//!    enough.
+//! 4. The hearing thread reads up to a bound; epoll reports the rest again.
 //! 5. The lock of the queue orders work done before ringing before work done after hearing.
 #![forbid(unsafe_code)]
 
@@ -27,7 +28,7 @@ use rustix::{
 
 use super::aside::{Peeked, UnixSocket, peek};
 
-/// Our end of the socket. The engine hears with it, and any holder of a handle rings.
+/// This process's end of the socket. The engine hears with it, and any holder of a handle rings.
 #[derive(Debug)]
 pub struct Bells(RwLock<Option<UnixSocket>>);
 
@@ -35,11 +36,11 @@ pub struct Bells(RwLock<Option<UnixSocket>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an end stays readable"]
 pub enum Heard {
-    /// All rings so far, or as many as are heard at a time.
+    /// Rings: all so far, or as many as are heard at a time.
     Rings,
-    /// The peer has closed its end: nothing comes any more.
+    /// The peer has closed its end, so no more rings arrive.
     End,
-    /// Something that is no ring: the peer broke the protocol.
+    /// A packet that is no ring: the peer broke the protocol.
     Noise,
 }
 
@@ -58,19 +59,20 @@ impl Bells {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let ring = || retry_on_intr(|| send(socket, &RING, flags));
         if ring() == Err(Errno::AGAIN) {
-            // Full as of a moment ago. The hearer may have emptied it meanwhile, and looked
-            // before what we did was there for it to see: so ask again, behind a barrier that
-            // pairs with the locked decrement by which the kernel takes a packet off the
-            // count. Full now is readable later than that.
+            // The socket was full a moment ago. The hearer may have emptied it since, and looked
+            // before this thread's work was visible. So the ring is sent again after a barrier,
+            // which pairs with the locked decrement by which the kernel takes a packet off the
+            // count. If the socket is full now, the hearer will still find it readable after that
+            // barrier.
             fence(Ordering::SeqCst);
             let _ = ring();
         }
-        // A dead peer does not mind.
+        // Other errors mean that the peer is dead, and are ignored.
         true
     }
 
-    /// Takes the rings so far out of the socket. The caller looks at what they are for
-    /// afterwards, or a ring in between is lost.
+    /// Takes the rings so far out of the socket. The caller must look for work afterwards, not
+    /// before; otherwise a ring in between is lost.
     pub fn hear(&self) -> Heard {
         let socket = self.socket();
         let Some(socket) = &*socket else {
@@ -83,7 +85,7 @@ impl Bells {
                 }
                 Ok(Peeked::Nothing) => break,
                 Ok(Peeked::Descriptors) => return Heard::Noise,
-                // Rings that the peer has not heard are not missed.
+                // The error means that the peer left rings unheard, which does not matter.
                 Err(Errno::CONNRESET) => {}
                 Ok(Peeked::Bytes(_)) | Err(_) => return Heard::End,
             }
@@ -91,7 +93,7 @@ impl Bells {
         Heard::Rings
     }
 
-    /// The session is over: closes the socket, however long handles are kept.
+    /// Closes the socket when the session is over, even if handles are kept longer.
     pub fn close(&self) {
         let socket = self
             .0
@@ -101,7 +103,7 @@ impl Bells {
         drop(socket);
     }
 
-    /// Does something to the descriptor, if it is still there.
+    /// Calls `act` with the descriptor, if the socket is still open.
     pub fn with_fd<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
         self.socket().as_ref().map(|socket| act(socket.as_fd()))
     }
@@ -113,7 +115,7 @@ impl Bells {
 
 /// The packet of a ring.
 const RING: [u8; 1] = [1];
-/// Rings that are heard at a time: with more, others have their turn first.
+/// Most rings that are heard at a time; with more, other sessions have their turn first.
 const MOST_RINGS: usize = 16;
 
 #[cfg(test)]
@@ -150,7 +152,7 @@ mod tests {
         assert!(!is_readable(&ours));
     }
 
-    /// A peer that does not hear holds up no thread, and hears when it looks.
+    /// A peer that does not hear delays no thread, and hears the rings when it looks.
     #[test]
     fn a_full_socket_makes_nobody_wait_and_is_readable() {
         let (ours, theirs) = bells();

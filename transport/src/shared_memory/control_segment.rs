@@ -1,14 +1,14 @@
-//! Control segments, in which each side of a session states its counters for the other to read.
+//! Control segments, in which each side of a session publishes its counters for the other to read.
 //!
 //! A control segment is a sealed memory file, whose size [`segment_bytes`] returns. It is an array
 //! of blocks. Each block belongs to one end of one channel, and is laid out as [`SenderWords`] or
 //! as [`ReceiverWords`]. Both sides of a session have segments of their own, and more of them as
 //! channels are added.
 //!
-//! A leased block is all zero. It is leased again only after the peer is known to read it no more,
-//! or never again to believe it: only then may its [`ControlBlock`] be dropped. Only the same
-//! session leases it again, because one side knows of the end of a session before the other. So
-//! sessions with one process may share segments, and each has a [`SegmentShare`].
+//! A block is all zero when it is leased. It is leased again only after the peer is known not to
+//! read or not to trust it any more; only then may its [`ControlBlock`] be dropped. Only the same
+//! session leases the block again, because one side knows of the end of a session before the other.
+//! So sessions with one process may share segments, and each has a [`SegmentShare`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -23,8 +23,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 
 use super::sealed::{self, SegmentRefused};
 
-/// Bytes of a session's control segment number `index`. The first is short, since most sessions
-/// have few channels; each is twice as long as the one before, up to [`MOST_BYTES`].
+/// Returns the bytes of a session's control segment number `index`. The first is short, because
+/// most sessions have few channels; each is twice as long as the one before, up to [`MOST_BYTES`].
 #[must_use]
 pub fn segment_bytes(index: u32) -> usize {
     MOST_BYTES.min(LEAST_BYTES << index.min(u32::BITS))
@@ -32,7 +32,7 @@ pub fn segment_bytes(index: u32) -> usize {
 
 /// Bytes of the longest control segment.
 pub const MOST_BYTES: usize = 64 << 10;
-/// Bytes of the shortest one.
+/// Bytes of the shortest control segment.
 const LEAST_BYTES: usize = 4 << 10;
 
 /// A control segment of this side, for all sessions with the process that may read it.
@@ -40,13 +40,13 @@ const LEAST_BYTES: usize = 4 << 10;
 pub struct ControlSegment {
     memory: Mapping,
     fd: OwnedFd,
-    /// So many blocks, the first ones, were given to a session. None comes back: the peer
-    /// may be reading it as what that session said.
+    /// Number of blocks, counted from the first, that were given to sessions. None is given again,
+    /// because the peer may still read it as that session's.
     given: AtomicU32,
 }
 
 impl ControlSegment {
-    /// A segment of free blocks.
+    /// Makes a segment of free blocks.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -59,10 +59,10 @@ impl ControlSegment {
         Ok(Arc::new(Self { memory, fd, given }))
     }
 
-    /// A descriptor to pass to the peer and then close.
+    /// Returns a descriptor to pass to the peer and then close.
     ///
     /// # Errors
-    /// [`MemoryError`] if the process may have no more of them.
+    /// [`MemoryError`] if the process may open no more descriptors.
     pub fn to_pass(&self) -> Result<OwnedFd, MemoryError> {
         let (what, bytes) = (MemoryUse::ControlBlocks, self.memory.bytes());
         fcntl_dupfd_cloexec(&self.fd, 0)
@@ -87,7 +87,7 @@ impl ControlSegment {
 #[derive(Debug)]
 pub struct SegmentShare {
     segment: Arc<ControlSegment>,
-    /// Blocks of the session's that are not leased.
+    /// Blocks of the session that are not leased.
     free: Mutex<Vec<u32>>,
 }
 
@@ -99,7 +99,7 @@ impl SegmentShare {
         Arc::new(Self { segment, free })
     }
 
-    /// A zeroed block, or `None` if all are leased: another segment is due.
+    /// Returns a zeroed block, or `None` if all are leased and another segment is needed.
     #[must_use]
     pub fn lease_block(self: &Arc<Self>) -> Option<ControlBlock> {
         let returned = self.free().pop();
@@ -110,14 +110,14 @@ impl SegmentShare {
         })
     }
 
-    /// The list is whole after every statement, so a panic elsewhere while it
-    /// was locked does not spoil it.
+    /// Locks the list. It is consistent after every statement, so a panic while it was locked does
+    /// not corrupt it.
     fn free(&self) -> MutexGuard<'_, Vec<u32>> {
         lock(&self.free)
     }
 }
 
-/// A leased block of this node's segment.
+/// A leased block of one of this node's segments.
 #[derive(Debug)]
 pub struct ControlBlock {
     index: u32,
@@ -125,25 +125,25 @@ pub struct ControlBlock {
 }
 
 impl ControlBlock {
-    /// Which block of its segment it is, to be told to the peer.
+    /// Returns the block's index in its segment, which the peer is told.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The block as the words of an end that we send on, reset. The block is leased for
-    /// as long as they are used.
+    /// Returns the block, reset, as the words of a sending end of this node. The block stays leased
+    /// as long as the words are used.
     #[must_use]
     pub fn into_sender_words(self) -> Words<SenderWords> {
         let block = block_address(&self.share.segment.memory, self.index).cast();
-        // SAFETY: `block_address` gives an aligned block of a writable mapping, which the
-        // lease keeps; any bits are a value of an atomic.
+        // SAFETY: `block_address` returns an aligned block of a writable mapping, which the lease
+        // keeps; any bit pattern is a valid atomic.
         let words = unsafe { Words::<SenderWords>::mapped(block, Arc::new(self)) };
         words.reset();
         words
     }
 
-    /// Returns the block as the words of an end that we receive on, whose ring begins at
+    /// Returns the block as the words of a receiving end of this node, whose ring begins at
     /// `first_position`.
     #[must_use]
     pub fn into_receiver_words(self, first_position: u64) -> Words<ReceiverWords> {
@@ -161,7 +161,7 @@ impl Drop for ControlBlock {
     }
 }
 
-/// A control segment of the peer, which we only read.
+/// A control segment of the peer, which this process only reads.
 #[derive(Debug)]
 pub struct PeerControlSegment {
     memory: Mapping,
@@ -171,8 +171,8 @@ impl PeerControlSegment {
     /// Checks the segment that the peer passed, and maps it read-only.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if it is not what [`ControlSegment::create`] makes, or
-    /// there is no room for the mapping.
+    /// [`SegmentRefused`] if the segment is not as [`ControlSegment::create`] makes it, or if there
+    /// is no room for the mapping.
     pub fn accept(fd: impl AsFd, bytes: usize) -> Result<Arc<Self>, SegmentRefused> {
         sealed::check(fd.as_fd(), bytes as u64)?;
         let what = MemoryUse::ControlBlocks;
@@ -180,19 +180,19 @@ impl PeerControlSegment {
         Ok(Arc::new(Self { memory }))
     }
 
-    /// The block that the peer named as the words of an end that it sends on, or `None`
-    /// if there is no such block. They are only to be read: a store is SIGSEGV.
+    /// Returns the block that the peer named, as the words of a sending end of the peer, or `None`
+    /// if there is no such block. The words are read-only: a store raises SIGSEGV.
     #[must_use]
     pub fn sender_words(self: &Arc<Self>, index: u32) -> Option<Words<SenderWords>> {
         let block = (index < blocks_in(self.memory.bytes()))
             .then(|| block_address(&self.memory, index))?
             .cast();
-        // SAFETY: an aligned block of a mapping that the `Arc` keeps; the file is sealed,
-        // so it does not shrink under it. Readers only load.
+        // SAFETY: this is an aligned block of a mapping that the `Arc` keeps; the file is sealed,
+        // so it cannot shrink. Readers only load.
         Some(unsafe { Words::mapped(block, self.clone()) })
     }
 
-    /// Returns the counters of an end on which the peer receives.
+    /// Returns the block that the peer named, as the words of a receiving end of the peer.
     #[must_use]
     pub fn receiver_words(self: &Arc<Self>, index: u32) -> Option<Words<ReceiverWords>> {
         let block = (index < blocks_in(self.memory.bytes()))
@@ -203,12 +203,12 @@ impl PeerControlSegment {
     }
 }
 
-/// Returns the number of blocks in a segment of so many bytes.
+/// Returns the number of blocks in a segment of `bytes` bytes.
 fn blocks_in(bytes: usize) -> u32 {
     (bytes / BLOCK_BYTES) as u32
 }
 
-/// The block of that number, which lies inside the mapping of a segment.
+/// Returns the address of block `index`, which lies inside the mapping of a segment.
 fn block_address(segment: &Mapping, index: u32) -> NonNull<u8> {
     assert!(index < blocks_in(segment.bytes()));
     // SAFETY: by the assertion, the block lies inside the mapping.

@@ -1,8 +1,8 @@
-//! The control segments of a node, so that its sessions with one process share them: a page
-//! has blocks for 16 channel ends, and most sessions have one or two.
+//! The control segments of a node, shared by its sessions with one process: a page has blocks for
+//! 16 channel ends, and most sessions have one or two.
 //!
-//! That process may map each of them anyway, read-only, and finds there what sessions of
-//! its own say.
+//! Sharing reveals nothing: that process may map each segment read-only anyway, and finds in it
+//! only words of its own sessions.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, Weak};
@@ -16,13 +16,13 @@ use super::control_segment::ControlSegment;
 #[derive(Debug, Default)]
 pub struct ControlSegments(Mutex<Vec<Shared>>);
 
-/// The process that a segment is for.
+/// The process that may read a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// The process's number, as the kernel says.
+    /// The process's number, according to the kernel.
     pub pid: u32,
-    /// The incarnation of the process's node, in its own words, because process numbers are used
-    /// again.
+    /// The incarnation of the process's node, as the node itself states, because process numbers
+    /// are reused.
     pub incarnation: u64,
 }
 
@@ -34,8 +34,8 @@ struct Shared {
 }
 
 impl ControlSegments {
-    /// A segment of so many bytes with a block to give, made if there is none. A reader that
-    /// is not known gets one of its own.
+    /// Returns a segment of `bytes` bytes with a free block, and makes one if there is none. An
+    /// unknown reader gets a segment of its own.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.

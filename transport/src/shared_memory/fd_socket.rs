@@ -4,10 +4,10 @@
 //! The kernel keeps message bounds, so a message and its descriptor arrive together or not at all.
 //! A process that may open no more descriptors would lose the descriptor and get the message
 //! (`MSG_CTRUNC`, [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html)). So a message is
-//! peeked at first, which brings its descriptor and leaves the message where it is, and taken once
-//! the descriptor is here. Every call is non-blocking. Whatever a hostile peer attaches, no
-//! descriptor leaks or is closed here: surplus descriptors stay where they are, and go with the
-//! socket.
+//! first peeked at, which brings its descriptor and leaves the message in the socket, and received
+//! once the descriptor has arrived. Every call is non-blocking. Whatever a hostile peer attaches,
+//! no descriptor leaks or is closed here: surplus descriptors stay in the socket and are closed
+//! with it.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -44,11 +44,11 @@ impl FdSocket {
     /// own descriptor as soon as the message is sent.
     ///
     /// # Errors
-    /// The error of the kernel. A peer that is gone is [`Outgoing::End`] instead.
+    /// The kernel's error. A peer that is gone gives [`Outgoing::End`] instead.
     ///
     /// # Panics
-    /// If `bytes` is empty, which the receiver would take for the end, or longer
-    /// than [`MAX_MESSAGE_BYTES`].
+    /// If `bytes` is empty, which the receiver would take for the end, or longer than
+    /// [`MAX_MESSAGE_BYTES`].
     pub fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Outgoing> {
         assert!(
             (1..=MAX_MESSAGE_BYTES).contains(&bytes.len()),
@@ -70,8 +70,8 @@ impl FdSocket {
         match retry_on_intr(|| sendmsg(&self.socket, &message, &mut control, flags)) {
             Ok(_) => Ok(Outgoing::Sent),
             Err(Errno::AGAIN) => Ok(Outgoing::WouldBlock),
-            // TOOMANYREFS: descriptors of this user that nobody has received yet, as many as a
-            // process may have open (unix(7)).
+            // TOOMANYREFS: this user has as many unreceived descriptors in flight as a process may
+            // have open (unix(7)).
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => Ok(Outgoing::NotNow),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Ok(Outgoing::End),
             Err(errno) => Err(errno.into()),
@@ -96,17 +96,17 @@ impl FdSocket {
             match retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut control, flags)) {
                 Ok(message) => message,
                 Err(Errno::AGAIN) => return Ok(Incoming::WouldBlock),
-                // The peer closed its end while messages of ours lay there unread. The
-                // kernel says so once; what it sent before is still to be had.
+                // The peer closed its end while it had unread messages of this end. The kernel
+                // reports that once; messages that the peer sent before can still be received.
                 Err(Errno::CONNRESET) => return self.receive(),
                 Err(errno) => return Err(kernel(errno)),
             }
         };
         received.length = message.bytes;
 
-        // The descriptors first: whatever else is wrong, each is ours from here on. The
-        // space may hold one more than it was sized for, since it is padded for alignment;
-        // the rest is not here, and where it is, it stays.
+        // The descriptors come first: this process owns each of them from here on, whatever else is
+        // wrong. The space may hold one more than it was sized for, because it is padded for
+        // alignment. Further descriptors have not arrived and stay in the socket.
         let mut surplus = 0;
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = part {
@@ -127,8 +127,8 @@ impl FdSocket {
             return Err(FdSocketError::TooLong);
         }
         if received.length == 0 {
-            // The kernel says the end this way; a peer that sends nothing at all
-            // as a message has ended too, as far as we care.
+            // The kernel reports the end this way. A peer that sends an empty message is treated as
+            // having ended too.
             return Ok(Incoming::End);
         }
         let flags = RecvFlags::DONTWAIT;
@@ -136,7 +136,8 @@ impl FdSocket {
         let taken = retry_on_intr(|| recvmsg(&self.socket, &mut [], &mut nothing, flags));
         let had_fd = taken.map_err(kernel)?.flags.contains(ReturnFlags::CTRUNC);
         if had_fd && received.fd.is_none() {
-            // The kernel had no memory to give it to us twice, and says nothing of that.
+            // The kernel had no memory to pass the descriptor a second time, and does not report
+            // that.
             return Err(kernel(Errno::NOMEM));
         }
         Ok(Incoming::Message(received))
@@ -159,12 +160,12 @@ impl AsFd for FdSocket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a message that would block was not sent"]
 pub enum Outgoing {
-    /// The peer will find it.
+    /// The message is in the peer's socket.
     Sent,
     /// The socket is full: try again when it is writable.
     WouldBlock,
-    /// The kernel lacks memory, or too many descriptors are on their way: try again later,
-    /// since nothing tells when.
+    /// The kernel lacks memory, or too many descriptors are in flight. Try again later; no event
+    /// reports when.
     NotNow,
     /// The peer has closed its end.
     End,
@@ -178,7 +179,7 @@ pub enum Incoming {
     /// No message is there. Try again when the socket is readable.
     WouldBlock,
     /// The next message comes with a descriptor, and this process may open no more. The message
-    /// stays where it is. Try again later, since nothing tells when.
+    /// stays in the socket. Try again later; no event reports when.
     NotNow,
     /// The peer has closed its end.
     End,
@@ -201,17 +202,17 @@ impl Received {
     }
 }
 
-/// Why a message was not taken. The session cannot go on: with the message a
-/// step of a channel is lost.
+/// The reason why a message was not received. The session cannot go on, because a channel would
+/// miss a step.
 #[derive(Debug, thiserror::Error)]
 pub enum FdSocketError {
     /// More than one descriptor came with one message.
     #[error("the peer attached more than one descriptor to a message; closing the session")]
     TooManyDescriptors,
-    /// The message is longer than any may be.
+    /// The message is longer than [`MAX_MESSAGE_BYTES`].
     #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes; closing the session")]
     TooLong,
-    /// The kernel refused.
+    /// The kernel refused to receive.
     #[error("cannot receive from the peer's Unix socket: {source}; closing the session")]
     Kernel {
         /// The system's error.
@@ -371,7 +372,7 @@ mod tests {
             "still in flight"
         );
         drop((left, right));
-        // By a thread that may be held up.
+        // A closing thread, which may be delayed, closes the descriptor.
         while matches!(other_end.receive().unwrap(), Incoming::WouldBlock) {
             std::thread::yield_now();
         }

@@ -1,9 +1,9 @@
-//! Messages of the Unix socket beside shared memory, as bytes.
+//! The encoding of messages on the Unix socket beside shared memory.
 //!
 //! Only messages that carry or name a descriptor go this way; counters, records and wake-ups do
-//! not. Each message is one packet: a kind byte and fields of fixed width, little-endian, and
-//! nothing behind them. Both sides speak the version that the bootstrap settled, so an unknown kind
-//! is a broken peer.
+//! not. Each message is one packet: a kind byte and little-endian fields of fixed width, without
+//! trailing bytes. Both sides use the version that the bootstrap agreed on, so an unknown kind
+//! means a broken peer.
 #![forbid(unsafe_code)]
 
 /// The longest encoding of any [`Message`].
@@ -17,34 +17,35 @@ pub enum Message {
     /// The first message of each side.
     Hello {
         /// True if the sleeper's half of a doorbell is
-        /// [membarrier(2)](https://man7.org/linux/man-pages/man2/membarrier.2.html). If either side
-        /// says no, both use fences.
+        /// [membarrier(2)](https://man7.org/linux/man-pages/man2/membarrier.2.html). If it is false
+        /// at either side, both use fences.
         asymmetry: bool,
     },
-    /// A control segment of the sender of this message, which comes with it.
+    /// A control segment of the process that sends this message; its descriptor comes with the
+    /// message.
     Control {
-        /// By which [`Message::End`] names it.
+        /// The index by which [`Message::End`] names the segment.
         index: u32,
     },
-    /// The place where an end of a channel states its counters.
+    /// The place where an end of a channel publishes its counters.
     End {
         /// The channel end.
         end: u32,
-        /// Which end of the channel it is.
+        /// The role of the end.
         role: Role,
         /// The control segment, passed before.
         segment: u32,
-        /// The block in it.
+        /// The block in the segment.
         block: u32,
     },
-    /// The ring of a channel, which comes with it.
+    /// The ring of a channel, whose descriptor comes with the message.
     Ring {
         /// The sending end.
         end: u32,
         /// Bytes of the ring.
         capacity: u64,
     },
-    /// The ring of a channel is given up: all that it carried is released. Another one may
+    /// The ring of a channel is given up, because every message in it is released. Another ring may
     /// follow.
     Rest {
         /// The sending end.
@@ -56,24 +57,24 @@ pub enum Message {
         end: u32,
         /// The message's sequence.
         sequence: u64,
-        /// The slot that it lies in. The slot's segment comes with the message
-        /// where the receiver does not have it yet.
+        /// The slot that the message lies in. The slot's segment comes with the message if the
+        /// receiver does not have it yet.
         slot: u32,
         /// Bytes of the message.
         length: u64,
         /// Bytes of the slot's segment.
         capacity: u64,
     },
-    /// Slots of a channel are empty; each is filled anew with a segment.
+    /// Slots of a channel are empty; each gets a new segment before it is used again.
     Forget {
         /// The sending end.
         end: u32,
-        /// Which ones, a bit for each.
+        /// The empty slots, with one bit for each.
         slots: u64,
     },
 }
 
-/// Which end of a channel.
+/// An end of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The end that sends.
@@ -89,12 +90,12 @@ pub enum Attachment {
     Required,
     /// A descriptor may come.
     Optional,
-    /// None may come.
+    /// No descriptor may come.
     Forbidden,
 }
 
 impl Attachment {
-    /// Returns whether the rule allows what came.
+    /// Returns whether the rule allows the descriptor that came, or its absence.
     #[must_use]
     pub fn allows(self, came: bool) -> bool {
         match self {
@@ -118,7 +119,7 @@ impl Message {
         }
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn encode(&self) -> Encoded {
         let mut to = Encoded {
@@ -180,7 +181,7 @@ impl Message {
         to
     }
 
-    /// Reads one packet, all of it.
+    /// Decodes one complete packet.
     ///
     /// # Errors
     /// [`Malformed`] if it is not the encoding of a message.
@@ -267,7 +268,7 @@ impl AsRef<[u8]> for Encoded {
     }
 }
 
-/// Why a packet is no message; the peer broke the protocol.
+/// The reason why a packet is no message: the peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The packet ends before its last field.
@@ -276,7 +277,7 @@ pub enum Malformed {
         /// Bytes that the next field lacks.
         missing: usize,
     },
-    /// The packet goes on after its last field.
+    /// The packet has bytes after its last field.
     #[error(
         "the peer sent a packet of kind {kind} with {surplus} bytes too many; closing the session"
     )]
@@ -295,14 +296,14 @@ pub enum Malformed {
     /// A field has a value that it cannot have.
     #[error("the peer sent {value} as {name}; closing the session")]
     Field {
-        /// The field.
+        /// The field's name.
         name: &'static str,
-        /// The value that it held.
+        /// The field's value.
         value: u8,
     },
 }
 
-/// The rest of a packet, which has not been read.
+/// The part of a packet that has not been read.
 struct Fields<'packet> {
     bytes: &'packet [u8],
 }
@@ -327,7 +328,7 @@ impl Fields<'_> {
     }
 }
 
-// Kinds, from 1: a packet of zeroes is no message.
+// Kinds count from 1, so that a packet of zeros is no message.
 const HELLO: u8 = 1;
 const CONTROL: u8 = 2;
 const END: u8 = 3;
@@ -336,7 +337,7 @@ const LARGE: u8 = 5;
 const REST: u8 = 6;
 const FORGET: u8 = 7;
 
-// Roles, from 1 for the same reason.
+// Roles count from 1 for the same reason.
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
 

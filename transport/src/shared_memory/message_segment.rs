@@ -1,17 +1,16 @@
 //! Memory files for messages that are longer than their channel's ring.
 //!
-//! The sender encodes such a message into a segment of its own, passes the
-//! descriptor and announces it by a record in the ring. A channel's sender keeps
-//! a few segments as numbered *slots*; the receiver keeps its mapping of each
-//! slot, so a descriptor travels once and further messages name the slot alone.
+//! The sender encodes such a message into a segment of its own, passes the descriptor and announces
+//! the message by a record in the ring. A channel's sender keeps a few segments as numbered
+//! *slots*. The receiver keeps its mapping of each slot, so a descriptor travels once and further
+//! messages name only the slot.
 //!
 //! Rules:
 //! 1. As for rings: the sender maps writable and seals, the receiver maps
 //!    read-only, and a segment serves one channel of one session.
-//! 2. The sender writes a slot only while it is free: from its creation to the
-//!    announcement, and again from the moment the receiver has *released* the
-//!    message. The pool checks the states; whoever calls `release` answers for
-//!    the moment.
+//! 2. The sender writes a slot only while it is free: from its creation to the announcement, and
+//!    again from the moment the receiver has *released* the message. The pool checks the states;
+//!    the caller of `release` is responsible for the right moment.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,12 +22,12 @@ use ibex_ring::memory::{Access, Mapping, MemoryError, MemoryUse, class_bytes, cr
 
 use super::sealed::{self, SegmentRefused};
 
-/// Slots that one channel has at most: as many messages longer than its ring may be on
-/// their way at a time. How many bytes these have in all, their channel bounds.
+/// Most slots of one channel, that is, most unreleased messages that are longer than its ring. The
+/// channel bounds their total bytes.
 pub const MESSAGE_SLOTS: usize = 64;
 
-/// Slots that short messages go round, so that writer and reader of 1 MiB messages
-/// need not take turns (21 GB/s with two slots, 50 with four, without a library).
+/// Slots that short messages use in rotation, so that writer and reader of 1 MiB messages need not
+/// alternate (21 GB/s with two slots, 50 with four, without a library).
 const ROUND_SLOTS: usize = 4;
 
 /// Messages up to this length are short.
@@ -41,8 +40,8 @@ pub struct MessageSegment {
 }
 
 impl MessageSegment {
-    /// The sender's side: zeroed memory for at least `bytes`, and the descriptor
-    /// to pass to the peer and then close.
+    /// Makes the sender's side: zeroed memory for at least `bytes`, and the descriptor to pass to
+    /// the peer and then close.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -63,8 +62,8 @@ impl MessageSegment {
     /// The caller has bounded `capacity` by what the channel may use.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if it is not what [`MessageSegment::create`] makes, or
-    /// there is no room for the mapping.
+    /// [`SegmentRefused`] if the segment is not as [`MessageSegment::create`] makes it, or if there
+    /// is no room for the mapping.
     pub fn accept(fd: BorrowedFd<'_>, capacity: u64) -> Result<Self, SegmentRefused> {
         let Some(bytes) = usize::try_from(capacity)
             .ok()
@@ -79,8 +78,8 @@ impl MessageSegment {
         Ok(Self { memory })
     }
 
-    /// The first byte and the length. The sender may store behind the address,
-    /// the receiver only load.
+    /// Returns the first byte and the length. The sender may store through the address, the
+    /// receiver may only load.
     #[must_use]
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.memory.base(), self.memory.bytes())
@@ -90,7 +89,7 @@ impl MessageSegment {
 /// The sender's slots of one channel.
 #[derive(Debug, Default)]
 pub struct MessageSegmentPool {
-    /// Slots, as many as there were in use at a time.
+    /// Slots; their number is the most that were in use at a time.
     slots: Vec<Slot>,
     releases: u64,
 }
@@ -101,20 +100,20 @@ struct Slot {
     /// The segment's descriptor until a message is announced with it.
     unsent: Option<OwnedFd>,
     busy: bool,
-    /// When it was released last, in releases of its pool.
+    /// Time of the last release, counted in releases of the pool.
     released: u64,
 }
 
 impl MessageSegmentPool {
-    /// A pool without segments.
+    /// Makes a pool without segments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A free slot with room for `bytes`, or `None` while every slot is on its
-    /// way. Maps and zeroes memory where no free slot is long enough: call it
-    /// outside turns.
+    /// Returns a free slot with room for `bytes`, or `None` while every slot holds an unreleased
+    /// message. Maps and zeroes memory if no free slot is long enough, so it must be called outside
+    /// turns.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -131,7 +130,7 @@ impl MessageSegmentPool {
             .as_ref()
             .is_some_and(|segment| segment.memory.bytes() >= bytes);
         if !fits {
-            // The old one first: both at once may be more than there is room for.
+            // The old segment goes first, because there may be no room for both at once.
             *slot = Slot::default();
             let (segment, fd) = MessageSegment::create(bytes)?;
             slot.segment = Some(segment);
@@ -143,10 +142,10 @@ impl MessageSegmentPool {
         }))
     }
 
-    /// A slot that [`take`](Self::take) gave and that was not announced since.
+    /// Returns a slot that [`take`](Self::take) returned and that was not announced since.
     ///
     /// # Panics
-    /// If it is no such slot.
+    /// If [`take`](Self::take) did not return this slot, or the slot was announced since.
     #[must_use]
     pub fn slot(&mut self, index: u32) -> MessageSlot<'_> {
         let slot = &mut self.slots[index as usize];
@@ -157,21 +156,21 @@ impl MessageSegmentPool {
         MessageSlot { slot, index }
     }
 
-    /// All of the segment in such a slot, to be read.
+    /// Returns the whole segment in a slot that [`take`](Self::take) returned, for reading.
     ///
     /// # Panics
-    /// If it is no such slot.
+    /// If [`take`](Self::take) did not return this slot, or the slot was announced since.
     #[must_use]
     pub fn written(&self, index: u32) -> &[MaybeUninit<u8>] {
         let slot = &self.slots[index as usize];
         let segment = slot.segment.as_ref().filter(|_| !slot.busy);
         let (base, length) = segment.expect("the slot was taken").memory();
-        // SAFETY: as in `MessageSlot::into_bytes`; `&self` keeps anyone from writing there.
+        // SAFETY: as in `MessageSlot::into_bytes`; `&self` excludes writers.
         unsafe { slice::from_raw_parts(base.cast().as_ptr(), length) }
     }
 
-    /// The receiver has released the message in this slot (rule 2); returns
-    /// whether one was on its way there.
+    /// Notes that the receiver has released the message in this slot (rule 2). Returns whether the
+    /// slot held an unreleased message.
     pub fn release(&mut self, index: u32) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return false;
@@ -183,9 +182,8 @@ impl MessageSegmentPool {
 
     /// Frees the segments that no message lies in.
     ///
-    /// The receiver learns of it when the slot is filled anew; until then it
-    /// keeps its own mapping and with it the memory, so this is for the end of
-    /// a channel.
+    /// The receiver learns of it when the slot gets a new segment. Until then the receiver's
+    /// mapping keeps the memory, so this is for the end of a channel.
     pub fn trim(&mut self) {
         for slot in self.slots.iter_mut().filter(|slot| !slot.busy) {
             *slot = Slot::default();
@@ -198,11 +196,11 @@ impl MessageSegmentPool {
         self.slots.iter().filter(|slot| slot.busy).count()
     }
 
-    /// The free slot that fits most closely; else an empty one; else the
+    /// Returns the free slot that fits most closely; otherwise an empty slot; otherwise the
     /// shortest, to be replaced.
     ///
-    /// Short messages go round all slots: memory that both CPUs' own caches have
-    /// forgotten is quicker to write than what one of them still shares.
+    /// Short messages rotate through the first slots: memory that neither CPU has in its own cache
+    /// is faster to write than memory that one of them still shares.
     fn best_free_slot(&self, bytes: usize) -> Option<usize> {
         let none = Slot::default();
         let slot = |index: usize| self.slots.get(index).unwrap_or(&none);
@@ -213,7 +211,7 @@ impl MessageSegmentPool {
             let is_new = is_unused && is_of_round && bytes <= SHORT_MESSAGE_BYTES;
             (!is_new, length < bytes, length, slot.released)
         };
-        // One that there was no use for yet is taken where no other is free, or by turns.
+        // An unused slot is taken if no other is free, or in rotation.
         let known = self.slots.len().max(ROUND_SLOTS);
         let is_free = |&index: &usize| !slot(index).busy;
         (0..known)
@@ -263,7 +261,7 @@ pub struct MessageSlot<'pool> {
 }
 
 impl MessageSlot<'_> {
-    /// All of the segment, to encode into.
+    /// Returns the whole segment, to encode into.
     #[must_use]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
         MessageSlot {
@@ -275,33 +273,32 @@ impl MessageSlot<'_> {
 }
 
 impl<'pool> MessageSlot<'pool> {
-    /// All of the segment, for as long as the pool is borrowed.
+    /// Returns the whole segment, for as long as the pool is borrowed.
     #[must_use]
     pub fn into_bytes(self) -> &'pool mut [MaybeUninit<u8>] {
         let (base, length) = self.segment().memory();
         // SAFETY:
         // 1. Valid: a writable mapping of `length` bytes, alive as long as the
         //    pool, which `'pool` borrows; any byte is a valid `MaybeUninit<u8>`.
-        // 2. Unique: in this process, the exclusive borrow of a slot that is free
-        //    (rule 2). In others, nobody can write (rule 1), and nobody reads before
-        //    the announcement.
+        // 2. Unique: in this process, the exclusive borrow of a slot that is free (rule 2). In
+        //    other processes, no thread can write (rule 1), and none reads before the announcement.
         unsafe { slice::from_raw_parts_mut(base.cast().as_ptr(), length) }
     }
 
-    /// The slot's number, to be announced.
+    /// Returns the slot's number, to be announced.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The segment's length, to be announced.
+    /// Returns the segment's length, to be announced.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.segment().memory.bytes()
     }
 
-    /// The message is complete: the slot is busy until it is released. Gives the
-    /// descriptor to pass where the receiver does not have the segment yet.
+    /// Marks the message as complete: the slot is busy until it is released. Returns the descriptor
+    /// to pass if the receiver does not have the segment yet.
     #[must_use = "a new segment's descriptor has to be passed to the receiver"]
     pub fn announce(self) -> Option<OwnedFd> {
         self.slot.busy = true;
@@ -319,24 +316,24 @@ impl<'pool> MessageSlot<'pool> {
 /// The receiver's mappings of one channel's slots.
 #[derive(Debug, Default)]
 pub struct MessageSlots {
-    /// Slots, as many as were named.
+    /// Slots, up to the highest that was named.
     slots: Vec<Option<Arc<MessageSegment>>>,
 }
 
 impl MessageSlots {
-    /// No mapping yet.
+    /// Makes an empty set of mappings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Maps the segment that was passed for a slot, in the place of the one that it had. The
-    /// caller has bounded `capacity`.
+    /// Maps the segment that was passed for a slot, and replaces its earlier segment. The caller
+    /// has bounded `capacity`.
     ///
-    /// A message in the one before that is still held keeps that mapped.
+    /// A held message in the earlier segment keeps that segment mapped.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if there is no such slot, or the segment is not what it must be.
+    /// [`SegmentRefused`] if there is no such slot, or if the segment does not pass the checks.
     pub fn map(
         &mut self,
         slot: u32,
@@ -355,31 +352,31 @@ impl MessageSlots {
             self.slots.resize_with(index + 1, Default::default);
         }
         let kept = &mut self.slots[index];
-        // The old one first: both at once may be more than there is room for.
+        // The old segment goes first, because there may be no room for both at once.
         *kept = None;
         *kept = Some(Arc::new(MessageSegment::accept(fd, capacity)?));
         Ok(())
     }
 
-    /// Bytes of all segments.
+    /// Returns the bytes of all segments.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let segments = self.slots.iter().flatten();
         segments.map(|segment| segment.memory.bytes() as u64).sum()
     }
 
-    /// The slot is empty; a message in its segment that is still held keeps that mapped.
+    /// Empties the slot. A held message in its segment keeps the segment mapped.
     pub fn forget(&mut self, slot: u32) {
         if let Some(kept) = self.slots.get_mut(slot as usize) {
             *kept = None;
         }
     }
 
-    /// The segment of the slot that a message of `length` bytes was announced in; the reference
-    /// keeps it mapped.
+    /// Returns the segment of the slot that a message of `length` bytes was announced in. The
+    /// reference keeps the segment mapped.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if there is no such slot, or it is shorter.
+    /// [`SegmentRefused`] if there is no such slot, or if its segment is shorter.
     pub fn of_message(
         &self,
         slot: u32,
@@ -406,7 +403,7 @@ mod tests {
     use std::sync::atomic::{Ordering::SeqCst, fence};
 
     impl MessageSlots {
-        /// Does what a receiver does with an announcement.
+        /// Handles an announcement as a receiver does.
         fn accept(
             &mut self,
             slot: u32,
@@ -422,9 +419,9 @@ mod tests {
     }
 
     fn first_byte(segment: &MessageSegment) -> u8 {
-        // For the compiler the sender's mapping is different memory.
+        // The compiler takes the sender's mapping for different memory.
         fence(SeqCst);
-        // SAFETY: the mapping is alive and readable, and nothing writes it now.
+        // SAFETY: the mapping is alive and readable, and no thread writes it now.
         unsafe { segment.memory().0.as_ptr().read_volatile() }
     }
 

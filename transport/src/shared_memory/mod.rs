@@ -1,9 +1,9 @@
 //! Shared memory: the fabric between two processes of one host.
 //!
 //! The sender of a channel owns its ring and writes it. The receiver maps it read-only and reads in
-//! place. Each side states its counters in a control segment that the other only reads. Descriptors
-//! travel over a Unix socket, and a second one wakes. Nothing has a name, so nothing outlives the
-//! two processes.
+//! place. Each side publishes its counters in a control segment that the other only reads.
+//! Descriptors travel over a Unix socket; a second socket carries wake-ups. No object has a name,
+//! so none outlives the two processes.
 
 pub mod message;
 

@@ -1,12 +1,12 @@
 //! The ring of one shared-memory channel: a memory file of its own.
 //!
 //! Rules:
-//! 1. The sender makes it, maps it writable and seals it; the receiver maps it
-//!    read-only. The sender's bytes change by the sender's stores alone.
-//! 2. It serves one channel of one session. A peer that once mapped it may go
-//!    on reading for ever, so it never carries anyone else's bytes.
-//! 3. A channel may have several, one after the other: a silent sender unmaps its own
-//!    when all is released, says so, and makes another with its next message.
+//! 1. The sender makes the ring, maps it writable and seals it; the receiver maps it read-only.
+//!    Only the sender's stores change the sender's bytes.
+//! 2. A ring serves one channel of one session. A peer that once mapped it may keep reading for
+//!    ever, so it never carries bytes of another session.
+//! 3. A channel may have several rings, one after the other: a silent sender unmaps its ring when
+//!    all messages are released, tells the receiver, and makes another with its next message.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -22,17 +22,17 @@ pub struct RingSegment {
 }
 
 impl RingSegment {
-    /// The sender's side: a zeroed ring, and the descriptor to pass to the peer
-    /// and then close.
+    /// Makes the sender's side: a zeroed ring, and the descriptor to pass to the peer and then
+    /// close.
     ///
     /// # Errors
-    /// [`MemoryError`] if `capacity` is no power of two of at least a page, or
-    /// there is not enough memory.
+    /// [`MemoryError`] if `capacity` is no power of two of at least a page, or if there is not
+    /// enough memory.
     pub fn create(capacity: usize) -> Result<(Self, OwnedFd), MemoryError> {
         let fd = create_memfd(MemoryUse::Ring, capacity)?;
         let memory = MirroredMapping::map(fd.as_fd(), capacity, Access::ReadWrite)?;
-        // After the mapping: a seal against future writing spares the windows
-        // that exist and would refuse the ones that do not.
+        // The seal comes after the mapping: it leaves existing writable windows alone and refuses
+        // new ones.
         sealed::seal(&fd, MemoryUse::Ring, capacity)?;
         Ok((Self { memory }, fd))
     }
@@ -41,8 +41,8 @@ impl RingSegment {
     /// The caller has bounded `capacity` by what the channel may use.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if it is not what [`RingSegment::create`] makes, or
-    /// there is no room for the mapping.
+    /// [`SegmentRefused`] if the segment is not as [`RingSegment::create`] makes it, or if there is
+    /// no room for the mapping.
     pub fn accept(fd: BorrowedFd<'_>, capacity: u64) -> Result<Self, SegmentRefused> {
         let impossible = SegmentRefused::Impossible {
             announced: capacity,
@@ -58,20 +58,20 @@ impl RingSegment {
         Ok(Self { memory })
     }
 
-    /// Frees the memory of the receiver's side, when everything in the ring is released and its
-    /// sender has unmapped it. A handle that polls it finds no record from then on.
+    /// Frees the memory of the receiver's side, once every message in the ring is released and the
+    /// sender has unmapped the ring. From then on a handle that polls the ring finds no record.
     ///
     /// # Errors
     /// [`MemoryError`] if the kernel refuses; then nothing has changed.
     pub fn vacate(&self) -> Result<(), MemoryError> {
-        // SAFETY: the receiver never writes; it reads header words, which another process
-        // may change at any time anyhow, and payloads, none of which is held.
+        // SAFETY: the receiver never writes. It reads header words, which another process may
+        // change at any time anyway, and payloads, none of which is held.
         unsafe { self.memory.vacate() }
     }
 
-    /// The first byte and the length of the first window; the second follows it.
+    /// Returns the first byte and the length of the first window. The second window follows it.
     ///
-    /// The sender may store behind the address, the receiver only load.
+    /// The sender may store through the address, the receiver may only load.
     #[must_use]
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.memory.base(), self.memory.capacity())
@@ -93,10 +93,10 @@ mod tests {
     const CAPACITY: usize = 64 << 10;
 
     fn word(segment: &RingSegment, offset: usize) -> &AtomicU64 {
-        // For the compiler the two sides' mappings are different memory.
+        // The compiler takes the two sides' mappings for different memory.
         fence(SeqCst);
-        // SAFETY: the offset is aligned and inside the two windows; all access
-        // in these tests is atomic, and loads alone on the read-only side.
+        // SAFETY: the offset is aligned and inside the two windows. All access in these tests is
+        // atomic, and the read-only side only loads.
         unsafe { segment.memory().0.add(offset).cast().as_ref() }
     }
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(fallocate(&fd, hole, 0, CAPACITY as u64), Err(Errno::PERM));
         assert_eq!(rustix::io::pwrite(&fd, b"x", 0), Err(Errno::PERM));
 
-        // Opened anew by name, the file is as closed as before.
+        // Reopening the file by name gives no write access either.
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let again = std::fs::OpenOptions::new()
@@ -159,7 +159,7 @@ mod tests {
         let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
         let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         let (base, capacity) = receiver.memory();
-        // SAFETY: the range is mapped and nothing refers into it; the call fails.
+        // SAFETY: the range is mapped and no reference points into it; the call fails.
         let changed = unsafe {
             mprotect(
                 base.as_ptr().cast(),

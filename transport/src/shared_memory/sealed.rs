@@ -1,13 +1,13 @@
-//! Memory files that one side writes and the other may trust to stay as they are.
+//! Sealed memory files, which one side writes and whose size and backing the other may rely on.
 //!
 //! The owner sizes the file, backs all of it (`fallocate`), maps it writable and then seals it.
-//! From there no process can shrink it (so no SIGBUS), grow it, write it, map it writable or punch
-//! holes into it, except through the mappings that existed before the seals. Only then does the
-//! descriptor travel. The peer checks all of that before it maps anything, so that neither side
-//! depends on the other's later acts:
+//! From then on no process can shrink it (so no SIGBUS), grow it, write it, map it writable or
+//! punch holes into it, except through the mappings that existed before the seals. Only then is the
+//! descriptor passed. The peer checks all of that before it maps the file, so that neither side
+//! depends on the other's later actions:
 //!
-//! - the owner's bytes change by the owner's stores alone, which is what makes
-//!   a `&mut` into them sound whatever the peer does;
+//! - only the owner's stores change the owner's bytes, so a `&mut` into them is sound whatever the
+//!   peer does;
 //! - the peer's mapping stays readable whatever the owner does.
 //!
 //! See [memfd_create(2)](https://man7.org/linux/man-pages/man2/memfd_create.2.html),
@@ -33,8 +33,8 @@ pub(super) fn seal(fd: impl AsFd, what: MemoryUse, bytes: usize) -> Result<(), M
     fcntl_add_seals(fd, SEALS).map_err(|errno| MemoryError::new(what, bytes, "F_ADD_SEALS", errno))
 }
 
-/// Checks that a peer's memory file is sealed, has exactly `bytes` and is backed
-/// in full. Seals cannot be taken off again, so what holds here holds for ever.
+/// Checks that a peer's memory file is sealed, has exactly `bytes` and is fully backed. Seals
+/// cannot be removed, so the result holds for ever.
 pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused> {
     check_kind(fd)?;
     let stat = fstat(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
@@ -47,8 +47,8 @@ pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused
             announced: bytes,
         });
     }
-    // st_blocks counts 512 bytes each, whatever the file system (stat(2)). A
-    // hole would be filled by our first touch, out of our memory.
+    // st_blocks counts units of 512 bytes on every file system (stat(2)). This process's first
+    // access would fill a hole, out of its own memory.
     let backed = u64::try_from(stat.st_blocks)
         .unwrap_or(0)
         .saturating_mul(512);
@@ -58,7 +58,8 @@ pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused
             announced: bytes,
         });
     }
-    // Whoever unmaps it last frees all of it, be it beyond the file's end.
+    // The last process to unmap the file frees all of its memory, including memory beyond the
+    // file's end.
     if backed > bytes.next_multiple_of(HUGE_PAGE_BYTES) {
         return Err(SegmentRefused::BackedBeyond {
             backed,
@@ -68,9 +69,9 @@ pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused
     Ok(())
 }
 
-/// Checks that a peer's descriptor is of a sealed memory file. Never waits, whatever it is of:
-/// it is asked for its seals before anything else, and only files that live in memory have
-/// some.
+/// Checks that a peer's descriptor refers to a sealed memory file. Never waits, whatever the
+/// descriptor refers to: the check asks for its seals first, and only files that live in memory
+/// have seals.
 pub(crate) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), SegmentRefused> {
     let seals = fcntl_get_seals(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
         source: errno.into(),
@@ -84,29 +85,29 @@ pub(crate) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), SegmentRefused> {
     Ok(())
 }
 
-/// Why a segment that the peer passed was not mapped.
+/// The reason why a segment that the peer passed was not mapped.
 ///
-/// All but [`SegmentRefused::Memory`] say that the peer broke the protocol.
+/// All variants but [`SegmentRefused::Memory`] mean that the peer broke the protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum SegmentRefused {
-    /// The descriptor is of something that cannot be sealed.
+    /// The descriptor refers to a file that cannot be sealed.
     #[error("the peer passed a descriptor that is no memory file ({source}); closing the session")]
     NotAMemoryFile {
         /// The kernel's error.
         r#source: io::Error,
     },
-    /// A seal is missing, so the peer could take the memory away under our feet.
+    /// A seal is missing, so the peer could take the memory away at any time.
     #[error(
         "the peer passed a segment with seals {seals:#x} where {needed:#x} are needed: \
          it could still be changed; closing the session"
     )]
     NotSealed {
-        /// The seals it has.
+        /// The seals that the file has.
         seals: u32,
-        /// The seals it must have.
+        /// The seals that the file must have.
         needed: u32,
     },
-    /// The file is longer or shorter than the peer said.
+    /// The file is longer or shorter than the peer announced.
     #[error(
         "the peer passed a segment of {found} bytes and announced {announced}; closing the session"
     )]
@@ -116,7 +117,7 @@ pub enum SegmentRefused {
         /// The length that the peer announced.
         announced: u64,
     },
-    /// The file has holes, which our own memory would have to fill.
+    /// The file has holes, which this process's memory would have to fill.
     #[error(
         "the peer passed a segment of {announced} bytes of which only {backed} are backed by \
          memory; closing the session"
@@ -127,7 +128,7 @@ pub enum SegmentRefused {
         /// The length that the peer announced.
         announced: u64,
     },
-    /// The file has memory beyond its end, which we would have to free.
+    /// The file has memory beyond its end, which this process would have to free.
     #[error(
         "the peer passed a segment of {announced} bytes that {backed} bytes of memory belong to; \
          closing the session"
@@ -147,25 +148,25 @@ pub enum SegmentRefused {
         /// The length that the peer announced.
         announced: u64,
     },
-    /// The peer named a slot that was never filled, or beyond those there are.
+    /// The peer named a slot that was never filled, or that does not exist.
     #[error(
         "the peer announced a message of {length} bytes in slot {slot}, which holds {capacity}; \
          closing the session"
     )]
     NoSuchSlot {
-        /// The slot that it named.
+        /// The slot that the peer named.
         slot: u32,
-        /// How long it said that the message is.
+        /// The message's length that the peer announced.
         length: u64,
-        /// The length of that slot's segment here; 0 if it is empty.
+        /// The length of the slot's segment at this end; 0 if the slot is empty.
         capacity: u64,
     },
-    /// We have no room for the mapping.
+    /// This process has no room for the mapping.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
-/// A file may end within a huge page, which is backed as a whole.
+/// Bytes of a huge page: a file may end within one, which is backed as a whole.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Sockets that a session over shared memory has beside its connection.
+//! The sockets of a session over shared memory, beside its connection.
 #![forbid(unsafe_code)]
 
 use std::{os::fd::OwnedFd, sync::Arc};
@@ -8,15 +8,15 @@ use super::{Bells, FdSocket};
 /// The Unix sockets of one end of a session over shared memory.
 #[derive(Debug)]
 pub struct UnixWires {
-    /// Passes descriptors.
+    /// The socket that passes descriptors.
     pub socket: FdSocket,
-    /// Wake the engines.
+    /// The bells that wake the engines.
     pub bells: Arc<Bells>,
 }
 
 impl UnixWires {
-    /// Takes over two connected `SOCK_SEQPACKET` Unix sockets to one peer, of which no other
-    /// process has a descriptor: one for descriptors, one to ring.
+    /// Takes over two connected `SOCK_SEQPACKET` Unix sockets to one peer, one for descriptors and
+    /// one for rings. No other process may have descriptors of them.
     #[must_use]
     pub fn new(control: OwnedFd, bells: OwnedFd) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The wire of a session, whichever it is.
+//! The wire of a session, of any kind.
 
 #[cfg(feature = "pipe")]
 use std::sync::atomic::Ordering;
@@ -29,8 +29,8 @@ use crate::{
 pub(crate) enum AnyWire {
     /// Frames are written to the session's connection, and read from it.
     Stream(StreamWire),
-    /// Frames are sent over a queue pair; the connection only tells that the peer lives, or
-    /// does not come back.
+    /// Frames are sent over a queue pair; the connection only shows that the peer lives, or does
+    /// not come back.
     QueuePair(Box<QueuePairWire>),
     /// Frames go through memory of this process, in tests.
     #[cfg(feature = "pipe")]
@@ -41,8 +41,8 @@ pub(crate) enum AnyWire {
 }
 
 impl AnyWire {
-    /// Makes the wire that a handshake led to, with its socket, and tells what frames over it are
-    /// like.
+    /// Makes the wire that a handshake led to, with its socket, and returns the terms of frames
+    /// over it.
     pub(super) fn new(start: WireStart) -> io::Result<(Self, WireSocket, WireTerms)> {
         let WireStart {
             parts,
@@ -76,13 +76,13 @@ impl AnyWire {
         Ok((wire, WireSocket::new(stream, session)?, terms))
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there is no wire.
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
         matches!(self, AnyWire::Down)
     }
 
-    /// Returns the device port of the queue pair, and its number.
+    /// Returns the device port of the queue pair, and the queue pair's number.
     pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
         match self {
             AnyWire::QueuePair(pair) => Some(pair.place()),
@@ -90,7 +90,7 @@ impl AnyWire {
         }
     }
 
-    /// Notes that something is wrong with the port of the queue pair, or nothing any more.
+    /// Notes a fault of the queue pair's port, or that it has none any more.
     pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
         if let AnyWire::QueuePair(pair) = self {
             pair.doubt_port(doubt);
@@ -98,7 +98,7 @@ impl AnyWire {
     }
 }
 
-/// Calls a method of the wire, or gives `$down` where there is none.
+/// Calls a method of the wire, or evaluates to `$down` if there is no wire.
 macro_rules! forward {
     ($self:ident, $wire:ident => $call:expr, $down:expr) => {
         match $self {

@@ -1,4 +1,4 @@
-//! Frames where they arrived, and the reasons to refuse one.
+//! Frames in the memory where they arrived, and the reasons to refuse one.
 
 use std::{
     mem,
@@ -15,7 +15,7 @@ use ibex_ring::memory::{BlockLease, BufferLease, MemoryError};
 
 use super::{Frames, Tools, stream::inbound::Inbound};
 
-/// Records of one frame where they arrived.
+/// Records of one frame, in the memory where they arrived.
 pub(crate) struct Arrived<M> {
     /// The first record.
     pub(crate) base: NonNull<u8>,
@@ -25,19 +25,19 @@ pub(crate) struct Arrived<M> {
     pub(crate) last_sequence: u64,
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     pub(crate) time: u64,
-    /// The memory that they lie in. It becomes a [`FrameMemory`] where it is handed on: before,
-    /// it would be moved from place to place for the sake of its drop.
+    /// The memory that the records lie in. It becomes a [`FrameMemory`] when it is handed on;
+    /// earlier, its drop would force moves from place to place.
     pub(crate) memory: M,
-    /// How often the arrival memory was filled anew.
+    /// Number of refills of the arrival memory so far.
     pub(crate) refills: u64,
-    /// Bytes of a shared block that the frame takes: 0 where each frame has a buffer of its own.
+    /// Bytes of a shared block that the frame takes; 0 if each frame has a buffer of its own.
     pub(crate) of_block: usize,
-    /// There is too little of that memory left to be held on to.
+    /// Too little arrival memory is left for this frame to stay in it.
     pub(crate) is_scarce: bool,
 }
 
 impl Arrived<BlockLease> {
-    /// Returns records of the frame that `inbound` hands on next: the `bytes` at its `offset`.
+    /// Returns the records at `offset`, `bytes` long, of the frame that `inbound` hands on next.
     #[inline]
     pub(super) fn in_block(
         inbound: &Inbound,
@@ -47,7 +47,7 @@ impl Arrived<BlockLease> {
     ) -> Self {
         let block = inbound.block().clone();
         Self {
-            // SAFETY: the frame is whole and inside the block.
+            // SAFETY: the frame is complete and inside the block.
             base: unsafe { block.base().add(inbound.parsed() + offset) },
             bytes,
             last_sequence,
@@ -60,8 +60,8 @@ impl Arrived<BlockLease> {
     }
 }
 
-/// Takes in a frame that is here as a whole. `records` makes the value to hand on from the records
-/// at a place of it, up to a sequence number.
+/// Takes in a complete frame. `records` makes the value to hand on from the records at a place in
+/// the frame, up to a sequence number.
 #[inline(always)]
 pub(super) fn take_whole<F: Frames, M: Into<FrameMemory>>(
     frame: &[u8],
@@ -117,10 +117,10 @@ pub(super) fn take_whole<F: Frames, M: Into<FrameMemory>>(
 
 #[inline(never)]
 fn place_chunk<F: Frames>(end: u32, chunk: Chunk, body: &[u8], frames: &F) {
-    // Without a place the handle is gone since.
+    // There is no place if the handle is gone by now.
     if let Some(place) = frames.place(end, chunk.sequence, chunk.offset, body.len()) {
-        // SAFETY: the chunk's place in memory that was granted for it and that nobody
-        // reads before it is complete; the frame is elsewhere.
+        // SAFETY: this is the chunk's place in memory that was granted for it and that no thread
+        // reads before the message is complete. The frame lies in other memory.
         unsafe {
             ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
         }
@@ -128,7 +128,7 @@ fn place_chunk<F: Frames>(end: u32, chunk: Chunk, body: &[u8], frames: &F) {
     }
 }
 
-/// Counts when frames begin to wait for credit, and when they do no more.
+/// Counts the times at which frames begin to wait for credit and stop waiting.
 pub(super) fn note_credit<F: Frames>(waited: &mut bool, any_went: bool, frames: &mut F) {
     let waits = !any_went && frames.session().is_out_of_credit();
     match (mem::replace(waited, waits), waits) {
@@ -138,13 +138,13 @@ pub(super) fn note_credit<F: Frames>(waited: &mut bool, any_went: bool, frames: 
     }
 }
 
-/// The memory that keeps a frame's bytes as they are.
+/// The memory that keeps a frame's bytes unchanged.
 #[derive(Debug)]
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum FrameMemory {
     /// A block that other frames lie in as well.
     Block(BlockLease),
-    /// A receive buffer of the frame's own.
+    /// A receive buffer that holds this frame only.
     Buffer(BufferLease),
 }
 

@@ -1,4 +1,4 @@
-//! Memory that a peer was granted ahead, to write messages to it, one after the other.
+//! Memory that a peer was granted ahead and writes messages to, one after the other.
 
 use std::{ops::Deref, ptr::NonNull};
 
@@ -10,8 +10,8 @@ use ibex_ring::memory::{LargeBuffer, LargeLease, MemoryError};
 
 use crate::{rdma::LandingPlace, session::route::Route};
 
-/// A block of memory that the peer may write to. Dropped, its memory goes back to the pool of what
-/// peers are granted.
+/// A block of memory that the peer may write to. Dropping the block returns its memory to the pool
+/// of memory for peers.
 #[derive(Debug)]
 pub(crate) struct GrantedBlock {
     lease: LargeLease,
@@ -19,7 +19,8 @@ pub(crate) struct GrantedBlock {
 }
 
 impl GrantedBlock {
-    /// Registers the memory, unless it is already. Takes long: off the turn.
+    /// Registers the memory, unless it is registered already. This takes long and is done outside
+    /// the turn.
     pub(crate) fn register(
         place: LandingPlace,
         mut lease: LargeLease,
@@ -28,7 +29,7 @@ impl GrantedBlock {
         Ok((Self { lease, place }, memory))
     }
 
-    /// Returns whether the peer can write to the block where `route` leads now. The session may
+    /// Returns whether the peer can write to the block over the current `route`. The session may
     /// have left the device with which the block is registered.
     pub(crate) fn is_granted_on(&self, route: &Route) -> bool {
         let site = route.granting_site();
@@ -41,14 +42,14 @@ impl GrantedBlock {
         unsafe { self.lease.base().add(LANDING_HEAD_BYTES) }
     }
 
-    /// Returns a copy of the head: the peer may write there again, whatever it should.
+    /// Returns a copy of the head, because a misbehaving peer may overwrite it at any time.
     pub(crate) fn head(&self) -> [u8; LANDING_HEAD_BYTES] {
-        // SAFETY: the head is at the beginning of the block's bytes, which come initialised
-        // from the kernel. It is read once, as bytes that may be anything.
+        // SAFETY: the head is at the beginning of the block's bytes, which come initialised from
+        // the kernel. It is read once, as bytes for which any value is valid.
         unsafe { self.lease.base().cast().read_volatile() }
     }
 
-    /// Returns the memory, which goes back to no pool then.
+    /// Takes the memory out, which then returns to no pool.
     pub(crate) fn withdraw(self) -> LargeBuffer {
         self.lease.withdraw()
     }

@@ -1,9 +1,10 @@
-//! The wire of a session: the seam between its frames and whatever carries them.
+//! The wire of a session: the interface between its frames and the fabric that carries them.
 //!
-//! The session decides which frame goes next and what an arrived one means; a `Wire` only moves
-//! frames. Wires differ in where the bytes of a frame wait until they are gone, and in how that is
-//! known. `stream` writes frames to the session's connection, `queue_pair` sends them with an RDMA
-//! device. A new fabric implements `Wire` in a folder here, and gives `AnyWire` a variant.
+//! The session decides which frame is sent next and what an arrived frame means; a `Wire` only
+//! moves frames. Wires differ in where the bytes of a frame wait until they are sent, and in how
+//! the wire learns that they are. `stream` writes frames to the session's connection, `queue_pair`
+//! sends them with an RDMA device. A new fabric implements `Wire` in a folder here, and gives
+//! `AnyWire` a variant.
 
 mod any;
 mod arrival;
@@ -45,8 +46,8 @@ use crate::session::{EndCause, SessionCounters};
 
 /// Moves the frames of one session between its core and the peer.
 pub(crate) trait Wire {
-    /// Sends a record that is alone in its session, if the wire has room and nothing goes before
-    /// it. Returns whether it took the record; then the record's bytes are free.
+    /// Sends a lone record of the session, if the wire has room and nothing has to be sent before
+    /// it. Returns whether it took the record; the record's bytes are then free.
     fn send_lone(
         &mut self,
         _end: u32,
@@ -55,12 +56,12 @@ pub(crate) trait Wire {
         _counters: &SessionCounters,
         _tools: &mut Tools,
     ) -> Result<bool, EndCause> {
-        // It goes with the other frames.
+        // The record is sent with the other frames.
         Ok(false)
     }
 
-    /// Builds frames and sends them until none is due or the wire is full. Returns whether
-    /// anything went.
+    /// Builds frames and sends them until none is due or the wire is full. Returns whether any was
+    /// sent.
     fn transmit<F: Frames>(
         &mut self,
         socket: &WireSocket,
@@ -68,8 +69,7 @@ pub(crate) trait Wire {
         tools: &mut Tools,
     ) -> Result<bool, EndCause>;
 
-    /// Takes in frames that have come and hands them on, as far as the session's share of a turn
-    /// goes.
+    /// Takes in arrived frames and hands them on, within the session's share of a turn.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -77,8 +77,7 @@ pub(crate) trait Wire {
         tools: &mut Tools,
     ) -> Received;
 
-    /// Takes in news that came another way than over the socket, and hands on the frames that are
-    /// among it.
+    /// Takes in news that did not come over the socket, and hands on the frames in it.
     fn hear<F: Frames>(
         &mut self,
         news: WireNews<'_>,
@@ -88,59 +87,61 @@ pub(crate) trait Wire {
         news.turn_away()
     }
 
-    /// Returns the number of the last frame on its way, whose bytes have to stay where they are;
-    /// `None` if all have gone.
+    /// Returns the number of the last frame in flight, whose bytes must stay in place; `None` if no
+    /// frame is in flight.
     fn in_flight(&self) -> Option<u64> {
         None
     }
 
-    /// Returns up to which frame, as [`in_flight`](Self::in_flight) counts from 1 on, bytes are
-    /// needed no more; `u64::MAX` if all have gone.
+    /// Returns the last frame whose bytes are not needed any more, as
+    /// [`in_flight`](Self::in_flight) counts from 1; `u64::MAX` if no frame is in flight.
     fn done(&self) -> u64 {
         u64::MAX
     }
 
-    /// Returns whether frames are due that wait for something that wakes a sleeper: for credit, or
-    /// for room, as the last turn found.
+    /// Returns whether the last turn found that due frames wait for credit or room, whose arrival
+    /// wakes a sleeping thread.
     fn is_blocked(&self) -> bool;
 
-    /// Returns whether a frame that the session gave is to be offered to the kernel again.
+    /// Returns whether a frame taken from the session still has to be offered to the kernel again.
     fn has_backlog(&self) -> bool {
         false
     }
 
-    /// Returns whether bytes are here that need no read.
+    /// Returns whether bytes are present that need no read.
     fn has_leftover(&self) -> bool {
         false
     }
 
-    /// Returns whether each turn asks the socket for data.
+    /// Returns whether every turn asks the socket for data.
     fn reads_every_turn(&self) -> bool {
         false
     }
 
-    /// Returns whether a device carries the frames. Then the device's port has the buffers in which
-    /// they arrive and lends them, the peer may be granted memory to write to, and the engine has
-    /// to hear when the wire is gone.
+    /// Returns whether a device carries the frames. Then the device's port lends the buffers in
+    /// which they arrive, and the peer may be granted memory to write to. The engine must be told
+    /// when such a wire is gone.
     fn has_device(&self) -> bool {
         false
     }
 
-    /// Returns whether something else than a turn brings the session on: a completion, or a
-    /// handle.
+    /// Returns whether completions and handles advance the session, and turns without them find
+    /// nothing.
     fn is_told_of_all(&self) -> bool {
         false
     }
 
-    /// Tells the peer that this end does not come back, if that can go at once.
+    /// Tells the peer that this end does not come back, if that can be sent at once.
     fn say_last_word(&mut self, _socket: &WireSocket) {}
 
-    /// Returns whether the peer has said so beside the wire, where frames do not tell.
+    /// Returns whether the peer has said, on a connection beside the wire, that it does not come
+    /// back.
     fn hears_last_word(&mut self, _socket: &WireSocket) -> bool {
         false
     }
 
-    /// Registers memory to send from, where that takes more than its address. Takes long.
+    /// Registers memory to send from, if sending takes more than its address. Registration takes
+    /// long.
     fn register<'a>(
         &self,
         _ring: Option<&mut RingMemory>,
@@ -149,71 +150,72 @@ pub(crate) trait Wire {
         Ok(())
     }
 
-    /// Gives memory back if no frame has come or gone since the last look. Returns whether one
-    /// has.
+    /// Gives memory back if no frame was received or sent since the last look. Returns whether one
+    /// was.
     fn rest(&mut self, _counters: &SessionCounters) -> bool {
         false
     }
 
-    /// Returns how many questions the peer is to be asked, since a frame of its stays cut; `None`
-    /// where no frame is here in part.
+    /// Returns how many questions to ask the peer because one of its frames stays incomplete;
+    /// `None` if no frame is incomplete.
     fn look_for_cut_frame(&mut self, _counters: &SessionCounters) -> Option<u32> {
         None
     }
 
-    /// Sends nothing any more. Returns until when the wire may take to end, if it takes time;
-    /// [`poll_shut`](Self::poll_shut) tells how far it is.
+    /// Stops sending and begins to end the wire. Returns the time by which the wire must have
+    /// ended, if that takes time; [`poll_shut`](Self::poll_shut) returns the progress.
     fn shut(&mut self, _now: Instant, _session: u64) -> Option<Instant> {
         None
     }
 
-    /// Tells how far the wire is on its way out.
+    /// Returns the progress of a wire that ends.
     fn poll_shut(&mut self, _now: Instant) -> Shut {
         Shut::No
     }
 
-    /// Destroys the rest of the wire, from which nothing comes any more.
+    /// Destroys the rest of the wire, over which no data can arrive any more.
     fn destroy(&mut self) {}
 
-    /// Returns whether nothing is left that a turn would have to end.
+    /// Returns whether the wire has ended, so that no turn has to end it.
     fn is_gone(&self) -> bool {
         true
     }
 }
 
-/// The core of a session as its wire sees it: the frames to send, and what takes those that come.
+/// The core of a session as its wire sees it: the source of frames to send, and the consumer of
+/// arrived frames.
 pub(crate) trait Frames {
-    /// The state of the protocol.
+    /// Returns the state of the protocol.
     fn session(&mut self) -> &mut Session;
 
-    /// The counters of the session.
+    /// Returns the counters of the session.
     fn counters(&self) -> &SessionCounters;
 
-    /// Returns whether frames wait for something that goes another way.
+    /// Returns whether frames wait for messages that are passed over another socket.
     fn is_held(&self) -> bool;
 
-    /// Returns whether the session is over: then nothing is handed on any more.
+    /// Returns whether the session is over, so that nothing is handed on any more.
     fn is_over(&self) -> bool;
 
-    /// Takes the next frame: its head is appended to `head`, and its body lies where
-    /// [`locate`](Self::locate) says. `landing` is the place of its header in the peer's arrival
-    /// memory, modulo 64.
+    /// Takes the next frame. Its head is appended to `head`; [`locate`](Self::locate) returns the
+    /// location of its body. `landing` is the place of its header in the peer's arrival memory,
+    /// modulo 64.
     fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body>;
 
-    /// Returns where the body of a frame lies. Its bytes stay until the wire is
-    /// [done](Wire::done) with the frame.
+    /// Returns the location of a frame's body. Its bytes stay until the wire is [done](Wire::done)
+    /// with the frame.
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)>;
 
     /// Returns the ring of a sending end.
     fn ring(&self, end: u32) -> Option<&RingMemory>;
 
-    /// Returns a large message of a sending end that is on its way.
+    /// Returns a large message that a sending end is sending.
     fn message(&self, end: u32, sequence: u64) -> Option<&MessageMemory>;
 
-    /// Notes that a chunk is in frame `number`. Returns whether it was its message's last.
+    /// Notes that a chunk is in frame `number`. Returns whether it was its message's last chunk.
     fn went(&mut self, end: u32, chunk: Chunk, number: u64) -> bool;
 
-    /// Notes that the wire needs the bytes of frames up to `frame` no more.
+    /// Notes that the wire does not need the bytes of frames up to `frame` any more.
     fn gone(&mut self, frame: u64);
 
     /// Hands records to their receiver.
@@ -224,26 +226,26 @@ pub(crate) trait Frames {
         tools: &mut Tools,
     ) -> Result<(), Fault>;
 
-    /// Returns whether the next bytes may be those of a large message.
+    /// Returns whether the next bytes may belong to a large message.
     fn expects_chunk(&self) -> bool;
 
     /// Returns whether this node has the receiving end.
     fn has_receiver(&self, end: u32) -> bool;
 
-    /// Returns where `bytes` at `offset` of a large message go; `None` if they are no longer
-    /// wanted.
+    /// Returns the destination of `bytes` at `offset` of a large message; `None` if they are no
+    /// longer wanted.
     fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>>;
 
     /// Returns the block of this index that the peer was granted ahead.
     fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>>;
 
-    /// Notes that a large message comes, and has come up to `until`.
+    /// Notes that a large message has arrived up to `until`.
     fn chunk_moves(&mut self, end: u32, sequence: u64, until: u64);
 
-    /// Hands on the first large message of `end`, which has come whole.
+    /// Hands on the first large message of `end`, which has arrived completely.
     fn chunk_done(&mut self, end: u32, time: u64);
 
-    /// Hands on messages that lie whole in their blocks.
+    /// Hands on messages that lie complete in their blocks.
     fn blocks_done(&mut self, time: u64);
 
     /// Acts on the arrived frames.
@@ -253,13 +255,13 @@ pub(crate) trait Frames {
 /// The result of a look at a wire.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// The wire had nothing.
+    /// No data arrived.
     Nothing,
-    /// Something came, and more may be there.
+    /// Data arrived, and more may be present.
     Something,
-    /// The socket has no more for now.
+    /// The socket has no more data for now.
     Drained {
-        /// Something came before the socket was empty.
+        /// Data arrived before the socket was empty.
         any: bool,
     },
     /// The peer has closed the connection.
@@ -268,7 +270,7 @@ pub(crate) enum Received {
     Failed(io::Error),
     /// The peer has given the session up.
     Abandoned,
-    /// Bytes came over a connection that carries none.
+    /// Bytes arrived over a connection that must not carry any.
     Strayed,
     /// A frame was refused.
     Refused(Box<Fault>),
@@ -279,11 +281,11 @@ pub(crate) enum Received {
 pub(crate) enum Shut {
     /// The wire was not shut, or is gone.
     No,
-    /// The wire takes a while yet.
+    /// The wire still takes time to end.
     Draining,
-    /// The wire is drained, or is not waited for any longer.
+    /// The wire is drained, or the wait for that is over.
     Done {
-        /// The reason to wait no longer, if it was not drained.
+        /// The reason for giving up the wait, if the wire was not drained.
         gave_up: Option<String>,
     },
 }

@@ -8,17 +8,17 @@ use crate::{rdma::SharedReceives, session::EndCause};
 /// News of the device that carries a wire's frames.
 #[derive(Debug)]
 pub(crate) enum WireNews<'a> {
-    /// A request has completed. With it come the buffers of the receive queue that the wire
-    /// shares, if it does.
+    /// A request has completed. If the wire shares a receive queue, the queue's buffers come with
+    /// the completion.
     Completed(&'a WorkCompletion, Option<&'a mut SharedReceives>),
-    /// The device has said something of the wire.
+    /// The device reported an event about the wire.
     Said(&'a AsyncEvent),
     /// The completion queue was found empty after everything in it was taken.
     Empty,
 }
 
 impl WireNews<'_> {
-    /// Drops news of a wire that is gone. A buffer that comes with it may be used again.
+    /// Drops news of a wire that is gone. A buffer that comes with the news may be used again.
     #[cold]
     pub(super) fn turn_away(self) -> Heard {
         if let Self::Completed(completion, Some(shared)) = self {
@@ -28,14 +28,14 @@ impl WireNews<'_> {
     }
 }
 
-/// The consequence of news.
+/// The consequence of news of a wire.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Nothing follows.
+    /// The news has no consequence.
     Nothing,
-    /// Something may follow: output, or a credit report.
+    /// Output or a credit report may follow.
     Something,
-    /// The news was of nothing that the wire has.
+    /// The news concerns nothing that the wire has.
     Stray,
     /// A frame was refused.
     Refused(Box<Fault>),
@@ -43,6 +43,6 @@ pub(crate) enum Heard {
     Broke(Box<EndCause>),
 }
 
-/// News of nothing that a session has.
+/// Error for news that concerns nothing of the session.
 #[derive(Debug)]
 pub(crate) struct Stray;

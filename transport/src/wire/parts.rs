@@ -1,4 +1,4 @@
-//! The parts that wires are made of, which a handshake led to.
+//! The parts of a wire, which a handshake produced.
 
 use std::{io, net::TcpStream};
 
@@ -12,35 +12,35 @@ use super::{
 };
 use crate::{rdma::PreparedPair, session::route::Route};
 
-/// The parts that a wire is made of. They may be given up as long as there is no wire.
+/// The parts that a wire is made of. They may be given up until the wire is made.
 #[derive(Debug)]
 pub struct WireParts {
-    /// The connection; the handshake's bytes are consumed.
+    /// The connection, whose handshake bytes are consumed.
     pub stream: TcpStream,
-    /// Bytes that came behind the handshake.
+    /// Bytes that arrived after the handshake.
     pub leftover: Vec<u8>,
-    /// The connection's TLS, where nodes are authenticated.
+    /// The connection's TLS, if nodes are authenticated.
     pub tls: Option<Box<Tls>>,
-    /// The queue pair, where data goes over verbs; connected to the peer's. Its site comes into
-    /// the care of this node.
+    /// The queue pair, connected to the peer's, if data goes over verbs. This node takes over its
+    /// site.
     pub rdma: Option<PreparedPair>,
 }
 
 impl WireParts {
-    /// Gives the connection up, over which no wire goes. A peer that has the session, which
-    /// `resumes`, would wait for this end to come back: it is told.
+    /// Gives up the connection without making a wire. If the session `resumes`, the peer would wait
+    /// for this end to come back, so it is told.
     pub(crate) fn abandon(self, resumes: bool) {
         if resumes {
             say_last_word(&self.stream, &mut Layer::new(self.tls), 0);
         }
     }
 
-    /// Returns whether this end speaks first where both have buffers for few frames.
+    /// Returns whether this end speaks first if both ends have buffers for few frames.
     pub(crate) fn speaks_first(&self) -> bool {
         self.rdma.as_ref().is_some_and(PreparedPair::dialed)
     }
 
-    /// Has `route` lead over these parts. A session that leaves its device gets another if it
+    /// Makes `route` lead over these parts. A session that leaves its device gets another one if it
     /// `goes_back`.
     pub(crate) fn take_route(&self, route: &Route, goes_back: bool) {
         match &self.rdma {
@@ -49,12 +49,12 @@ impl WireParts {
         }
     }
 
-    /// Makes sure that a wire of these parts can send from the memory of a session, which went
-    /// over `route` before. The memory is registered where it has to be: in a turn, as only a
-    /// device that was opened anew has not got it.
+    /// Makes sure that a wire of these parts can send from the memory of a session that used
+    /// `route` before. Memory that is not registered is registered here, inside the turn, because
+    /// only a newly opened device lacks the registration.
     ///
     /// # Errors
-    /// The reason why the wire cannot.
+    /// The reason why the wire cannot send from the memory.
     pub(crate) fn take_memory<'a, M>(
         &self,
         route: &Route,
@@ -77,12 +77,12 @@ impl WireParts {
     }
 }
 
-/// The results of a handshake that a wire begins with.
+/// The results of a handshake, from which a wire is made.
 pub(crate) struct WireStart {
     pub(crate) parts: WireParts,
     /// The id of the session.
     pub(crate) session: u64,
-    /// Data goes over the wire, and not control alone.
+    /// The wire carries data as well as control messages.
     pub(crate) carries_data: bool,
     /// Both ends check the payloads of frames over the connection.
     pub(crate) payload_checksums: bool,
@@ -91,8 +91,8 @@ pub(crate) struct WireStart {
 }
 
 impl WireStart {
-    /// Makes the wire, with its socket, and tells what frames over it are like. Where there
-    /// is no memory for it, the peer is told.
+    /// Makes the wire and its socket, and returns the terms of frames over it. If there is no
+    /// memory for the wire, the peer is told.
     pub(crate) fn begin(self, tools: &mut Tools) -> io::Result<(AnyWire, WireSocket, WireTerms)> {
         match self.make_room(tools) {
             Ok(()) => AnyWire::new(self),
@@ -103,7 +103,8 @@ impl WireStart {
         }
     }
 
-    /// Makes room for data, which comes over a network: it shall not meet the allocator.
+    /// Allocates memory for arriving data in advance, so that arrivals over a network cause no
+    /// allocation.
     fn make_room(&self, tools: &mut Tools) -> Result<(), MemoryError> {
         if self.carries_data {
             if self.parts.rdma.is_none() {

@@ -1,7 +1,7 @@
-//! A wire through memory: frames go through a pipe between two nodes of one process.
+//! A wire through memory: a pipe between two nodes of one process carries the frames.
 //!
-//! It is for tests, and the shortest example of a `Wire`. Over the connection of the bootstrap
-//! each end tells the number of its pipe, and by one byte each time that there are frames.
+//! This wire is for tests, and the shortest example of a `Wire`. Over the bootstrap connection each
+//! end sends the number of its pipe, and then one byte each time that there are frames.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,21 +26,21 @@ use super::{
 };
 use crate::session::EndCause;
 
-/// Frames on their way in one direction.
+/// Frames in flight in one direction.
 type Pipe = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
 /// Pipes that the other end has not found yet, by their numbers.
 static UNFOUND: Mutex<BTreeMap<u64, Pipe>> = Mutex::new(BTreeMap::new());
-/// Pipes that were made.
+/// Number of pipes that were made.
 pub static MADE: AtomicU64 = AtomicU64::new(0);
-/// Has pipes carry the data of sessions over tcp that begin from now on.
+/// If set, pipes carry the data of sessions over tcp that begin from now on.
 pub static CARRIES_TCP: AtomicBool = AtomicBool::new(false);
 
 /// A pipe to the peer and one from it.
 #[derive(Default)]
 pub(crate) struct PipeWire {
     to_peer: Pipe,
-    /// Bytes for the connection, and the first that have come over it.
+    /// Bytes to write to the connection, and the first bytes that have arrived over it.
     untold: Vec<u8>,
     number: Vec<u8>,
     from_peer: Pipe,
@@ -49,7 +49,7 @@ pub(crate) struct PipeWire {
 }
 
 impl PipeWire {
-    /// Begins behind the handshake, of which `leftover` was read too much.
+    /// Begins after the handshake; `leftover` are bytes that were read beyond it.
     pub(super) fn new(leftover: &[u8]) -> Self {
         let (mut wire, number) = (Self::default(), MADE.fetch_add(1, Ordering::Relaxed));
         lock(&UNFOUND).insert(number, wire.to_peer.clone());
@@ -58,7 +58,7 @@ impl PipeWire {
         wire
     }
 
-    /// Finds the pipe of the peer by the bytes that have come.
+    /// Finds the peer's pipe by the bytes that have arrived.
     fn find(&mut self, bytes: &[u8]) {
         self.number.extend(bytes);
         self.number.truncate(size_of::<u64>());
@@ -97,7 +97,7 @@ impl Wire for PipeWire {
         let (mut sent, mut frame) = (0, Vec::new());
         while let Some(body) = frames.next(0, &mut frame) {
             if let Some((base, bytes)) = frames.locate(body) {
-                // SAFETY: the core says where the body lies, and nobody writes there.
+                // SAFETY: the core says where the body lies, and no thread writes there.
                 frame.extend(unsafe { slice::from_raw_parts(base.as_ptr(), bytes) });
             }
             frames.counters().bytes_sent.add(frame.len() as u64);

@@ -1,4 +1,4 @@
-//! Memory that a session sends from, with what its wire needs to send from it.
+//! Memory that a session sends from, with the registration that its wire needs.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -13,14 +13,14 @@ use crate::{
 /// The ring of a sending end.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
-    /// Keeps the ring until nothing of it waits to be written.
+    /// Keeps the ring until none of its bytes wait to be written.
     lease: Arc<RingLease>,
     /// The ring as a device sends from it.
     registered: Option<Arc<RegisteredRing>>,
 }
 
 impl RingMemory {
-    /// Takes a ring over, registered by its handle where the route wants that.
+    /// Takes over a ring, which its handle has registered if the route requires that.
     pub(crate) fn new(lease: Arc<RingLease>, route: &Route) -> Self {
         let registered = route.site().and_then(|site| site.registered_ring(&lease));
         Self { lease, registered }
@@ -32,7 +32,7 @@ impl RingMemory {
         &self.lease
     }
 
-    /// Registers the ring with `site`, unless it is.
+    /// Registers the ring with `site`, unless it is registered already.
     pub(super) fn register(&mut self, site: &Site) -> Result<(), MemoryError> {
         let before = self.registered.take();
         self.registered = Some(site.ring_to_send(&self.lease, before)?);
@@ -46,7 +46,7 @@ impl RingMemory {
     }
 }
 
-/// A large message on its way out.
+/// A large message that is being sent.
 #[derive(Debug)]
 pub(crate) struct MessageMemory {
     memory: LargeLease,
@@ -56,7 +56,7 @@ pub(crate) struct MessageMemory {
 }
 
 impl MessageMemory {
-    /// Takes a message over, registered by its handle where the route wants that.
+    /// Takes over a message, which its handle has registered if the route requires that.
     pub(crate) fn new(memory: LargeLease, length: usize, route: &Route) -> Self {
         let site = route.site();
         let registered = site.and_then(|site| site.registered_message(&memory));
@@ -73,7 +73,7 @@ impl MessageMemory {
         self.length
     }
 
-    /// Returns whether the chunk, one of this message's, is its last.
+    /// Returns whether a chunk of this message is its last.
     #[inline]
     pub(crate) fn ends_with(&self, chunk: Chunk) -> bool {
         chunk.offset as usize + chunk.bytes == self.length
@@ -85,7 +85,7 @@ impl MessageMemory {
         self.memory.base()
     }
 
-    /// Registers the message with `site`, unless it is.
+    /// Registers the message with `site`, unless it is registered already.
     pub(super) fn register(&mut self, site: &Site) -> Result<(), MemoryError> {
         let before = self.registered.take();
         let registered = site.message_to_send(&self.memory, self.length, before)?;

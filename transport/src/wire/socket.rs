@@ -2,13 +2,13 @@
 //!
 //! Rules:
 //!
-//! 1. Before any thread sleeps in the set, or asks it for work, every hot session has joined it.
-//!    Cold sessions are in it always.
-//! 2. While turn follows turn and each reads the socket anyway, membership only makes every
-//!    arriving segment dearer: by 4 % of a round trip over the loopback interface. So a session
-//!    that is polled for long leaves.
-//! 3. A connection that has ended under a queue pair parts for good: it would stay readable
-//!    for as long as draining takes.
+//! 1. Every hot session joins the set before any thread sleeps in it or asks it for work. Cold
+//!    sessions are always in it.
+//! 2. While one turn follows another and each reads the socket anyway, membership only makes every
+//!    arriving segment more expensive: by 4 % of a round trip over the loopback interface. So a
+//!    session that is polled for long leaves the set.
+//! 3. A connection that has ended beside a queue pair leaves the set for good, because it would
+//!    stay readable as long as draining takes.
 
 use std::{
     io,
@@ -21,10 +21,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{EpollToken, stream::unanswered_for};
 
-/// The state of a socket towards the epoll set.
+/// The membership of a socket in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// epoll does not tell of it until it joins.
+    /// epoll does not report the socket until it joins.
     Out,
     In,
     /// The socket will not join any more (rule 3).
@@ -36,17 +36,17 @@ enum Membership {
 pub(crate) struct WireSocket {
     stream: TcpStream,
     session: u64,
-    /// There may be something to read.
+    /// There may be bytes to read.
     pub(crate) readable: bool,
     membership: Membership,
-    /// Turns since a thread last meant to sleep in the epoll set.
+    /// Turns since a thread last prepared to sleep in the epoll set.
     busy_turns: u32,
-    /// The socket took less than it was given, and epoll tells when it takes more.
+    /// The socket accepted less than it was given, and epoll reports when it accepts more.
     waits_for_writable: bool,
 }
 
 impl WireSocket {
-    /// Takes the connection of a session over.
+    /// Takes over the connection of a session.
     pub(crate) fn new(stream: TcpStream, session: u64) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -65,7 +65,7 @@ impl WireSocket {
         &self.stream
     }
 
-    /// Returns for how long the peer's kernel has not answered; `None` if it owes no answer.
+    /// Returns the time for which the peer's kernel has not answered; `None` if it owes no answer.
     pub(crate) fn unanswered_for(&self) -> Option<Duration> {
         unanswered_for(&self.stream)
     }
@@ -75,7 +75,7 @@ impl WireSocket {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Has epoll tell of the socket: at once, if there is something to read already.
+    /// Joins the epoll set, which reports the socket at once if there are bytes to read.
     pub(crate) fn join(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         self.busy_turns = 0;
         if self.membership == Membership::Out {
@@ -108,7 +108,7 @@ impl WireSocket {
         }
     }
 
-    /// Has epoll tell when the socket takes more, as long as something waits for that.
+    /// Makes epoll report when the socket accepts more, as long as data waits for that.
     #[inline]
     pub(crate) fn watch_writable(&mut self, is_wanted: bool, epoll: &OwnedFd) {
         if is_wanted != self.waits_for_writable {
@@ -120,8 +120,8 @@ impl WireSocket {
         }
     }
 
-    /// Has epoll tell of something else in the socket's place, which has parted: the end of
-    /// the peer's process.
+    /// Makes epoll report another descriptor, the end of the peer's process, in place of the
+    /// socket, which has left the set.
     pub(crate) fn watch_in_place(&self, instead: &OwnedFd, epoll: &OwnedFd) -> io::Result<()> {
         debug_assert_eq!(self.membership, Membership::Parted);
         let token = EventData::new_u64(EpollToken::Tcp.token(self.session));
@@ -130,7 +130,7 @@ impl WireSocket {
 
     /// Ends [`watch_in_place`](Self::watch_in_place).
     pub(crate) fn stop_watching(instead: &OwnedFd, epoll: &OwnedFd) {
-        // It fails only for a descriptor that is not in the set, which is the aim.
+        // This fails only if the descriptor is not in the set, which is the aim.
         let _ = epoll::delete(epoll, instead);
     }
 
@@ -142,6 +142,6 @@ impl WireSocket {
     }
 }
 
-/// Turns without sleep after which the socket leaves the set: leaving and joining cost
-/// about 2 us, which is nothing against so many turns.
+/// Turns without sleep after which the socket leaves the set. Leaving and joining cost about 2 us,
+/// which is negligible against that many turns.
 const BUSY_TURNS: u32 = 1024;

@@ -12,6 +12,6 @@ pub(crate) struct Tools {
     pub(crate) compact_blocks: BlockPool,
     pub(crate) lists: Lists,
     pub(crate) epoll: Arc<OwnedFd>,
-    /// A session has used all of its share of a turn, and more of it has arrived.
+    /// A session has used up its share of a turn, and more of its data has arrived.
     pub(crate) share_is_spent: bool,
 }

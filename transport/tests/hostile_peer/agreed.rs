@@ -1,4 +1,4 @@
-//! What the victim and its peer agreed on, and how a record looks to both.
+//! The agreement between the victim and its peer, and the records that both know.
 
 use ibex_protocol::{
     format::{
@@ -23,7 +23,7 @@ pub(crate) fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// The same at both ends; only one of them is tested.
+/// The configuration of both ends, of which only one is tested.
 pub(crate) fn config() -> SessionConfig {
     SessionConfig {
         carriage: Carriage::Stream,
@@ -59,7 +59,7 @@ pub(crate) fn version(number: u8) -> MessageVersion {
     }
 }
 
-/// Our ends: what we send on, and what we receive on.
+/// The victim's ends: one to send on, and two to receive on.
 pub(crate) const ENDS: [(u32, Role, &str); 3] = [
     (1, Role::Sender, "a"),
     (2, Role::Receiver, "b"),
@@ -72,7 +72,8 @@ pub(crate) const LIMIT: u64 = 400;
 pub(crate) const CREDIT: u64 = 1 << 12;
 pub(crate) const MAX_CHANNELS: usize = 6;
 
-/// What is granted for a large message: memory to write to if its length is odd.
+/// Returns the memory granted for a large message: memory to write to if the message's length is
+/// odd.
 pub(crate) fn memory_for(length: u64) -> Option<RemoteMemory> {
     let is_written = length % 2 == 1;
     is_written.then(|| RemoteMemory::new(0x1000, 7, length).expect("memory that can be"))

@@ -5,7 +5,7 @@ use ibex_protocol::format::{
     frame::{Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
 };
 
-/// A frame of any content with a header that agrees with it.
+/// A frame of any content, with a header that agrees with the content.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,

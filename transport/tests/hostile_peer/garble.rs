@@ -1,4 +1,4 @@
-//! What may happen to a transcript.
+//! Damage to a transcript.
 
 use proptest::{prelude::*, sample::Index};
 

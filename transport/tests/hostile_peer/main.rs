@@ -1,6 +1,6 @@
-//! A peer that sends anything: frames that look right and are not, and what an honest
-//! peer sent, garbled. Each is an error or it is fine; nothing panics, and nothing grows
-//! beyond what was agreed.
+//! A peer that sends anything: frames that look right and are not, and garbled frames of an honest
+//! peer. Each is accepted or gives an error; nothing panics, and nothing grows beyond the agreed
+//! bounds.
 
 mod agreed;
 mod frame;

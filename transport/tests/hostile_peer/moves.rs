@@ -1,5 +1,5 @@
-//! What a peer may do at a moment, chosen so that most of it is allowed: what is refused
-//! ends the session, and what could be done to it later is never tried.
+//! Actions that a peer may take at a moment. Most of them are allowed, because a refused one ends
+//! the session, and later actions are then never tried.
 
 use ibex_protocol::{
     format::{
@@ -18,27 +18,28 @@ use proptest::{collection::vec, prelude::*};
 
 use super::{agreed::*, frame::Frame, victim::Victim};
 
-/// Something that a peer may do at that moment, and now and then something that it may not.
+/// An action that the peer may take at that moment; now and then one that it may not take.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
-    /// Records of one of its senders: `skew` beyond those that are due.
+    /// Sends records of one of the peer's senders: `skew` beyond those that are due.
     Records {
         end: u32,
         skew: u64,
         records: Vec<(u64, bool)>,
     },
-    /// A part of the large message that is under way, or of another, or that it is written.
+    /// Sends a part of the large message that is under way, or of another, or says that it is
+    /// written.
     Chunk {
         end: u32,
         skew: u64,
         bytes: usize,
     },
-    /// An end of an id that it has not used, or has.
+    /// Opens an end with an id that the peer has not used yet, or has used.
     Open {
         id: u32,
         role: Role,
         name: &'static str,
-        /// The versions that it knows, newest first; we know number 1.
+        /// The versions that the peer knows, newest first; the victim knows number 1.
         knows: Vec<u8>,
     },
     Close {
@@ -55,19 +56,19 @@ pub(crate) enum Move {
         sequence: u64,
         length: u64,
     },
-    /// A block for what we send, or one of ours that it had.
+    /// Grants a block for the victim's messages, or returns one of the victim's blocks.
     Landing {
         end: u32,
         word: u32,
         returns: bool,
     },
-    /// A message that is said to be in a block.
+    /// Announces a message that the peer claims to be in a block.
     Landed {
         end: u32,
         word: u32,
         length: usize,
     },
-    /// News of what we published: bounded by it, or not.
+    /// Sends news of the messages that the victim published: within their bounds, or beyond.
     News {
         end: u32,
         counters: Counters,
@@ -76,14 +77,14 @@ pub(crate) enum Move {
     Goodbye,
     /// A control frame of any bytes.
     Noise(Vec<u8>),
-    /// Not the peer's: our application lets go of what it has.
+    /// The victim's application, not the peer, releases what it has.
     Release,
-    /// Nor this: our socket takes something.
+    /// The victim's socket, not the peer, takes some bytes.
     Transmit,
 }
 
 impl Move {
-    /// The frame that does it to `victim`.
+    /// Returns the frame that does this to `victim`.
     pub(crate) fn frame(self, victim: &Victim) -> Frame {
         let due = |end: u32, skew: u64| match victim.receivers.get(end as usize - 2) {
             Some(receiver) => (receiver.arrived + 1).wrapping_add(skew),
@@ -95,7 +96,7 @@ impl Move {
                 let mut body = Vec::new();
                 for (index, (length, is_large)) in records.into_iter().enumerate() {
                     let sequence = first.wrapping_add(index as u64);
-                    // Those of the second sender are written.
+                    // Messages of the second sender are written.
                     let announced = (length * 10 + u64::from(end == 3)).to_le_bytes();
                     body.extend(match is_large {
                         true => record(RecordKind::Large, sequence, &announced),
@@ -112,7 +113,7 @@ impl Move {
                 let receiver = victim.receivers.get(end as usize - 2);
                 let under_way = receiver.and_then(|receiver| receiver.large.front().copied());
                 if under_way.is_none() && skew == 0 {
-                    // None is under way: one is announced.
+                    // No large message is under way, so one is announced.
                     let records = vec![(20, true)];
                     return Move::Records { end, skew, records }.frame(victim);
                 }
@@ -280,13 +281,13 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// One of the first uses of the first blocks, or any.
+/// Draws one of the first uses of the first blocks, and rarely any number.
 fn block() -> impl Strategy<Value = u32> {
     let first = (0..5_u32, 0..3_u32).prop_map(|(index, generation)| index << 16 | generation);
     prop_oneof![20 => first, 1 => any::<u32>()]
 }
 
-/// Mostly what is due.
+/// Draws 0 in most cases, which is what is due.
 fn skew() -> impl Strategy<Value = u64> {
     prop_oneof![100 => Just(0), 1 => 1..3_u64, 1 => any::<u64>()]
 }

@@ -14,8 +14,8 @@ use ibex_protocol::{
 
 use super::{agreed::*, frame::Frame};
 
-/// The frames of a peer that sends on end 2, of which one message goes in chunks and one is written, releases what
-/// it got on end 1, and leaves.
+/// The frames of a peer that sends on end 2, releases what it got on end 1, and leaves. One of its
+/// messages goes in chunks and one is written.
 pub(crate) fn transcript() -> Vec<Vec<u8>> {
     let mut peer = Session::new(config());
     // Ids count up, so a receiver comes first and is the counterpart of end 1.
@@ -42,7 +42,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
         },
     );
 
-    // The end that sends is number 2 here; the ring serves number 1, so it is renamed.
+    // The sending end is number 2 here; the ring serves number 1, so the number is mapped.
     struct AsTwo(Ring);
     impl RecordSource for AsTwo {
         fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
@@ -70,7 +70,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
                     bytes.extend_from_slice(&ring.0.bytes[(position - FIRST) as usize..][..count]);
                 }
                 Body::Chunk { chunk, .. } => bytes.resize(bytes.len() + chunk.bytes, 0xcc),
-                // Which is no frame.
+                // Writes and landings are no frames.
                 Body::Write { .. } | Body::Landing { .. } => continue,
             }
             bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGNMENT), 0);
@@ -125,7 +125,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
     peer.close_sender(3, 0, CloseReason::SlotLeaked);
     peer.say_goodbye();
     send(&mut peer, &mut ring);
-    // Its opens went out first, and the victim has had them.
+    // The peer's opens went out first, and the victim has received them already.
     frames.split_off(ENDS.len())
 }
 
@@ -141,7 +141,7 @@ fn hand(session: &mut Session, frame: &Frame) {
 #[derive(Default)]
 pub(crate) struct Ring {
     bytes: Vec<u8>,
-    /// Where each record that was not taken ends.
+    /// The ends of the records that were not taken yet.
     ends: VecDeque<usize>,
     taken: usize,
     pub(crate) published: u64,

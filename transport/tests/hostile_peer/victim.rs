@@ -1,4 +1,4 @@
-//! The session that a peer tries to break, and a host that relies on what it says.
+//! The session that a peer tries to break, and a host that relies on the session's statements.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ use ibex_protocol::{
 
 use super::{agreed::*, frame::Frame, transcript::Ring};
 
-/// A session with ends 1 (sending), 2 and 3 (receiving) and a host that does as it should.
-/// The peer has opened their counterparts as its ends 1, 2 and 3.
+/// A session with ends 1 (sending), 2 and 3 (receiving) and a well-behaved host. The peer has
+/// opened their counterparts as its ends 1, 2 and 3.
 pub(crate) struct Victim {
     session: Session,
     ring: Ring,
@@ -30,7 +30,7 @@ pub(crate) struct Victim {
     pub(crate) has_heard_goodbye: bool,
 }
 
-/// What a receiving end holds.
+/// The state of a receiving end.
 #[derive(Default)]
 pub(crate) struct Receiver {
     pub(crate) arrived: u64,
@@ -200,11 +200,12 @@ impl Victim {
             "{footprint:?}"
         );
         assert!(footprint.ready <= 3 && footprint.news <= 3, "{footprint:?}");
-        // A grant for each message of both windows, and the closes of both ends.
+        // Control messages are a grant for each message of both windows, and the closes of both
+        // ends.
         assert!(footprint.control as u64 <= 2 * WINDOW + 2, "{footprint:?}");
     }
 
-    /// The application lets go of all that is whole.
+    /// Releases all complete messages, for the application.
     pub(crate) fn release(&mut self) {
         for (end, receiver) in [2, 3].into_iter().zip(&mut self.receivers) {
             let whole = receiver

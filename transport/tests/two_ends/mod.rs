@@ -1,4 +1,4 @@
-//! Two queue pairs of this machine's device, without anything of the engine.
+//! Two queue pairs of this machine's device, without the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use ibex_verbs::{
     provider::{Libibverbs, Provider},
 };
 
-/// Nothing here takes long; a guest under emulation may.
+/// The time-out of waits. Nothing here takes long, but a guest under emulation may.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The device to test on, or nothing where the machine has none and says so well.
+/// Returns the device to test on, or `None` if the machine has none and the error says so properly.
 pub(crate) fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
     let wanted = env::var("IBEX_TEST_DEVICE").ok();
     let found = Libibverbs::load().and_then(|library| {
@@ -45,12 +45,12 @@ pub(crate) fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
     }
 }
 
-/// What ends are like.
+/// The settings of both ends.
 pub(crate) struct Like {
     pub(crate) shared: bool,
     pub(crate) polling: CompletionPolling,
     pub(crate) connection: ConnectionSettings,
-    /// That the completion queue holds, before the device rounds up.
+    /// Entries of the completion queue, before the device rounds up.
     pub(crate) completions: u32,
 }
 
@@ -129,7 +129,7 @@ impl End {
         assert_eq!(batch.post(), Ok(count as u32));
     }
 
-    /// Sleeps until so many completions are there.
+    /// Sleeps until `count` completions are there.
     pub(crate) fn wait(&mut self, count: usize) -> Vec<WorkCompletion> {
         let deadline = Instant::now() + PATIENCE;
         let mut found = Vec::new();
@@ -154,7 +154,7 @@ impl End {
     }
 }
 
-/// Two of them, connected to each other.
+/// Returns two ends that are connected to each other.
 pub(crate) fn connected(provider: &Arc<dyn Provider>, choice: &Choice, like: &Like) -> (End, End) {
     let mut one = End::new(provider, choice, like).unwrap();
     let mut other = End::new(provider, choice, like).unwrap();
@@ -167,12 +167,12 @@ pub(crate) fn connected(provider: &Arc<dyn Provider>, choice: &Choice, like: &Li
     (one, other)
 }
 
-/// Of a send.
+/// Returns the id of the send in this slot.
 pub(crate) fn id(slot: u32) -> WorkId {
     WorkId::new(Operation::Send, slot, 7)
 }
 
-/// Drains and destroys it.
+/// Drains and destroys the end.
 pub(crate) fn tear_down(end: End) {
     let End {
         device,

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AuthenticatedAs {
-    /// The holder of a certificate for these names, of which there is one at least.
+    /// The holder of a certificate for these names, of which there is at least one.
     Certificate {
         /// The URI among the names, as SPIFFE identities are: at most one.
         uri: Option<String>,

@@ -5,18 +5,18 @@ use std::fmt;
 use crate::Method;
 use crate::utc::Utc;
 
-/// A refusal of one end by the other, as either of them knows it.
+/// A refusal of one end by the other, as known to either end.
 ///
-/// The end that refuses knows the certificate and the reason. The other hears of the kind of
-/// reason alone, by an alert of TLS (RFC 8446, section 6.2).
+/// The end that refuses knows the certificate and the reason. The other end learns only the kind of
+/// reason, by an alert of TLS (RFC 8446, section 6.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuthenticationError {
     /// The end that refuses the other.
     pub by: RefusedBy,
-    /// How the two ends authenticate each other.
+    /// The method by which the two ends authenticate each other.
     pub method: Method,
-    /// The name in the refused certificate, where this end knows one.
+    /// The name in the refused certificate, if this end knows one.
     pub name: Option<String>,
     /// The reason of the refusal.
     pub cause: Cause,
@@ -42,12 +42,12 @@ pub enum Cause {
     /// The certificate is past its time. The end that is refused cannot tell this from
     /// [`NotYetValid`](Self::NotYetValid).
     Expired {
-        /// When it expired, in seconds since 1970, where this end knows it.
+        /// The time at which it expired, in seconds since 1970, if this end knows it.
         since: Option<u64>,
     },
     /// The certificate's time has not come.
     NotYetValid {
-        /// When it begins, in seconds since 1970.
+        /// The time at which it begins, in seconds since 1970.
         from: u64,
     },
     /// The certificate is on a revocation list.
@@ -56,7 +56,7 @@ pub enum Cause {
     UnknownRevocation,
     /// The certificate is good, and the program does not want its holder.
     NotAuthorized,
-    /// The certificate names nobody, or several URIs.
+    /// The certificate has no name, or several URIs.
     Nameless {
         /// The number of URIs.
         uris: usize,

@@ -24,7 +24,7 @@ impl Incoming {
         self.end - self.start
     }
 
-    /// Notes that so many bytes more are in [`room`](Self::room).
+    /// Notes that this many more bytes are in [`room`](Self::room).
     pub(crate) fn arrived(&mut self, bytes: usize) {
         self.end += bytes;
         debug_assert!(self.end <= self.bytes.len());
@@ -67,7 +67,7 @@ impl Outgoing {
         }
     }
 
-    /// Appends what `write` puts into free space, of which it says how much it needs.
+    /// Appends the bytes that `write` puts into free space; `write` tells how much space it needs.
     pub(crate) fn append<E: Into<Short>>(
         &mut self,
         mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,

@@ -34,7 +34,7 @@ pub(crate) struct CertificateFiles {
     pub(crate) authorities: PathBuf,
 }
 
-/// The program's own decision over a peer whose certificate is good.
+/// The program's own decision about a peer whose certificate is good.
 pub(crate) type Authorize = Arc<dyn Fn(&AuthenticatedAs) -> bool + Send + Sync>;
 
 /// The content of the files when they were read last.
@@ -51,7 +51,7 @@ impl fmt::Debug for Certificates {
 }
 
 impl CertificateFiles {
-    /// Tells whether each has what it has to have, as far as that is known without cryptography.
+    /// Checks that each file has the required items, as far as that is known without cryptography.
     pub(crate) fn check(&self) -> Result<(), SecurityError> {
         all_of::<CertificateDer<'static>>(&self.chain, "certificate")?;
         self.private_key()?;
@@ -65,7 +65,7 @@ impl CertificateFiles {
             .map_err(|error| not_pem(&self.key, "private key", &error))
     }
 
-    /// Reads all of them, and these revocation lists.
+    /// Reads all of the files, and these revocation lists.
     pub(crate) fn read(
         &self,
         revocation_lists: &[PathBuf],
@@ -138,8 +138,8 @@ impl Certificates {
 
 /// Judges a peer by its certificate, at either end.
 ///
-/// Authorities, times, purposes and revocation are rustls' affair. A peer is not found by its
-/// host name but by whom it proves to be, so the dialer lets any name pass there, and the
+/// rustls checks authorities, times, purposes and revocation. A peer is identified by the identity
+/// that it proves and not by its host name. So the dialer lets any name pass there, and the
 /// program's `authorize` decides at both ends.
 pub(crate) struct CertificateVerifier {
     dialed: Arc<WebPkiServerVerifier>,
@@ -155,7 +155,7 @@ impl fmt::Debug for CertificateVerifier {
 }
 
 impl CertificateVerifier {
-    /// Decides over a certificate that rustls found good, or not and why.
+    /// Decides about a certificate, given the verdict of rustls.
     fn decide(
         &self,
         certificate: &CertificateDer<'_>,
@@ -205,7 +205,7 @@ impl ServerCertVerifier for CertificateVerifier {
             now,
         );
         let found = match found {
-            // The name is what rustls looks at last.
+            // rustls checks the name last.
             Ok(_)
             | Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -284,8 +284,8 @@ impl ClientCertVerifier for CertificateVerifier {
     }
 }
 
-/// The names in a certificate: at most one URI, as SPIFFE has it (X509-SVID, section 2), and
-/// one name at least.
+/// The names in a certificate: at most one URI, as SPIFFE requires (X509-SVID, section 2), and at
+/// least one name.
 fn names_of(certificate: &CertificateDer<'_>) -> Result<AuthenticatedAs, Cause> {
     let certificate =
         EndEntityCert::try_from(certificate).map_err(|error| Cause::Unusable(error.to_string()))?;

@@ -47,7 +47,7 @@ impl Counts {
 }
 
 impl Kind {
-    /// The kind of what ended a handshake.
+    /// Returns the kind of a handshake's outcome.
     pub(crate) fn of(error: &TlsError) -> Kind {
         let TlsError::Refused(refusal) = error else {
             return Kind::Other;

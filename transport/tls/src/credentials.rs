@@ -21,14 +21,14 @@ use crate::{Encryption, Method, SecurityError, SecurityStats, Tls, TlsError, pro
 
 /// A node's keys, certificates and trusted authorities, ready for connections.
 ///
-/// Each connection has a configuration of its own, so that its verifier can say whom it saw.
-/// Nothing is kept for later connections: there are no tickets, and a certificate is looked at
-/// each time.
+/// Each connection has a configuration of its own, so that its verifier can report the identity
+/// that it saw. Nothing is kept for later connections: there are no tickets, and certificates are
+/// checked each time.
 #[derive(Debug)]
 pub struct Credentials {
     security: Security,
     provider: Arc<CryptoProvider>,
-    /// Used by connections that begin from now on.
+    /// The material for connections that begin from now on.
     material: Mutex<Arc<Material>>,
     counts: Arc<Counts>,
 }
@@ -61,13 +61,13 @@ impl Credentials {
             material,
             counts: Arc::default(),
         };
-        // Whatever a provider lacks is told now, and not to the first peer.
+        // A feature that the provider lacks is reported now, and not when the first peer connects.
         credentials.dialer().map_err(provider_error)?;
         credentials.acceptor().map_err(provider_error)?;
         Ok(credentials)
     }
 
-    /// Returns how nodes with these authenticate each other.
+    /// Returns the method by which nodes with these credentials authenticate each other.
     #[must_use]
     pub fn method(&self) -> Method {
         match self.security.source {
@@ -118,8 +118,8 @@ impl Credentials {
         }
     }
 
-    /// Reads the certificates once more, for the connections that begin from now on. Those that
-    /// there are stay as they are. Where something is wrong, nothing changes.
+    /// Reads the certificates once more, for the connections that begin from now on. Existing
+    /// connections keep theirs. If something is wrong, nothing changes.
     ///
     /// # Errors
     /// [`SecurityError`], with the file that is wrong.
@@ -170,7 +170,7 @@ impl Credentials {
     /// Begins a connection at the end that listened.
     ///
     /// # Errors
-    /// As [`dialer`](Self::dialer).
+    /// The errors of [`dialer`](Self::dialer).
     pub fn acceptor(&self) -> Result<Tls, TlsError> {
         let slot = Arc::<IdentitySlot>::default();
         let material = self.lock().clone();
@@ -222,7 +222,7 @@ impl Material {
     }
 }
 
-/// A name that is no node's: rustls asks for one, and it is neither sent nor compared.
+/// Returns a name of no node. rustls requires a name, which is neither sent nor compared.
 fn server_name() -> ServerName<'static> {
     let name = DnsName::try_from("ibex.invalid").expect("a DNS name");
     ServerName::DnsName(name)
@@ -236,9 +236,9 @@ fn provider_error(error: TlsError) -> SecurityError {
     SecurityError::Provider(error.to_string())
 }
 
-/// The protocol inside (RFC 7301), so that a certificate that other services share is of no use
-/// for passing their connections off as ours.
+/// The protocol inside (RFC 7301), so that connections of other services that share a certificate
+/// cannot be passed off as connections of ibex.
 const PROTOCOL: &[u8] = b"ibex/1";
 
-/// A session that is authenticated more often sends little else.
+/// The least age, because a session that is authenticated more often sends little else.
 const LEAST_SESSION_AGE: Duration = Duration::from_millis(100);

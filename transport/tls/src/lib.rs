@@ -1,16 +1,18 @@
-//! TLS 1.3 for ibex, as pure state: bytes come in, bytes and plaintext go out. Nothing here has a
-//! socket; `Security` alone reads files, when it is made and when certificates are reloaded.
+//! TLS 1.3 for ibex, as pure state: bytes come in, bytes and plaintext go out. The crate uses no
+//! sockets. Only `Security` reads files, when it is made and when certificates are reloaded.
 //!
-//! - `Security`: how a node shows who it is, and whom it takes for a peer; a builder.
-//! - [`Credentials`]: what a node makes of that, and each connection of it a [`Tls`].
+//! - `Security`: a builder for a node's proof of its identity and its choice of peers.
+//! - [`Credentials`]: the material that a node makes of that, from which each connection makes a
+//!   [`Tls`].
 //! - [`Tls`]: one connection. The bootstrap drives it through its handshake, the transport seals
 //!   frames with it.
 //! - [`SecurityStats`]: counts of a node's handshakes.
-//! - [`AuthenticatedAs`], [`AuthenticationError`]: what is known of a peer, or why not.
+//! - [`AuthenticatedAs`], [`AuthenticationError`]: the identity of a peer, or the reason why it has
+//!   none.
 //!
 //! The cryptography is that of rustls and its providers, and all of it is behind the feature
-//! `rustls`. Without that, [`Credentials`] and [`Tls`] are types without values, so that other
-//! crates need no conditions.
+//! `rustls`. Without the feature, [`Credentials`] and [`Tls`] are types without values, so that
+//! other crates need no conditions.
 #![forbid(unsafe_code)]
 
 mod authenticated_as;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A way in which two nodes show each other that they belong together.
+/// A method by which two nodes prove to each other that they belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// Each has a certificate of an authority that the other trusts.
+    /// Each node has a certificate of an authority that the other trusts.
     Certificates,
-    /// Both have the same 32 secret bytes.
+    /// Both nodes have the same 32 secret bytes.
     SharedSecret,
 }
 
@@ -23,9 +23,9 @@ impl fmt::Display for Method {
 /// A node's wish for encryption of what its sessions carry.
 ///
 /// With security set, the handshake and all that goes over TCP is encrypted in any case. Shared
-/// memory is not: both ends run on one host, as one user. RDMA is not either: devices write
-/// payload into memory as it is, so a session over verbs is authenticated, and whoever can read
-/// its network can read what it carries.
+/// memory is not: both ends run on one host, as one user. RDMA is not either: devices write payload
+/// into memory as it is, so a session over verbs is authenticated, but anyone who can read its
+/// network can read its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encryption {
     /// Verbs may be used, without encryption.

@@ -24,7 +24,8 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     fn judge(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
-        // The key is public to everyone who connects, so it is compared as fast as it goes.
+        // Every peer that connects knows the public key, so the comparison need not take constant
+        // time.
         if *presented == self.key {
             self.slot.set(Ok(AuthenticatedAs::Member));
             return Ok(());

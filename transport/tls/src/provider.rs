@@ -6,8 +6,8 @@ use rustls::crypto::CryptoProvider;
 
 use crate::SecurityError;
 
-/// Returns the provider of the compiled-in feature: graviola where the processor has what it
-/// needs, else ring.
+/// Returns the provider of the compiled-in feature: graviola if the processor has the instructions
+/// that it needs, else ring.
 pub(crate) fn of_features() -> Result<Arc<CryptoProvider>, SecurityError> {
     #[cfg(feature = "graviola")]
     if has_what_graviola_needs() {

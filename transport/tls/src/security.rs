@@ -13,8 +13,8 @@ use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecre
 /// Security settings of a node: its own keys, and the peers that it accepts.
 ///
 /// Both nodes of a session need the same kind of security. They authenticate each other by TLS 1.3
-/// before anything else is said, and again each time the session is resumed. Everything over TCP is
-/// encrypted; [`Encryption`] says what is not.
+/// before they exchange anything else, and again each time the session is resumed. Everything over
+/// TCP is encrypted; [`Encryption`] tells which data is not.
 #[derive(Clone)]
 #[must_use = "settings do nothing until a node is made with them"]
 pub struct Security {
@@ -62,8 +62,8 @@ impl Security {
         Ok(Security::new(Source::Files(files)))
     }
 
-    /// Authenticates by a secret that all nodes have. It shows that a peer is one of them, but not
-    /// which one.
+    /// Authenticates by a secret that all nodes have. The secret shows that a peer is one of them,
+    /// but not which one.
     pub fn shared_secret(secret: SharedSecret) -> Security {
         Security::new(Source::Secret(secret))
     }
@@ -119,8 +119,8 @@ impl Security {
     /// lists. Default: no limit, so a session outlives the certificate that it began with.
     ///
     /// The session goes on over a new connection, and nothing is lost; each time costs as much as
-    /// the loss of a connection. A peer that does not pass any more is gone after
-    /// `session_timeout`. Range: from 100 ms. For certificates that last hours, choose minutes.
+    /// the loss of a connection. A peer that no longer passes is gone after `session_timeout`.
+    /// Range: from 100 ms. For certificates that last hours, choose minutes.
     pub fn max_session_age(mut self, age: Duration) -> Security {
         self.max_session_age = Some(age);
         self
@@ -143,7 +143,7 @@ impl Security {
     }
 }
 
-/// Without secrets.
+/// Omits secrets.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Security")

@@ -8,7 +8,7 @@ use std::{fmt, time::SystemTime};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SecurityStats {
-    /// Handshakes in which the peer has proven who it is.
+    /// Handshakes in which the peer has proven its identity.
     pub handshakes: u64,
     /// Peers that authenticate otherwise, or not at all.
     pub other_mode: u64,

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use crate::own_key::OwnKey;
 use crate::{SecurityError, certificates};
 
-/// 32 random bytes that all nodes of a cluster have and nobody else.
+/// 32 random bytes that only the nodes of a cluster have.
 ///
 /// The bytes are overwritten when the last copy is dropped, and are never printed. Make a file
 /// of them with `openssl rand -out cluster.key 32`, readable for its owner alone.
@@ -27,8 +27,8 @@ impl SharedSecret {
     /// Takes 32 bytes that were drawn from a good random source.
     ///
     /// # Errors
-    /// The bytes do not look random: they are text, or a few bytes repeated. Whoever connects
-    /// to a node can test guesses without it, so a passphrase is no secret here.
+    /// The bytes do not look random: they are text, or a few bytes repeated. Any host that connects
+    /// to a node can then test guesses offline, so a passphrase is no secret here.
     pub fn from_bytes(bytes: [u8; 32]) -> Result<SharedSecret, SecurityError> {
         let secret = SharedSecret(Arc::new(Zeroizing::new(bytes)));
         let bytes = &**secret.0;
@@ -44,7 +44,7 @@ impl SharedSecret {
         }
     }
 
-    /// Reads the secret from a file that has exactly its 32 bytes, or them as 64 hexadecimal
+    /// Reads the secret from a file that has exactly its 32 bytes, or these bytes as 64 hexadecimal
     /// digits.
     ///
     /// # Errors
@@ -80,8 +80,8 @@ impl fmt::Debug for SharedSecret {
     }
 }
 
-/// The keys that the two ends of a connection present, one for each role, so that nobody is
-/// answered with its own words.
+/// The keys that the two ends of a connection present, one for each role, so that an end cannot be
+/// answered with its own messages.
 #[derive(Debug)]
 pub(crate) struct RoleKeys {
     pub(crate) dialer: OwnKey,
@@ -136,7 +136,8 @@ const PKCS8_ED25519: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// Random bytes have fewer different ones among 32 once in more than 10^12 times.
+/// The least number of different bytes. Of 32 random bytes, fewer differ only once in more than
+/// 10^12 times.
 const LEAST_DIFFERENT: usize = 20;
 
 #[cfg(test)]

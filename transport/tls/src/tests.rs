@@ -11,7 +11,7 @@ use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls13CipherSuite};
 
 use super::*;
 
-/// A folder that goes with its test.
+/// A folder that is removed after its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -241,7 +241,7 @@ fn a_revoked_certificate_is_refused_and_another_is_not() {
         dialer.is_ok() && acceptor.is_ok(),
         "{dialer:?} {acceptor:?}"
     );
-    // At the dialer's end as well: it looks at revocation before it lets the name pass.
+    // The dialer's end refuses too, because it checks revocation before it lets the name pass.
     let (dialer, _) = meet(&checking, &files(&bad).open().unwrap());
     let Err(TlsError::Refused(refusal)) = dialer else {
         panic!("not refused: {dialer:?}");
@@ -291,7 +291,7 @@ fn certificates_are_replaced_for_later_connections() {
     earlier.ends[DIALER].seal(b"still here").unwrap();
     earlier.run();
     assert_eq!(earlier.received[ACCEPTOR], b"still here");
-    // Half a pair of files changes nothing.
+    // A replaced file changes nothing while the other file of the pair is old.
     let other = authority.issue(&Request::new("other", &[A])).unwrap();
     fs::copy(&other.chain, &own.chain).unwrap();
     let error = credentials.reload().unwrap_err();
@@ -397,7 +397,7 @@ fn records_that_are_dropped_doubled_or_exchanged_end_the_connection() {
             matches!(error, Some(TlsError::Broken(_))),
             "{change}: {error:?}"
         );
-        // The other end hears of it.
+        // The other end is told.
         meeting.run();
         let error = meeting.errors[DIALER].clone();
         assert!(
@@ -423,7 +423,7 @@ fn the_end_is_told_from_a_cut() {
 #[test]
 fn a_handshake_without_end_is_given_up() {
     let mut acceptor = secret(6).acceptor().unwrap();
-    // The start of a record that is as long as one may be.
+    // The start of a record of the maximum length.
     let mut outcome = acceptor.receive(&[22, 3, 1, 0x40, 0], &mut |_| {});
     let mut rounds = 0;
     while outcome.is_ok() {
@@ -434,7 +434,7 @@ fn a_handshake_without_end_is_given_up() {
     assert!(matches!(outcome, Err(TlsError::Broken(_))), "{outcome:?}");
 }
 
-/// A provider whose keys are good for so many records.
+/// A provider whose keys are good for this many records.
 fn limited(records: u64) -> Arc<CryptoProvider> {
     let mut provider = rustls_graviola::default_provider();
     for suite in &mut provider.cipher_suites {
@@ -482,7 +482,7 @@ fn keys_are_updated_before_their_limit_both_ways() {
         let (numbers, rest) = meeting.received[end].as_chunks::<4>();
         assert!(rest.is_empty());
         assert!(numbers.iter().copied().map(u32::from_le_bytes).eq(0..5000));
-        // Four updates at least, beside records of 4 bytes, each with 22 around it.
+        // At least four updates, besides records of 4 bytes, each with 22 bytes of overhead.
         assert!(sealed[end] >= 5000 * 26 + 4 * 27, "{sealed:?}");
     }
 }

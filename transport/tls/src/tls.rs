@@ -15,20 +15,21 @@ use crate::identity_slot::IdentitySlot;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 
 /// An end of a TLS connection: sealed bytes come in by [`receive`](Self::receive) or
-/// [`room`](Self::room), plaintext by [`seal`](Self::seal), and what is to be sent is
+/// [`room`](Self::room), plaintext by [`seal`](Self::seal), and the bytes to send are
 /// [`outgoing`](Self::outgoing).
 pub struct Tls {
     connection: Connection,
     method: Method,
     slot: Arc<IdentitySlot>,
     counts: Arc<Counts>,
-    /// Bytes from the peer that are not processed yet: of one record in part, at rest.
+    /// Bytes from the peer that are not processed yet. Between calls, they are a part of one
+    /// record.
     incoming: Incoming,
     outgoing: Outgoing,
     is_handshaking: bool,
     /// The peer has said that nothing follows.
     is_ended: bool,
-    /// Set once an error has ended it.
+    /// Set once an error has ended the connection.
     failed: Option<TlsError>,
 }
 
@@ -96,7 +97,7 @@ impl Tls {
         self.is_handshaking
     }
 
-    /// Returns whom the peer has proven to be; `None` during the handshake.
+    /// Returns the identity that the peer has proven; `None` during the handshake.
     #[must_use]
     pub fn authenticated_as(&self) -> Option<AuthenticatedAs> {
         match self.is_handshaking {
@@ -105,13 +106,13 @@ impl Tls {
         }
     }
 
-    // From the peer.
+    // Input from the peer.
 
     /// Takes `bytes` in, and gives to `sink` the plaintext of the records that are whole.
     ///
     /// # Errors
-    /// What has ended the connection. [`outgoing`](Self::outgoing) may have an alert that tells
-    /// the peer.
+    /// The reason why the connection has ended. [`outgoing`](Self::outgoing) may have an alert that
+    /// tells the peer.
     pub fn receive(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
         if self.is_handshaking && self.incoming.len() + bytes.len() > MAX_HANDSHAKE_BYTES {
             return Err(self.fail(TlsError::Broken("an endless handshake".to_owned())));
@@ -134,7 +135,7 @@ impl Tls {
     /// Opens all records that are here whole, and gives their plaintext to `sink`.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// The errors of [`receive`](Self::receive).
     pub fn process(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
         self.advance(sink, None)
     }
@@ -145,7 +146,7 @@ impl Tls {
         self.incoming.len() > 0
     }
 
-    /// Returns what has ended the connection, where an error has.
+    /// Returns the error that has ended the connection, if one has.
     #[must_use]
     pub fn failed(&self) -> Option<&TlsError> {
         self.failed.as_ref()
@@ -157,13 +158,13 @@ impl Tls {
         self.is_ended
     }
 
-    // To the peer.
+    // Output to the peer.
 
     /// Seals `plaintext` behind what is in [`outgoing`](Self::outgoing), as records of up to
     /// 16 KiB. Keys are updated before their limit.
     ///
     /// # Errors
-    /// What has ended the connection.
+    /// The reason why the connection has ended.
     pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
         debug_assert!(!self.is_handshaking);
         for record in plaintext.chunks(MAX_RECORD_BYTES) {
@@ -175,7 +176,7 @@ impl Tls {
     /// Seals the announcement that nothing follows.
     ///
     /// # Errors
-    /// What has ended the connection.
+    /// The reason why the connection has ended.
     pub fn end(&mut self) -> Result<(), TlsError> {
         self.advance(&mut |_| {}, Some(&[]))
     }
@@ -374,7 +375,7 @@ impl Pump<'_> {
                             .append(|into| traffic.queue_close_notify(into))?;
                         Some(true)
                     }
-                    // Once more behind it, for an update of the keys that it may have led to.
+                    // One more round follows, for a key update that the record may have led to.
                     Some(record) => {
                         self.outgoing.append(|into| traffic.encrypt(record, into))?;
                         None

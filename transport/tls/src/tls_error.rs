@@ -14,7 +14,7 @@ pub enum TlsError {
         "the two nodes' TLS does not go together: {0}; let both use a provider of the same kind"
     )]
     Incompatible(String),
-    /// Bytes are not those that the other end sealed: they changed, went missing, came twice or
+    /// The bytes differ from what the other end sealed: they changed, went missing, came twice or
     /// in another order.
     #[error("TLS found bytes that the other end did not send so ({0})")]
     Broken(String),

@@ -20,7 +20,7 @@ pub(crate) fn not_after(certificate: &[u8]) -> Option<u64> {
         UTC_TIME => {
             let (time, _) = element(not_after, UTC_TIME)?;
             let (year, rest) = number(time, 2)?;
-            // Two digits are those of 1950 to 2049.
+            // Two digits name a year from 1950 to 2049.
             seconds(if year < 50 { 2000 + year } else { 1900 + year }, rest)
         }
         tag => {
@@ -48,7 +48,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     (first == tag).then_some((content, rest))
 }
 
-/// Takes a number of so many digits off the front.
+/// Takes a number of this many digits off the front.
 fn number(text: &[u8], digits: usize) -> Option<(u64, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let number = std::str::from_utf8(number).ok()?.parse().ok()?;
@@ -125,7 +125,7 @@ mod tests {
             for bit in 0..8 {
                 let mut changed = whole.clone();
                 changed[at] ^= 1 << bit;
-                // It reads something else, or nothing, and never more than there is.
+                // The reader finds another time, or none, and never reads past the end.
                 let _ = not_after(&changed);
             }
         }

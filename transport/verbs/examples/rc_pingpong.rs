@@ -5,8 +5,8 @@
 //! cargo run -p ibex-verbs --features libibverbs --example rc_pingpong
 //! ```
 //!
-//! The first runs over a device made of memory, the second over this machine's first device. Of
-//! two processes each would send its endpoint to the other over a connection of theirs.
+//! The first runs over a device made of memory, the second over this machine's first device. Two
+//! processes would send each other their endpoints over a connection of their own.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ impl End {
 
     /// The number at a place, which the device may write at any time.
     fn number(&self, place: usize) -> &AtomicU64 {
-        // SAFETY: both places are aligned, inside the memory and zeroed at first, and nobody has
-        // a reference into it that is not to an atomic.
+        // SAFETY: both places are aligned, inside the memory and zeroed at first, and every
+        // reference into it is to an atomic.
         unsafe { self.memory.base().add(place).cast().as_ref() }
     }
 

@@ -1,4 +1,4 @@
-//! A queue pair could not be brought to another state: everything there is to know.
+//! A queue pair could not be brought to another state, with all known facts.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -12,7 +12,7 @@ use super::{
     queue_pair::connection::{LocalPort, RemoteEndpoint},
 };
 
-/// A queue pair could not be brought to another state: everything there is to know.
+/// A queue pair could not be brought to another state, with all known facts.
 #[derive(Debug)]
 pub struct ConnectError {
     /// The device's name.
@@ -23,7 +23,7 @@ pub struct ConnectError {
     pub from: QueuePairState,
     /// The attributes that were to be set.
     pub attributes: QueuePairAttributes,
-    /// Which of it.
+    /// The mask of the attributes that were to be set.
     pub mask: AttributeMask,
     /// Our port and GID, as soon as they are known.
     pub local: Option<LocalPort>,

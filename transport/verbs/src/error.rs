@@ -1,10 +1,10 @@
 //! Errors of RDMA on a machine, each told as a diagnosis.
 //!
-//! The errno of a verb says little: `ENOMEM` is a limit on locked memory far more often
-//! than a lack of memory, and `EINVAL` is what a device says to any size it does not
-//! like. So each refusal is turned into what it means, while what was asked for and what
-//! the device allows are at hand, and says what an operator can do. The errno stands in the
-//! text, so `source()` does not give it once more (`r#source`).
+//! The errno of a verb tells little: `ENOMEM` is a limit on locked memory far more often than a
+//! lack of memory, and a device answers `EINVAL` to any size that it does not support. So each
+//! refusal is turned into a diagnosis while the request and the device's limits are at hand, and
+//! tells an operator what to do. The errno stands in the text, so `source()` does not give it once
+//! more (`r#source`).
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -53,7 +53,7 @@ pub enum VerbsError {
         /// The reason why this process does not see them, if the kernel may have them.
         hidden: Option<String>,
     },
-    /// There are none.
+    /// There are no devices.
     #[error(
         "RDMA cannot be used: this machine has no RDMA device; {}",
         hidden.as_deref().unwrap_or(
@@ -62,7 +62,7 @@ pub enum VerbsError {
         )
     )]
     NoDevice {
-        /// The reason why this process does not see them, if there may be some.
+        /// The reason why this process does not see devices, if there may be some.
         hidden: Option<String>,
     },
     /// The list of devices was refused.
@@ -90,10 +90,10 @@ pub enum VerbsError {
         /// The library's error.
         r#source: Errno,
     },
-    /// The inventory has the device, with what stands in the way of using it.
+    /// The inventory has the device, with the obstacle to its use.
     #[error(transparent)]
     Unusable {
-        /// The error that says what stands in the way.
+        /// The error that names the obstacle.
         source: Arc<VerbsError>,
     },
     /// A device speaks another protocol.
@@ -130,7 +130,7 @@ pub enum VerbsError {
         /// The port's state.
         state: PortState,
     },
-    /// No entry of a port's GID table serves.
+    /// No entry of a port's GID table is usable.
     #[error(
         "RDMA device {device} port {port} has no GID that can be used{}: its table has {}; give \
          its network interface an address (`ip addr add`)",
@@ -342,8 +342,8 @@ pub enum VerbsError {
         /// The device.
         device: String,
     },
-    /// Memory that a device was to use cannot be had, or a rule of the layer above these verbs
-    /// does not hold. What is inside says which, by a type of that layer; of
+    /// Memory that a device was to use cannot be had, or a rule of the layer above these verbs does
+    /// not hold. The inner error, of a type of that layer, tells which. For
     /// [`AnonymousMemory`](crate::AnonymousMemory) it is an [`io::Error`](std::io::Error).
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -375,8 +375,8 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// Returns whether the error is a fact about this machine, so that trying again does not help
-    /// until somebody changes something.
+    /// Returns whether the error is a fact about this machine, so that another attempt does not
+    /// help until an operator changes the machine.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         matches!(
@@ -385,8 +385,8 @@ impl VerbsError {
         )
     }
 
-    /// A queue that was refused although no limit of the device is known to forbid it. What
-    /// it takes of the locked memory is the driver's business.
+    /// Creates the error for a queue that was refused although no known limit of the device forbids
+    /// it. The driver decides how much locked memory the queue takes.
     pub(crate) fn creation(
         device: &str,
         call: &'static str,
@@ -414,16 +414,17 @@ impl VerbsError {
         }
     }
 
-    /// A refused registration: the limit on locked memory where that is what stops it.
+    /// Makes the error of a refused registration, which names the limit on locked memory if that is
+    /// the cause.
     pub(crate) fn registration(
         device: &str,
         bytes: u64,
         locked: LockedMemory,
         source: Errno,
     ) -> Self {
-        // The kernel answers ENOMEM both for the limit and for a real lack; below the
-        // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c). EPERM is its
-        // answer where the limit is 0 (can_do_mlock, mm/mlock.c).
+        // The kernel answers ENOMEM both for the limit and for a real lack. Below the limit it was
+        // a real lack (ib_umem_get, drivers/infiniband/core/umem.c). If the limit is 0, the kernel
+        // answers EPERM (can_do_mlock, mm/mlock.c).
         match (source, locked.limit_passed_by(bytes)) {
             (Errno::NOMEM | Errno::AGAIN | Errno::PERM, Some(limit)) => Self::MemoryLock {
                 device: device.to_owned(),

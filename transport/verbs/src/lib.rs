@@ -1,16 +1,16 @@
 //! RDMA verbs: reliable connections over InfiniBand and RoCE.
 //!
-//! This is the layer between the verbs and code that moves messages by them. It has the field's
-//! own nouns, one per file, and takes care of what a type can:
+//! This is the layer between the verbs and code that moves messages by them. The crate uses the
+//! terms of the verbs, one per file, and enforces the rules that a type can express:
 //!
-//! - an object keeps alive what it was made from, so nothing is destroyed too early
+//! - an object keeps the object alive that it was made from, so nothing is destroyed too early
 //!   ([`device`]);
 //! - posting and polling take `&mut`, so two threads cannot interleave;
 //! - memory that a device may still touch is not given back ([`memory::region`]);
-//! - a change of a queue pair's state that no device would take is refused with what is
-//!   missing ([`abi::queue_pair_state`]);
-//! - what a device, a later kernel or a peer says is an enumeration with an `Unknown`,
-//!   and what goes wrong is told as a diagnosis ([`error`]).
+//! - a change of a queue pair's state that no device would take is refused, with the attributes
+//!   that are missing ([`abi::queue_pair_state`]);
+//! - values from a device, a later kernel or a peer are enumerations with an `Unknown`, and
+//!   failures are reported as a diagnosis ([`error`]).
 //!
 //! ```text
 //! Device ── ProtectionDomain ── MemoryRegion
@@ -24,8 +24,8 @@
 //!
 //! 1. [`discovery`] lists the devices of the machine and chooses a port and a GID of one, and
 //!    [`Device::open`] opens it.
-//! 2. A [`ProtectionDomain`] holds what belongs together. A [`CompletionQueue`] tells what
-//!    became of requests, and a [`CompletionWait`] over it sleeps until it tells something. A
+//! 2. A [`ProtectionDomain`] holds the objects that belong together. A [`CompletionQueue`] reports
+//!    the results of requests, and a [`CompletionWait`] over it sleeps until there is a result. A
 //!    [`MemoryRegion`] is memory that the device may touch.
 //! 3. [`QueuePairBuilder::build`] makes a queue pair, which takes receives from then on. Post
 //!    some before it is connected, since the peer may send at once.
@@ -34,16 +34,16 @@
 //! 5. A [`SendBatch`] or a [`ReceiveBatch`] posts requests with one call. A request is
 //!    outstanding until its completion is polled and the queue is told to retire it.
 //! 6. [`Teardown`] brings a queue pair to its end with nothing left behind: it waits for the last
-//!    completion. A program that drops a queue pair instead loses what was outstanding.
+//!    completion. A program that drops a queue pair instead loses the outstanding requests.
 //!
 //! Everything can be dropped in any order.
 //!
-//! The example `rc_pingpong` takes these steps over the fake device
-//! (`cargo run -p ibex-verbs --features fake --example rc_pingpong`). The addresses of a port are a
-//! [`LocalPort`], the time-outs and retries of a pair its [`ConnectionSettings`], and a [`WorkId`]
-//! names a request in its completion. The bytes of a [`RemoteEndpoint`] are the program's to
-//! encode. To write and read the bytes of a [`MemoryRegion`] is `unsafe`: only the program knows
-//! when the device does not touch them.
+//! The example `rc_pingpong` takes these steps over the fake device (`cargo run -p ibex-verbs
+//! --features fake --example rc_pingpong`). The addresses of a port are a [`LocalPort`], the
+//! time-outs and retries of a pair its [`ConnectionSettings`], and a [`WorkId`] names a request in
+//! its completion. The bytes of a [`RemoteEndpoint`] are the program's to encode. Reading and
+//! writing the bytes of a [`MemoryRegion`] is `unsafe`: only the program knows when the device does
+//! not touch them.
 //!
 //! A send that finds no receive at the peer is tried again as often as
 //! [`ConnectionSettings`] says, by default for ever. So a first program that posts no receives
@@ -51,20 +51,20 @@
 //!
 //! # Forks
 //!
-//! A child of a fork may use none of it. Its drops do nothing there, and the library is not loaded,
-//! if [`fork::claim`] was called in the parent before.
+//! A child of a fork may use no part of this crate. If [`fork::claim`] was called in the parent
+//! before, drops do nothing in the child, and the library is not loaded there.
 //!
 //! # Providers
 //!
 //! Below the objects is a [table of calls](provider), filled by the system's library (feature
 //! `libibverbs`), which is looked for when the program starts, or by a device made of memory
-//! (feature `fake`). The fake moves bytes between its queue pairs, so that all of this is tested on
-//! machines without any device. It can refuse each of its calls with any errno, lack what a
-//! device may lack, hold requests back, fail or flush them, raise every asynchronous event, lose
-//! events, be removed, and say what is alive and what was posted. It checks less than a device: it
-//! ignores retry counts (a send without a receive waits for ever), first sequences, the protection
-//! domain of a region and the number of a port, and a completion queue that overflows drops
-//! completions with an event alone.
+//! (feature `fake`). The fake moves bytes between its queue pairs, so that tests run on machines
+//! without any device. The fake can refuse each of its calls with any errno, lack what a device may
+//! lack, hold requests back, fail or flush them, raise every asynchronous event, lose events, be
+//! removed, and tell which objects are alive and which requests were posted. It checks less than a
+//! device: it ignores retry counts (a send without a receive waits for ever), first sequences, the
+//! protection domain of a region and the number of a port, and a completion queue that overflows
+//! drops completions with an event alone.
 
 pub mod abi;
 mod completion;

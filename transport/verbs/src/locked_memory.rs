@@ -10,19 +10,19 @@ use rustix::process::{Resource, getrlimit};
 /// ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockedMemory {
-    /// Bytes that devices have pinned for this process, by whatever code.
+    /// Bytes that devices have pinned for this process, for any of its code.
     pub(crate) pinned: u64,
     /// The soft limit; `None` where there is none, or where it does not bind.
     pub(crate) limit: Option<u64>,
 }
 
-/// `CAP_IPC_LOCK` (linux/capability.h): a process that has it is not limited.
+/// `CAP_IPC_LOCK` (linux/capability.h): a process that has this capability is not limited.
 const IPC_LOCK: u64 = 1 << 14;
 
 impl LockedMemory {
     /// Reads the present state.
     pub(crate) fn now() -> Self {
-        // Capabilities are a thread's. Without /proc the limit is all that is known.
+        // Capabilities belong to a thread. Without /proc, only the limit is known.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         Self::from_status(&status, getrlimit(Resource::Memlock).current)
     }
@@ -40,7 +40,7 @@ impl LockedMemory {
         }
     }
 
-    /// The limit, if so many bytes more are beyond it.
+    /// Returns the limit, if this many bytes more are beyond it.
     pub(crate) fn limit_passed_by(&self, bytes: u64) -> Option<u64> {
         self.limit
             .filter(|limit| self.pinned.saturating_add(bytes) > *limit)

@@ -45,7 +45,7 @@ const CHECKS: &[Check] = &[
         stdout: "so far\n",
         status: 124,
     },
-    // A panic, so that no status can be reported.
+    // The command causes a panic, so that no status can be reported.
     Check {
         options: &[],
         script: "echo c >/proc/sysrq-trigger",

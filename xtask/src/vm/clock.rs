@@ -3,7 +3,7 @@
 //! The guest counts time in ticks of this machine's time-stamp counter, which the emulator passes
 //! on. A kernel measures the rate while it boots, with a timer that the emulator serves late when
 //! this machine is busy. In one boot of many the clock was twenty times too fast, and every wait
-//! for a time to pass ended at once. So the kernel is told the rate.
+//! for a time to pass ended at once. So the kernel's arguments state the rate.
 #![allow(unsafe_code, reason = "the counter is read by an intrinsic")]
 
 use std::time::{Duration, Instant};
@@ -55,7 +55,8 @@ fn ticks() -> Option<u64> {
     None
 }
 
-/// Long compared to the error of a reading, a fraction of a microsecond.
+/// The time between two readings, long compared to the error of a reading, a fraction of a
+/// microsecond.
 const MEASURED: Duration = Duration::from_millis(50);
 const READINGS: usize = 16;
 

@@ -372,7 +372,7 @@ const NEW: &str = "new.";
 /// Separates an older release from the package that is taken from it.
 const FROM: &str = ": ";
 
-/// Far longer than making a guest, which takes a minute or two.
+/// A time far longer than making a guest, which takes a minute or two.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The initrd: an archive that the kernel unpacks into memory and from which it starts `/init`.
 //!
-//! It holds busybox, `vm/init` and the modules that are needed to reach the root. Its format is
-//! "newc", of the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
+//! The archive contains busybox, `vm/init` and the modules that are needed to reach the root. Its
+//! format is "newc", of the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 
 use std::collections::HashMap;
 use std::fs;

@@ -29,7 +29,7 @@ pub(crate) struct Machine {
     // The machine.
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
-    /// Our end of a link to another machine, and the address on it.
+    /// This machine's end of a link to another machine, and the address on it.
     pub(crate) link: Option<Link>,
 
     // The software.
@@ -176,7 +176,7 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        // Kills the guest if this process is killed.
+        // `setpriv` kills the guest if this process is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         command.args("-M q35 -accel tcg,thread=multi -cpu max".split(' '));
@@ -229,7 +229,7 @@ impl Machine {
             while let Ok(length @ 1..) = from.read(&mut buffer) {
                 // If the output's reader is gone, the status is still wanted.
                 let _ = to.write_all(&buffer[..length]).and_then(|()| to.flush());
-                // COPIED, pairs with `Running::drain`: it ends us after this.
+                // COPIED, pairs with `Running::drain`, which lets this process end only after this.
                 copied.fetch_add(length as u64, Ordering::Release);
             }
         })
@@ -273,7 +273,7 @@ impl Running {
 
     /// Kills QEMU. Returns the console's output.
     fn end(&mut self) -> Console {
-        // It may have ended by itself.
+        // QEMU may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
         for stream in mem::take(&mut self.streams) {
@@ -345,7 +345,7 @@ fn escaped(value: &str) -> String {
     value.replace(',', ",,")
 }
 
-/// Held while a guest is started.
+/// The lock that is held while a guest is started.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Arguments of the kernel. The console is on the serial line; a panic ends QEMU, which does not

@@ -159,7 +159,7 @@ fn linked(guest: &Guest, options: &VmOptions) -> Result<[Machine; 2], Failure> {
     let failed = |error| Failure::new(format!("cannot link two guests: {error}"));
     let (one, other) = UnixStream::pair().map_err(failed)?;
     let link = |socket: UnixStream, mac| {
-        // Both guests inherit both ends; each is told of one.
+        // Both guests inherit both ends; each is given one of them.
         fcntl_setfd(&socket, FdFlags::empty()).map_err(|error| failed(error.into()))?;
         let socket = Arc::new(OwnedFd::from(socket));
         Ok(Link { socket, mac })
@@ -254,6 +254,6 @@ const OWN_ROOT_TOOLS: &[Tool] = &[
 
 const MAX_BOOTS: u32 = 3;
 
-// Exit statuses as of timeout(1) and of container runtimes.
+// The exit statuses are those of timeout(1) and of container runtimes.
 const TIMED_OUT: u8 = 124;
 const NEVER_REPORTED: u8 = 125;

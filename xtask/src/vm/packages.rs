@@ -32,7 +32,7 @@ impl Packages {
         for part in ["lists/partial", "archives/partial", "sources"] {
             make_folder(&folder.join(part))?;
         }
-        // The record of installed packages, which is empty.
+        // The record of installed packages is empty.
         write(&folder.join("status"), "")?;
         let at = |part: &str| format!("{}/{part}", folder.display());
         let mut options = vec![

@@ -183,7 +183,7 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        // Both fail only if it was already waited for.
+        // Both calls fail only if the process was already waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -260,7 +260,7 @@ impl Log {
         if end == 0 || end > self.tip.end {
             return Ok((end == 0).then(Tip::default));
         }
-        // The segment of the last byte before `end`.
+        // This is the segment of the last byte before `end`.
         let index = self.index_of(end - 1);
         let mut at = self.segments[index].base();
         let records = self.records(at, usize::MAX)?;

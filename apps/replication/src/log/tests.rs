@@ -142,7 +142,7 @@ fn a_log_of_many_segments_has_one_file_open() {
     drop(log);
     let mut log = directory.log();
     assert!(contents(&mut log, 350) == all);
-    // Cuts back into a segment that was sealed, which is active again.
+    // The records cut back into a segment that was sealed, which is active again.
     let mut other = open(None);
     fill(&mut other, 43);
     log.append_records(4300, &[]).unwrap();
@@ -243,7 +243,8 @@ fn a_log_that_went_astray_is_cut_and_goes_on() {
             log.append(b"never acknowledged").unwrap();
         }
         log.commit().unwrap();
-        // From the middle of a sealed segment, from a segment's boundary, and from the beginning.
+        // The records begin in the middle of a sealed segment, at a segment's boundary, and at the
+        // beginning.
         for from in [700, 1000, 0] {
             log.append_records(from as u64, &all[from..]).unwrap();
             log.commit().unwrap();

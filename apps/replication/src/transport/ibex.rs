@@ -144,7 +144,7 @@ impl Endpoint for IbexEndpoint {
             };
             message.ack();
             let Some(peer) = self.joins.peer(who) else {
-                continue; // It is gone already.
+                continue; // The replica is gone already.
             };
             let has = catch_up::position(&join, log).map_err(Error::subject)?;
             let fabric = *self.carrier.insert(peer.fabric());
@@ -204,7 +204,7 @@ pub(crate) struct IbexReplica {
     log: LogSender<[u8], Raw>,
     /// The end of the replica's log when it joined.
     has: u64,
-    /// The node, if somebody has to turn its engine to transmit a short batch.
+    /// The node, if its engine must be turned to transmit a short batch.
     turns: Option<Rc<Node>>,
 }
 

@@ -157,7 +157,7 @@ impl ReplicaLink for SocketReplica {
         let Some(count) = ready(self.socket.write_vectored(&parts)).map_err(Lost::because)? else {
             return Ok(false);
         };
-        // The rest is rarely anything: the socket's buffer holds more than is outstanding. Only a
+        // There is rarely a rest: the socket's buffer holds more than is outstanding. Only a
         // replica that catches up fills it.
         let of_header = count.min(header.len());
         self.unsent.extend_from_slice(&header[of_header..]);

@@ -40,7 +40,7 @@ impl Session {
         Ok(stream)
     }
 
-    /// The listener of the byte streams of the measuring process.
+    /// Returns the listener of the byte streams of the measuring process.
     pub(crate) fn listener(&self) -> io::Result<Listener> {
         Listener::bind(&self.node, STREAM)
     }
@@ -76,7 +76,7 @@ impl End {
         Ok((End::Ibex(node), links))
     }
 
-    /// Listens, tells the measuring process where, and takes its connection.
+    /// Listens, tells the measuring process the address, and takes its connection.
     pub(crate) async fn accept(over: Over) -> Result<(End, Link), Failure> {
         let Over::Ibex { fabric, driver } = over else {
             let listener = TcpListener::bind(LOOPBACK).await?;
@@ -108,7 +108,7 @@ impl End {
     }
 }
 
-/// The settings that the nodes at both ends have.
+/// Returns a builder with the settings that the nodes at both ends have.
 fn builder(fabric: FabricName, driver: DriverName) -> NodeBuilder {
     Node::builder()
         .driver(driver.into())

@@ -52,7 +52,7 @@ async fn get(
         Unit::Nanoseconds => laps::p50(gets, order.count).await?,
         _ => laps::rate(gets, order.count, length).await?,
     };
-    // Without its requests, the connection ends.
+    // When the requests are dropped, the connection ends.
     connection.await??;
     Ok(figure)
 }

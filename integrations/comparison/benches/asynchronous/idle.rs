@@ -41,7 +41,7 @@ pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {
         });
     }
     let window = Duration::from_millis(order.count);
-    // Opening leads to work for a while.
+    // Opening the channels causes work for a while.
     sleep(window.min(SETTLING)).await;
     let (start, polls_before, used_before) = (Instant::now(), count(&polls), processor_time());
     sleep(window).await;
@@ -96,7 +96,7 @@ impl<F: Future> Future for Counted<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        // A count, which orders nothing.
+        // The counter orders nothing.
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.inner.as_mut().poll(context)
     }
@@ -106,7 +106,7 @@ fn count(polls: &AtomicU64) -> u64 {
     polls.load(Ordering::Relaxed)
 }
 
-/// Processor time of this process so far, its threads together.
+/// Returns the processor time of this process so far, over all its threads.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -7,13 +7,13 @@ use std::{
 
 use crate::session::Failure;
 
-/// Work that is done again and again, and timed: a round trip, a request, a block that arrives.
+/// Work that is repeated and timed: a round trip, a request, a block that arrives.
 pub(crate) trait Exchange: Send {
     /// Does the work for the `sequence`th time, and checks the payload that came.
     fn exchange(&mut self, sequence: u64) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// The median time of `count` exchanges after a warm-up, in nanoseconds.
+/// Returns the median time of `count` exchanges after a warm-up, in nanoseconds.
 pub(crate) async fn p50(mut work: impl Exchange, count: u64) -> Result<f64, Failure> {
     warm_up(&mut work, count).await?;
     let mut times = Vec::with_capacity(count as usize);
@@ -29,7 +29,7 @@ pub(crate) async fn p50(mut work: impl Exchange, count: u64) -> Result<f64, Fail
     Ok(median.as_nanos() as f64)
 }
 
-/// The bytes per second of `count` exchanges after a warm-up, of `bytes` each.
+/// Returns the bytes per second of `count` exchanges after a warm-up, of `bytes` each.
 pub(crate) async fn rate(
     mut work: impl Exchange,
     count: u64,
@@ -44,7 +44,7 @@ pub(crate) async fn rate(
     Ok(count as f64 * bytes as f64 / elapsed.as_secs_f64())
 }
 
-/// Exchanges before `count` timed ones.
+/// Returns the number of exchanges before `count` timed ones.
 pub(crate) fn warm_up_count(count: u64) -> u64 {
     (count / 10).max(1)
 }

@@ -1,9 +1,9 @@
-//! Async programs over ibex beside the same over tokio's sockets.
+//! Async programs over ibex beside the same programs over tokio's sockets.
 //!
-//! `cargo bench --bench asynchronous` takes some minutes; words behind `--` (`-- hyper shm`)
-//! choose rows by their names, and `-- --help` lists the options. Both ends are processes of
-//! their own with a runtime of tokio each; every figure of a round is measured between two new
-//! processes, in turn with the others, and a ratio is one of the same round.
+//! `cargo bench --bench asynchronous` takes some minutes; words behind `--` (`-- hyper shm`) choose
+//! rows by their names, and `-- --help` lists the options. Each end is a process with its own
+//! runtime of tokio. Every figure of a round is measured between two new processes, in turn with
+//! the others, and a ratio compares figures of the same round.
 
 #![forbid(unsafe_code)]
 
@@ -121,7 +121,7 @@ impl Measured {
             far_rounds += u32::from(are_far(cores)?);
             for (order, of_rounds) in &mut figures {
                 let figure = session::measure(cores, *order);
-                // Said at once: the rounds behind it take a while.
+                // The error is printed at once, since the rounds after it take a while.
                 let figure = figure.inspect_err(|error| eprintln!("{}: {error}", order.name()));
                 of_rounds.push(figure.ok());
             }
@@ -132,7 +132,7 @@ impl Measured {
         })
     }
 
-    /// The line of a row, from the rounds that have all its figures.
+    /// Returns the line of a row, from the rounds that have all its figures.
     fn line(&self, row: &Row) -> Option<Line> {
         let subject = self.of(row.subject);
         let rounds = match row.baseline {
@@ -164,13 +164,13 @@ impl Measured {
     }
 }
 
-/// Returns whether the two cores are far apart now. A virtual machine's may become so by
-/// themselves, and figures of shared memory are higher then.
+/// Returns whether the two cores are far apart now. Those of a virtual machine may become so at any
+/// time, and figures of shared memory are higher then.
 fn are_far(cores: Cores) -> Result<bool, Error> {
     Ok(regime::measure(cores)?.regime() == Regime::Far)
 }
 
-/// Names the rows that there are.
+/// Names the rows that exist.
 fn no_such_row(words: &[String]) -> Error {
     let rows = rows::groups(false);
     let names: Vec<_> = rows.iter().flatten().map(Row::name).collect();

@@ -17,7 +17,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// The work, the transport and the runtime, in words.
+    /// Returns the work, the transport and the runtime, in words.
     pub(crate) fn name(&self) -> String {
         let (work, runtime) = (self.work.name(), self.runtime.name());
         match self.over {
@@ -29,7 +29,7 @@ impl Order {
         }
     }
 
-    /// Short description of the transport, for the column that names a row's baseline.
+    /// Returns a short description of the transport, for the column that names a row's baseline.
     pub(crate) fn baseline_name(&self) -> &'static str {
         match (self.work, self.over) {
             (Work::Call | Work::Tonic, Over::Socket) => "tonic over TCP",
@@ -105,7 +105,7 @@ impl Work {
         }
     }
 
-    /// About half a second of work, or the least that shows that it runs.
+    /// Returns the exchanges of about half a second, or the fewest that show that the work runs.
     pub(crate) fn count(self, is_quick: bool) -> u64 {
         let (usual, quick) = match self {
             Work::PingPong | Work::Channels => (20_000, 100),
@@ -119,7 +119,7 @@ impl Work {
         if is_quick { quick } else { usual }
     }
 
-    /// Processes beside the measuring one.
+    /// Returns the number of processes beside the measuring one.
     pub(crate) fn peers(self) -> u64 {
         match self {
             Work::RaftOne | Work::RaftMany => 2,
@@ -127,7 +127,7 @@ impl Work {
         }
     }
 
-    /// Payload bytes of one exchange.
+    /// Returns the payload bytes of one exchange.
     pub(crate) fn exchange_bytes(self) -> usize {
         match self {
             Work::Bodies => 64 << 20,

@@ -12,12 +12,12 @@ use crate::order::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) subject: Order,
-    /// None where the figure speaks for itself.
+    /// The baseline; `None` if the figure speaks for itself.
     pub(crate) baseline: Option<Order>,
-    /// Bound of the ratio, or of the figure where there is no baseline: an upper one for a time
-    /// or a cost, a lower one for a rate.
+    /// Bound of the ratio, or of the figure if there is no baseline: an upper bound for a time or a
+    /// cost, a lower bound for a rate.
     pub(crate) aim: Option<f64>,
-    /// Included in a run without words.
+    /// Set if a run without words includes the row.
     pub(crate) is_usual: bool,
 }
 
@@ -94,10 +94,10 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
     groups.collect()
 }
 
-/// A kind of work, and what it is compared with.
+/// A kind of work, and its comparisons.
 struct Kind {
     work: Work,
-    /// The aims are those of shm and of tcp.
+    /// The baselines, each with the aims over shm and over tcp.
     beside: &'static [(Beside, Option<[f64; 2]>)],
 }
 
@@ -145,7 +145,7 @@ impl Kind {
                 Beside::Nothing => None,
             },
             aim: aims
-                // Of so little work no figure says anything.
+                // Figures of so little work mean nothing.
                 .filter(|_| driver == Tasks && !is_quick)
                 .map(|[shm, tcp]| if fabric == Shm { shm } else { tcp }),
             is_usual: is_of_tasks || self.work == Work::PingPong,

@@ -94,7 +94,7 @@ async fn answer_over(link: Link, order: Order, number: u64) -> Result<(), Failur
     }
 }
 
-/// Runs `work` as a task, where a program's connections live, too.
+/// Runs `work` as a task, like a program that keeps its connections in tasks.
 fn run<T: Send + 'static>(
     runtime: &Runtime,
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,

@@ -24,14 +24,14 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// The subject in multiples of the baseline, or by itself.
+    /// Returns the subject as a multiple of the baseline, or the subject itself.
     fn ratio(self) -> f64 {
         self.subject / self.baseline.unwrap_or(1.0)
     }
 }
 
 impl Line {
-    /// The line of a row; none if it was never measured.
+    /// Returns the line of a row; `None` if it was never measured.
     pub(crate) fn of(row: &Row, mut rounds: Vec<Round>) -> Option<Line> {
         rounds.sort_by(|one, other| one.ratio().total_cmp(&other.ratio()));
         (!rounds.is_empty()).then(|| Line {
@@ -43,12 +43,12 @@ impl Line {
         })
     }
 
-    /// The round with the median ratio, the lower one of two.
+    /// Returns the round with the median ratio, the lower one of two.
     fn median(&self) -> Round {
         self.rounds[(self.rounds.len() - 1) / 2]
     }
 
-    /// The lowest and the highest ratio.
+    /// Returns the lowest and the highest ratio.
     fn spread(&self) -> [f64; 2] {
         [
             self.rounds[0].ratio(),

@@ -79,7 +79,7 @@ where
     let echo = Echo {
         ended: ended.clone(),
     };
-    // An end of this stream would end the server while its connection is open.
+    // The end of this stream would end the server while its connection is open.
     let incoming = incoming.chain(stream::pending());
     let end = async move { ended.notified().await };
     Server::builder()

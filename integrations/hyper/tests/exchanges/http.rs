@@ -25,7 +25,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::watch::Progress;
 
-/// Over HTTP/1.1.
+/// Makes exchanges over HTTP/1.1.
 pub(crate) async fn one(meeting: &Meeting, count: u64, progress: &Progress) {
     let serving = serve(meeting, count, |stream| async { serve_one(stream).await });
     connections(meeting, count, |stream, numbers| {
@@ -35,7 +35,7 @@ pub(crate) async fn one(meeting: &Meeting, count: u64, progress: &Progress) {
     serving.await.expect("all were served");
 }
 
-/// Over HTTP/2, several at a time.
+/// Makes exchanges over HTTP/2, several at a time.
 pub(crate) async fn two(meeting: &Meeting, count: u64, progress: &Progress) {
     let serving = serve(meeting, count, |stream| async {
         server::conn::http2::Builder::new(TokioExecutor::new())
@@ -49,7 +49,7 @@ pub(crate) async fn two(meeting: &Meeting, count: u64, progress: &Progress) {
     serving.await.expect("all were served");
 }
 
-/// Over HTTP/1.1 in TLS.
+/// Makes exchanges over HTTP/1.1 in TLS.
 pub(crate) async fn within_tls(meeting: &Meeting, count: u64, progress: &Progress) {
     let (server, client) = certified();
     let (acceptor, connector) = (TlsAcceptor::from(server), TlsConnector::from(client));
@@ -58,7 +58,7 @@ pub(crate) async fn within_tls(meeting: &Meeting, count: u64, progress: &Progres
         async move {
             let stream = acceptor.accept(stream).await.expect("a handshake");
             match serve_one(stream).await {
-                // The client does not wait for the server's farewell.
+                // The client does not wait for the server to end the connection.
                 Err(error) if error.is_shutdown() => Ok(()),
                 served => served,
             }
@@ -98,7 +98,7 @@ where
     })
 }
 
-/// The exchanges of each stream.
+/// Returns the exchanges of each stream.
 fn streams(exchanges: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = exchanges.end;
     let begins = exchanges.step_by(PER_STREAM);
@@ -131,7 +131,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin) -> hyper::Result
         .await
 }
 
-/// Sends a body back, as it comes or when all of it is here.
+/// Sends a body back, as it comes or once it is complete.
 async fn echo(
     request: Request<Incoming>,
 ) -> Result<Response<http_body_util::Either<Incoming, Full<Bytes>>>, hyper::Error> {
@@ -158,7 +158,7 @@ async fn ask_one(
         assert!(body.to_bytes() == sent, "exchange {number}");
         progress.made();
     }
-    // Without its requests, the connection ends.
+    // When the requests are dropped, the connection ends.
     drop(requests);
     let ended = connection.await.expect("it ends");
     ended.expect("in order");
@@ -195,7 +195,8 @@ async fn ask_two(stream: Stream, numbers: Range<u64>, progress: Progress) {
     ended.expect("in order");
 }
 
-/// Exchange `number`: short bodies mostly, and now and then one beyond what the channels hold.
+/// Returns the request of exchange `number`: most bodies are short, and now and then one is longer
+/// than the channels hold.
 fn request(number: u64) -> (Request<Full<Bytes>>, Bytes) {
     let length = match number % 16 {
         15 => 300_000 + number as usize % 1000,
@@ -216,7 +217,7 @@ fn request(number: u64) -> (Request<Full<Bytes>>, Bytes) {
     (request.expect("a request"), body)
 }
 
-/// A server that a client trusts.
+/// Returns a server's configuration, and that of a client that trusts it.
 fn certified() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
     let rcgen::CertifiedKey { cert, signing_key } = certified.expect("a certificate");

@@ -1,11 +1,11 @@
 //! Other libraries over byte streams: hyper's HTTP/1.1 and HTTP/2, and HTTP/1.1 within rustls, on
 //! each fabric and driver, exchange after exchange, without a hang.
 //!
-//! A trial is called `exchange/fabric/driver`; `fake` is an RDMA device made of memory, with the
-//! feature `fake-device`, and `verbs` a real one, with the feature `verbs` and where there is one.
-//! Each has 1,000 exchanges, 100 on a real device, or as many as `IBEX_TEST_EXCHANGES` says.
-//! Nothing but the wake-ups of the streams moves the tasks: there is no timer in them, and a watch
-//! beside them tells which exchange was the last.
+//! A trial is called `exchange/fabric/driver`. `fake` is an RDMA device made of memory, with the
+//! feature `fake-device`; `verbs` is a real one, with the feature `verbs` and if there is one. Each
+//! trial has 1,000 exchanges, 100 on a real device, or as many as `IBEX_TEST_EXCHANGES` says. Only
+//! the wake-ups of the streams move the tasks: they contain no timer, and a watch beside them
+//! reports the last exchange.
 
 mod http;
 mod watch;

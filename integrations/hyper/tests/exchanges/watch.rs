@@ -25,7 +25,7 @@ impl Progress {
     }
 }
 
-/// Looks after work in another thread.
+/// Watches work from another thread.
 pub(crate) struct Watch {
     progress: Progress,
     count: u64,
@@ -64,5 +64,5 @@ impl Watch {
     }
 }
 
-/// Longer than any exchange takes, on any machine.
+/// A time longer than any exchange takes, on any machine.
 const STANDSTILL: Duration = Duration::from_secs(120);

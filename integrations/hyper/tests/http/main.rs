@@ -1,5 +1,5 @@
 //! hyper-util's client by a `Connector`, against hyper's and axum's servers by an `Incoming`, over
-//! each fabric. A trial is called `what/fabric/driver`; `verbs` is there where a device is.
+//! each fabric. A trial is called `what/fabric/driver`; `verbs` runs if there is a device.
 
 use std::{
     future::Future,
@@ -55,7 +55,7 @@ fn main() -> std::process::ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Requests at once, whose bodies come back; they share one session.
+/// Sends requests at once, whose bodies come back; they share one session.
 async fn many_requests(meeting: &Meeting, is_http2: bool) {
     let connections = Arc::new(AtomicUsize::new(0));
     let serving = serve(&meeting.nodes()[1], connections.clone());
@@ -73,7 +73,7 @@ async fn many_requests(meeting: &Meeting, is_http2: bool) {
         true => assert!(connections < REQUESTS, "{connections} connections"),
         false => assert!(connections <= REQUESTS, "{connections} connections"),
     }
-    // The session of the meeting, and the connector's.
+    // One session is the meeting's, the other the connector's.
     assert_eq!(meeting.nodes()[1].stats().sessions.len(), 2);
     serving.abort();
 }
@@ -110,7 +110,7 @@ async fn nobody_listens(meeting: &Meeting) {
     let serving = serve(&meeting.nodes()[1], Arc::default());
     let connector = Connector::new(meeting.nodes()[0].clone());
     let client = Client::builder(TokioExecutor::new()).build(connector.clone());
-    // There is a session then, so that the time-out is for the listener alone.
+    // A session exists by then, so that the time-out is for the listener alone.
     let answer = ask(&client, meeting, Bytes::from_static(b"hello")).await;
     assert_eq!(answer.expect("an answer"), "hello");
     serving.abort();

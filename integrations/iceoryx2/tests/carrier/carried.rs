@@ -1,4 +1,4 @@
-//! Promises that the published tests do not ask for.
+//! Promises that the published tests do not cover.
 
 use std::{iter, sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ const TESTS: [(&str, Test); 8] = [
     ),
 ];
 
-/// A trial for each, called `/fabric/carried/test`.
+/// Returns a trial for each, called `/fabric/carried/test`.
 pub(crate) fn trials(over: Over) -> impl Iterator<Item = Trial> {
     TESTS.into_iter().map(move |(name, test)| {
         let name = format!("/{over}/carried/{name}");
@@ -57,7 +57,7 @@ fn a_full_peer_holds_up_nobody(builder: NodeBuilder) {
     let monitor = a.monitor();
     eventually("both have it open", || reached(&monitor) == 2);
 
-    // Several times the window of 64 KiB, and short enough to count in it over each fabric.
+    // Several times the window of 64 KiB, and few enough for every fabric to carry in time.
     const FRAMES: u64 = 300;
     let mut frame = [0; 1 << 10];
     for number in 0..FRAMES {
@@ -69,11 +69,11 @@ fn a_full_peer_holds_up_nobody(builder: NodeBuilder) {
     assert_eq!(service.sent + service.dropped, 2 * FRAMES, "{service:?}");
     assert!(service.dropped > 0, "{service:?}");
 
-    // A late reader gets the oldest ones, all that were sent to it.
+    // A late reader gets the oldest frames, all that were sent to it.
     for number in 0..service.sent - FRAMES {
         assert_eq!(next(&mut unread)[..8], number.to_le_bytes());
     }
-    // Then there is room again.
+    // There is room again.
     eventually("a later frame finds room", || {
         send(&mut from, b"again");
         receive(&mut unread).is_some()
@@ -192,7 +192,7 @@ fn strange_words_stop_nobody(builder: NodeBuilder) {
 fn many_changes_arrive_in_order(builder: NodeBuilder) {
     let (mut a, address) = carrier(&builder, &[]);
     let (b, _) = carrier(&builder, &[&address]);
-    // More than a peer is told one by one while it does not read.
+    // The changes are more than may wait for a peer that does not read.
     for number in 0..3000 {
         let name = format!("service/{}", number % 7);
         offer(&mut a, &name);
@@ -241,7 +241,7 @@ fn address(node: &Node) -> String {
     node.local_addr().expect("it listens").to_string()
 }
 
-/// A carrier, and the address that it listens at.
+/// Returns a carrier, and the address at which it listens.
 fn carrier(builder: &NodeBuilder, peers: &[&str]) -> (IbexCarrier, String) {
     let node = node(builder);
     let address = address(&node);
@@ -280,7 +280,7 @@ fn send(channel: &mut IbexChannel, payload: &[u8]) {
     sent.expect("it is short enough");
 }
 
-/// The next frame, which is waited for.
+/// Waits for the next frame.
 fn next(channel: &mut IbexChannel) -> Vec<u8> {
     let mut frame = None;
     eventually("a frame comes", || {
@@ -300,7 +300,7 @@ fn eventually(what: &str, is_so: impl FnMut() -> bool) {
     assert!(wait_until(WATCHDOG, is_so), "{what}");
 }
 
-/// The number of peers that the frames of the only channel go to.
+/// Returns the number of peers that the frames of the only channel reach.
 fn reached(monitor: &Monitor) -> usize {
     let services = monitor.stats().services;
     services.first().map_or(0, |service| service.peers.len())

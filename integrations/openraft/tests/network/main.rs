@@ -1,4 +1,4 @@
-//! openraft over ibex: nodes of one process, and clients that a test holds in its hand.
+//! openraft over ibex: nodes of one process, and clients that a test drives itself.
 
 mod site;
 mod store;
@@ -77,7 +77,7 @@ async fn replicate(fabric: Fabric) {
 #[test]
 fn appends_go_ahead_of_their_answers() {
     over_each(async |fabric| {
-        // Nothing is written, and so nothing answered, before all of them have come.
+        // Nothing is written, and therefore nothing answered, before all appends have come.
         let log = Log::in_groups_of(8);
         let site = Site::start(1, fabric, log).await;
         let mut client = site.client(fabric, 1).await;
@@ -131,11 +131,11 @@ fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
         let mut away = client(fabric, 1, &address).await;
         let error = away.append_entries(append(None, None), soon()).await;
         assert!(matches!(error, Err(RPCError::Unreachable(_))), "{error:?}");
-        // A node without a server.
+        // The node has no server.
         let silent = node(fabric, true);
         let address = silent.local_addr().expect("it listens").to_string();
         let mut client_of_silent = client(fabric, 1, &address).await;
-        // The first may be over before the session is there.
+        // The first attempts may end before there is a session.
         while let Err(RPCError::Unreachable(_)) = client_of_silent
             .append_entries(append(None, None), soon())
             .await
@@ -152,7 +152,7 @@ fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
         let answers = client_of_silent.stream_append(requests, soon()).await;
         let answers: Vec<_> = answers.expect("a session").collect().await;
         assert!(matches!(answers[..], [Err(RPCError::Timeout(_))]));
-        // Another node than the one that is asked for.
+        // Another node than the requested one answers.
         let site = Site::start(2, fabric, Log::default()).await;
         let mut mistaken = site.client(fabric, 1).await;
         let error = mistaken.append_entries(append(None, None), long()).await;
@@ -163,7 +163,7 @@ fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
             error.to_string().contains("node 2 is here, and not node 1"),
             "{error}"
         );
-        // One whose raft has stopped.
+        // The raft of this node has stopped.
         let mut client_of_stopped = site.client(fabric, 2).await;
         site.raft.shutdown().await.expect("raft ends");
         let error = client_of_stopped
@@ -216,7 +216,7 @@ fn heartbeats_and_appends_pass_a_snapshot_that_is_stuck() {
         let site = Site::start(1, fabric, Log::default()).await;
         let (sending, asking) = (site.client(fabric, 1).await, site.client(fabric, 1).await);
         let (mut sending, mut asking) = (sending, asking);
-        // More than any window holds, so that the sender is stuck as well.
+        // The snapshot exceeds every window, so that the sender is stuck as well.
         let bytes = 64 << 20;
         let sent = sending.full_snapshot(vote(), snapshot(bytes), std::future::pending(), long());
         let beats = async {
@@ -235,7 +235,7 @@ fn heartbeats_and_appends_pass_a_snapshot_that_is_stuck() {
         assert_eq!(answer.expect("it is installed").vote, vote());
         assert_eq!(site.machine.bytes(), snapshot(bytes).snapshot.0);
 
-        // One that is cancelled in the middle is not installed, and stops no later one.
+        // A snapshot that is cancelled in the middle is not installed, and stops no later one.
         let cancel = async {
             HALF_TAKEN.acquire().await.expect("open").forget();
             ReplicationClosed::new("the test says so")
@@ -302,7 +302,7 @@ fn bytes_that_are_no_request_stop_nobody() {
                 assert_eq!(code, 1, "{error}");
             }
         }
-        // The header of a snapshot: none, one that is cut short, one that is too long, and garbage.
+        // The headers of snapshots: an empty one, a cut one, one that is too long, and garbage.
         let headers: [&[u8]; 4] = [
             &[0; 4],
             &[9, 0, 0, 0, 1],

@@ -62,7 +62,7 @@ impl Site {
         let _ = self.node.close_async(Duration::from_secs(10)).await;
     }
 
-    /// A client as a leader has one, from a node of its own.
+    /// Creates a client like a leader's, from a node of its own.
     pub(crate) async fn client(&self, fabric: Fabric, number: u64) -> Client<Types, Writes> {
         client(fabric, number, &self.address).await
     }
@@ -91,7 +91,7 @@ pub(crate) fn node(fabric: Fabric, listens: bool) -> Arc<Node> {
     Arc::new(builder.build().expect("a node"))
 }
 
-/// The leader that requests of these tests come from.
+/// Returns the vote of the leader that these tests' requests come from.
 pub(crate) fn vote() -> VoteOf<Types> {
     Vote::new_committed(1, 9)
 }
@@ -101,7 +101,7 @@ pub(crate) fn log_id(index: u64) -> LogIdOf<Types> {
     LogIdOf::<Types>::new(leader.to_committed(), index)
 }
 
-/// A request with one entry, or with none as a heartbeat.
+/// Returns a request with one entry, or with none like a heartbeat.
 pub(crate) fn append(previous: Option<u64>, text: Option<&str>) -> AppendEntriesRequest<Types> {
     let index = previous.map_or(0, |index| index + 1);
     let entry = |text: &str| EntryOf::<Types> {
@@ -123,17 +123,17 @@ pub(crate) fn members<'a>(sites: impl IntoIterator<Item = &'a Site>) -> BTreeMap
         .collect()
 }
 
-/// A time that no test needs.
+/// Returns a time that is longer than any test needs.
 pub(crate) fn long() -> RPCOption {
     RPCOption::new(WATCHDOG)
 }
 
-/// Runs a test over each fabric; it is broken off when it hangs.
+/// Runs a test over each fabric; a watchdog ends it when it hangs.
 pub(crate) fn over_each(test: impl AsyncFn(Fabric)) {
     let fabrics = [
         Fabric::Shm,
         Fabric::Tcp,
-        // Over a device made of memory.
+        // Verbs runs over a device made of memory.
         #[cfg(feature = "fake-device")]
         Fabric::Verbs,
     ];

@@ -37,7 +37,7 @@ impl SnapshotData for Writes {
         Ok((self.0.len() as u64, io::Cursor::new(self.0)))
     }
 
-    /// Waits for a permit in the middle.
+    /// Waits for a permit in the middle of the bytes.
     async fn receive<R: AsyncRead + Send + Unpin>(mut from: R, bytes: u64) -> io::Result<Self> {
         let mut first = vec![0; usize::try_from(bytes / 2).map_err(io::Error::other)?];
         from.read_exact(&mut first).await?;
@@ -50,7 +50,7 @@ impl SnapshotData for Writes {
 
 /// A permit for each snapshot of which half has come, in any node of this process.
 pub(crate) static HALF_TAKEN: Semaphore = Semaphore::const_new(0);
-/// A permit for each snapshot that may continue behind its half.
+/// A permit for each snapshot that may continue after its half.
 pub(crate) static GO_ON: Semaphore = Semaphore::const_new(0);
 
 /// The state machine: counts writes and keeps their bytes.
@@ -72,7 +72,7 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything that was written.
+    /// Returns everything that was written.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.state().bytes.clone()
     }

@@ -27,18 +27,18 @@ use tonic::{
 };
 use tower::{Service, service_fn};
 
-/// The things that the server saw.
+/// The server's observations.
 #[derive(Default)]
 pub(crate) struct Seen {
     callers: Mutex<BTreeSet<String>>,
-    /// A call of `never` has begun.
+    /// Notified when a call of `never` has begun.
     pub(crate) begun: Notify,
-    /// A call of `never` was dropped.
+    /// Notified when a call of `never` was dropped.
     pub(crate) dropped: Notify,
 }
 
 impl Seen {
-    /// The peers that called.
+    /// Returns the peers that called.
     pub(crate) fn callers(&self) -> BTreeSet<String> {
         self.callers.lock().expect("nobody panicked").clone()
     }
@@ -126,7 +126,7 @@ async fn back(request: Request<Streaming<Bytes>>) -> Result<Response<Replies>, S
     Ok(Response::new(request.into_inner().boxed()))
 }
 
-/// Never replies.
+/// Returns a future that never replies.
 fn never(seen: &Arc<Seen>) -> impl Future<Output = Result<Response<Bytes>, Status>> + use<> {
     struct Told(Arc<Seen>);
     impl Drop for Told {
@@ -206,5 +206,5 @@ impl Client {
     }
 }
 
-/// Longer than tonic's usual 4 MiB.
+/// The most bytes of a message, longer than tonic's usual 4 MiB.
 const MOST_BYTES: usize = 65 << 20;

@@ -1,5 +1,5 @@
-//! gRPC of each kind over each fabric: a trial is called `what/fabric/driver`; `verbs` is there where a
-//! device is.
+//! gRPC of each kind over each fabric. A trial is called `what/fabric/driver`; `verbs` runs if
+//! there is a device.
 
 mod echo;
 
@@ -102,7 +102,7 @@ async fn bidirectional(called: Called) {
     });
     let replies = Client::new(called.channel).bidirectional(requests).await;
     let mut replies = replies.expect("replies");
-    // Each reply is waited for before the next request.
+    // The client waits for each reply before the next request.
     for number in 0..100 {
         let piece = Bytes::from(number.to_string());
         sender.send(piece.clone()).await.expect("it takes");

@@ -234,7 +234,7 @@ impl Node {
                     *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
                     return Ok(true);
                 };
-                // The message that a device sends behind the write.
+                // This is the message that a device sends behind the write.
                 let start = out.len();
                 out.extend_from_slice(&head);
                 sender.ring_bytes(word.position, word.bytes, out);

@@ -53,7 +53,7 @@ impl Pair {
                 self.connection.is_late(side, number);
                 return Ok(());
             }
-            // A side that dials for a new session has none.
+            // The dialing side asks for a new session, so it no longer has the old one.
             if self.right.is_up() {
                 self.session_is_over(Side::Right, now)?;
             }

@@ -54,7 +54,7 @@ impl Checker {
     /// Starts a checker. Returns the pipe that feeds it, too.
     pub(crate) fn start() -> io::Result<(Self, Feed)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        // The largest size without privileges; a smaller pipe is only slower.
+        // This is the largest size without privileges; a smaller pipe is only slower.
         let _ = rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20);
         let mut command = Command::new(processes::program()?);
         command

@@ -1,7 +1,7 @@
-//! A queue that tells of its next entry once, if it is asked to before that entry comes.
+//! A queue that announces its next entry once, if it is armed before that entry comes.
 //!
-//! A completion queue is one: arming it makes its descriptor readable when the *next*
-//! completion comes, and says nothing of those that are there.
+//! A completion queue is such a queue: arming it makes its descriptor readable when the *next*
+//! completion comes, and tells nothing about completions that are there.
 //!
 //! ```text
 //!   sleeper                          device
@@ -13,15 +13,15 @@
 //!   poll
 //! ```
 //!
-//! It survives two races. An entry that comes between the first poll and arming makes no
-//! event, so the second poll has to find it. The event of an entry that comes behind the second
-//! poll must still be there when the sleeper goes to sleep, so the descriptor is drained after
-//! sleeping and never in between. Model: loom_polled_again_or_woken.
+//! The order of steps survives two races. An entry that comes between the first poll and arming
+//! makes no event, so the second poll has to find it. The event of an entry that comes behind the
+//! second poll must still be there when the sleeper goes to sleep, so the descriptor is drained
+//! after sleeping and never in between. Model: loom_polled_again_or_woken.
 //!
 //! Rules:
 //!
-//! 1. One arming makes at most one event, so a queue is not armed again before the event
-//!    of the last arming was taken: what came since has made it, or is found by polling.
+//! 1. One arming makes at most one event, so a queue is not armed again before the event of the
+//!    last arming was taken. An entry that came since has made that event, or polling finds it.
 //! 2. A thread that has not polled since arming may not sleep; `prepare_sleep` is both.
 //! 3. An event is taken only by the thread that polls next.
 
@@ -32,22 +32,22 @@ pub trait EventQueue {
     /// The error of a queue that cannot be used.
     type Error;
 
-    /// Takes what is there, as far as it fits; gives how many.
+    /// Takes the entries that are there, as far as they fit. Returns how many.
     fn poll(&mut self, into: &mut [Self::Entry]) -> Result<usize, Self::Error>;
 
-    /// Asks for one event when the next entry comes. It orders the asking before whatever
-    /// is polled afterwards.
+    /// Asks for one event when the next entry comes. The call orders the request before all later
+    /// polls.
     fn arm(&mut self) -> Result<(), Self::Error>;
 
-    /// Takes all events that there are, without waiting; gives how many.
+    /// Takes all events that there are, without waiting. Returns how many.
     fn drain_events(&mut self) -> Result<u32, Self::Error>;
 }
 
-/// A queue, and whether it will tell of its next entry.
+/// A queue, and whether it will announce its next entry.
 #[derive(Debug)]
 pub struct ArmedQueue<Q> {
     queue: Q,
-    /// The queue was armed, and the event of that was not taken yet.
+    /// The queue was armed, and the event of that arming was not taken yet.
     is_armed: bool,
 }
 
@@ -65,10 +65,10 @@ impl<Q: EventQueue> ArmedQueue<Q> {
         &self.queue
     }
 
-    /// Takes what is there, as far as it fits; gives how many.
+    /// Takes the entries that are there, as far as they fit. Returns how many.
     ///
     /// # Errors
-    /// The queue's.
+    /// The error of the queue.
     #[inline]
     pub fn poll(&mut self, into: &mut [Q::Entry]) -> Result<usize, Q::Error> {
         self.queue.poll(into)
@@ -77,7 +77,7 @@ impl<Q: EventQueue> ArmedQueue<Q> {
     /// Asks for an event, unless one is on its way. Poll again before sleeping (rule 2).
     ///
     /// # Errors
-    /// The queue's. Then nothing will wake a sleeper.
+    /// The error of the queue. Nothing will wake a sleeper then.
     pub fn arm(&mut self) -> Result<(), Q::Error> {
         if !self.is_armed {
             self.queue.arm()?;
@@ -86,14 +86,14 @@ impl<Q: EventQueue> ArmedQueue<Q> {
         Ok(())
     }
 
-    /// Arms the queue and polls again. 0: nothing is there, and the descriptor becomes
-    /// readable as soon as something is.
+    /// Arms the queue and polls again. If this returns 0, no entry is there, and the descriptor
+    /// becomes readable as soon as one comes.
     ///
     /// # Errors
-    /// The queue's. Then nothing will wake a sleeper.
+    /// The error of the queue. Nothing will wake a sleeper then.
     ///
     /// # Panics
-    /// If `into` has no room: then it says nothing that nothing was found.
+    /// If `into` has no room, because an empty result would then mean nothing.
     #[must_use = "who sleeps although something was found sleeps for ever"]
     pub fn prepare_sleep(&mut self, into: &mut [Q::Entry]) -> Result<usize, Q::Error> {
         assert!(!into.is_empty(), "room for what the second poll finds");
@@ -101,26 +101,25 @@ impl<Q: EventQueue> ArmedQueue<Q> {
         self.queue.poll(into)
     }
 
-    /// Takes the events after a wake-up, before polling (rule 3); gives how many, which
-    /// may be 0.
+    /// Takes the events after a wake-up, before polling (rule 3). Returns how many, which may be 0.
     ///
     /// # Errors
-    /// The queue's.
+    /// The error of the queue.
     pub fn take_events(&mut self) -> Result<u32, Q::Error> {
         let taken = self.queue.drain_events();
-        // An error may have come behind an event.
+        // The error may have followed an event.
         if !matches!(taken, Ok(0)) {
             self.is_armed = false;
         }
         taken
     }
 
-    /// Waits until something is there and takes it, as far as it fits; gives how many.
-    /// `sleep` returns when the descriptor is readable, or for no reason; or says that the
-    /// time is up, and then 0 may come out.
+    /// Waits until there are entries and takes them, as far as they fit. Returns how many. `sleep`
+    /// returns when the descriptor is readable, or without a reason. If it says that the time is
+    /// up, the result may be 0.
     ///
     /// # Errors
-    /// The queue's, and those of `sleep`.
+    /// The errors of the queue, and those of `sleep`.
     ///
     /// # Panics
     /// If `into` has no room.

@@ -1,23 +1,22 @@
 //! The asymmetric barrier: free for a thread that is awake, one system call for a thread that goes
 //! to sleep.
 //!
-//! Two threads that each write one word and then read the other's must not
-//! both miss the other's write. That takes a full barrier between write and
-//! read on both sides. Here the frequent side (a publish, a guard's drop) has
-//! the *light* half, which only keeps the compiler from swapping the two. The rare
-//! side (arming, asking) has the *heavy* half:
-//! [`membarrier`](https://man7.org/linux/man-pages/man2/membarrier.2.html) makes every
-//! running thread of every registered process execute a full barrier before it
-//! returns. If such a thread wrote before that barrier, the heavy side's read
-//! sees the write. If it reads after the barrier, it sees the heavy side's write.
+//! Two threads that each write one word and then read the other's must not both miss the other's
+//! write. This requires a full barrier between write and read on both sides. Here the frequent side
+//! (a publish, a guard's drop) has the *light* half, which only keeps the compiler from swapping
+//! the two. The rare side (arming, asking) has the *heavy* half:
+//! [`membarrier`](https://man7.org/linux/man-pages/man2/membarrier.2.html) makes every running
+//! thread of every registered process execute a full barrier before it returns. If such a thread
+//! wrote before that barrier, the heavy side's read sees the write. If it reads after the barrier,
+//! it sees the heavy side's write.
 //!
-//! Both sides have to mean the same thing by it: two processes settle it at
-//! set-up with [`Asymmetry::agree`].
+//! Both sides have to use the same kind of barrier. Two processes agree on the kind at set-up with
+//! [`Asymmetry::agree`].
 //!
-//! Between processes the heavy half interrupts whatever runs of any of them,
-//! 9 µs on a virtual machine where a peer is awake; where both sides are of one
-//! process, as most are, it asks for that process alone
-//! ([`Asymmetry::heavy_here`]), which interrupts nobody if it has one thread.
+//! Between processes, the heavy half interrupts every running thread of any of them, which takes 9
+//! µs on a virtual machine if a peer is awake. If both sides belong to one process, as most do, it
+//! asks for that process alone ([`Asymmetry::heavy_here`]), which interrupts no thread if the
+//! process has only one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::compiler_fence;
@@ -29,9 +28,9 @@ use crate::sync::{Ordering, fence};
 /// The way in which the light and the heavy half of a barrier are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asymmetry {
-    /// An expedited `membarrier` on the heavy side, nothing but a compiler
-    /// fence on the light one. Right only if both processes are registered,
-    /// that is if both got this value from [`Asymmetry::of_process`].
+    /// An expedited `membarrier` on the heavy side, and only a compiler fence on the light one.
+    /// Correct only if both processes are registered, that is, if both got this value from
+    /// [`Asymmetry::of_process`].
     Membarrier,
     /// A full fence on both sides, where the kernel or a sandbox refuses
     /// membarrier: about 40 ns for each message.
@@ -92,8 +91,8 @@ impl Asymmetry {
     ///
     /// # Panics
     ///
-    /// If the kernel refuses what it granted at registration (a sandbox that
-    /// was closed later): going to sleep without the barrier could be for ever.
+    /// If the kernel refuses what it granted at registration (a sandbox that was closed later):
+    /// without the barrier, a thread could sleep for ever.
     pub fn heavy(self) {
         self.heavy_for(MembarrierCommand::GlobalExpedited);
     }
@@ -102,7 +101,7 @@ impl Asymmetry {
     ///
     /// # Panics
     ///
-    /// As [`heavy`](Self::heavy).
+    /// The panics of [`heavy`](Self::heavy).
     pub fn heavy_here(self) {
         self.heavy_for(MembarrierCommand::PrivateExpedited);
     }
@@ -110,8 +109,7 @@ impl Asymmetry {
     fn heavy_for(self, threads: MembarrierCommand) {
         match self {
             Self::Membarrier => membarrier(threads)
-                // It may lack memory for its list of processors; the slow
-                // form needs none.
+                // The kernel may lack memory for its list of processors; the slow form needs none.
                 .or_else(|_| membarrier(MembarrierCommand::Global))
                 .unwrap_or_else(|error| {
                     panic!(

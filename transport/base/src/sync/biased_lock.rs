@@ -1,12 +1,12 @@
 //! A lock that favours one thread: entering costs it a store and a load, and others may
 //! enter only while it is away.
 //!
-//! The favoured thread enters again and again, once for each message; somebody else wants
-//! to, seldom if ever. So the favoured one says that it is inside by a plain store, and
-//! the other pays for both by the heavy half of a barrier.
+//! The favoured thread enters again and again, once for each message. Another thread wants to enter
+//! seldom, if ever. So the favoured thread announces by a plain store that it is inside, and the
+//! other thread pays for both with the heavy half of a barrier.
 //!
 //! ```text
-//!   favoured                        somebody else
+//!   favoured thread                 other thread
 //!   inside = 1                      claimed = 1
 //!   light barrier                   heavy barrier
 //!   claimed?                        inside?
@@ -15,16 +15,16 @@
 //!   inside = 0                      claimed = 0
 //! ```
 //!
-//! The race it survives: both come at once. The barriers order each side's write before
-//! its read, so they cannot both miss the other; they may both give way, and that is the
-//! favoured thread's only wait. Model: loom_one_is_inside.
+//! The lock survives this race: both threads come at once. The barriers order each side's write
+//! before its read, so they cannot both miss the other. Both may give way, which is the favoured
+//! thread's only wait. Model: loom_one_is_inside.
 //!
 //! Rules:
 //!
-//! 1. One thread at a time is the favoured one; what makes it another orders the two.
+//! 1. One thread at a time is favoured. A hand-over to another thread orders the two.
 //! 2. One thread at a time claims.
-//! 3. The favour may be [withdrawn](BiasedLock::withdraw), for good: everybody enters some
-//!    other way then, which a claimer has to keep closed too.
+//! 3. The favour may be [withdrawn](BiasedLock::withdraw) permanently. All threads then enter in
+//!    some other way, which a claimer has to keep closed too.
 
 use super::barrier::Asymmetry;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
@@ -40,7 +40,7 @@ pub struct BiasedLock {
     closed: AtomicU32,
 }
 
-/// Another thread is inside, or about to look whether it may be.
+/// Another thread is inside, or is about to check whether it may be.
 const CLAIMED: u32 = 1;
 /// The favour has been withdrawn.
 const WITHDRAWN: u32 = 2;
@@ -58,13 +58,13 @@ impl BiasedLock {
 
     // ---- The favoured thread ---------------------------------------------------------
 
-    /// Enters, unless somebody else has or the favour was withdrawn.
+    /// Enters, unless another thread is inside or the favour was withdrawn.
     #[inline(always)]
     #[must_use = "it may be somebody else's"]
     pub fn try_enter(&self) -> bool {
         self.inside.store(true, Ordering::Relaxed);
         self.asymmetry.light();
-        // OPEN, pairs with `open`: what was done inside is seen.
+        // OPEN, pairs with `open`: this thread sees what the other thread did inside.
         let closed = self.closed.load(Ordering::Acquire);
         if closed != 0 {
             self.leave();
@@ -75,22 +75,23 @@ impl BiasedLock {
     /// Leaves the lock.
     #[inline(always)]
     pub fn leave(&self) {
-        // LEFT, pairs with `is_left`: what was done inside is seen.
+        // LEFT, pairs with `is_left`: the other thread sees what was done inside.
         self.inside.store(false, Ordering::Release);
     }
 
-    /// From now on nobody is favoured; for the favoured thread, from outside.
+    /// Withdraws the favour, so that no thread is favoured from now on. For the favoured thread,
+    /// while it is outside.
     pub fn withdraw(&self) {
         self.closed.fetch_or(WITHDRAWN, Ordering::Relaxed);
     }
 
-    /// Returns whether the favour was withdrawn, as far as the calling thread has heard.
+    /// Returns whether the favour was withdrawn, as far as the calling thread knows.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
         self.closed.load(Ordering::Relaxed) & WITHDRAWN != 0
     }
 
-    // ---- Somebody else ---------------------------------------------------------------
+    // ---- The other threads -----------------------------------------------------------
 
     /// Keeps the favoured thread out from now on, unless it is inside already: behind
     /// [`Asymmetry::heavy_here`], [`is_left`](Self::is_left) knows. [`open`](Self::open)
@@ -167,7 +168,7 @@ mod models {
                     let (lock, value) = &*shared;
                     for _ in 0..2 {
                         if lock.try_enter() {
-                            // SAFETY: loom checks that nobody else is at it.
+                            // SAFETY: loom checks that no other thread accesses the value.
                             value.with_mut(|value| unsafe { *value += 1 });
                             lock.leave();
                         }

@@ -1,8 +1,8 @@
 //! A limit that the engines of a node share: each borrows steps of it.
 //!
-//! An engine counts against what it has borrowed, which no other thread reads or writes, and
-//! comes here only when that is used up or a step of it has become free. So the limit holds for
-//! all engines together, and no message touches a line that two of them share.
+//! An engine counts against the amount that it has borrowed, which no other thread reads or writes.
+//! It comes here only when that amount is used up or a step of it has become free. So the limit
+//! holds for all engines together, and no message touches a line that two of them share.
 //!
 //! Rule: LEND: what is left is looked at and lessened in one step, or two engines borrow the same
 //! part. Model: loom_lent_once.
@@ -33,7 +33,7 @@ impl LentLimit {
             if lent == 0 {
                 return 0;
             }
-            // LEND. Relaxed: the number is all that is shared.
+            // LEND. Relaxed: only the number is shared.
             let exchanged =
                 self.left
                     .compare_exchange(left, left - lent, Ordering::Relaxed, Ordering::Relaxed);

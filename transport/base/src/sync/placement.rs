@@ -1,7 +1,7 @@
 //! The placement of a node's sessions on its engines.
 //!
 //! A session is placed once, when it begins, on the engine that has the fewest, and counts there
-//! until it is over. A node that closes is over with its last session, whichever engine has it,
+//! until it is over. A node that closes ends with its last session, on whichever engine that is,
 //! and then every engine stops.
 //!
 //! Rules, and the race that each is for:
@@ -9,9 +9,9 @@
 //! 1. PLACE: the engine is chosen and counts the session in one step, or two sessions that begin
 //!    together find the same engine the least loaded. Model: loom_placed_apart.
 //! 2. LAST: the session that ends counts itself out before it asks whether the node closes; the
-//!    thread that closes says so before the engines ask whether a session is left. So either the
-//!    session that ends finds the close, and has the engines told, or the engines find no session.
-//!    Model: loom_the_last_session_is_noticed.
+//!    thread that closes announces the close before the engines ask whether a session is left. So
+//!    either the session that ends finds the close, and the engines are told, or the engines find
+//!    no session. Model: loom_the_last_session_is_noticed.
 //!
 //! Nothing here is per message.
 
@@ -27,7 +27,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// A placement on so many engines, none of which has a session.
+    /// Creates a placement on this many engines, none of which has a session.
     #[must_use]
     pub fn new(engines: usize) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Placement {
     /// afterwards.
     pub fn begin_close(&self) {
         self.is_closing.store(true, Ordering::Release);
-        // LAST, pairs with `leave`: whoever looks behind this finds no session, or is woken.
+        // LAST, pairs with `leave`: an engine that looks after this finds no session, or is woken.
         fence(Ordering::SeqCst);
     }
 
@@ -157,7 +157,7 @@ mod models {
                 thread::spawn(move || placement.leave(engine))
             };
             placement.begin_close();
-            // An engine that is woken by the close, and sleeps on if a session is left.
+            // The close wakes an engine, which sleeps on if a session is left.
             let is_over = placement.is_over();
             let is_woken = ends.join().unwrap();
             assert!(is_over || is_woken, "asleep for ever");

@@ -1,9 +1,9 @@
 //! Atomics and locks that record which engines write which cache lines (`--cfg record_writes`).
 //!
-//! An engine that writes a line which another writes too waits for it at each message. Nothing in
-//! a type says so, hence this build: every write of a thread while it turns an engine is noted with
-//! its line and its place in the source, between [`begin`] and [`end`]. Writes that are no atomics are not
-//! seen; those are under a lock or next to an atomic that is.
+//! An engine that writes a cache line which another engine writes too waits for the line at each
+//! message. No type shows this, so this build records it: every write of a thread while it turns an
+//! engine is noted with its line and its place in the source, between [`begin`] and [`end`]. Writes
+//! that are not atomic are not seen; they are under a lock, or next to an atomic that is seen.
 
 use std::{
     cell::Cell,
@@ -16,8 +16,8 @@ use std::{
     },
 };
 
-/// A cache line of x86 and most others. A pair of them, which some fetch together, is not asked
-/// for.
+/// A cache line of x86 and most others. Pairs of lines, which some processors fetch together, are
+/// not considered.
 const LINE_BYTES: usize = 64;
 
 /// Writes by line and engine: the places in the source.
@@ -57,8 +57,8 @@ pub fn begin() {
     IS_ON.store(true, Ordering::SeqCst);
 }
 
-/// Records no more. Returns how many lines engines wrote, and for each that several did the places
-/// in the source that write it.
+/// Stops recording. Returns how many lines engines wrote, and, for each line that several engines
+/// wrote, the places in the source that write it.
 pub fn end() -> (usize, Vec<BTreeSet<String>>) {
     IS_ON.store(false, Ordering::SeqCst);
     let writes = std::mem::take(&mut *writes());
@@ -267,7 +267,7 @@ impl<T> Lock<T> for sync::Mutex<T> {
     }
 }
 
-/// Locks a mutex, whether a thread that had it panicked or not.
+/// Locks a mutex, even if a thread that had it panicked.
 #[track_caller]
 pub fn lock<'a, T: 'a>(mutex: &'a impl Lock<T>) -> MutexGuard<'a, T> {
     mutex.wait().unwrap_or_else(PoisonError::into_inner)

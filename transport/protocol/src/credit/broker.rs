@@ -1,33 +1,33 @@
-//! The credit broker: which session may have how much of the engine's arrival memory in
-//! flight to it.
+//! The credit broker, which decides how much of the engine's arrival memory each session may have
+//! in flight to it.
 //!
 //! Rules:
 //!
-//! 1. Lent credit, and a reserve for every session that may join, are never more than there
-//!    is. Lent credit is free again when its session says that it came back, and not before;
-//!    a peer that never answers keeps what it has until its session ends.
-//! 2. As long as there is enough, a session is given the most that it may hold when it
-//!    joins, and the broker hears nothing more of it.
-//! 3. Otherwise the sessions that want credit share it. None is given more than the *level*,
-//!    an equal part for each *active* session. A session that has more is recalled to the level
-//!    as soon as one that has less wants credit and none is free. A session is active from its
+//! 1. Lent credit and a reserve for every session that may join never exceed the credit that
+//!    exists. Lent credit is free again when its session reports that it came back, and not before.
+//!    A peer that never answers keeps its credit until its session ends.
+//! 2. While there is enough, a session is given the most that it may hold when it joins, and the
+//!    broker gets no further reports from it.
+//! 3. Otherwise the sessions that want credit share it. No session is given more than the *level*,
+//!    an equal part for each *active* session. A session that has more is recalled to the level as
+//!    soon as a session that has less wants credit and none is free. A session is active from its
 //!    first wish until it surrenders credit that it could not use, or is found to use nothing;
-//!    where sessions take turns, until it has not wanted for as long as all have a turn each.
-//!    An inactive session is recalled first, to one *grain*, the least that is of use. A session
-//!    uses nothing if it uses none while another uses more than it held: frames that had
-//!    arrived by then have been taken in.
+//!    where sessions take turns, until it has not wanted for as long as all have a turn each. An
+//!    inactive session is recalled first, to one *grain*, the least that is of use. A session
+//!    counts as using nothing if it uses no credit while another uses more than that one held:
+//!    frames that had arrived by then have been taken in.
 //! 4. If there is not even a grain for each session, they take *turns*. Each wish is given one
 //!    grain, in the order of the wishes, or [`BUSY_TURN`] of them if the session has used all
 //!    of its last turn and more waits behind that. A session that is given a part of its turn
 //!    gets the rest before any other. Turns come back without a recall.
-//! 5. The level moves in steps of a quarter or a third: down as soon as it must, up only when
-//!    a third more sessions would still find room. So the arrival of n sessions costs each of
-//!    the others a recall per step, not one per arrival, and the remainder of a step is there
-//!    for the next session. A recall that nobody answers, while the sessions that wait use
-//!    their credit twice each, no longer counts as coming back: the others share, or take
-//!    turns at, the remainder. They lose the credit of a silent peer and nothing else.
-//! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`]
-//!    sessions at most to find idle ones. Nothing waits for a clock.
+//! 5. The level moves in steps of a quarter or a third: down as soon as it must, up only when a
+//!    third more sessions would still find room. So the arrival of n sessions costs each of the
+//!    others a recall per step, not one per arrival, and the remainder of a step is there for the
+//!    next session. A recall that stays unanswered while the waiting sessions use their credit
+//!    twice each no longer counts as coming back. The others share, or take turns at, the
+//!    remainder. They lose the credit of a silent peer and nothing else.
+//! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`] sessions at
+//!    most to find idle ones. No step waits for a clock.
 //!
 //! A link makes three calls: [`join`](CreditBroker::join) when its session begins,
 //! [`report`](CreditBroker::report) with what
@@ -57,7 +57,7 @@ pub type SessionId = u64;
 /// The credit that a broker lends, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerSettings {
-    /// All arrival bytes or receive buffers.
+    /// The number of all arrival bytes or receive buffers.
     pub capacity: u64,
     /// The reserve of each session beside its lent credit, for talk about credit.
     pub reserve: u64,
@@ -77,13 +77,13 @@ pub struct CreditBroker {
     // Totals.
     lendable: u64,
 
-    // The sessions' credit.
+    // Credit of sessions.
     holdings: Holdings,
     /// Sessions that want, in the order of their wishes.
     waiting: BTreeMap<u64, SessionId>,
     next_ticket: u64,
 
-    // How it is shared.
+    // Sharing.
     level: Level,
     /// The session at which the search for idle sessions continues.
     hand: SessionId,
@@ -94,7 +94,7 @@ pub struct CreditBroker {
     gifts: u64,
 
     // Recalls.
-    /// Open ones, by the number of answers after which they are overdue.
+    /// Open recalls, by the number of answers after which they are overdue.
     open: BTreeSet<(u64, SessionId)>,
     answers: u64,
     /// Wishes of sessions that wait already, since the last answer.
@@ -109,8 +109,8 @@ pub struct TooManySessions {
     pub limit: u64,
 }
 
-/// Sessions that one wish looks at to find some that use nothing of what they have. More
-/// would find idle credit sooner and make every wish in a busy crowd dearer.
+/// Sessions that one wish looks at to find some that use none of their credit. More would find idle
+/// credit sooner and make every wish more expensive while many sessions are busy.
 pub const LOOKS_PER_WISH: usize = 4;
 
 /// Grains in a turn of a session that used all of its last one and had more to send. A turn is told
@@ -147,7 +147,7 @@ impl CreditBroker {
         }
     }
 
-    /// A session begins; it counts as wanting.
+    /// Takes in a session that begins, and that counts as wanting credit.
     pub fn join(&mut self, session: SessionId) -> Result<(), TooManySessions> {
         let limit = self.settings.max_sessions;
         if self.holdings.len() >= limit {
@@ -160,7 +160,7 @@ impl CreditBroker {
 
     /// Takes in an event of a session. Drain [`poll_action`](Self::poll_action) afterwards.
     ///
-    /// Of sessions that did not join the broker knows nothing, and hears nothing.
+    /// Reports of sessions that did not join are ignored.
     pub fn report(&mut self, session: SessionId, report: CreditReport) {
         if report == CreditReport::default() || self.holdings.get(session).is_none() {
             return;
@@ -173,7 +173,7 @@ impl CreditBroker {
         }
     }
 
-    /// The session is over: all that it had is free.
+    /// Removes a session that is over, and frees all of its credit.
     pub fn leave(&mut self, session: SessionId) {
         if let Some(holding) = self.holdings.leave(session) {
             holding.ticket.map(|ticket| self.waiting.remove(&ticket));
@@ -182,9 +182,9 @@ impl CreditBroker {
         self.set_level();
     }
 
-    /// The next thing to do. `used` tells how much credit a session has used in all
-    /// ([`Session::credit_used`](crate::session::Session::credit_used)). Drain it whenever
-    /// a session joined, left or reported.
+    /// Returns the next action. `used` tells how much credit a session has used in all
+    /// ([`Session::credit_used`](crate::session::Session::credit_used)). Drain it whenever a
+    /// session joined, left or reported.
     #[must_use]
     pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
         while let Some((&ticket, &session)) = self.waiting.first_key_value() {
@@ -192,8 +192,8 @@ impl CreditBroker {
             let target = self.target(holding.turn);
             let has_enough = holding.kept() >= target;
             if has_enough {
-                // A session that got more while there were fewer is treated like one that wants
-                // credit now.
+                // A session that got more while there were fewer sessions is treated like one that
+                // wants credit now.
                 let most = target + target / 2;
                 if let Some((richest, kept)) = self.holdings.richest_active(most)
                     && richest != session
@@ -201,7 +201,7 @@ impl CreditBroker {
                     return Some(self.recall(richest, kept - target));
                 }
                 if self.look_for_idle(session, &used) {
-                    // Its share has grown.
+                    // The session's share has grown.
                     continue;
                 }
             }
@@ -275,13 +275,13 @@ impl CreditBroker {
         self.holdings.free()
     }
 
-    // ---- What sessions do ------------------------------------------------------------
+    // ---- Events of sessions ----------------------------------------------------------
 
     fn wish(&mut self, session: SessionId, is_busy: bool) {
         let ticket = self.next_ticket;
         let most = self.settings.most;
         let turn = if is_busy { BUSY_TURN } else { 1 } * self.settings.grain;
-        // A fast sender that has the most it may have says this again and again.
+        // A fast sender that has the most it may have makes this wish again and again.
         let is_known = |holding: &Holding| holding.is_active && holding.held >= most;
         if self.holdings.get(session).is_some_and(is_known) {
             return;
@@ -344,7 +344,7 @@ impl CreditBroker {
         self.set_level();
     }
 
-    // ---- What the broker does --------------------------------------------------------
+    // ---- Actions of the broker -------------------------------------------------------
 
     /// Returns the credit up to which a session that wants is given, `turn` of it where sessions
     /// take turns.
@@ -368,8 +368,7 @@ impl CreditBroker {
         } else {
             Term::Standing
         };
-        // As many turns are out as there are grains: each is answered in the midst of
-        // others.
+        // As many turns are out as there are grains, so each is answered among others.
         let due = self.answers + 2 * (self.open.len() as u64 + 1);
         let mut opened = None;
         self.holdings.change(session, |holding, free| {

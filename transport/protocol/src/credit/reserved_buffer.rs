@@ -4,19 +4,19 @@
 //!
 //! 1. Frames that say nothing but credit, a recall, a want or an answer are not charged:
 //!    they are *talk* and take a reserved buffer.
-//! 2. Talk is numbered. The side that took it says up to which number, with the next frame,
-//!    or at once if no other is due: the *answer*. So each side knows when the buffer
-//!    of its last talk is free again, and says nothing new before.
+//! 2. Talk is numbered. The side that took talk reports up to which number, with the next frame, or
+//!    at once if no other frame is due: the *answer*. So each side knows when the buffer of its
+//!    last talk is free again, and sends no new talk before.
 //! 3. With one buffer each, the side that spoke last could not speak again until the other has
-//!    something to say, and both may have something to say first. So the side that dialed
-//!    keeps two: what the acceptor has to say takes one, its answers the other, and an
-//!    answer of the acceptor is answered by whatever the dialer says next. A node that many
-//!    dial keeps one buffer for each of them.
+//!    something to say, and both may have something to say first. So the side that dialed keeps
+//!    two: the acceptor's news takes one buffer, and its answers take the other. The dialer's next
+//!    frame answers an answer of the acceptor. A node that many peers dial keeps one buffer for
+//!    each of them.
 //! 4. The dialer's talk is answered always, answers included, since it has one buffer for
 //!    both; the acceptor's answers are not answered. So talk ends.
 #![forbid(unsafe_code)]
 
-/// Numbers of what was said and taken, modulo 2^16: at most two are open at a time.
+/// Numbers of talk that was sent and taken, modulo 2^16. At most two are open at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReservedBuffer {
     /// We dialed: we keep two buffers, the peer keeps one.
@@ -24,14 +24,14 @@ pub struct ReservedBuffer {
 
     // Our talk.
     said: u16,
-    /// The last of it that was no mere answer.
+    /// The last of our talk that was not a mere answer.
     news: u16,
-    /// The peer has taken all up to this one.
+    /// The peer has taken all talk up to this number.
     heard: u16,
 
     // The peer's talk.
     taken: u16,
-    /// The peer was told that we have taken all up to this one.
+    /// The peer was told that we have taken all talk up to this number.
     answered: u16,
     owes_answer: bool,
 }
@@ -57,7 +57,7 @@ pub enum ReserveOverrun {
     },
 }
 
-/// Buffers that a side keeps for talk, beside those that credit is given for.
+/// Buffers that a side keeps for talk, besides the buffers that credit is given for.
 #[must_use]
 pub const fn reserved_buffers(dialed: bool) -> u64 {
     if dialed { 2 } else { 1 }
@@ -77,7 +77,7 @@ impl ReservedBuffer {
     #[must_use]
     pub fn may_speak(&self) -> bool {
         let last = if self.dialed { self.said } else { self.news };
-        // Both are within two of each other, and `heard` is never ahead.
+        // The two numbers are within two of each other, and `heard` is never ahead.
         self.heard.wrapping_sub(last) < u16::MAX / 2
     }
 
@@ -138,7 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// One side, and the answers on their way to it, with whether they are news.
+    /// One side, and the answers on their way to it. The flag of each answer tells whether it is
+    /// news.
     #[derive(Default)]
     struct Place {
         buffer: ReservedBuffer,
@@ -160,8 +161,8 @@ mod tests {
     }
 
     proptest! {
-        /// However talk and wishes to talk fall, the buffers suffice, everything is said,
-        /// and then there is silence.
+        /// In any order of talk and wishes to talk, the buffers suffice, all talk is sent, and then
+        /// both sides are silent.
         #[test]
         fn everything_is_said_and_then_there_is_silence(
             moves in proptest::collection::vec(0..6_u8, 0..300),

@@ -1,26 +1,26 @@
-//! Session credit: what the engine of the other end can take in, in arrival bytes or
+//! Session credit: the amount that the engine of the other end can take in, in arrival bytes or
 //! receive buffers.
 //!
 //! Rules:
 //!
-//! 1. Credit is cumulative in both directions of speech: the receiving engine says how much
-//!    may have been sent *in all*, the sending engine counts what it has sent in all. It
-//!    comes back when the engine has replaced the arrival memory, whatever the application
-//!    does with the messages, so it never mixes with a channel's window.
-//! 2. How much may be out at a time is what the engine *lends* the session; the
-//!    [broker](super::broker) moves that between sessions. Credit that comes back is lent
-//!    again at once, unless it was recalled.
-//! 3. A recall takes what is not out at once. The rest is not lent again when it comes
-//!    back: by being used, or because its holder has nothing to send and surrenders it.
-//!    Surrendered credit counts as used, so it cannot be spent twice.
-//! 4. A holder that nothing is lent to any more hears so with the recall, and asks when it
-//!    has something to send: once, until it hears of credit or of a recall again. Where
-//!    frames take buffers, the one with data that takes its last credit asks, if more waits
-//!    behind it; else talk does.
-//! 5. A sender that is lent something and had to wait says that with the next frame, so that
-//!    it may be lent more.
-//! 6. Recalls and surrenders are cumulative too: one that comes again says nothing new, one
-//!    that goes back is a lie.
+//! 1. Credit is cumulative in both directions: the receiving engine tells how much may have been
+//!    sent *in all*, and the sending engine counts how much it has sent in all. Credit comes back
+//!    when the engine has replaced the arrival memory, independent of what the application does
+//!    with the messages. So it never mixes with a channel's window.
+//! 2. The engine *lends* the session the amount that may be out at a time, and the
+//!    [broker](super::broker) moves credit between sessions. Credit that comes back is lent again
+//!    at once, unless it was recalled.
+//! 3. A recall takes back at once the credit that is not out. The rest is not lent again when it
+//!    comes back, either because it was used, or because its holder has nothing to send and
+//!    surrenders it. Surrendered credit counts as used, so it cannot be spent twice.
+//! 4. The recall tells a holder that nothing is lent to it any more. The holder asks when it has
+//!    something to send: once, until it is granted credit or hears of a recall again. Where frames
+//!    take buffers, the data frame that takes the last credit asks, if more waits behind it.
+//!    Otherwise talk asks.
+//! 5. A sender that is lent credit and had to wait reports the wait with its next frame, so that it
+//!    may be lent more.
+//! 6. Recalls and surrenders are cumulative too: a repeated one says nothing new, and one that goes
+//!    back is a lie.
 //!
 //! Talk about credit is never charged (see [`carriage`](crate::framing)): asking for credit
 //! must not need credit.

@@ -1,5 +1,5 @@
-//! The window of one channel: how many messages and bytes may be out and not yet
-//! released. It bounds the memory that an application holds at the receiving end.
+//! The window of one channel: how many messages and bytes may be out and not yet released. The
+//! window bounds the memory that an application holds at the receiving end.
 //!
 //! The sending handle keeps to it; the receiving engine checks that it does, because
 //! a peer's restraint is no bound on our memory. The receiving side also decides here
@@ -39,7 +39,7 @@ impl ChannelWindow {
         arrived - released <= self.messages && position - released_position <= self.bytes
     }
 
-    /// Returns whether the sender should hear of releases since the last news: at half a window
+    /// Returns whether the sender should be told of releases since the last news: at half a window
     /// owed, or at `every` messages, if that is less. A frame in the other direction carries the
     /// news for nothing, and a sender that waits asks, so less is never urgent.
     #[inline]

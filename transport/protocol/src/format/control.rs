@@ -1,9 +1,9 @@
-//! Control messages: what engines say to each other beside records.
+//! Control messages, which engines send to each other besides records.
 //!
-//! One message per control frame, little-endian, every length bounded. They are built
-//! from channel state when the frame is built, so a close never overtakes the data it
-//! closes. Unknown message types are an error: what a peer may say is settled by the
-//! protocol version in the handshake.
+//! A control frame carries one message, little-endian, with every length bounded. Messages are
+//! built from channel state when the frame is built, so a close never overtakes the data it closes.
+//! Unknown message types are an error: the protocol version in the handshake settles which messages
+//! a peer may send.
 #![forbid(unsafe_code)]
 
 mod ask;
@@ -44,12 +44,13 @@ pub enum CloseReason {
     /// A message found no room or memory: a receiving end had none for what came, or a group
     /// dropped a sending end that had none for what was to be sent.
     NoRoom,
-    /// The sender gave up, by `abort` or a panic, before it had said all. There was more to come.
+    /// The sender gave up, by `abort` or a panic, before it had sent everything. There was more to
+    /// come.
     Aborted,
 }
 
 impl CloseReason {
-    /// All reasons, for tests and tables.
+    /// Every reason, for tests and tables.
     pub const ALL: [CloseReason; 5] = [
         CloseReason::Dropped,
         CloseReason::SlotLeaked,
@@ -79,18 +80,18 @@ pub enum Control {
     Open {
         /// The id that the opener gave its end.
         end: u32,
-        /// Which end it opened.
+        /// The role of the end that was opened.
         role: Role,
         /// The channel's name.
         name: Arc<str>,
         /// The end's terms for the channel.
         spec: Arc<ChannelSpec>,
     },
-    /// An end of a channel is gone.
+    /// An end of a channel was closed.
     Close {
         /// The id that its opener gave it.
         end: u32,
-        /// Which end it is.
+        /// The role of the end that was closed.
         role: Role,
         /// The reason of the close.
         reason: CloseReason,
@@ -131,7 +132,7 @@ pub enum Control {
         /// The block's memory.
         memory: RemoteMemory,
     },
-    /// The sending end needs such memory no more, and nothing of it is under way.
+    /// The sending end no longer needs such memory, and nothing of it is under way.
     ReturnLanding {
         /// The sending end.
         channel: u32,
@@ -140,11 +141,11 @@ pub enum Control {
     },
     /// The peer closes the session; nothing follows.
     Goodbye,
-    /// The peer has no such session any more, whatever was under way.
+    /// The peer has no such session any more, no matter what was under way.
     Abandoned,
-    /// The peer begins no call any more that it serves.
+    /// The peer no longer begins calls that it serves.
     Draining {
-        /// Every call that it had begun is answered, and the answers have come.
+        /// True if every call that it had begun is answered, and the answers have arrived.
         is_done: bool,
     },
     /// The peer waits for credit.
@@ -176,15 +177,16 @@ pub enum Control {
     },
     /// Ends the list of known ends: the session goes on.
     Resumed {
-        /// The newest end that the hearer is known to have opened, or 0. Those before it that
-        /// were not listed are forgotten.
+        /// The newest end that the hearer is known to have opened, or 0. Earlier ends that were not
+        /// listed are forgotten.
         newest_end: u32,
     },
-    /// Any frame is the answer, and an empty one comes: a frame of the peer's stays cut.
+    /// Asks for any frame as an answer; the peer sends an empty one. Sent when a frame of the
+    /// peer's stays cut.
     Query,
     /// Over new wires: bytes of the hearer's were damaged on their way over old ones.
     Damaged {
-        /// The total number of questions.
+        /// The total number of times.
         times: u64,
     },
 }
@@ -253,7 +255,7 @@ impl Control {
                 ] {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
-                // Where there are none this ends here, as it does for those who know of one
+                // Without older versions the spec ends here, as it does for builds that know of one
                 // version only.
                 if !spec.older.is_empty() {
                     debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
@@ -518,7 +520,7 @@ fn put_version(out: &mut Vec<u8>, version: &MessageVersion, schema_limit: usize)
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
-    // As much of it as fits in whole characters.
+    // The text is cut to whole characters that fit.
     let mut fits = (0..=limit.min(text.len())).rev();
     let end = fits.find(|&at| text.is_char_boundary(at));
     let text = &text[..end.unwrap_or(0)];

@@ -1,8 +1,8 @@
 //! The four cumulative counters of a channel, and the rule that joins news of them.
 //!
-//! `published >= received >= released` and `released >= acknowledged` at every moment
-//! at the receiving end. They only grow, so late or repeated news is harmless: joining
-//! takes the larger of each. A peer's counters are checked before it is believed.
+//! `published >= received >= released` and `released >= acknowledged` at every moment at the
+//! receiving end. Counters only grow, so late or repeated news is harmless: joining takes the
+//! larger of each. A peer's counters are checked before it is believed.
 #![forbid(unsafe_code)]
 
 /// The counters of one channel's receiving end.
@@ -57,8 +57,9 @@ pub enum ImpossibleCounters {
 }
 
 impl Counters {
-    /// Number up to which questions for acknowledgements are answered. Where acknowledgement has
-    /// ended no further message can be acknowledged, and the answer is that it is released.
+    /// Number up to which questions for acknowledgements are answered. After acknowledgement has
+    /// ended, no further message can be acknowledged. A message's release then answers the
+    /// question.
     #[inline]
     #[must_use]
     pub(crate) fn settled(&self) -> u64 {

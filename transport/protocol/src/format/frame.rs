@@ -10,15 +10,15 @@
 //!   zeros that fill the frame up to a multiple of 8.
 //! - `channel` is the id that the *sending end* of the channel chose; 0 means the
 //!   session itself.
-//! - `pad` zeros stand before the body, so that a record's payload lies aligned in
-//!   the arrival block whatever came before the frame. The sender knows the offset
-//!   at which the frame will land (modulo 64) and computes it.
-//! - `sequence` holds the low 32 bits of the first record's sequence, or of the large
-//!   message that a chunk belongs to. Of a control frame it is [`TALK`] if the frame takes
-//!   a reserved buffer, else 0.
+//! - `pad` zeros stand before the body, so that a record's payload lies aligned in the arrival
+//!   block no matter what came before the frame. The sender knows the offset at which the frame
+//!   will land (modulo 64) and computes it.
+//! - `sequence` holds the low 32 bits of the first record's sequence, or of the large message that
+//!   a chunk belongs to. In a control frame, `sequence` is [`TALK`] if the frame takes a reserved
+//!   buffer, else 0.
 //!
-//! On a stream, [checks](super::frame_check) stand before the header. Over receive buffers a
-//! frame is as it is here, byte for byte: the device notices damage to it.
+//! On a stream, [checks](super::frame_check) stand before the header. Over receive buffers a frame
+//! travels as shown here, byte for byte, and the device notices damage to it.
 #![forbid(unsafe_code)]
 
 use super::counters::Counters;
@@ -50,9 +50,9 @@ pub const HEAD_BYTES: usize = HEADER_BYTES + EXTENSION_BYTES + BLOCK_ALIGNMENT;
 /// The longest chunk of a large message in one frame.
 pub const MAX_CHUNK_BYTES: usize = BATCH_FRAME_BYTES - HEAD_BYTES;
 
-/// The longest message that travels as a record; a longer one is announced and goes in
-/// chunks. It costs a round trip less than the announcement, and a cut frame of this
-/// size is still a small part of an arrival block.
+/// The longest message that travels as a record; a longer one is announced and goes in chunks. Such
+/// a frame costs a round trip less than an announcement, and a cut frame of this size is still a
+/// small part of an arrival block.
 pub const MAX_EAGER_BYTES: usize = 128 << 10;
 
 /// The longest frame: one eager message with everything that stands before it.
@@ -66,7 +66,7 @@ pub enum FrameKind {
     Records,
     /// A part of a large message that was announced and granted before.
     Chunk,
-    /// Nothing: a large message that was announced, and whose memory was granted, is
+    /// No body. Tells that a large message, which was announced and whose memory was granted, is
     /// written.
     Written,
     /// A control message, or nothing but an extension.
@@ -90,7 +90,7 @@ pub struct FrameHeader {
     pub sequence: u32,
 }
 
-/// The reason why bytes are not a frame. All of these are the peer's fault.
+/// The reason why bytes are not a frame. In each case the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedFrame {
     /// The length is below its own header, or above what a frame may hold.
@@ -182,7 +182,7 @@ impl FrameHeader {
             pad: (second >> 16) as u8,
             sequence: (second >> 32) as u32,
         };
-        // Flags, and the byte that is reserved.
+        // Checks the flags and the byte that is reserved.
         let is_plain = second & 0xff00_ffff == u64::from(FLAG_RECORDS)
             && usize::from(header.pad) < BLOCK_ALIGNMENT
             && header.length as usize == frame.len()

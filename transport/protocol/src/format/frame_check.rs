@@ -8,14 +8,14 @@
 //! Rules:
 //!
 //! 1. The *head check* covers the body check, the header and the number of the frame. Both ends
-//!    count frames from the beginning of the connection, so a frame that is missing, comes twice
-//!    or stands in the place of another is noticed like a damaged one. Nothing that a header
-//!    says is believed before.
-//! 2. The *body check* covers what the session acts on: an extension, a control message, and
-//!    the header and the announcement of each record. Where the session checks payloads, it
-//!    covers every byte of a body. It is verified before anything of the body is acted on or
-//!    handed out; until then a record header only says where the next one would be.
-//! 3. Zeros that align or fill are not covered: nobody reads them.
+//!    count frames from the beginning of the connection, so a frame that is missing, comes twice or
+//!    stands in the place of another is noticed like a damaged one. No field of a header is
+//!    believed before this check.
+//! 2. The *body check* covers the parts that the session acts on: an extension, a control message,
+//!    and the header and the announcement of each record. If the session checks payloads, the check
+//!    covers every byte of a body. It is verified before any part of the body is acted on or handed
+//!    out. Until then a record header only tells where the next one would be.
+//! 3. Zeros that align or fill are not covered, because no code reads them.
 //! 4. A chunk has no extension on a stream, since its body is read to its place as it comes
 //!    and its check is known last.
 //!
@@ -40,8 +40,8 @@ pub const CHECKED_HEADER_BYTES: usize = CHECK_BYTES + HEADER_BYTES;
 // Headers stay aligned as they are without checks.
 const _: () = assert!(CHECK_BYTES.is_multiple_of(FRAME_ALIGNMENT));
 
-/// Bytes that are not as they were sent: of nobody's fault, so the connection ends and the
-/// session goes on over another.
+/// Bytes that differ from those that were sent. Neither end is at fault, so the connection ends and
+/// the session goes on over another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DamagedFrame {
     /// The header, or the place of the frame among the others.
@@ -215,10 +215,10 @@ fn joined(first: u32, second: u32) -> u32 {
     first.rotate_left(1) ^ second
 }
 
-/// The check of every record's header, and of the announcements among them. Whatever a header
-/// says may be wrong yet, so it only leads on inside of the body.
+/// The check of every record's header, and of the announcements among them. The headers are not
+/// verified yet and may be wrong, so the walk follows them only inside the body.
 fn of_record_headers(body: &[u8], alignment: usize) -> u32 {
-    // A frame of one message, like most.
+    // Shortcut for a frame of one message, which most frames are.
     if let Some((covered, size)) = covered_of(body, alignment)
         && size >= body.len()
     {

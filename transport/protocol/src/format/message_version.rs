@@ -1,10 +1,10 @@
-//! Which message type a channel carries, where an end knows more than one.
+//! The choice of a channel's message type, if an end knows more than one.
 //!
 //! Rules:
 //!
 //! 1. An end offers the versions that it knows, the newest first; most know one.
-//! 2. Both ends settle on the first of the *sender's* versions that the receiver knows too.
-//!    It is a function of both offers and of nothing else, so both ends come to the same
+//! 2. Both ends settle on the first of the *sender's* versions that the receiver knows too. The
+//!    choice is a function of both offers and of nothing else, so both ends come to the same
 //!    version, whichever end opened first. The sender's order decides, since two programs may
 //!    disagree about which of two versions is the newer.
 //! 3. A version is known by its fingerprint and its alignment: where records begin and how
@@ -88,24 +88,24 @@ mod tests {
     #[test]
     fn the_highest_common_version_is_settled() {
         for (sender, receiver, expected) in [
-            // Old and new processes, either of them sending.
+            // Old and new processes, in both directions.
             (&[1][..], &[1][..], Some(1)),
             (&[2, 1], &[1], Some(1)),
             (&[1], &[2, 1], Some(1)),
             (&[2, 1], &[2, 1], Some(2)),
-            // New ones that have forgotten the oldest, with those that have not.
+            // New processes that have forgotten the oldest version, with processes that have not.
             (&[2], &[2, 1], Some(2)),
             (&[3, 2], &[2, 1], Some(2)),
             (&[2, 1], &[3, 2], Some(2)),
             (&[3, 2, 1], &[4, 2, 1], Some(2)),
-            // Too far apart.
+            // Processes without a common version.
             (&[3, 2], &[1], None),
             (&[1], &[3, 2], None),
             (&[4, 3], &[2, 1], None),
-            // The ends disagree about the order: the sender's counts.
+            // The ends disagree about the order, and the sender's order counts.
             (&[1, 2], &[2, 1], Some(1)),
             (&[2, 1], &[1, 2], Some(2)),
-            // Only a broken peer says one twice, and nothing follows from it.
+            // Only a broken peer lists a version twice, which has no effect.
             (&[2, 2, 1], &[1, 1], Some(1)),
         ] {
             let settled = settled(sender, receiver);

@@ -119,7 +119,7 @@ pub struct LargeAnnouncement {
 impl LargeAnnouncement {
     /// The longest announcement.
     pub const MAX_BYTES: usize = 16;
-    /// The announcement of a message that goes in chunks.
+    /// Creates the announcement of a message that goes in chunks.
     pub const IN_CHUNKS_BYTES: usize = 8;
 
     /// The message goes in chunks.
@@ -145,14 +145,13 @@ impl LargeAnnouncement {
     }
 
     /// Makes the payload of an announcement [in a block](Self::in_landing) say that the message
-    /// goes in chunks: the block is not to be had any more, and the record stays as long as it
-    /// is.
+    /// goes in chunks: the block is no longer available, and the record keeps its length.
     pub fn forget_block(payload: &mut [u8; Self::MAX_BYTES]) {
         payload[8..12].copy_from_slice(&NO_BLOCK.to_word().to_le_bytes());
     }
 
-    /// Length of a message that travels beside the ring, and where it was written, if it
-    /// was; `None` of what is no such announcement.
+    /// Length of a message that travels beside the ring, and where it was written, if it was;
+    /// `None` if the bytes are no such announcement.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<(u64, Option<LandingId>)> {
         let (length, place) = payload.split_first_chunk()?;

@@ -1,11 +1,12 @@
-//! The progress of a session, which tells wires that bring it on from those that do not.
+//! The progress of a session, by which a host tells wires that move the session on from wires that
+//! do not.
 #![forbid(unsafe_code)]
 
 use super::{EndState, Session};
 
-/// The progress of a session in both directions. Two are equal if nothing has arrived in between,
-/// and nothing more is known to have arrived at the peer. A part of a large message is nothing:
-/// over other wires the message begins anew.
+/// The progress of a session in both directions. Two values are equal if nothing has arrived in
+/// between, and nothing more is known to have arrived at the peer. A part of a large message does
+/// not count, because over other wires the message begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Ends: the newest of the peer's, how many have a counterpart or wait for one, and how many

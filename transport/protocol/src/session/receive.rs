@@ -1,4 +1,4 @@
-//! The receiving half of a session: frames are checked and taken in, whatever they are.
+//! The receiving half of a session, which checks and takes in frames of every kind.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::{
 };
 
 impl Session {
-    /// Takes in one frame, from its header to the end of its body. Of a chunk only the
-    /// head need be there: `frame` may end with it.
+    /// Takes in one frame, from its header to the end of its body. For a chunk, only the head need
+    /// be there: `frame` may end with it.
     ///
     /// `landing` is where the frame begins in arrival memory, modulo 64.
     #[inline(always)]
@@ -44,13 +44,12 @@ impl Session {
         self.handle_records(header, &frame[offset..], landing + offset)
     }
 
-    /// Takes in one message that is a frame of its own, and with it nothing else: what a
-    /// request is, or its answer. Nothing follows from it: nothing is to be sent, and nobody
-    /// to be told. For everything else, and for whatever is wrong, `None`, and nothing has
-    /// happened: [`handle_frame`](Self::handle_frame) tells then what it is. Of this it would
-    /// say the same, for twice the cost.
+    /// Takes in a frame of one message and nothing else, as requests and their answers are. The
+    /// message leads to no frame to send and no event. Returns `None` and changes nothing for every
+    /// other frame, and for a wrong one; [`handle_frame`](Self::handle_frame) then tells what it
+    /// is. For a lone message `handle_frame` returns the same, at twice the cost.
     ///
-    /// `frame` and `landing` are as there.
+    /// `frame` and `landing` are as for [`handle_frame`](Self::handle_frame).
     #[inline(always)]
     #[must_use]
     pub fn handle_lone_record(&mut self, frame: &[u8], landing: usize) -> Option<LoneRecord> {
@@ -92,7 +91,7 @@ impl Session {
         })
     }
 
-    /// A frame of whatever kind, with whatever rides on it.
+    /// Takes in a frame of any kind, with any extension.
     #[inline(never)]
     fn handle_any_frame(
         &mut self,
@@ -142,7 +141,7 @@ impl Session {
         }
     }
 
-    /// The receiving end of ours that the peer's sending end `channel` sends to.
+    /// Returns our receiving end to which the peer's sending end `channel` sends.
     #[inline]
     fn addressee<'a>(
         paired: &[IdMap<u32>; 2],
@@ -183,12 +182,12 @@ impl Session {
             channel,
         } = Self::addressee(&self.paired, &mut self.ends, header.channel)?;
         let alignment = channel.alignment;
-        // A power of two, as the spec was checked for.
+        // The alignment is a power of two, since the spec was checked.
         if (body_landing + record::HEADER_BYTES) & (alignment - 1) != 0 {
             return Err(PeerMisbehaved::Misaligned { alignment });
         }
         if is_closed {
-            // Sent before our close got there.
+            // The peer sent this before our close arrived there.
             return Ok(Arrival::Unwanted);
         }
         let mut landing = Landing {
@@ -259,8 +258,8 @@ impl Session {
         Ok(Arrival::Written { end, sequence })
     }
 
-    /// The bytes of a large message's last chunk are in place, or it is written: only now is it received.
-    /// Call it before the next frame is handled.
+    /// Notes that the bytes of a large message's last chunk are in place, or that the message is
+    /// written. Only now is the message received. Call it before the next frame is handled.
     pub fn handle_large_complete(&mut self, end: u32) {
         let resumes = self.config.resumes;
         if let Some(channel) = self.receiver_mut(end) {
@@ -308,7 +307,7 @@ impl Session {
         let Some((channel, news)) = extension.counters else {
             return Ok(());
         };
-        // News of an end that is gone already are late, and harmless.
+        // News for an end that is closed already are late, and harmless.
         let Some(sender) = self.sender_mut(channel) else {
             return Ok(());
         };
@@ -372,7 +371,7 @@ impl Session {
             } => self.handle_granted_landing(channel, landing, memory),
             Control::ReturnLanding { channel, landing } => self.handle_returned(channel, landing),
             Control::Goodbye => {
-                // Over new wires it may be said again.
+                // The peer may repeat this over new wires.
                 if !std::mem::replace(&mut self.heard_goodbye, true) {
                     self.events.push_back(Event::Goodbye);
                 }
@@ -383,7 +382,7 @@ impl Session {
                 Ok(())
             }
             Control::Draining { is_done } => {
-                // Over new wires it is said again.
+                // The peer repeats this over new wires.
                 let heard = Some(is_done);
                 if heard > self.heard_draining {
                     self.heard_draining = heard;
@@ -433,7 +432,7 @@ impl Session {
         if matches!(way, Way::Memory(_)) && !self.config.writes {
             return Err(PeerMisbehaved::UnknownGrant);
         }
-        // For an end that is gone here it was under way when that went.
+        // A grant for an end that is gone here was under way when the end went.
         let Some(sender) = self.sender_mut(channel) else {
             return Ok(());
         };
@@ -464,7 +463,7 @@ impl Session {
         if !self.config.writes {
             return Err(PeerMisbehaved::UnknownGrant);
         }
-        // For an end that is gone here, the peer has it back when it is gone there.
+        // The peer gets the block of an end that is gone here back when the end goes there.
         let Some(sender) = self.sender_mut(channel) else {
             return Ok(());
         };
@@ -535,7 +534,7 @@ impl Session {
         };
         local.peer = Some(open.end);
         self.paired[open.role as usize].insert(open.end, end);
-        // Both ends see the same two specs and come to the same result.
+        // Both ends see the same two specs, so they come to the same result.
         let settled = match open.role {
             Role::Sender => settle(&open.spec, &local.spec),
             Role::Receiver => settle(&local.spec, &open.spec),
@@ -643,7 +642,8 @@ impl Session {
             reason,
             final_sequence: last,
         });
-        // A close of ours that waited for a grant waits no longer, and records wait for nobody.
+        // A close of ours that waited for a grant waits no longer, and no peer is left for records
+        // to wait for.
         if !self.mark_ready(end) {
             self.ready.retain(|&other| other != end);
             self.leaves_ready(end);
@@ -653,13 +653,14 @@ impl Session {
     }
 }
 
-/// Whom a data frame is for.
+/// The end that a data frame is for.
 struct Addressee<'a> {
     end: u32,
-    /// We closed it: what still comes was sent before the peer heard of that.
+    /// The end was closed here, so a frame that still comes was sent before the peer heard of the
+    /// close.
     is_closed: bool,
     channel: &'a mut ReceiveChannel,
 }
 
-/// Answers that wait to be sent; what a peer asks beyond that needs no answer of its own.
+/// Answers that wait to be sent. Further questions of the peer need no answer of their own.
 const MOST_ANSWERS: u32 = 1 << 16;

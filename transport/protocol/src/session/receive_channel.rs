@@ -1,4 +1,5 @@
-//! The receiving end of a channel as the engine sees it: what arrived, what it owes.
+//! The receiving end of a channel as the engine sees it: the messages that arrived, and the news
+//! that it owes.
 #![forbid(unsafe_code)]
 
 use super::PeerMisbehaved;
@@ -18,12 +19,12 @@ use crate::{
 /// A receiving end.
 #[derive(Debug)]
 pub(super) struct ReceiveChannel {
-    // The agreement.
+    // Agreed terms.
     pub(super) window: ChannelWindow,
     pub(super) alignment: usize,
     pub(super) max_message_bytes: u64,
 
-    // The wire.
+    // Arrivals over the wires.
     /// Messages that arrived, without a gap (large ones count when announced).
     pub(super) arrived: u64,
     /// The sender's ring position behind the last of them.
@@ -31,7 +32,7 @@ pub(super) struct ReceiveChannel {
     /// Large messages under way.
     pub(super) large: Transfers,
 
-    // Counters that we know and counters that we told.
+    // Counters that this end knows, and counters that it told.
     /// The counters of the handle's releases and acknowledgements.
     known: Counters,
     /// The counters that the sender heard last.
@@ -41,10 +42,10 @@ pub(super) struct ReceiveChannel {
     /// The number of released messages after which the sender is told, at the latest half a
     /// window.
     pub(super) tell_every: u64,
-    /// The sender has to hear the news: without them it would be short of blocks, or would hold
+    /// The sender has to be told the news. Without them it would be short of blocks, or would hold
     /// memory longer.
     pub(super) owes_news: bool,
-    /// Large messages that are here, and that its sender keeps as it does not know.
+    /// Large messages that are here, and that the sender keeps because it does not know.
     kept_there: u32,
     /// The end is in the session's queue of ends with news.
     pub(super) queued: bool,
@@ -107,7 +108,7 @@ impl ReceiveChannel {
             });
         }
         if body.is_empty() {
-            // There could be more of them than a window has messages.
+            // Without this check, there could be more empty frames than a window has messages.
             return Err(PeerMisbehaved::NoRecords {
                 sequence: first_sequence,
             });
@@ -147,7 +148,7 @@ impl ReceiveChannel {
             self.arrived_position += size as u64;
             rest = behind;
         }
-        // The sender knows of releases only what we told it, so that is the strict bound.
+        // The sender knows only the releases that it was told of, so they are the strict bound.
         let Counters {
             released,
             released_position,
@@ -171,8 +172,8 @@ impl ReceiveChannel {
         })
     }
 
-    /// Takes in an ordinary message that is all of a frame's `bytes`, if nothing is wrong
-    /// with it; else nothing has happened, and [`handle_records`](Self::handle_records) says what is.
+    /// Takes in an ordinary message that is all of a frame's `bytes`, if it is valid. If it is not,
+    /// nothing changes, and [`handle_records`](Self::handle_records) tells what is wrong.
     #[inline(always)]
     pub(super) fn handle_lone(
         &mut self,
@@ -196,7 +197,7 @@ impl ReceiveChannel {
         is_next
     }
 
-    /// Returns how many messages it says that are to come.
+    /// Takes in the announcement of a large message. Returns the number of announced messages.
     #[inline(never)]
     fn handle_announcement(
         &mut self,
@@ -232,8 +233,8 @@ impl ReceiveChannel {
         Ok(1)
     }
 
-    /// A large message is here. Its sender `keeps` it until it hears that: with the grant of
-    /// the next one, or when it asks.
+    /// Notes that a large message is complete. If the sender `keeps` it, it does so until it is
+    /// told: with the grant of the next large message, or when it asks.
     pub(super) fn large_finished(&mut self, keeps: bool) {
         self.large.finish();
         if keeps {
@@ -241,7 +242,8 @@ impl ReceiveChannel {
         }
     }
 
-    /// The next one has to wait for its grant: its sender hears of those before it now.
+    /// Notes that the next large message has to wait for its grant, so that its sender is told now
+    /// of the messages before it.
     pub(super) fn grant_waits(&mut self) {
         self.owes_news |= self.kept_there > 0;
     }
@@ -252,8 +254,9 @@ impl ReceiveChannel {
         self.owes_news |= self.kept_there >= KEPT_THERE;
     }
 
-    /// The handle or its guards moved the prefix. The counters may have been read while
-    /// it moved and be of different age; what is acknowledged is released in any case.
+    /// Notes that the handle or its guards moved the prefix. The counters may have been read while
+    /// the prefix moved, and be of different age. A message that is acknowledged is released in any
+    /// case.
     pub(super) fn handle_released(&mut self, news: &Counters) {
         self.known.released = self
             .known
@@ -265,7 +268,7 @@ impl ReceiveChannel {
         self.known.acknowledgement_ended |= news.acknowledgement_ended;
     }
 
-    /// The sender waits for something.
+    /// Notes that the sender waits for something.
     pub(super) fn handle_ask(&mut self, ask: Ask) {
         self.asked.add(ask, &self.told);
     }
@@ -300,8 +303,8 @@ impl ReceiveChannel {
         self.arrived == last && self.large.is_empty()
     }
 
-    /// Returns whether the sender must hear of the counters now: it waits for them, or is owed as
-    /// much.
+    /// Returns whether the sender must be told of the counters now, because it waits for them or is
+    /// owed enough.
     #[inline(always)]
     pub(super) fn news_are_urgent(&self) -> bool {
         let (known, told) = (&self.known, &self.told);
@@ -363,5 +366,5 @@ impl ReceiveChannel {
 }
 
 /// The number of large messages that may be here without the sender's knowledge: as many as a
-/// sender has under way at the least. Then it hears of them, lest it wait.
+/// sender has under way at the least. The sender is then told of them, so that it does not wait.
 const KEPT_THERE: u32 = LARGE_PER_CHANNEL as u32 + 1;

@@ -1,20 +1,20 @@
-//! New wires for a session whose old ones broke: what both ends tell each other before
-//! anything else, so that what was lost goes out again, once.
+//! New wires for a session whose old ones broke: the exchange that both ends begin with, so that
+//! lost messages go out again, once.
 //!
 //! Rules:
 //!
-//! 1. Nothing that was said is kept to be said again: what has to be said follows from what
-//!    the ends of channels are, and from what the peer says that it knows of them. So a
-//!    session may be broken at any moment, this exchange included.
+//! 1. No control message is kept to be sent again. The messages that have to be sent follow from
+//!    the state of the ends of channels, and from what the peer reports to know of them. So a
+//!    session may break at any moment, even during this exchange.
 //! 2. Over new wires each end first lists those ends of the peer's that it knows
-//!    ([`Control::Known`]), how far their records came, and then which is the newest that it
-//!    ever knew ([`Control::Resumed`]). Ids only grow and ends are opened in that order, so
-//!    one of ours that is not in the list was either never heard of or is forgotten there.
-//!    Ahead of the list stands how often bytes of the peer's were damaged on their way
-//!    ([`Control::Damaged`]), if any were: the operator who has to find the cause may be there.
-//! 3. Records go out again from behind what arrived, out of the ring, where they stand until
-//!    they are released. Large messages that did not come whole begin anew.
-//! 4. Whatever was granted for the old wires is over with them.
+//!    ([`Control::Known`]), how far their records came, and then which is the newest that it ever
+//!    knew ([`Control::Resumed`]). Ids only grow and ends are opened in that order. So an end of
+//!    ours that is not in the list either never became known to the peer or is forgotten there. If
+//!    bytes of the peer's were damaged on their way, the list is preceded by how often that
+//!    happened ([`Control::Damaged`]): the operator who has to find the cause may be there.
+//! 3. Records go out again from behind what arrived, out of the ring, where they stand until they
+//!    are released. Large messages that did not arrive whole begin anew.
+//! 4. All grants for the old wires end with them.
 #![forbid(unsafe_code)]
 
 use super::{CreditUse, EndState, Event, Goodbye, PeerMisbehaved, Session};
@@ -41,7 +41,7 @@ pub struct WireTerms {
     pub peer_credit: u64,
     /// Memory may be granted for large messages to be written to, at both ends.
     pub writes: bool,
-    /// A write can tell of itself by immediate data, both ways.
+    /// A write can announce itself by immediate data, both ways.
     pub immediate: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Stage {
     Resuming(IdMap<Known>),
 }
 
-/// The peer's knowledge of an end of ours.
+/// The peer's knowledge of an end of this side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     heard_close: bool,
@@ -82,8 +82,8 @@ impl Stage {
 }
 
 impl Session {
-    /// The wires are gone; what was on them may have come or not. Until others are there
-    /// nothing is sent; what handles want is kept.
+    /// Notes that the wires are gone. Frames that were on them may have arrived or not. Until there
+    /// are other wires, the session sends nothing and keeps the wishes of handles.
     pub fn suspend(&mut self) {
         self.stage = Stage::Suspended;
         self.has_errands = true;
@@ -95,7 +95,7 @@ impl Session {
         (self.queries, self.answers) = (0, 0);
         for entry in self.ends.values_mut() {
             match &mut entry.state {
-                // As one that waits for its turn, it asks for none.
+                // The end counts as queued, so it asks for no turn.
                 EndState::Sender(channel) => {
                     channel.queued = true;
                     channel.grants_are_over();
@@ -123,10 +123,10 @@ impl Session {
         matches!(self.stage, Stage::Suspended)
     }
 
-    /// Puts the session on new wires, when nothing of the old ones can come any more, nor be
-    /// written to memory that was granted for it. Poll transmissions and events afterwards.
+    /// Puts the session on new wires. By then nothing can arrive over the old ones any more, or be
+    /// written to memory that was granted for them. Poll transmissions and events afterwards.
     ///
-    /// When both ends have heard of each other, [`Event::Resumed`] tells so.
+    /// [`Event::Resumed`] follows when both ends have heard of each other.
     pub fn resume(&mut self, wires: WireTerms) {
         debug_assert!(self.is_suspended());
         self.config.carriage = wires.carriage;
@@ -142,16 +142,16 @@ impl Session {
         self.list_peer_ends();
     }
 
-    /// Says what is to be said, unless it will follow from the state of the ends when the peer
-    /// was heard.
+    /// Queues a control message, unless the message will follow from the state of the ends when the
+    /// peer was heard.
     pub(super) fn say(&mut self, control: Control) {
         if self.stage.is_live() {
             self.control.push_back(control);
         }
     }
 
-    /// A frame that says that this end has no such session any more, for a peer that would wait
-    /// for it to come back. Nothing is said behind it, so nothing is charged for it.
+    /// A frame that says that this end has no such session any more, for a peer that would wait for
+    /// the session to come back. No frame follows it, so nothing is charged for it.
     #[must_use]
     pub fn last_word() -> Vec<u8> {
         let mut body = Vec::new();
@@ -171,7 +171,7 @@ impl Session {
         bytes
     }
 
-    /// Lists what we know of the peer's ends.
+    /// Lists the peer's ends that this end knows.
     fn list_peer_ends(&mut self) {
         if self.damaged > 0 {
             let times = self.damaged;
@@ -209,7 +209,7 @@ impl Session {
         });
     }
 
-    /// The peer knows of an end of ours.
+    /// Takes in that the peer knows an end of ours.
     pub(super) fn handle_known(
         &mut self,
         end: u32,
@@ -222,7 +222,8 @@ impl Session {
         if end >= self.next_end || known.contains(end) {
             return Err(PeerMisbehaved::KnowsWrongly { end });
         }
-        // An end that is gone on both sides here is gone at the peer too when it hears our list.
+        // An end that is closed on both sides here is closed at the peer too when the peer hears
+        // our list.
         if self.ends.contains(end) {
             known.insert(
                 end,
@@ -235,7 +236,7 @@ impl Session {
         Ok(())
     }
 
-    /// The peer has said all that it knows: the session goes on.
+    /// Takes in that the peer's list is complete, so that the session goes on.
     pub(super) fn handle_resumed(&mut self, newest_end: u32) -> Result<(), PeerMisbehaved> {
         let Stage::Resuming(known) = std::mem::replace(&mut self.stage, Stage::Live) else {
             return Err(PeerMisbehaved::NotResuming);
@@ -263,19 +264,19 @@ impl Session {
         Ok(())
     }
 
-    /// The peer knows `end`. Returns how many of its records go out again.
+    /// Handles that the peer knows `end`. Returns how many of its records go out again.
     fn go_on(&mut self, end: u32, known: &Known) -> Result<u64, PeerMisbehaved> {
         let mut replayed = 0;
         let is_closed = self.ends.get(end).is_some_and(|entry| entry.closed_here);
         if known.heard_close {
-            // Behind everything that was sent, wanted or not.
+            // The peer has heard the close, which follows everything that was sent, wanted or not.
             if !is_closed {
                 return Err(PeerMisbehaved::KnowsWrongly { end });
             }
         } else {
             match known.receiver {
                 Some(receiver) => replayed = self.replay(end, &receiver)?,
-                // Where something was sent it is known how much came.
+                // If records were sent, the peer knows how many came.
                 None if self.sender_mut(end).is_some_and(|channel| channel.sent > 0) => {
                     return Err(PeerMisbehaved::KnowsWrongly { end });
                 }
@@ -287,7 +288,7 @@ impl Session {
         Ok(replayed)
     }
 
-    /// The peer never heard of `end`.
+    /// Opens `end` again, because the peer never heard of it.
     fn open_again(&mut self, end: u32) -> Result<u64, PeerMisbehaved> {
         let Some(entry) = self.ends.get(end) else {
             return Ok(0);
@@ -299,7 +300,7 @@ impl Session {
             spec: entry.spec.clone(),
         };
         self.control.push_back(open);
-        // So no record of it has arrived.
+        // The peer does not know the end, so no record of it has arrived.
         let mut replayed = 0;
         if let EndState::Sender(channel) = &entry.state
             && channel.sent > 0
@@ -312,7 +313,8 @@ impl Session {
         Ok(replayed)
     }
 
-    /// The peer has forgotten `end`: its own end is gone, and it heard that ours is.
+    /// Handles that the peer has forgotten `end`: its own end was closed, and it heard that ours
+    /// was.
     fn was_forgotten(&mut self, end: u32) -> Result<u64, PeerMisbehaved> {
         if let Some(entry) = self.ends.get_mut(end) {
             if !entry.closed_here {
@@ -325,7 +327,7 @@ impl Session {
         Ok(0)
     }
 
-    /// Sends again what has not arrived of a sending end's.
+    /// Sends again the records of a sending end that have not arrived.
     fn replay(&mut self, end: u32, known: &KnownReceiver) -> Result<u64, PeerMisbehaved> {
         let Some(entry) = self.ends.get_mut(end) else {
             return Ok(0);
@@ -334,7 +336,7 @@ impl Session {
             return Err(PeerMisbehaved::KnowsWrongly { end });
         };
         if entry.peer.is_none() {
-            // Its own open did not come, so nothing was sent to it.
+            // The peer's open did not arrive here, so nothing was sent to that end.
             return match known.arrived {
                 0 => Ok(0),
                 _ => Err(PeerMisbehaved::KnowsWrongly { end }),
@@ -363,7 +365,7 @@ impl Session {
         Ok(replayed)
     }
 
-    /// The peer has not heard that `end` is closed, if it is.
+    /// Closes `end` again if it is closed, because the peer has not heard of that.
     fn close_again(&mut self, end: u32) {
         let Some(entry) = self.ends.get_mut(end) else {
             return;

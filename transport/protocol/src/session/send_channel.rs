@@ -1,4 +1,5 @@
-//! The sending end of a channel as the engine sees it: what was sent, what is due.
+//! The sending end of a channel as the engine sees it: the frames that were sent, and those that
+//! are due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use crate::{
 /// A sending end.
 #[derive(Debug, Default)]
 pub(super) struct SendChannel {
-    // The wire.
+    // Sending over the wires.
     /// Alignment of payloads, once the channel is open.
     pub(super) alignment: usize,
     /// Messages put into frames so far.
@@ -28,11 +29,11 @@ pub(super) struct SendChannel {
     pub(super) sent_position: u64,
     /// Large messages under way.
     pub(super) large: Transfers,
-    /// Large messages told to us whose announcement is not in a frame yet.
+    /// Large messages that the handle has told, and whose announcement is not in a frame yet.
     pub(super) unannounced: VecDeque<Unannounced>,
     /// Large messages that were announced, and that the peer has not said to have arrived.
     pub(super) unconfirmed: VecDeque<Unconfirmed>,
-    /// Blocks for those of medium size.
+    /// Blocks for messages of medium size.
     pub(super) landings: GrantedLandings,
     /// The last frame was a chunk: records go next, so neither starves the other.
     pub(super) chunk_went_last: bool,
@@ -40,8 +41,8 @@ pub(super) struct SendChannel {
     // The peer's counters.
     pub(super) counters: Counters,
 
-    // The handle's wishes.
-    /// The handle is gone; a close follows once `.0` messages were sent.
+    // Wishes of the handle.
+    /// The handle was dropped; a close follows once `.0` messages were sent.
     pub(super) closing: Option<(u64, CloseReason)>,
     /// The end is in the session's ready queue.
     pub(super) queued: bool,
@@ -58,7 +59,7 @@ pub(super) struct Unannounced {
     pub(super) landing: Option<(LandingId, RemoteMemory)>,
     /// The message was written to its block.
     pub(super) is_written: bool,
-    /// The message's record names a block of wires that are gone.
+    /// The message's record names a block of old wires.
     names_dead_block: bool,
 }
 
@@ -103,8 +104,8 @@ impl SendChannel {
         }
     }
 
-    /// A large message is about to be published. Gives the block that it goes into, if it
-    /// is of medium size and there is one.
+    /// Notes that a large message is about to be published. Returns the block that it goes into, if
+    /// it is of medium size and there is one.
     pub(super) fn announce(&mut self, sequence: u64, length: u64) -> Option<LandingId> {
         let released = self.counters.released;
         let landing = lands(length)
@@ -131,7 +132,7 @@ impl SendChannel {
             })
     }
 
-    /// The next message to be announced, if it has a block and is not in it.
+    /// Returns the next message to be announced, if it has a block and is not in the block yet.
     pub(super) fn unlanded(&self) -> Option<Unannounced> {
         let next = self.unannounced.front().copied();
         next.filter(|next| next.landing.is_some() && !next.is_written)
@@ -140,8 +141,8 @@ impl SendChannel {
     /// Returns whether records go next, and not a piece of a large message. `has_piece` says
     /// whether there is one.
     pub(super) fn is_turn_of_records(&self, has_piece: bool) -> bool {
-        // Its handle may announce another when the last piece of one is there. The peer has
-        // to hear of that one first.
+        // The handle may announce another large message when the last piece of one is there. The
+        // peer has to be told of that one first.
         !self.large.owes_word() && (self.chunk_went_last || !has_piece)
     }
 
@@ -180,7 +181,7 @@ impl SendChannel {
 
     // ---- New wires -------------------------------------------------------------------
 
-    /// The wires are gone, and with them what was granted for them.
+    /// Drops the grants of wires that are gone.
     pub(super) fn grants_are_over(&mut self) {
         self.landings = GrantedLandings::default();
         for next in &mut self.unannounced {
@@ -198,9 +199,9 @@ impl SendChannel {
         (next.names_dead_block && is_in_run).then(|| run.position + (run.bytes - size) as u64)
     }
 
-    /// Sends again what the receiving end does not have, whose counters were
-    /// [handled](Self::handle_counters). Returns how many records these are; `None` if it
-    /// cannot be as it says.
+    /// Sends again the records that the receiving end does not have, after its counters were
+    /// [handled](Self::handle_counters). Returns how many records these are; `None` if the peer's
+    /// claim cannot be true.
     pub(super) fn replay(&mut self, known: &KnownReceiver) -> Option<u64> {
         let &KnownReceiver {
             arrived,
@@ -236,7 +237,7 @@ impl SendChannel {
         Some(replayed)
     }
 
-    /// Adds what its handles wait for. Returns the question that the peer has to know.
+    /// Adds the counters that its handles wait for. Returns the question that the peer has to know.
     pub(super) fn ask(&mut self, ask: Ask) -> Ask {
         self.asked.add(ask, &self.counters);
         self.unanswered()
@@ -247,8 +248,7 @@ impl SendChannel {
         self.asked.cover_acknowledged(sequence, &self.counters)
     }
 
-    /// Asks once more, for all those who waited: no handle is left, and nothing can be asked
-    /// later.
+    /// Asks once more, for all waiters: no handle is left, so that nothing can be asked later.
     pub(super) fn ask_last(&mut self, ask: Ask) {
         self.asked = Questions::only(ask);
     }

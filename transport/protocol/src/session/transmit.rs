@@ -1,4 +1,4 @@
-//! The sending half of a session: which frame goes next, and what rides on it.
+//! The sending half of a session: the choice of the next frame, and the news that ride on it.
 #![forbid(unsafe_code)]
 
 use std::mem;
@@ -22,8 +22,8 @@ impl Session {
     /// Builds the next frame: its head (header, extension, padding, control message) is
     /// appended to `head`, the returned body follows it, then zeros up to a multiple of 8.
     ///
-    /// `landing` is where the frame begins in the peer's arrival memory, modulo 64.
-    /// Drain it whenever a handle published, a frame arrived or a wish was uttered.
+    /// `landing` is where the frame begins in the peer's arrival memory, modulo 64. Drain it
+    /// whenever a handle published, a frame arrived or a wish was made.
     #[inline]
     #[must_use]
     pub fn poll_transmit(
@@ -49,7 +49,8 @@ impl Session {
     /// Builds the header of a frame with one record alone, `bytes` long with its own header, if
     /// nothing is to go before or with it. The record is the first of `end` that is in no frame.
     ///
-    /// It is what [`poll_transmit`](Self::poll_transmit) would say, for a third of its cost.
+    /// The header is the one that [`poll_transmit`](Self::poll_transmit) would build, at a third of
+    /// its cost.
     #[inline(always)]
     #[must_use]
     pub fn poll_lone_record(
@@ -86,7 +87,7 @@ impl Session {
         Some(header)
     }
 
-    /// The next frame, whatever it is.
+    /// Builds the next frame, of any kind.
     #[inline(never)]
     fn poll_anything(
         &mut self,
@@ -121,9 +122,9 @@ impl Session {
             return Some(Body::Inline);
         }
         if self.credit_is_news() && self.may_speak() {
-            // Whether anything waits behind this is known when all credit has been spent. A
-            // session that must ask for credit has asked then, so this frame leaves without
-            // asking.
+            // Only when all credit has been spent is it known whether anything waits behind this
+            // frame. A session that must ask for credit has asked by then, so this frame does not
+            // ask.
             return self.talk_of_credit(false, landing, head);
         }
         if self.news_are_urgent() {
@@ -155,12 +156,12 @@ impl Session {
                 self.build_control(None, landing, head);
                 return Some(Body::Inline);
             }
-            // It carries the rest of the news.
+            // The goodbye carries the rest of the news.
             self.goodbye = Goodbye::Said;
             self.build_control(Some(&Control::Goodbye), landing, head);
             return Some(Body::Inline);
         }
-        // A channel that comes here cannot use what it has.
+        // A channel that gets here cannot use the credit that it has.
         if self.goodbye != Goodbye::Said
             && let Some(credit) = self
                 .credit_use
@@ -172,8 +173,8 @@ impl Session {
         self.talk_of_credit(self.is_out_of_credit(), landing, head)
     }
 
-    /// Says what is to be said about credit, if anything is and it may be said: also that
-    /// something `waits` for it.
+    /// Builds the talk about credit that is due, if there is any and a buffer is free for it. Also
+    /// tells that something `waits` for credit.
     fn talk_of_credit(&mut self, waits: bool, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
         let may_speak = self.may_speak();
         self.has_waited |= waits && self.credit_use.is_lent();
@@ -197,7 +198,7 @@ impl Session {
         self.credit_grant.recall_due().is_some() || self.credit_grant.owed().is_some()
     }
 
-    /// Returns whether talk about credit has a buffer, where it needs one.
+    /// Returns whether talk about credit has a buffer, if it needs one.
     fn may_speak(&self) -> bool {
         self.config.carriage == Carriage::Stream || self.reserved.may_speak()
     }
@@ -237,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Returns whether sending waits for the peer's credit although something is there.
+    /// Returns whether sending waits for the peer's credit although there is something to send.
     #[must_use]
     pub fn is_out_of_credit(&self) -> bool {
         let has_goodbye =
@@ -251,8 +252,8 @@ impl Session {
         self.config.carriage != Carriage::Stream && self.credit_use.available() == 0
     }
 
-    /// Records of a ready channel for one frame, if it has some and it is their turn: not
-    /// that of a large message's chunk. The channel is ready still if it has more.
+    /// Takes records of a ready channel for one frame, if it has some and it is their turn and not
+    /// that of a large message's chunk. The channel stays ready if it has more.
     #[inline]
     fn poll_records(&mut self, end: u32, source: &mut impl RecordSource) -> Option<Records> {
         let carriage = self.config.carriage;
@@ -283,8 +284,8 @@ impl Session {
             source.forget_block(end, position);
         }
         channel.records_went(run.records, run.bytes);
-        // With nothing behind these it leaves the ready ones. One with a piece that may not be
-        // written yet stays: it waits for that once it is served.
+        // An end with no records behind these leaves the ready queue. An end with a piece that may
+        // not be written yet stays: it waits for that once it is served.
         let has_piece = has_large && channel.large.has_piece(true);
         channel.queued = has_piece || channel.closing.is_some() || source.has_records(end);
         if channel.queued {
@@ -405,8 +406,8 @@ impl Session {
         }
     }
 
-    /// Has a message written into its block: with its announcement, if that is the next
-    /// record and immediate data can tell of it.
+    /// Has a message written into its block, together with its announcement if that is the next
+    /// record and immediate data can announce it.
     fn land(
         &mut self,
         end: u32,
@@ -429,7 +430,7 @@ impl Session {
             if !channel.is_turn_of_records(channel.large.has_piece(true)) {
                 return None;
             }
-            // Alone, so that it has room before the message.
+            // The announcement is taken alone, so that it has room before the message.
             let run = source.take_run(end, 0, MAX_ALIGNMENT)?;
             channel.records_went(run.records, run.bytes);
             let records = Records {
@@ -493,7 +494,7 @@ impl Session {
         self.build_session_frame(control, 0, landing, head);
     }
 
-    /// A control frame that takes a reserved buffer, where frames take any.
+    /// Builds a control frame that takes a reserved buffer, if frames take buffers.
     fn build_talk(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
         let sequence = match self.config.carriage {
             Carriage::Stream => 0,
@@ -548,11 +549,11 @@ impl Session {
 
     /// Builds the extension of a frame that is about to go.
     fn extension_of(&mut self, is_talk: bool, wants: bool, has_body: bool) -> Option<Extension> {
-        // Most frames have none, which is soon said.
+        // Most frames have no extension, which this check finds quickly.
         if !is_talk && !wants && !self.has_extension() {
             return None;
         }
-        // A mere answer has a buffer where news would have none.
+        // A mere answer has a reserved buffer even when news would have none.
         let mut extension = self.take_extension(!is_talk || self.reserved.may_speak());
         if wants {
             extension.wants = true;
@@ -590,7 +591,7 @@ impl Session {
     }
 
     /// Returns whether more is to be sent than there is credit for once a frame with data is out.
-    /// Said with that frame, it needs no talk.
+    /// If that frame reports it, no talk is needed.
     #[inline]
     fn wants_behind_this(&self) -> bool {
         self.config.carriage != Carriage::Stream
@@ -607,7 +608,7 @@ impl Session {
             || self.reserved.answer_is_due()
     }
 
-    /// The news that ride on the next frame, whatever it is.
+    /// Takes the news that ride on the next frame, of any kind.
     fn take_extension(&mut self, may_grant: bool) -> Extension {
         let credit = self.credit_grant.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
@@ -687,7 +688,7 @@ impl Session {
     }
 
     /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
-    /// same time learns of arrivals by nothing else.
+    /// same time learns of arrivals in no other way.
     fn queue_last_news(&mut self) {
         for (end, entry) in self.ends.iter_mut() {
             if let EndState::Receiver(Some(channel)) = &mut entry.state
@@ -719,7 +720,7 @@ struct Records {
 
 /// The part of a ready channel that was sent.
 enum Served {
-    /// A frame; the channel is ready still if it has more.
+    /// A frame; the channel stays ready if it has more.
     Frame(Body),
     Empty,
     OutOfCredit,

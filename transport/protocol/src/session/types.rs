@@ -1,5 +1,5 @@
 //! Inputs and outputs of a session: records to send, bodies of frames, arrivals, events, and the
-//! ways in which a peer can be wrong.
+//! errors that a peer can make.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::{
 
 /// The published records that are not in a frame yet.
 pub trait RecordSource {
-    /// Takes the longest run of whole records of `end` that is not above `batch` bytes,
-    /// or the first record alone if that is not above `single`; `None` if there is none.
+    /// Takes the longest run of whole records of `end` that has at most `batch` bytes, or the first
+    /// record alone if that has at most `single`; `None` if there is none.
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run>;
 
     /// Returns whether a record waits.
     fn has_records(&mut self, end: u32) -> bool;
 
-    /// The record at `position`, which was taken, announces a message in a block that is the
-    /// peer's again: it is [made to say](LargeAnnouncement::forget_block) that the message
-    /// goes by itself.
+    /// Handles a record at `position`, which was taken and announces a message in a block that is
+    /// the peer's again. The record is [made to say](LargeAnnouncement::forget_block) that the
+    /// message goes by itself.
     fn forget_block(&mut self, end: u32, position: u64);
 }
 
@@ -54,7 +54,7 @@ pub struct Run {
 /// The body behind the head of a frame that [`Session::poll_transmit`] built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Nothing: the frame is whole in `head`.
+    /// No body: the frame is whole in `head`.
     Inline,
     /// Bytes of a sending end's ring.
     Records {
@@ -72,9 +72,9 @@ pub enum Body {
         /// The bytes of the message.
         chunk: Chunk,
     },
-    /// Bytes of a large message, to be written into the peer's memory before any frame
-    /// that is built after this: they are no frame, and have no head. When they are there,
-    /// the session wants to [know](Session::writes_are_done).
+    /// Bytes of a large message, to be written into the peer's memory before any frame that is
+    /// built after this: they are no frame, and have no head. Tell the session [when they have
+    /// arrived](Session::writes_are_done).
     Write {
         /// The end that sends the message.
         end: u32,
@@ -83,8 +83,8 @@ pub enum Body {
         /// The memory that the message goes to.
         memory: RemoteMemory,
     },
-    /// A message of medium size, to be written into a block behind its head; of that the
-    /// same holds.
+    /// A message of medium size, to be written into a block behind its head. Such a write is no
+    /// frame either.
     Landing {
         /// The end that sends the message.
         end: u32,
@@ -141,7 +141,7 @@ pub enum Arrival {
         /// The number of records.
         records: u64,
     },
-    /// The frame's body is for an end that is gone here: skip it.
+    /// The frame's body is for an end that is closed here: skip it.
     Unwanted,
     /// The chunk's bytes belong into granted memory.
     Chunk {
@@ -182,7 +182,7 @@ pub enum Event {
     PeerOpened {
         /// The channel's name.
         name: Arc<str>,
-        /// Which end the peer opened.
+        /// The role of the end that the peer opened.
         role: Role,
     },
     /// Both ends of a channel are open.
@@ -205,7 +205,7 @@ pub enum Event {
     Counted {
         /// The sending end.
         end: u32,
-        /// All counters, joined.
+        /// The joined counters.
         counters: Counters,
     },
     /// The sender of a receiving end waits for its application.
@@ -220,7 +220,7 @@ pub enum Event {
         /// The counters that were told.
         counters: Counters,
     },
-    /// The other end of a channel is gone.
+    /// The other end of a channel was closed.
     PeerClosed {
         /// The number of our end.
         end: u32,
@@ -239,12 +239,12 @@ pub enum Event {
         /// The message's length.
         length: u64,
     },
-    /// The peer needs a block no more that it was granted.
+    /// The peer no longer needs a block that it was granted.
     LandingReturned {
         /// The block's index.
         index: u16,
     },
-    /// A local end is gone on both sides and nothing of it is left here.
+    /// A local end was closed on both sides and nothing of it is left here.
     Forgotten {
         /// The number of our end.
         end: u32,
@@ -253,14 +253,14 @@ pub enum Event {
     Goodbye,
     /// The peer has ended the session, and takes nothing more.
     Abandoned,
-    /// The peer begins no call any more that it serves.
+    /// The peer no longer begins calls that it serves.
     Draining {
         /// The peer has answered all calls that it had begun.
         is_done: bool,
     },
     /// Bytes that this end sent were damaged on their way, as the peer has found.
     Damaged {
-        /// The total number of questions.
+        /// The total number of times.
         times: u64,
     },
     /// Asks the host to take records again: not all of a sending end's records arrived over the
@@ -301,9 +301,9 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// Bytes that messages with memory of their own may add up to that were announced and not
-    /// released: what `max_unreleased_bytes` leaves beside the window, and at least as much as
-    /// that. One may be out whatever its length.
+    /// Limit of the bytes of all messages with memory of their own that were announced and not
+    /// released. It is the part of `max_unreleased_bytes` beside the window, and at least as large
+    /// as the window. One such message may be out whatever its length.
     #[must_use]
     pub fn large_bytes(&self) -> u64 {
         let beside_window = self.max_unreleased_bytes.saturating_sub(self.window.bytes);
@@ -400,8 +400,8 @@ pub enum PeerMisbehaved {
     WantsUngranted { granted: u64 },
 }
 
-/// The number of entries in a session's tables and queues. Whatever a peer sends, none grows
-/// beyond its bound, as long as the host drains events.
+/// The number of entries in a session's tables and queues. No table or queue grows beyond its
+/// bound, whatever a peer sends, as long as the host drains events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Local ends that are not gone on both sides: at most `max_channels`.

@@ -1,12 +1,12 @@
 //! Landing blocks: memory that a receiver grants ahead, for messages too long for a receive
 //! buffer and not worth a question each.
 //!
-//! A channel on which such a message was announced is granted some blocks. Its sender has a
-//! message written into one, behind [`LANDING_HEAD_BYTES`], and names the block where it
-//! announces the message, so that the message is whole where its announcement arrives. The
-//! block is the sender's again when it hears that the message is released: nothing is said
-//! for that. Each use has another *generation*, so a sender that is wrong about whose a
-//! block is, is found out. A sender whose channel rests gives its blocks back.
+//! A channel on which such a message was announced is granted some blocks. The sender has a message
+//! written into a block, behind [`LANDING_HEAD_BYTES`], and names the block in the announcement, so
+//! that the message is whole when its announcement arrives. The block is the sender's again when it
+//! hears that the message is released; no further message is needed. Each use has another
+//! *generation*, so a sender that is wrong about a block's owner is found out. A sender whose
+//! channel rests gives its blocks back.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ use super::rendezvous::RemoteMemory;
 /// The longest message that goes into a block.
 pub const LANDING_MESSAGE_BYTES: usize = 64 << 10;
 
-/// Bytes of a block before the message: where immediate data tells that it is there, the
-/// frame with its announcement.
+/// Bytes of a block before the message. If immediate data announces the message, the frame with its
+/// announcement is there.
 pub const LANDING_HEAD_BYTES: usize =
     crate::format::frame::HEAD_BYTES + crate::format::record::MAX_ALIGNMENT;
 
@@ -27,9 +27,9 @@ pub const LANDING_BYTES: usize = LANDING_HEAD_BYTES + LANDING_MESSAGE_BYTES;
 /// Messages of a channel that may be on their way into blocks, or wait for that.
 pub const LANDINGS_UNDER_WAY: usize = 4;
 
-/// Blocks that a channel is granted: beside those of messages under way, those of messages
-/// that are read, or released without their sender having heard of it. With fewer a stream
-/// finds none as soon as a message under way is done, and has to ask.
+/// Blocks that a channel is granted: those of messages under way, and those of messages that are
+/// read, or were released without the sender's knowledge. With fewer blocks, a stream finds none as
+/// soon as a message under way is done, and has to ask.
 pub const LANDINGS_PER_CHANNEL: usize = 2 * LANDINGS_UNDER_WAY;
 
 /// Blocks that a session is granted at most.
@@ -38,7 +38,7 @@ pub const LANDINGS_PER_SESSION: usize = 128;
 /// The number of one use of a block: 32 bits on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LandingId {
-    /// Which block of the session.
+    /// The index of the block in the session.
     pub index: u16,
     /// The number of earlier uses, modulo 2^16.
     pub generation: u16,
@@ -51,7 +51,7 @@ impl LandingId {
         u32::from(self.index) << 16 | u32::from(self.generation)
     }
 
-    /// From immediate data.
+    /// Creates the number from immediate data.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
         Self {
@@ -101,7 +101,7 @@ struct Block {
 enum State {
     /// The block is free.
     Free,
-    /// The peer's, for messages to this end.
+    /// The block is the peer's, for messages to this end.
     Granted { end: u32 },
     /// The block has a message that is not known to be released.
     Filled { end: u32, sequence: u64 },
@@ -144,7 +144,7 @@ impl Landings {
         })
     }
 
-    /// The end whose sender may write there now.
+    /// Returns the end whose sender may write there now.
     pub(crate) fn granted_to(&self, id: LandingId) -> Option<u32> {
         let block = self.blocks.get(usize::from(id.index))?;
         match block.state {
@@ -153,7 +153,8 @@ impl Landings {
         }
     }
 
-    /// The block has a message now. False if the sender of `end` has no business there.
+    /// Notes that the block has a message now. Returns false if the sender of `end` may not use the
+    /// block.
     pub(crate) fn fill(&mut self, id: LandingId, end: u32, sequence: u64, length: usize) -> bool {
         let is_due = self.granted_to(id) == Some(end);
         if is_due {
@@ -169,8 +170,8 @@ impl Landings {
         is_due
     }
 
-    /// Returns whether the sender gets so many blocks of `end` back that it is worth a frame, once
-    /// it is told that messages up to `released` are released.
+    /// Returns whether the sender gets enough blocks of `end` back to be worth a frame, once it is
+    /// told that messages up to `released` are released.
     pub(crate) fn owes(&self, end: u32, released: u64) -> bool {
         let is_owed = |block: &&Block| match block.state {
             State::Filled { end: of, sequence } => of == end && sequence <= released,
@@ -203,7 +204,7 @@ impl Landings {
         is_due
     }
 
-    /// The end is gone on both sides.
+    /// Forgets an end that is closed on both sides.
     pub(crate) fn forget(&mut self, end: u32) {
         for index in 0..self.blocks.len() {
             if self.blocks[index].state.is_of(end) {
@@ -277,7 +278,7 @@ impl GrantedLandings {
         Some((block.id, block.memory))
     }
 
-    /// Gives up those that are free.
+    /// Gives up the blocks that are free.
     pub(crate) fn give_up(&mut self, released: u64) -> impl Iterator<Item = LandingId> {
         let is_free = move |block: &mut GrantedBlock| {
             block.used_for.is_none_or(|used_for| used_for <= released)
@@ -352,7 +353,7 @@ mod tests {
         assert!(ours.fill(later, 1, 6, 9));
         ours.forget(1);
         assert_eq!(ours.count(), 0);
-        // The previous owner knows its old generations.
+        // The block's previous owner knows its old generations.
         assert_eq!(ours.grant(3).unwrap().generation, later.generation + 1);
     }
 

@@ -1,18 +1,17 @@
 //! Large messages: announced in the ring, granted by the receiver, carried in chunks.
 //!
-//! The announcement is an ordinary record, so the message keeps its place in the order;
-//! its bytes travel beside the ring, straight into memory that the receiver granted,
-//! and are charged to no session credit. Two may be under way per channel: while the
-//! chunks of one go out, the memory of the next is granted. Frames keep their order, so
-//! what is announced behind a message's last chunk finds that message complete, and both
-//! ends count alike without a word.
+//! The announcement is an ordinary record, so the message keeps its place in the order; its bytes
+//! travel beside the ring, straight into memory that the receiver granted, and are charged to no
+//! session credit. Two may be under way per channel: while the chunks of one go out, the memory of
+//! the next is granted. Frames keep their order, so an announcement behind a message's last chunk
+//! finds that message complete. Both ends therefore count alike without further messages.
 //!
 //! A grant says how far into its message the sender may go: memory that is not the sender's
 //! alone comes piece by piece, each granted when it is there.
 //!
-//! Where the wires can, the receiver grants the memory itself: the sender's device writes
-//! the message there, in pieces, and a frame behind the last says that it is whole. Wires
-//! keep the order of writes and frames, so that frame is all that the receiver needs.
+//! If the wires allow it, the receiver grants the memory itself: the sender's device writes the
+//! message there, in pieces, and a frame behind the last says that it is whole. Wires keep the
+//! order of writes and frames, so that frame is all that the receiver needs.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -50,7 +49,7 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Describes so many bytes at an address of the receiver's, with the key to them; `None` where
+    /// Describes this many bytes at an address of the receiver's, with the key to them; `None` if
     /// no memory can be.
     #[must_use]
     pub fn new(address: u64, key: u32, bytes: u64) -> Option<Self> {
@@ -102,7 +101,7 @@ pub(crate) enum Way {
 pub(crate) enum Piece {
     /// A frame with these bytes.
     Chunk(Chunk),
-    /// These bytes are to be written into the memory of their message.
+    /// Bytes that are to be written into the memory of their message.
     Write(Chunk, RemoteMemory),
     /// A frame that says that all of this message is written.
     Written {
@@ -161,7 +160,8 @@ impl Transfers {
         });
     }
 
-    /// The sequences and lengths of the last so many that were announced.
+    /// Returns the sequences and lengths of the messages that were announced last, this many of
+    /// them.
     pub(crate) fn newest(&self, count: usize) -> impl Iterator<Item = (u64, u64)> {
         let newest = self.under_way.range(self.under_way.len() - count..);
         newest.map(|transfer| (transfer.sequence, transfer.length))
@@ -280,7 +280,7 @@ impl Transfers {
         Some(transfer.sequence)
     }
 
-    /// New wires: what is under way begins anew, and what was granted is to be granted again.
+    /// Prepares for new wires: messages under way begin anew, and grants have to be made again.
     /// Receiving side.
     pub(crate) fn begin_anew(&mut self, writes: bool) {
         for transfer in &mut self.under_way {
@@ -398,7 +398,7 @@ mod tests {
             Some(true)
         );
 
-        // Over new wires it begins anew, as far as it was granted.
+        // Over new wires the message begins anew, as far as it was granted.
         let mut receiver = Transfers::default();
         receiver.announce(9, 100);
         receiver.grant(9, Way::Chunks, 30).unwrap();

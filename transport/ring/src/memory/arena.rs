@@ -1,10 +1,9 @@
 //! The arena of a node's rings for channels over a network.
 //!
-//! A ring exists while a channel is used: it is leased at the first send and
-//! comes back when the lease is dropped. The arena keeps a bounded number of
-//! rings per size class, populated, so that a channel that pauses and goes on
-//! maps nothing; and with each ring what fabrics have [attached](Attachments) to it.
-//! A ring that nobody leases for a while goes back to the system.
+//! A ring exists while a channel is used: it is leased at the first send and comes back when the
+//! lease is dropped. The arena keeps a bounded number of rings per size class, populated, so that a
+//! channel that pauses and goes on maps nothing; and with each ring what fabrics have
+//! [attached](Attachments) to it. A ring that is not leased for a while goes back to the system.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -36,9 +35,8 @@ impl RingArena {
     /// A ring of at least `min_bytes`: the smallest class that holds them, all
     /// of it populated.
     ///
-    /// Its bytes are left from the last channel. No consumer reads that: a
-    /// producer zeroes the word where its first record will begin, and each
-    /// publish the one where the next will.
+    /// The ring's bytes are left from the last channel. No consumer reads them: a producer zeroes
+    /// the word where its first record will begin, and each publish the one where the next will.
     ///
     /// # Errors
     /// [`MemoryError`] if `min_bytes` is above [`LARGEST_RING_BYTES`] or there is
@@ -69,7 +67,7 @@ impl RingArena {
         })
     }
 
-    /// Takes out the rings that nobody has leased since the last call, to be unmapped.
+    /// Takes out the rings that were not leased since the last call, to be unmapped.
     #[must_use]
     pub fn take_surplus(&self) -> Vec<Ring> {
         let mut surplus = Vec::new();
@@ -95,8 +93,8 @@ impl RingArena {
 
 /// A ring that goes back to its arena when it is dropped.
 ///
-/// The owner that drops it answers for it that no address inside is still in use: it
-/// is the next channel's memory from then on.
+/// The owner that drops the lease guarantees that no address inside is still in use, since the
+/// memory is the next channel's from then on.
 #[derive(Debug)]
 pub struct RingLease {
     /// Taken by `drop` alone.
@@ -118,7 +116,7 @@ impl RingLease {
         self.memory().capacity()
     }
 
-    /// The ring itself. An owner that keeps it beyond the lease reads and writes nothing there.
+    /// The ring itself. An owner that keeps the ring beyond the lease must not read or write it.
     #[must_use]
     pub fn memory(&self) -> &Arc<MirroredMapping> {
         &self.ring().memory
@@ -144,7 +142,7 @@ impl RingLease {
 impl Drop for RingLease {
     fn drop(&mut self) {
         if fork::is_child() {
-            // The stock may be locked for ever.
+            // In a forked child, the stock may be locked for ever.
             mem::forget(self.ring.take());
             return;
         }

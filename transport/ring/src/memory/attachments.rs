@@ -1,4 +1,4 @@
-//! Attachments: what fabrics have made of a piece of memory, kept with it.
+//! Attachments: objects that fabrics have made of a piece of memory, kept with the memory.
 //!
 //! Registering memory with a device takes long and pins it, so it is done once: the
 //! registration is attached to the memory, stays while the memory waits in its pool, and
@@ -29,7 +29,7 @@ impl Attachments {
         one
     }
 
-    /// Lets go of those of one kind that are `stale`.
+    /// Drops the attachments of one kind that are `stale`.
     pub fn detach<T: Any + Send + Sync>(&mut self, stale: impl Fn(&T) -> bool) {
         self.all
             .retain(|one| !one.downcast_ref::<T>().is_some_and(&stale));

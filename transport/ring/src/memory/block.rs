@@ -6,8 +6,8 @@
 //! of a message touches no reference count.
 //!
 //! Rules:
-//! 1. The engine alone writes, and only bytes behind those it handed out. What
-//!    was handed out never moves and never changes.
+//! 1. The engine alone writes, and only bytes behind those it handed out. Bytes that were handed
+//!    out never move and never change.
 //! 2. A block is written from the start again only when its pool holds the last
 //!    reference to it, which [`BlockPool::take`] establishes.
 
@@ -19,9 +19,8 @@ use super::{Mapping, MemoryError, MemoryUse};
 
 /// Bytes of one block.
 pub const DEFAULT_BLOCK_BYTES: usize = 1 << 20;
-/// Free blocks that a pool keeps: more than the largest window of a channel can pin. Its
-/// 4 MiB of frames fill all but the tails of 5 blocks and reach into one more at either
-/// end.
+/// Free blocks that a pool keeps: more than the largest window of a channel can pin. The window's 4
+/// MiB of frames fill all but the tails of 5 blocks and reach into one more at either end.
 pub const DEFAULT_KEPT_BLOCKS: usize = 8;
 
 /// A fixed number of bytes, page-aligned, whose untouched pages cost nothing.
@@ -37,8 +36,8 @@ impl Block {
     /// [`MemoryError`] if the kernel refuses the range.
     pub fn allocate(bytes: usize) -> Result<Self, MemoryError> {
         let memory = Mapping::anonymous(MemoryUse::ArrivalBlock, bytes)?;
-        // With huge pages the first byte to arrive could cost 2 MiB, so that a
-        // thousand quiet sessions would cost 2 GiB.
+        // With huge pages, the first byte to arrive could cost 2 MiB, so that a thousand quiet
+        // sessions would cost 2 GiB.
         memory.prefer_huge_pages(false);
         Ok(Self { memory })
     }
@@ -57,10 +56,10 @@ impl Block {
     }
 }
 
-/// A lease that keeps a block for a frame that lies in it, until it is dropped.
+/// A lease that keeps a block for a frame that lies in the block, until the lease is dropped.
 ///
-/// As with [`BufferLease`](super::BufferLease), a lease that is handed on stays in registers,
-/// which an `Arc` does not: its drop wants its address.
+/// Like a [`BufferLease`](super::BufferLease), a lease that is handed on stays in registers. An
+/// `Arc` does not, because its drop needs its address.
 #[derive(Debug)]
 pub struct BlockLease {
     block: ManuallyDrop<Arc<Block>>,
@@ -80,7 +79,7 @@ impl BlockLease {
 impl Drop for BlockLease {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: nobody touches the lease after its drop.
+        // SAFETY: no code touches the lease after its drop.
         let_go(unsafe { ManuallyDrop::take(&mut self.block) });
     }
 }
@@ -111,7 +110,7 @@ struct Pooled {
 /// The state of a free block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
-    /// Bytes may have arrived in them since they were last looked at.
+    /// Bytes may have arrived in the pages since the last look.
     Warm,
     /// The block was free at the last look, and nothing has arrived since.
     Cold,
@@ -130,8 +129,8 @@ impl BlockPool {
         }
     }
 
-    /// A block that nobody else refers to: of the free ones the most recently
-    /// taken, whose lines and pages are the warmest, or a new one.
+    /// Returns a block without other references: the free block that was taken most recently, whose
+    /// lines and pages are the warmest, or a new one.
     ///
     /// # Errors
     /// [`MemoryError`] if a new one is needed and the kernel refuses it.
@@ -149,7 +148,7 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// Gives the pages of blocks back that nobody took since the last call, and blocks
+    /// Gives back the pages of blocks that were not taken since the last call, and the blocks
     /// beyond those to keep. Returns whether another call may find more.
     pub fn rest(&mut self) -> bool {
         self.trim();
@@ -161,7 +160,7 @@ impl BlockPool {
             *pages = match *pages {
                 Pages::Warm => Pages::Cold,
                 Pages::Cold => {
-                    // SAFETY: nobody else refers to the block (rule 2).
+                    // SAFETY: no other reference to the block exists (rule 2).
                     unsafe { block.memory.discard() };
                     Pages::Gone
                 }
@@ -221,13 +220,12 @@ impl Default for BlockPool {
 
 /// Returns whether the pool's reference is the last.
 ///
-/// The count is looked at first because it is a plain load; `get_mut` then
-/// decides. It gives `&mut Block`, which is sound only if everything that the
-/// former holders did with the block happened before: its Acquire pairs with the
-/// Release by which each of them dropped its reference. So the engine's writes
-/// into the block come after the last read of what it held before (rule 2).
-/// Nobody can take a new reference meanwhile: `&mut` to the pool's own is the
-/// only way to one, and there are no weak ones.
+/// The count is looked at first because that is a plain load; `get_mut` then decides. `get_mut`
+/// gives `&mut Block`, which is sound only if everything that the former holders did with the block
+/// happened before: its Acquire pairs with the Release by which each of them dropped its reference.
+/// So the engine's writes into the block come after the last read of what it held before (rule 2).
+/// No thread can take a new reference in the meantime: `&mut` to the pool's own reference is the
+/// only way to one, and there are no weak references.
 fn is_free(block: &mut Arc<Block>) -> bool {
     Arc::strong_count(block) == 1 && Arc::get_mut(block).is_some()
 }
@@ -269,7 +267,7 @@ mod tests {
     fn a_reader_on_another_thread_keeps_its_block() {
         let mut pool = BlockPool::new(64 << 10, 8);
         let block = pool.take().unwrap();
-        // SAFETY: nobody else has the block yet, and the byte is inside it.
+        // SAFETY: no other holder of the block exists yet, and the byte is inside it.
         unsafe { block.base().as_ptr().write(7) };
         let reader = std::thread::spawn(move || {
             // SAFETY: written before the thread began, and not changed while

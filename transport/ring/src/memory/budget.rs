@@ -1,23 +1,24 @@
 //! The budget for memory that peers make the nodes of a process hold: one account, and a limit for
 //! each node.
 //!
-//! Charged is memory of large messages as pages come into it, from then until the application
-//! has released the message. A message that is announced, and of which nothing has come, costs
-//! nothing.
+//! The account is charged for the memory of large messages from when pages come into it until the
+//! application has released the message. A message that is announced, and of which no byte has
+//! come, costs nothing.
 //!
 //! Rules:
 //!
-//! 1. A claim begins when the first bytes of its message are there. Claims are ordered by
-//!    that. Those bytes were granted before, and are charged in any case; there is
-//!    [room](MemoryBudget::has_room) for them when they are granted.
-//! 2. It is charged more only while everything that is charged in the process, and what pools
-//!    keep, stays within the limit of the claim's node; to the oldest, first bytes of others
-//!    do not matter.
-//! 3. Besides, of every older claim whose message is not whole: what is charged to younger ones
-//!    leaves room for all of that message, within the limit of its node. So whatever was there
-//!    before it began and is released some day, it can become whole, and the oldest never waits
-//!    for a younger one. What stays free for that is the longest of those messages, not their
-//!    sum: a peer that begins many and goes on with none keeps little from others.
+//! 1. A claim begins when the first bytes of its message are there. Claims are ordered by that
+//!    moment. The first bytes were granted before, and are charged in any case; there was
+//!    [room](MemoryBudget::has_room) for them when they were granted.
+//! 2. A claim is charged more only while all charges of the process, and the bytes that pools keep,
+//!    stay within the limit of the claim's node. For the oldest claim, first bytes of others do not
+//!    count.
+//! 3. In addition, the charges of younger claims leave room for all of the message of every older
+//!    claim that is not whole, within the limit of that claim's node. So each message can become
+//!    whole once the charges that were there before it began are released, and the oldest claim
+//!    never waits for a younger one. The room that stays free is that of the longest such message,
+//!    not of their sum, so a peer that begins many messages and continues none keeps little from
+//!    others.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -35,11 +36,11 @@ pub struct MemoryAccount {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Charged to claims, but for first bytes of messages that are not whole.
+    /// Bytes charged to claims, without the first bytes of messages that are not whole.
     used: u64,
     /// The first bytes of messages that are not whole.
     first: u64,
-    /// Kept by pools for what comes next.
+    /// Bytes that pools keep for later messages.
     kept: u64,
     /// The number of the last claim.
     newest: u64,
@@ -51,7 +52,7 @@ struct State {
 struct Begun {
     total: u64,
     limit: u64,
-    /// Charged to younger claims.
+    /// Bytes charged to younger claims.
     younger: u64,
 }
 
@@ -123,7 +124,7 @@ impl MemoryBudget {
         Self::new(&ACCOUNT, limit)
     }
 
-    /// The most bytes that all nodes may hold for this one to take in more.
+    /// Returns the most bytes that all nodes together may hold while this one takes in more.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
@@ -148,8 +149,8 @@ impl MemoryBudget {
         state.used + state.first + state.kept < self.limit
     }
 
-    /// Begins a claim for up to `total` bytes behind the first. One that is longer than the limit is never
-    /// charged as much.
+    /// Begins a claim for up to `total` bytes behind the first. A claim that is longer than the
+    /// limit is never charged that much.
     #[must_use]
     pub fn begin(&self, total: u64) -> MemoryClaim {
         let mut state = self.account.lock();
@@ -178,7 +179,7 @@ impl MemoryBudget {
         state.newest += 1;
         let number = state.newest;
         let has_room = state.charge(number, self.limit, bytes);
-        // Lazily: a claim that is made is dropped, and that takes the lock.
+        // The claim is made lazily, because dropping a claim takes the lock.
         has_room.then(|| MemoryClaim {
             budget: *self,
             number,
@@ -199,7 +200,7 @@ impl MemoryBudget {
         fits
     }
 
-    /// A pool keeps so many bytes no more.
+    /// Takes note that a pool no longer keeps `bytes`.
     pub(super) fn keep_no_more(&self, bytes: u64) {
         self.account.lock().kept -= bytes;
     }
@@ -235,13 +236,13 @@ impl MemoryClaim {
         true
     }
 
-    /// Returns whether all of its message has arrived.
+    /// Returns whether all of the message has arrived.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Notes that so many of the first bytes have arrived.
+    /// Notes that this many of the first bytes have arrived.
     pub fn begun_with(&mut self, bytes: u64) {
         if bytes > self.first && !self.is_whole {
             self.budget.account.lock().first += bytes - self.first;
@@ -249,8 +250,8 @@ impl MemoryClaim {
         }
     }
 
-    /// The message is whole, and has `bytes` in all: charged is what it has, from now on, be
-    /// it more.
+    /// Notes that the message is whole and has `bytes` in all, which are its charge from now on,
+    /// even if they are more.
     pub fn finish(&mut self, bytes: u64) {
         self.is_whole = true;
         let mut state = self.budget.account.lock();
@@ -267,7 +268,7 @@ impl MemoryClaim {
 impl Drop for MemoryClaim {
     fn drop(&mut self) {
         if ibex_base::fork::is_child() {
-            // The account may be locked for ever.
+            // In a forked child, the account may be locked for ever.
             return;
         }
         self.finish(0);

@@ -1,15 +1,15 @@
-//! Memory for what a device receives: buffers of one length, side by side.
+//! Memory that a device receives into: buffers of one length, side by side.
 //!
-//! A buffer is with the engine (free, or posted to the device) or leased: to a frame whose
-//! messages are read in place. The lease ends on whatever thread released the last of
-//! them, and the buffer finds its way back over [`Returns`].
+//! A buffer is with the engine (free, or posted to the device) or leased: to a frame whose messages
+//! are read in place. The lease ends on the thread that released the last of them, and the buffer
+//! returns over [`Returns`].
 //!
 //! Rules:
-//! 1. The owner of a buffer has one reference count of the slab, so the slab lives as long
-//!    as any buffer is out. It travels with the buffer and is never touched on the way: a
-//!    frame costs no locked instruction when it arrives and one when it goes.
-//! 2. A leased buffer is read only. The device writes to posted ones alone, and a buffer
-//!    is posted only by the engine that has it.
+//! 1. The owner of a buffer has one reference count of the slab, so the slab lives as long as any
+//!    buffer is out. The count travels with the buffer and is never touched on the way: a frame
+//!    costs no locked instruction when it arrives and one when it goes.
+//! 2. A leased buffer is read only. The device writes only to posted buffers, and only the engine
+//!    that has a buffer posts it.
 
 use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
@@ -35,8 +35,8 @@ impl BufferSlab {
     pub fn allocate(buffers: u32, buffer_bytes: usize) -> Result<Arc<Self>, MemoryError> {
         debug_assert!(buffer_bytes.is_multiple_of(64));
         let bytes = buffers as usize * buffer_bytes;
-        // All of it is pinned, so huge pages cost nothing more and save the device and
-        // the CPU translations.
+        // All of the memory is pinned, so huge pages cost no more, and save the device and the CPU
+        // translations.
         let memory = Mapping::anonymous_huge(MemoryUse::ReceiveBuffers, bytes)?;
         Ok(Arc::new(Self {
             memory,
@@ -57,7 +57,7 @@ impl BufferSlab {
         self.memory.bytes()
     }
 
-    /// Returns how much of the slab is in huge pages, if the kernel says so.
+    /// Returns how much of the slab is in huge pages, if the kernel reports it.
     #[must_use]
     pub fn huge_bytes(&self) -> Option<usize> {
         let start = self.base().addr().get();
@@ -114,18 +114,18 @@ impl BufferLease {
 impl Drop for BufferLease {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: nobody touches the lease after its drop.
+        // SAFETY: no code touches the lease after its drop.
         let slab = unsafe { ManuallyDrop::take(&mut self.slab) };
         give_back(slab, self.index);
     }
 }
 
-/// Ends a lease. By value: a lease that is handed on stays in registers as long as nothing
-/// wants its address, not even to drop it if something panics.
+/// Ends a lease. Takes it by value: a lease that is handed on stays in registers as long as no code
+/// needs its address, not even to drop it after a panic.
 #[inline(never)]
 fn give_back(slab: Arc<BufferSlab>, index: u32) {
     if slab.returns.give(index) {
-        // The count goes with the buffer.
+        // The reference count travels with the buffer.
         mem::forget(slab);
     }
 }
@@ -151,7 +151,7 @@ impl OwnedBuffer {
         self.index
     }
 
-    /// Hands it out.
+    /// Hands the buffer out as a lease.
     #[inline]
     #[must_use]
     pub fn lease(self) -> BufferLease {
@@ -164,7 +164,8 @@ impl FreeBuffers {
     #[must_use]
     pub fn all_of(slab: &Arc<BufferSlab>) -> Self {
         let buffers = (slab.bytes() / slab.buffer_bytes) as u32;
-        // The first one is used first, and again, while nothing is held: warm lines.
+        // The first buffer is used first, and again while none is held, so that its lines stay
+        // warm.
         let owned = (0..buffers).rev().map(|index| OwnedBuffer {
             slab: slab.clone(),
             index,
@@ -184,13 +185,13 @@ impl FreeBuffers {
         self.free.pop()
     }
 
-    /// A buffer that was taken, and not handed out after all.
+    /// Takes back a buffer that was taken and not handed out.
     #[inline]
     pub fn put_back(&mut self, owned: OwnedBuffer) {
         self.free.push(owned);
     }
 
-    /// Returns whether so many buffers are free, those included that have come back.
+    /// Returns whether this many buffers are free, including those that have come back.
     #[inline]
     pub fn has(&mut self, count: usize) -> bool {
         self.free.len() >= count || {
@@ -199,7 +200,7 @@ impl FreeBuffers {
         }
     }
 
-    /// Takes in those that have come back; they are the next to go, with warm lines.
+    /// Takes in the buffers that have come back. They are used next, because their lines are warm.
     #[inline(never)]
     pub fn collect(&mut self) {
         let (slab, free) = (&self.slab, &mut self.free);

@@ -1,4 +1,4 @@
-//! The error of memory that could not be had, with the setting that makes it less.
+//! The error of memory that could not be had, with the setting that lowers the need for memory.
 #![forbid(unsafe_code)]
 
 use std::{fmt, io};
@@ -24,7 +24,7 @@ pub struct MemoryError {
 }
 
 impl MemoryError {
-    /// An error of one step, from whatever the system call gave.
+    /// Creates the error of one step from the system call's error.
     pub fn new(
         what: MemoryUse,
         bytes: usize,
@@ -101,7 +101,7 @@ pub enum MemoryUse {
 }
 
 impl MemoryUse {
-    /// Which setting asks for less.
+    /// Returns the setting that asks for less memory.
     fn saving(self) -> &'static str {
         match self {
             Self::Ring => "lower window_bytes",

@@ -1,9 +1,9 @@
 //! Huge pages: whether the system gives them to memory that asks, and how much got some.
 //!
-//! They are asked for by advice (transparent huge pages), for memory that is used whole.
-//! Those of hugetlbfs are not used: they are set aside by the administrator, for somebody
-//! else; a pool cannot give part of one back; and libibverbs has to be told of them
-//! (`RDMAV_HUGEPAGES_SAFE`) or refuses the memory.
+//! ibex asks for huge pages by advice (transparent huge pages), for memory that is used whole. It
+//! does not use pages of hugetlbfs: the administrator sets them aside for other programs; a pool
+//! cannot give part of one back; and libibverbs has to be told of them (`RDMAV_HUGEPAGES_SAFE`) or
+//! refuses the memory.
 #![forbid(unsafe_code)]
 
 use std::{fmt, fs, ops::Range};
@@ -56,8 +56,8 @@ impl fmt::Display for HugePages {
 /// The length of a huge page, and the alignment of its beginning.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Returns how much of a range of addresses is in huge pages, if the kernel says so. Reads a file
-/// of some 100 KB, so it is for set-up only.
+/// Returns how much of a range of addresses is in huge pages, if the kernel reports it. Reads a
+/// file of some 100 KB, so it is for set-up only.
 #[must_use]
 pub fn huge_bytes(range: &Range<usize>) -> Option<usize> {
     Some(huge_bytes_in(

@@ -1,11 +1,11 @@
 //! Memory for one message that is longer than its channel's ring.
 //!
-//! A buffer is allocated on the thread of the caller, never inside a turn, and serves one
-//! message at a time. One to send from is populated when it is taken, one that a peer's message
-//! comes into as that does, and what has pages is charged to what peers may make the node
-//! [hold](super::MemoryBudget). Faulting in fresh pages costs more
-//! than sending what they hold (256 MiB are 65 536 faults), so a pool keeps the
-//! last few buffers for messages of a similar size.
+//! A buffer is allocated on the thread of the caller, never inside a turn, and serves one message
+//! at a time. A buffer to send from is populated when it is taken. A buffer that a peer's message
+//! comes into is populated as the message comes, and its pages are charged to the memory that peers
+//! may make the node [hold](super::MemoryBudget). Faulting in fresh pages costs more than sending
+//! what they hold (256 MiB are 65 536 faults), so a pool keeps the last few buffers for messages of
+//! a similar size.
 
 use std::mem::{self, MaybeUninit};
 use std::ops::{Deref, DerefMut};
@@ -68,8 +68,8 @@ impl LargeBuffer {
 
     fn unpopulated(bytes: usize) -> Result<Self, MemoryError> {
         let capacity = class_bytes(bytes)?;
-        // All of it will be written from end to end, which is what huge pages
-        // are for: one fault per 2 MiB.
+        // The whole buffer will be written from end to end. Huge pages make that one fault per 2
+        // MiB.
         let memory = Mapping::anonymous_huge(MemoryUse::LargeMessage, capacity)?;
         Ok(Self {
             memory: Arc::new(memory),
@@ -91,7 +91,7 @@ impl LargeBuffer {
         self.claim = Some(claim);
     }
 
-    /// Returns that cost, to charge more.
+    /// Returns the cost that was attached, to charge more.
     pub fn claim_mut(&mut self) -> Option<&mut MemoryClaim> {
         self.claim.as_mut()
     }
@@ -108,7 +108,8 @@ impl LargeBuffer {
         self.memory.bytes()
     }
 
-    /// The memory itself. An owner that keeps it beyond the buffer reads and writes nothing there.
+    /// The memory itself. An owner that keeps the memory beyond the buffer must not read or write
+    /// it.
     #[must_use]
     pub fn memory(&self) -> &Arc<Mapping> {
         &self.memory
@@ -229,7 +230,7 @@ impl LargePool {
         (lease.populated >= bytes).then_some(lease)
     }
 
-    /// Takes out the buffers that nobody has taken since the last call, to be unmapped.
+    /// Takes out the buffers that were not taken since the last call, to be unmapped.
     #[must_use]
     pub fn take_surplus(&self) -> Vec<LargeBuffer> {
         let mut free = self.stock.lock();
@@ -265,8 +266,8 @@ pub struct LargeLease {
 }
 
 impl LargeLease {
-    /// The buffer itself, which then goes back to no pool: with it goes what is attached to
-    /// it, and then its memory. That takes long.
+    /// Takes the buffer itself out of the lease, so that it returns to no pool. Dropping the buffer
+    /// frees its attachments and then its memory, which takes long.
     #[must_use]
     pub fn withdraw(mut self) -> LargeBuffer {
         self.buffer.take().expect("only the end takes the buffer")
@@ -290,7 +291,7 @@ impl DerefMut for LargeLease {
 impl Drop for LargeLease {
     fn drop(&mut self) {
         if fork::is_child() {
-            // The stock may be locked for ever.
+            // In a forked child, the stock may be locked for ever.
             mem::forget(self.buffer.take());
             return;
         }
@@ -311,7 +312,7 @@ impl Drop for Stock {
 
 #[derive(Debug)]
 struct Stock {
-    /// The most recently returned last.
+    /// Free buffers, the most recently returned last.
     free: Mutex<Vec<LargeBuffer>>,
     kept_buffers: usize,
     kept_bytes: usize,
@@ -341,7 +342,7 @@ impl Stock {
         }
     }
 
-    /// Keeps the buffer, and lets go of those that have waited longest.
+    /// Keeps the buffer, and unmaps the buffers that have waited longest.
     fn put(&self, mut buffer: LargeBuffer) {
         buffer.was_seen = false;
         buffer.claim = None;
@@ -349,7 +350,7 @@ impl Stock {
         let mut free = self.lock();
         let may_keep = |budget: &MemoryBudget| budget.keep(buffer.populated as u64);
         if !self.budget.as_ref().is_none_or(may_keep) {
-            // Outside the lock, as below.
+            // The buffer is unmapped outside the lock, as below.
             drop(free);
             return;
         }

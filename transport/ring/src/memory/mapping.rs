@@ -1,9 +1,9 @@
 //! A range of mapped memory, unmapped when it is dropped.
 //!
 //! Rules:
-//! 1. `base..base + bytes` is mapped, by this value alone, from construction to
-//!    drop; nobody else unmaps or remaps any part of it. In a fork of the process it may be
-//!    a hole, or what the child has put there.
+//! 1. `base..base + bytes` is mapped, by this value alone, from construction to drop; no other code
+//!    unmaps or remaps any part of it. In a fork of the process the range may be a hole, or memory
+//!    that the child has mapped there.
 //! 2. A `Mapping` only says where the memory is. Its owner decides which threads may
 //!    touch which bytes, and argues it there.
 
@@ -45,8 +45,8 @@ impl Mapping {
     /// Private zeroed memory of this process, not yet backed by any page. A child does not
     /// have it: a device may write there.
     ///
-    /// It is accounted (no MAP_NORESERVE), so that a range that the machine could
-    /// never back is refused here and not by the OOM killer, page by page.
+    /// The memory is accounted (no MAP_NORESERVE), so that a range that the machine could never
+    /// back is refused here, and not by the OOM killer, page by page.
     ///
     /// # Errors
     /// [`MemoryError`] if the kernel refuses the range.
@@ -60,7 +60,7 @@ impl Mapping {
     /// memory that is used whole.
     ///
     /// # Errors
-    /// As [`anonymous`](Self::anonymous).
+    /// The errors of [`anonymous`](Self::anonymous).
     pub fn anonymous_huge(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
         let mapping = match bytes >= HUGE_PAGE_BYTES {
             true => Self::inherited(what, bytes + HUGE_PAGE_BYTES)?.aligned_part(bytes),
@@ -71,12 +71,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The first `bytes` of the range from where a huge page may begin; it is longer by one.
-    /// What is before and behind goes.
+    /// Keeps `bytes` of the range from where a huge page may begin, and unmaps the rest before and
+    /// behind. The range is longer by one huge page.
     fn aligned_part(self, bytes: usize) -> Self {
         let whole = ManuallyDrop::new(self);
         let before = whole.base.align_offset(HUGE_PAGE_BYTES);
-        // A page is what is mapped and unmapped.
+        // Memory is mapped and unmapped in whole pages.
         let bytes = bytes.next_multiple_of(page_size());
         let behind = whole.bytes.next_multiple_of(page_size()) - before - bytes;
         // SAFETY: `before` is less than a huge page, by which the range is longer.
@@ -84,7 +84,7 @@ impl Mapping {
         // SAFETY: as above.
         let end = unsafe { base.add(bytes) };
         for (start, length) in [(whole.base, before), (end, behind)] {
-            // SAFETY: a part of the range, which is ours (rule 1), and nobody knows it yet.
+            // SAFETY: a part of the range, which is ours (rule 1), and no other code knows it yet.
             let unmapped = length == 0 || unsafe { munmap(start.as_ptr().cast(), length) }.is_ok();
             debug_assert!(unmapped, "munmap of our own range");
         }
@@ -95,9 +95,9 @@ impl Mapping {
     /// touch.
     ///
     /// # Errors
-    /// As [`anonymous`](Self::anonymous).
+    /// The errors of [`anonymous`](Self::anonymous).
     pub fn inherited(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
-        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        // SAFETY: a null hint without MAP_FIXED takes a range that is not in use.
         let base = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -124,7 +124,7 @@ impl Mapping {
         bytes: usize,
         access: Access,
     ) -> Result<Self, MemoryError> {
-        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        // SAFETY: a null hint without MAP_FIXED takes a range that is not in use.
         let base = unsafe {
             mmap(
                 ptr::null_mut(),
@@ -148,7 +148,7 @@ impl Mapping {
     /// Reserves `bytes` of addresses; touching them is SIGSEGV until something
     /// is mapped over them with [`Mapping::place`].
     pub(super) fn reserve(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
-        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        // SAFETY: a null hint without MAP_FIXED takes a range that is not in use.
         let base = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -178,8 +178,8 @@ impl Mapping {
         );
         // SAFETY:
         // 1. In bounds: the assertion above; `base + offset` is inside the range.
-        // 2. MAP_FIXED unmaps what is there: that is this range (rule 1), and
-        //    `&mut self` says that nobody holds an address inside it yet.
+        // 2. MAP_FIXED unmaps what is there, which is this range (rule 1), and `&mut self` says
+        //    that no code holds an address inside it yet.
         unsafe {
             mmap(
                 self.base.as_ptr().add(offset).cast(),
@@ -193,9 +193,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// A fork of this process has a hole here. So it cannot write what a peer reads, and a
-    /// page that a device writes to stays ours: before Linux 5.12 the kernel gave the child
-    /// the one that the device has, and us a copy at the next store.
+    /// Leaves a hole here in a fork of this process. So a child cannot write what a peer reads, and
+    /// a page that a device writes to stays ours. Before Linux 5.12 the kernel gave the child the
+    /// page that the device has, and this process a copy at the next store.
     pub(super) fn keep_from_children(&self) {
         let start = self.base.as_ptr().addr();
         // SAFETY: the range is mapped (rule 1). A child does not touch it (`fork`, rule 3).
@@ -204,9 +204,9 @@ impl Mapping {
 
     /// Fills the page tables of the first `bytes`, so that touching them faults no more.
     ///
-    /// Before Linux 5.14 the kernel cannot do this (EINVAL) and pages are
-    /// faulted in one by one as they are touched. That costs time and not
-    /// safety: memory files are backed in full before they are mapped.
+    /// Before Linux 5.14 the kernel cannot do this (EINVAL) and pages are faulted in one by one as
+    /// they are touched. This costs time but not safety: memory files are backed in full before
+    /// they are mapped.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -233,7 +233,7 @@ impl Mapping {
     /// written.
     ///
     /// # Errors
-    /// As [`populate`](Self::populate).
+    /// The errors of [`populate`](Self::populate).
     pub fn populate_more(
         &self,
         what: MemoryUse,
@@ -257,14 +257,14 @@ impl Mapping {
         }
     }
 
-    /// Puts zeros that cannot be written in the place of whatever is mapped.
+    /// Replaces the mapped memory by zeros that cannot be written.
     ///
     /// # Safety
-    /// Nobody writes to the range from now on, and a reader, meanwhile or afterwards,
-    /// expects what stood there or zeros.
+    /// No code writes to the range from now on, and a reader, during the call or afterwards,
+    /// expects the old bytes or zeros.
     pub(super) unsafe fn vacate(&self) -> Result<(), Errno> {
-        // SAFETY: MAP_FIXED unmaps what is there, which is this range (rule 1), and the
-        // caller answers for the readers.
+        // SAFETY: MAP_FIXED unmaps what is there, which is this range (rule 1), and the caller
+        // vouches for the readers.
         unsafe {
             mmap_anonymous(
                 self.base.as_ptr().cast(),
@@ -276,19 +276,20 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives the pages of anonymous memory back: it reads as zero again, and costs nothing
+    /// Gives the pages of anonymous memory back: the memory reads as zero again, and costs nothing
     /// until it is touched.
     ///
     /// # Safety
-    /// Nobody reads or writes the range meanwhile, or relies on what stood there.
+    /// No code reads or writes the range during the call, or relies on its old content.
     pub unsafe fn discard(&self) {
-        // SAFETY: the range is mapped (rule 1), and nobody minds, as the caller says.
+        // SAFETY: the range is mapped (rule 1), and the caller promises that no code uses its
+        // content.
         let discarded =
             unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
         debug_assert!(discarded.is_ok(), "madvise of our own range: {discarded:?}");
     }
 
-    /// Says whether huge pages are welcome in the whole range. Only a hint: a
+    /// Advises the kernel whether to use huge pages in the whole range. This is only a hint: a
     /// kernel without huge pages refuses it, and nothing else changes.
     pub fn prefer_huge_pages(&self, huge: bool) {
         self.prefer_huge_pages_in(self.bytes, huge);
@@ -323,7 +324,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if fork::is_child() {
-            // By now another mapping may be at this address.
+            // In a forked child, another mapping may be at this address by now.
             return;
         }
         // SAFETY: the range is ours (rule 1), and the code that handed its address on
@@ -359,7 +360,7 @@ mod tests {
         let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
         mapping.prefer_huge_pages(false);
         assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
-        // SAFETY: the byte is inside the mapping and nobody else knows it.
+        // SAFETY: the byte is inside the mapping and no other code knows it.
         unsafe { mapping.base().as_ptr().add(5000).write(1) };
         assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 1);
     }
@@ -386,7 +387,7 @@ mod tests {
     fn what_is_discarded_reads_as_zero_and_costs_nothing() {
         let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
         mapping.prefer_huge_pages(false);
-        // SAFETY: the byte is inside the mapping and nobody else knows it.
+        // SAFETY: the byte is inside the mapping and no other code knows it.
         unsafe { mapping.base().as_ptr().add(5000).write(1) };
         // SAFETY: as above.
         unsafe { mapping.discard() };

@@ -12,11 +12,10 @@ use super::{MemoryError, MemoryUse};
 /// Makes a sealable memfd ([`memfd_create(2)`](https://man7.org/linux/man-pages/man2/memfd_create.2.html))
 /// of exactly `bytes`, all of it backed by memory.
 ///
-/// `fallocate` makes a lack of memory show here: without it the lack would show
-/// as SIGBUS, at the first touch of the page that is missing. A size that the
-/// machine does not have at all is refused before: the kernel's own heuristic does that
-/// for anonymous memory but not for files, and `fallocate` would go on until the
-/// OOM killer comes.
+/// `fallocate` makes a lack of memory show here: without it the lack would show as SIGBUS, at the
+/// first touch of the page that is missing. A size that the machine does not have at all is refused
+/// before. The kernel's own heuristic does that for anonymous memory but not for files, and
+/// `fallocate` would continue until the OOM killer strikes.
 ///
 /// A memfd lives on the kernel's internal tmpfs, so the size of `/dev/shm`
 /// (64 MB in a container) does not bound it; the memory limit does.

@@ -26,8 +26,8 @@ pub struct MirroredMapping {
 }
 
 impl MirroredMapping {
-    /// A ring that only this process maps. Its memory file is closed again: the
-    /// mapping alone keeps it.
+    /// Creates a ring that only this process maps. The memory file is closed again, and the mapping
+    /// alone keeps it.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -58,17 +58,17 @@ impl MirroredMapping {
         Ok(Self { windows, capacity })
     }
 
-    /// Lets go of the memory, in place: from now on every byte reads as zero, and may not be
-    /// written. The addresses stay ours.
+    /// Frees the memory in place: from now on every byte reads as zero, and may not be written. The
+    /// addresses stay reserved.
     ///
-    /// A thread that reads meanwhile finds the one or the other: the kernel puts the new
-    /// mapping in place of the old one under the lock that page faults take.
+    /// A thread that reads during the call finds the old bytes or zeros: the kernel replaces the
+    /// old mapping under the lock that page faults take.
     ///
     /// # Safety
     ///
-    /// Nobody writes, and a reader expects either.
+    /// No code writes from now on, and a reader expects the old bytes or zeros.
     pub unsafe fn vacate(&self) -> Result<(), MemoryError> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises what `Mapping::vacate` requires.
         let vacated = unsafe { self.windows.vacate() };
         vacated.map_err(|errno| MemoryError::new(MemoryUse::Ring, self.capacity, "mmap", errno))
     }

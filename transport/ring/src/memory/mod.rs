@@ -1,23 +1,20 @@
-//! The memory that messages live in: its mapping, its owners, and when it goes.
+//! The memory that messages live in: its mapping, its owners, and when it is freed.
 //!
-//! Everything here hands out *addresses*, never `&T` into shared bytes: one thread
-//! or process writes a ring while another reads it. Only the ring algorithms know
-//! who owns which bytes when, and may turn an address into a reference. Three rules
-//! hold for all of it:
+//! Everything here hands out *addresses*, never `&T` into shared bytes: one thread or process
+//! writes a ring while another reads it. Only the ring algorithms know which thread owns which
+//! bytes when, and only they may turn an address into a reference. Three rules hold for all of it:
 //!
-//! 1. Memory that the data path will touch is populated when it is made, so
-//!    that a lack of memory shows there, where a call can fail, and not as SIGBUS
-//!    or a page fault in the middle of a send. A refusal of the kernel is a
-//!    [`MemoryError`]; where a container has run into its limit, the kernel
-//!    prefers its OOM killer to an error, and then that is where it strikes. The
-//!    exceptions are the arrival [`Block`] and what ends have for each message of a
-//!    window, whose untouched pages must cost nothing.
-//! 2. Mapping and faulting stay out of the engine's turns: what is large is
-//!    allocated on the thread of the caller, and pools keep a bounded number of
-//!    free pieces, so that a steady state maps nothing. Blocks fault in as bytes
-//!    first arrive in them, and are then used again.
-//! 3. Nothing has a name in any file system. What the processes drop, or lose by
-//!    `kill -9`, the kernel takes back.
+//! 1. Memory that the data path will touch is populated when it is made, so that a lack of memory
+//!    shows there, where a call can fail, and not as SIGBUS or a page fault in the middle of a
+//!    send. A refusal of the kernel is a [`MemoryError`]; where a container has run into its limit,
+//!    the kernel prefers its OOM killer to an error, and the killer strikes there. The exceptions
+//!    are the arrival [`Block`] and the entries that ends have for each message of a window, whose
+//!    untouched pages must cost nothing.
+//! 2. Mapping and faulting stay out of the engine's turns: large memory is allocated on the thread
+//!    of the caller, and pools keep a bounded number of free pieces, so that a steady state maps
+//!    nothing. Blocks fault in as bytes first arrive in them, and are then used again.
+//! 3. No memory has a name in any file system. The kernel takes back the memory that a process
+//!    drops, or loses by `kill -9`.
 
 mod arena;
 mod attachments;

@@ -1,10 +1,9 @@
-//! Memory whose node is gone while messages that lie in it are still held.
+//! Memory whose node has ended while messages that lie in it are still held.
 //!
-//! A message guard is `'static` and has no reference count, so something has to
-//! keep its bytes when the handles and the node that received them end first.
-//! That is this list, one per process: the node gives its memory away here, and
-//! each node that is made or closed sweeps it. A guard that is never dropped
-//! leaks its memory, and that is all it does.
+//! A message guard is `'static` and has no reference count, so its bytes have to be kept when the
+//! handles and the node that received them end first. This list, one per process, keeps them. The
+//! node gives its memory to the list, and each node that is made or closed sweeps the list. A guard
+//! that is never dropped leaks its memory, and has no other effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
@@ -17,7 +16,7 @@ use ibex_base::sync::lock;
 pub trait Orphan: Send {
     /// Returns whether no guard can touch the memory any more. Once true it stays true.
     ///
-    /// It is called under the list's lock: it looks and does nothing else.
+    /// This method is called under the list's lock, so it must only look.
     fn is_settled(&self) -> bool;
 }
 
@@ -31,7 +30,7 @@ pub fn sweep() -> usize {
     let mut held = lock(&ORPHANS);
     let settled: Vec<_> = held.extract_if(.., |orphan| orphan.is_settled()).collect();
     let remaining = held.len();
-    // Freeing runs foreign `Drop`s, which may adopt in turn: not under the lock.
+    // Freeing runs foreign `Drop`s, which may adopt in turn, so it happens outside of the lock.
     drop(held);
     drop(settled);
     remaining
@@ -59,7 +58,7 @@ mod tests {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // Were it freed under the list's lock, this would never return.
+            // This call would never return if the value were freed under the list's lock.
             sweep();
             self.freed.store(true, SeqCst);
         }

@@ -1,4 +1,4 @@
-//! The memory limit of this process, whatever sets it.
+//! The memory limit of this process, from every source of limits.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -50,7 +50,7 @@ fn of_line(root: &Path, line: &str) -> Option<u64> {
         _ => return None,
     };
     let mount = root.join(mount);
-    // In a container the path may be one of the host's, of which only the last part is there.
+    // In a container, the path may be one of the host's, of which only the last part exists here.
     let inner = mount.join(path.trim_start_matches('/'));
     let groups = inner.ancestors().map(PathBuf::from);
     groups

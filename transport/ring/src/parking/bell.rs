@@ -1,10 +1,9 @@
 //! Bells, by which a thread that owns nothing of an engine wakes it.
 //!
-//! A guard may be dropped long after its channel, its session and its node are
-//! gone, and what it rings must still be there. So bells are leaked: they come
-//! from a process-wide pool, go back to it, and their eventfds are never
-//! closed. A late ring reaches the node that leases the bell next and costs that
-//! engine one look for nothing.
+//! A guard may be dropped long after its channel, its session and its node have ended, and the bell
+//! that it rings must still exist. So bells are leaked: they come from a process-wide pool, go back
+//! to it, and their eventfds are never closed. A late ring reaches the node that leases the bell
+//! next, and costs that node's engine one needless look.
 
 use std::fmt;
 use std::io;
@@ -17,8 +16,8 @@ use rustix::io::{read, retry_on_intr, write};
 
 use ibex_base::fork;
 
-/// Wakes one engine: an eventfd in its epoll set or, where no thread waits, a
-/// turn of the engine on the ringing thread.
+/// Wakes one engine: by an eventfd in its epoll set or, if the engine has no thread that waits, by
+/// a turn on the ringing thread.
 pub struct Bell {
     fd: OwnedFd,
     caller: Mutex<Option<Caller>>,
@@ -39,7 +38,7 @@ impl Bell {
     ///
     /// # Errors
     ///
-    /// That of `eventfd`: the process has too many open files.
+    /// The error of `eventfd`: the process has too many open files.
     pub fn lease() -> io::Result<BellLease> {
         let pooled = pool().pop();
         let bell = match pooled {
@@ -61,7 +60,7 @@ impl Bell {
         let caller = self.caller().as_ref().map(Weak::upgrade);
         match caller {
             Some(Some(engine)) => engine.drive(),
-            // The engine is on its way out and looks for itself.
+            // The engine is ending and looks for news itself.
             Some(None) => {}
             None => self.wake(),
         }
@@ -72,12 +71,12 @@ impl Bell {
         if fork::is_child() {
             return;
         }
-        // The only failure is a full counter, and then it is readable already.
+        // The only failure is a full counter, and then the eventfd is readable already.
         let _ = retry_on_intr(|| write(&self.fd, &1u64.to_ne_bytes()));
     }
 
-    /// From now on a ring runs a turn of `engine` instead of making the eventfd
-    /// readable; until the lease ends.
+    /// Makes each ring, until the lease ends, run a turn of `engine` instead of making the eventfd
+    /// readable.
     pub fn set_caller(&self, engine: Weak<dyn Drive + Send + Sync>) {
         *self.caller() = Some(engine);
     }
@@ -91,12 +90,12 @@ impl Bell {
     /// Forgets all rings so far. Drain first and look afterwards, or a ring in
     /// between is lost.
     pub fn drain(&self) {
-        // Nothing to read is no failure, and nothing else can go wrong.
+        // An empty counter is no failure, and no other error can occur.
         let _ = retry_on_intr(|| read(&self.fd, &mut [0u8; 8]));
     }
 
     fn caller(&self) -> MutexGuard<'_, Option<Caller>> {
-        // Nobody panics while holding it, so poison would say nothing.
+        // No thread panics while it holds this lock, so poison would mean nothing.
         self.caller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,14 +109,14 @@ impl fmt::Debug for Bell {
     }
 }
 
-/// The use of a bell until dropped. The bell itself stays for ever.
+/// The use of a bell until dropped. The bell itself is never freed.
 #[derive(Debug)]
 pub struct BellLease {
     bell: &'static Bell,
 }
 
 impl BellLease {
-    /// The bell, for what may outlive the lease.
+    /// The bell, for values that may outlive the lease.
     #[must_use]
     pub fn bell(&self) -> &'static Bell {
         self.bell
@@ -135,11 +134,11 @@ impl Deref for BellLease {
 impl Drop for BellLease {
     fn drop(&mut self) {
         if fork::is_child() {
-            // The parent still sleeps on it.
+            // The parent still sleeps on the bell.
             return;
         }
         let caller = self.bell.caller().take();
-        // Not under the lock: it may be the last reference to a `Weak`.
+        // The drop happens outside of the lock, since this may be the last reference to a `Weak`.
         drop(caller);
         self.bell.drain();
         pool().push(self.bell);
@@ -201,7 +200,7 @@ mod tests {
         drop(turns);
         bell.ring();
 
-        // A late ring on a bell that was given back is nothing but a ring.
+        // A late ring on a bell that was given back does no more than ring it.
         drop(lease);
         bell.ring();
         bell.drain();

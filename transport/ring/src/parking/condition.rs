@@ -5,27 +5,27 @@ pub trait Condition {
     /// The result of the condition when it has come true.
     type Output;
 
-    /// Looks whether it is there. Cheap: called again and again while spinning.
+    /// Looks whether the event has happened. Cheap: called again and again while spinning.
     fn look(&mut self) -> Option<Self::Output>;
 
-    /// Returns whether a look may succeed, as far as the cheapest of signs tells; a look comes now
-    /// and then in any case.
+    /// Returns whether a look may succeed, judging by the cheapest sign. A look follows now and
+    /// then in any case.
     fn glance(&mut self) -> bool {
         true
     }
 
-    /// The first looks have found nothing: what costs nobody a frame is told now, as the other
-    /// side may be waiting for just that.
+    /// The first looks have found nothing. News that costs no frame is told now, since the other
+    /// side may be waiting for it.
     fn keep_nothing_back(&mut self) {}
 
-    /// Tells the other side what is waited for, so that it does not keep it back. Called
-    /// when looking has not helped for a while, and again from time to time.
+    /// Tells the other side what the caller waits for, so that the other side does not hold it
+    /// back. Called when looking has not helped for a while, and again from time to time.
     fn ask(&mut self) {}
 
     /// The caller is about to sleep: arms what must wake it. A look follows.
     fn arm(&mut self) {}
 
-    /// The caller does not wait any more, or not for now.
+    /// The caller no longer waits, or pauses its wait.
     fn disarm(&mut self) {}
 }
 

@@ -1,5 +1,5 @@
-//! An engine behind its lock, the one thread that sleeps for it, and the threads whose news that
-//! sleep must not miss.
+//! An engine behind its lock, the one thread that sleeps for it, and the threads whose news the
+//! sleeper must not miss.
 //!
 //! The thread that holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
 //! where the engine's news comes in, without the lock; others *follow*, each asleep in a
@@ -17,37 +17,37 @@
 //!   sleeping = 0; lock; turn
 //! ```
 //!
-//! There is one *seat*. Threads that wait for the engine's sake take it when it is vacant.
-//! The *keeper*, a thread that does nothing else, takes it when no other does, and gives it up
-//! to a thread that claims it. While others lead for long the keeper stands by, asleep like a
-//! follower, but is woken only when nobody follows.
+//! There is one *seat*. Threads that wait for the engine's sake take it when it is vacant. The
+//! *keeper*, a thread that does nothing else, takes it when no other does, and gives it up to a
+//! thread that claims it. While others lead for long the keeper stands by, asleep like a follower,
+//! but is woken only when no thread follows.
 //!
 //! Rules, and the race that each is for:
 //!
 //! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence. A thread with news
-//!    leaves it before it asks whether somebody sleeps, behind a fence. So either the look
-//!    finds the news or the question finds the sleeper. Model: loom_marked_or_roused.
+//!    leaves it before it asks whether a thread sleeps, behind a fence. So either the look finds
+//!    the news or the question finds the sleeper. Model: loom_marked_or_roused.
 //! 2. A thread that wants a turn and does not get the lock leaves a mark: the lock's holder may
 //!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
 //! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
 //!    it waits for after it looked and before it led. From that look on its waker rings the
 //!    bell. Model: loom_woken_whoever_leads.
-//! 4. The bell, or whatever else the leader armed, is not drained while the leader sleeps,
-//!    or a thread that turns the engine meanwhile takes a ring away from it. Model:
-//!    loom_the_bell_is_the_sleepers.
-//! 5. LEAVE: a thread that follows, or stands by, registers before it looks whether somebody
-//!    still leads; the leader says that it leaves before it wakes one of those that registered.
+//! 4. The bell, or whatever else the leader armed, is not drained while the leader sleeps.
+//!    Otherwise a thread that turns the engine in that time would take a ring away from the leader.
+//!    Model: loom_the_bell_is_the_sleepers.
+//! 5. LEAVE: a thread that follows, or stands by, registers before it looks whether a thread still
+//!    leads; the leader says that it leaves before it wakes one of the threads that registered.
 //!    Model: loom_the_seat_is_passed_on, loom_the_keeper_stands_by.
-//! 6. One follower is woken for a vacant seat, so a follower that goes away without leading
-//!    passes the seat on: it may have been that one. Model: loom_a_follower_may_give_up.
+//! 6. One follower is woken for a vacant seat, so a follower that goes away without leading passes
+//!    the seat on: it may be the follower that was woken. Model: loom_a_follower_may_give_up.
 //! 7. A claim is made before the leader is rung for, and the keeper looks for claims where
 //!    it looks for news. Model: loom_the_seat_is_claimed.
-//! 8. A program may sleep on the bell by itself, between turns, and nobody knows when. The
-//!    thread that has the engine may be in the last moments of such a turn, and has looked at
-//!    the news already. So a thread that leaves a mark then rings in any case. Model:
+//! 8. A program may sleep on the bell by itself, between turns, and ibex does not know when. The
+//!    thread that has the engine may be in the last moments of such a turn, and has looked at the
+//!    news already. So a thread that leaves a mark then rings in any case. Model:
 //!    loom_a_watcher_is_rung_for.
-//! 9. A task that drives the engine *parks*: its executor sleeps for it, and nobody leads. It
-//!    parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
+//! 9. A task that drives the engine *parks*: its executor sleeps for it, and no thread leads. The
+//!    task parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
 //!    loom_marked_or_unparked.
 //!
 //! News costs one fence and one load for the thread that has it. Nothing here is per message.
@@ -65,7 +65,7 @@ pub struct Leadership<E> {
     engine: Mutex<E>,
     /// The owner of the seat, taken and left by the threads that lead.
     seat: AtomicU32,
-    /// A thread wants the keeper's seat. It may say so for too long.
+    /// A thread wants the keeper's seat. May stay true for too long.
     claimed: AtomicBool,
     /// The number of times that a waiting thread took the seat.
     leads: AtomicU32,
@@ -106,12 +106,12 @@ impl<E> Leadership<E> {
         }
     }
 
-    /// The engine, when nobody else has it.
+    /// Waits for the engine's lock and returns the engine.
     pub fn lock(&self) -> MutexGuard<'_, E> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine, if nobody has it.
+    /// Returns the engine, unless another thread has its lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, E>> {
         match self.engine.try_lock() {
             Ok(engine) => Some(engine),
@@ -122,25 +122,25 @@ impl<E> Leadership<E> {
 
     // ---- News ------------------------------------------------------------------------
 
-    /// Leaves word that a turn is wanted. [`rouse`](Self::rouse) if it cannot wait.
+    /// Leaves a mark that a turn is wanted. Call [`rouse`](Self::rouse) if the turn cannot wait.
     pub fn mark(&self) {
         self.marked.store(true, Ordering::Release);
     }
 
-    /// Returns whether word was left that no turn has taken.
+    /// Returns whether a mark was left that no turn has taken.
     #[inline]
     pub fn is_marked(&self) -> bool {
         self.marked.load(Ordering::Acquire)
     }
 
-    /// Returns whether word was left since the last call; for the thread that turns the engine.
+    /// Returns whether a mark was left since the last call; for the thread that turns the engine.
     pub fn take_mark(&self) -> bool {
-        // The swap is only for when there is something.
+        // The swap runs only if there is a mark.
         self.marked.load(Ordering::Acquire) && self.marked.swap(false, Ordering::AcqRel)
     }
 
-    /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the
-    /// news before (rule 1). Returns whether it did.
+    /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the news
+    /// before (rule 1). Returns whether it rang.
     pub fn rouse(&self, ring: impl FnOnce()) -> bool {
         // SLEEP, pairs with `sleep`.
         fence(Ordering::SeqCst);
@@ -176,14 +176,14 @@ impl<E> Leadership<E> {
 
     /// Returns whether the bell may be drained; for the thread that holds the engine (rule 4).
     ///
-    /// It says no for a moment too long, when the leader has woken up and not taken the
-    /// lock yet; it never says yes while the leader sleeps.
+    /// Returns false for a moment too long when the leader has woken up and not taken the lock yet.
+    /// Never returns true while the leader sleeps.
     pub fn may_drain(&self) -> bool {
         !self.sleeping.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a thread sleeps for the engine, or its driving task is parked, or either
-    /// is about to: everything that was armed for it has to stay armed.
+    /// Returns whether a thread sleeps for the engine, or its driving task is parked, or either is
+    /// about to. Everything that was armed for the engine then has to stay armed.
     #[inline]
     pub fn has_sleeper(&self) -> bool {
         self.sleeping.load(Ordering::Relaxed) || self.is_parked()
@@ -196,10 +196,10 @@ impl<E> Leadership<E> {
 
     // ---- Leading and following -------------------------------------------------------
 
-    /// Leads from now on, unless somebody does.
+    /// Takes the lead, unless another thread has it.
     pub fn try_lead(&self) -> Option<Lead<'_, E>> {
         let lead = self.try_take(TAKEN)?;
-        // Only the keeper reads it, to see that somebody was there.
+        // Only the keeper reads the count, to see whether another thread has led.
         let leads = self.leads.load(Ordering::Relaxed).wrapping_add(1);
         self.leads.store(leads, Ordering::Relaxed);
         Some(lead)
@@ -233,7 +233,8 @@ impl<E> Leadership<E> {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// Claims the seat if the keeper has it and `may_claim` says so. The keeper leaves it soon.
+    /// Claims the seat if the keeper has it and `may_claim` returns true. The keeper leaves it
+    /// soon.
     #[inline]
     pub fn claim(&self, may_claim: impl FnOnce() -> bool, ring: impl FnOnce()) {
         if self.seat.load(Ordering::Relaxed) == KEPT && may_claim() {
@@ -243,7 +244,7 @@ impl<E> Leadership<E> {
 
     #[cold]
     fn claim_kept(&self, ring: impl FnOnce()) {
-        // A claim at each look of a spinning thread would be a fence each time.
+        // Without this check, each look of a spinning thread would cost a fence.
         if !self.claimed.swap(true, Ordering::Relaxed) {
             self.rouse(ring);
         }
@@ -262,8 +263,8 @@ impl<E> Leadership<E> {
         self.followers.deregister(ticket);
     }
 
-    /// Sleeps like a follower until nobody else leads and nobody follows, or `waker` is used
-    /// for another reason; for the keeper.
+    /// Sleeps like a follower until no other thread leads or follows, or `waker` is used for
+    /// another reason; for the keeper.
     pub fn stand_by(&self, waker: &Waker, park: impl FnOnce()) {
         let ticket = self.standby.register(waker);
         // LEAVE, as in `follow`.
@@ -288,10 +289,10 @@ impl<E> Leadership<E> {
 
     /// Goes to sleep for the engine, whose last turn moved nothing; for the leader alone.
     ///
-    /// `is_woken` says whether the leader was woken already. `look` looks at everything
-    /// else behind the fence, is told whether it has to stay awake for what was found so
-    /// far, and gives what `sleep` needs, or `None` if there is something to do. `sleep`
-    /// returns when the bell or anything else rings.
+    /// `is_woken` says whether the leader was woken already. `look` looks at everything else behind
+    /// the fence. It is told whether the leader has to stay awake for what was found so far. It
+    /// returns what `sleep` needs, or `None` if there is something to do. `sleep` returns when the
+    /// bell or anything else rings.
     pub fn sleep<T, R>(
         &self,
         mut engine: MutexGuard<'_, E>,
@@ -303,7 +304,7 @@ impl<E> Leadership<E> {
         // SLEEP, pairs with `rouse`.
         fence(Ordering::SeqCst);
         let marked = self.marked.load(Ordering::Relaxed);
-        // Only the keeper's seat is ever claimed (rule 7).
+        // Threads claim only the keeper's seat (rule 7).
         let is_claimed = self.is_claimed() && self.seat.load(Ordering::Relaxed) == KEPT;
         // Rule 3.
         let is_woken = is_woken();
@@ -318,8 +319,8 @@ impl<E> Leadership<E> {
 
     /// Parks the driving task, whose last turn moved nothing. Returns whether it may wait now.
     ///
-    /// `look` looks at everything behind the fence. It is told whether a mark was left, and
-    /// returns false if there is something to do.
+    /// `look` looks at everything behind the fence. It is told whether a mark was left, and returns
+    /// false if there is work to do.
     pub fn park(
         &self,
         mut engine: MutexGuard<'_, E>,
@@ -348,7 +349,7 @@ impl<E> Leadership<E> {
     }
 }
 
-/// The lead, until dropped, be it by a panic.
+/// The lead, until dropped; a panic drops it too.
 #[derive(Debug)]
 pub struct Lead<'a, E> {
     of: &'a Leadership<E>,
@@ -357,9 +358,9 @@ pub struct Lead<'a, E> {
 impl<E> Drop for Lead<'_, E> {
     fn drop(&mut self) {
         if self.of.seat.load(Ordering::Relaxed) == KEPT {
-            // Before the seat is vacant: a claim that comes later is one too many, and the
-            // keeper leaves at once when it next leads. One that was taken back after would
-            // be lost.
+            // The claim is cleared before the seat is vacant. A claim that comes later is
+            // superfluous: the keeper then leaves at once when it next leads. Cleared after, a new
+            // claim would be lost.
             self.of.claimed.store(false, Ordering::Relaxed);
         }
         // LEAVE, pairs with `follow` and `stand_by`; the barrier is in `wake_one`.
@@ -427,7 +428,7 @@ mod tests {
         };
         leadership.sleep(leadership.lock(), || false, look, claim_twice);
         assert!(leadership.is_claimed() && rung.get() == 1);
-        // It would not sleep over it either.
+        // The keeper would not sleep through the claim either.
         let slept = leadership.sleep(leadership.lock(), || false, look, |()| ());
         assert_eq!(slept, None);
         drop(kept);

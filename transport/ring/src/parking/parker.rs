@@ -1,11 +1,11 @@
 //! Parking the calling thread, through the same wakers that tasks use.
 //!
-//! Each thread has one futex word, made at its first wait and used for all
-//! later ones, so that waiting allocates nothing. It is not std's park token: a
-//! library that consumed that would swallow wake-ups meant for the program.
+//! Each thread has one futex word, made at its first wait and used for all later ones, so that
+//! waiting allocates nothing. The word is not std's park token: a library that consumed the token
+//! would swallow wake-ups meant for the program.
 //!
-//! A thread that sleeps where an engine's news comes in names the bell that wakes
-//! it there; its waker rings that instead of the futex.
+//! A thread that sleeps where an engine's news comes in names the bell that wakes it there. Its
+//! waker then rings the bell instead of the futex.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -28,7 +28,7 @@ pub fn thread_waker() -> (Waker, Parker) {
     thread_local! {
         static MINE: Arc<Word> = Arc::new(Word::default());
     }
-    // While the thread's locals are destroyed there is none to keep.
+    // While the thread's locals are destroyed, no word can be kept.
     let word = MINE
         .try_with(Arc::clone)
         .unwrap_or_else(|_| Arc::new(Word::default()));
@@ -55,21 +55,21 @@ impl Parker {
         self.word.state.load(Ordering::Acquire) == WOKEN
     }
 
-    /// Forgets that it was woken. Returns whether it was.
+    /// Forgets that the thread was woken. Returns whether it was.
     pub fn forget(&self) -> bool {
         // WAKE, pairs with `Wake::wake_by_ref`.
         self.word.state.swap(AWAKE, Ordering::Acquire) == WOKEN
     }
 
-    /// From now on the waker rings `bell`, which its thread is about to sleep at, until
-    /// that is dropped. `None` if it was woken already.
+    /// Makes the waker ring `bell`, at which its thread is about to sleep, until the returned guard
+    /// is dropped. `None` if the thread was woken already.
     pub fn sleep_at(&self, bell: &'static Bell) -> Option<Elsewhere<'_>> {
         *self
             .word
             .bell
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(bell);
-        // WAKE, pairs with `Wake::wake_by_ref`: a thread that finds it so finds the bell.
+        // WAKE, pairs with `Wake::wake_by_ref`: a thread that finds this state finds the bell.
         self.word
             .state
             .compare_exchange(AWAKE, ELSEWHERE, Ordering::Release, Ordering::Acquire)
@@ -79,8 +79,8 @@ impl Parker {
 
     /// Sleeps until woken (`true`) or until the deadline (`false`).
     ///
-    /// A wake-up since `thread_waker` or the last park counts. It may have been
-    /// meant for an earlier wait of this thread: look before believing it.
+    /// A wake-up since `thread_waker` or the last park counts. The wake-up may have been meant for
+    /// an earlier wait of this thread, so look before believing it.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let state = &self.word.state;
         // WAKE, pairs with `Wake::wake_by_ref`: the woken thread sees why.
@@ -93,9 +93,8 @@ impl Parker {
                     _ => break,
                 },
             };
-            // Every way out of this call (woken, interrupted, timed out, the
-            // word had changed) is settled by looking at the word and the
-            // clock again.
+            // Whatever ends this call (a wake-up, an interruption, the time, a changed word), the
+            // loop looks at the word and the clock again.
             let _ = futex::wait(state, futex::Flags::PRIVATE, ASLEEP, left.as_ref());
         }
         state.swap(AWAKE, Ordering::Acquire) == WOKEN
@@ -111,7 +110,7 @@ pub struct Elsewhere<'a> {
 impl Drop for Elsewhere<'_> {
     fn drop(&mut self) {
         let state = &self.word.state;
-        // Unless it was woken, which is for `is_woken` to say.
+        // Leaves the state alone if the thread was woken, which `is_woken` reports.
         let _ = state.compare_exchange(ELSEWHERE, AWAKE, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -120,7 +119,7 @@ impl Drop for Elsewhere<'_> {
 #[derive(Debug, Default)]
 struct Word {
     state: AtomicU32,
-    /// The bell at which its thread sleeps, while the state says so.
+    /// The bell at which the thread sleeps while the state is `ELSEWHERE`.
     bell: Mutex<Option<&'static Bell>>,
 }
 
@@ -137,10 +136,10 @@ impl Wake for Word {
     fn wake_by_ref(self: &Arc<Self>) {
         // WAKE, pairs with `Parker::park` and `Parker::sleep_at`.
         match self.state.swap(WOKEN, Ordering::AcqRel) {
-            // It cannot fail: the word is ours and mapped.
+            // The call cannot fail: the word is ours and mapped.
             ASLEEP => drop(futex::wake(&self.state, futex::Flags::PRIVATE, 1)),
-            // A thread that has come back meanwhile, or sleeps at another by now, was woken
-            // by the swap.
+            // The swap has woken a thread that has come back in the meantime, or that sleeps at
+            // another bell by now.
             ELSEWHERE => {
                 let bell = *self.bell.lock().unwrap_or_else(PoisonError::into_inner);
                 bell.inspect(|bell| bell.wake());

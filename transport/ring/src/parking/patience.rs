@@ -8,9 +8,9 @@ pub enum Patience {
     /// The call does not wait; where callers turn the engine, a call that finds nothing runs a
     /// turn and looks again.
     None,
-    /// The call does not wait and runs no turn: for a second look.
+    /// The call does not wait and runs no turn. For a second look.
     Glance,
-    /// Until then, or for ever.
+    /// The call waits until this time; `None` means without limit.
     Until(Option<Instant>),
 }
 

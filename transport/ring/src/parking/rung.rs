@@ -1,9 +1,9 @@
 //! The *rung* word: for which sleeper a shared bell was rung.
 //!
-//! One bell serves all channels between two processes. The other process's engine hears it and
-//! wakes the threads that are meant. A ring names the arming ([`Arm`](super::Arm)) that it is
-//! for, in a word beside the ring. The message itself says nothing about that: the sleeper may
-//! have taken it in its second look and be asleep all the same.
+//! One bell serves all channels between two processes. The other process's engine hears the bell
+//! and wakes the threads that are meant. A ring names the arming ([`Arm`](super::Arm)) that it is
+//! for, in a word beside the ring. The message itself says nothing about that: the sleeper may have
+//! taken it in its second look and be asleep nevertheless.
 //!
 //! ```text
 //!   sleeper                 publisher                  engine that hears the bell
@@ -15,10 +15,10 @@
 //!                                                        take the wakers; wake them
 //! ```
 //!
-//! It survives three races. The bell may be heard between the publisher's two steps: the word
-//! is written first. The bell may ring while it is being heard: it is drained before the words
-//! are read. Another arming may have followed the one that was rung for: its own ring is still
-//! to come. Model: loom_rung_for_who_sleeps.
+//! The protocol survives three races. The bell may be heard between the publisher's two steps: the
+//! word is written first. The bell may ring while it is being heard: it is drained before the words
+//! are read. Another arming may have followed the one that was rung for: its own ring is still to
+//! come. Model: loom_rung_for_who_sleeps.
 
 use ibex_base::sync::{AtomicU32, Ordering};
 
@@ -38,7 +38,7 @@ impl Rung {
         Self::default()
     }
 
-    /// Forgets what was rung for, while nobody else knows the word.
+    /// Forgets the generation that was rung for, while no other thread knows the word.
     pub fn reset(&self) {
         self.generation.store(0, Ordering::Relaxed);
     }
@@ -46,8 +46,8 @@ impl Rung {
     /// Rings the bell for the arming `generation` (see
     /// [`Doorbell::generation`](crate::Doorbell::generation)).
     ///
-    /// `bell` must order what is done before it before whatever its hearer does after
-    /// draining it: a socket does, by the lock that its queue is under.
+    /// `bell` must order everything before the ring before everything that the hearer does after
+    /// draining. A socket does so by its queue's lock.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
         // BELL, pairs with `is_for`: the engine that drained this ring sees the word, and the armed
         // word as the publisher saw it or a later one. The bell itself is the ordering.
@@ -55,9 +55,9 @@ impl Rung {
         bell();
     }
 
-    /// Returns whether the arming that `armed` holds now was rung for: then its sleeper must be
-    /// woken whether or not it has taken the message that was the reason, since the next one will
-    /// not ring for this arming again. Ask after draining the bell.
+    /// Returns whether the arming that `armed` holds now was rung for. If so, its sleeper must be
+    /// woken even if it has taken the message that was the reason, since the next message will not
+    /// ring for this arming again. Ask after draining the bell.
     #[must_use = "the sleeper waits for it"]
     pub fn is_for(&self, armed: &AtomicU32) -> bool {
         // BELL, pairs with `ring`.
@@ -106,7 +106,7 @@ mod models {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::task::Wake;
 
-    /// A flag that is not loom's: it records for the test and orders nothing.
+    /// A flag outside of loom: it records an event for the test and orders nothing.
     #[derive(Default)]
     struct Woken(AtomicBool);
 

@@ -8,20 +8,19 @@
 //!     no: sleep                       take the wakers; later, wake them
 //! ```
 //!
-//! The race it survives: what is waited for comes true between the waiter's
-//! first look and its registration. The barriers order both sides' writes
-//! before their reads, so either the second look finds it or `is_waiting` says
-//! yes. Model: loom_registered_or_seen.
+//! The slot survives this race: the condition comes true between the waiter's first look and its
+//! registration. The barriers order both sides' writes before their reads, so either the second
+//! look finds the condition true or `is_waiting` returns true. Model: loom_registered_or_seen.
 //!
-//! Each registration is an entry of its own, also where wakers are the same: futures of one
-//! task share a waker, and one that is done, or dropped, must not take along what another
-//! waits by. So a waiter gets a ticket, by which it takes back its entry and no other. Who
-//! registers again while its entry is there keeps the entry, so that there are no more entries
-//! than waiters; the barriers that came with it still hold.
+//! Each registration is an entry of its own, also where wakers are the same: futures of one task
+//! share a waker, and a future that is done, or dropped, must not remove the entry of another. So a
+//! waiter gets a ticket, by which it takes back its own entry and no other. A waiter that registers
+//! again while its entry is there keeps the entry, so that there are no more entries than waiters.
+//! The barriers of the first registration still hold.
 //!
-//! Wakers are foreign code, so an engine takes them under its lock and calls
-//! them after it. One that panics is reported and wakes nobody, and those behind it are
-//! woken all the same.
+//! Wakers are foreign code, so an engine takes them under its lock and calls them after it. A waker
+//! that panics is reported and wakes no thread or task; the wakers behind it are called
+//! nevertheless.
 
 use std::sync::PoisonError;
 use std::task::Waker;
@@ -40,8 +39,8 @@ pub struct WaitSlot {
     entries: Mutex<Entries>,
 }
 
-/// A waiter's claim to the entry it left in a slot. It is of no use in another slot, nor
-/// once the waker was taken.
+/// A waiter's claim to the entry it left in a slot. The claim has no effect in another slot, or
+/// after the waker was taken.
 #[derive(Debug)]
 #[must_use = "by it the entry is taken back"]
 pub struct Ticket(NonZeroU64);
@@ -50,12 +49,12 @@ pub struct Ticket(NonZeroU64);
 struct Entries {
     /// The next ticket's number.
     next: NonZeroU64,
-    /// Under the numbers of their tickets.
+    /// The wakers, under the numbers of their tickets.
     wakers: Vec<(NonZeroU64, Waker)>,
 }
 
 impl Entries {
-    /// Makes room for one more. Most ends have one waiter at most, and there are many ends.
+    /// Makes room for one more waker. Most ends have one waiter at most, and there are many ends.
     fn reserve(&mut self) {
         match self.wakers.capacity() {
             0 => self.wakers.reserve_exact(1),
@@ -80,7 +79,7 @@ impl WaitSlot {
         }
     }
 
-    /// Creates a slot in which so many may wait without meeting the allocator.
+    /// Creates a slot in which this many may wait without a call of the allocator.
     #[must_use]
     pub fn with_capacity(waiters: usize) -> Self {
         Self {
@@ -93,8 +92,8 @@ impl WaitSlot {
         }
     }
 
-    /// Leaves a waker. The caller must look again now and may sleep only if
-    /// what it waits for is still not there.
+    /// Leaves a waker. The caller must look again now, and may sleep only if its condition is still
+    /// not true.
     pub fn register(&self, waker: &Waker) -> Ticket {
         let mut entries = self.entries();
         let number = entries.next;
@@ -107,13 +106,13 @@ impl WaitSlot {
         Ticket(number)
     }
 
-    /// Makes room for a waker, so that the first to wait meets no allocator.
+    /// Makes room for a waker, so that the first waiter does not call the allocator.
     pub fn prepare(&self) {
         self.entries().reserve();
     }
 
-    /// Takes a waker back that is not needed any more. Returns whether it was still there: else it
-    /// was used, or is on its way.
+    /// Takes a waker back that is not needed any more. Returns whether it was still there. If not,
+    /// it was called or is about to be.
     pub fn deregister(&self, ticket: Ticket) -> bool {
         let Ticket(mine) = ticket;
         let mut entries = self.entries();
@@ -125,18 +124,18 @@ impl WaitSlot {
         self.waiting
             .store(u32::from(!entries.wakers.is_empty()), Ordering::Relaxed);
         drop(entries);
-        // Dropping is foreign code too.
+        // The drop of a waker is foreign code too.
         entry.is_some()
     }
 
-    /// Takes back what `held` is the ticket of, if it is one. Returns whether the waker was still
-    /// there.
+    /// Takes back the waker that the ticket `held` stands for, if there is a ticket. Returns
+    /// whether the waker was still there.
     pub fn leave(&self, held: &mut Option<Ticket>) -> bool {
         held.take().is_some_and(|ticket| self.deregister(ticket))
     }
 
-    /// Registers in the place of what `held` is the ticket of, if it is one. Returns whether
-    /// the entry is a new one; an entry that nobody took stays, with this waker.
+    /// Registers in the place of the entry that the ticket `held` stands for, if there is a ticket.
+    /// Returns whether the entry is a new one; an entry that no thread took stays, with this waker.
     ///
     /// An entry that stays needs no barrier: a thread that makes something true from now on has not
     /// looked for wakers yet, or looks under the lock, and finds this one.
@@ -150,7 +149,7 @@ impl WaitSlot {
         !is_there
     }
 
-    /// Puts a waker into the place of another. Returns whether that was still there.
+    /// Puts a waker into the place of another. Returns whether the other was still there.
     fn replace(&self, &Ticket(mine): &Ticket, waker: &Waker) -> bool {
         let mut entries = self.entries();
         let mut wakers = entries.wakers.iter_mut();
@@ -159,12 +158,12 @@ impl WaitSlot {
         };
         let before = (!entry.will_wake(waker)).then(|| mem::replace(entry, waker.clone()));
         drop(entries);
-        // Dropping is foreign code too.
+        // The drop of a waker is foreign code too.
         drop(before);
         true
     }
 
-    /// Returns whether somebody waits: ask after making true what may be waited for.
+    /// Returns whether a thread or task waits. Ask after making the condition true.
     #[inline]
     #[must_use = "who waits must be woken"]
     pub fn is_waiting(&self) -> bool {
@@ -172,8 +171,8 @@ impl WaitSlot {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Moves all wakers into `into`, to be woken when no lock is held. What may be waited
-    /// for is true before.
+    /// Moves all wakers into `into`, to be woken when no lock is held. Make the condition true
+    /// before the call.
     #[inline]
     pub fn take(&self, into: &mut Wakers) {
         if self.is_waiting() {
@@ -187,19 +186,19 @@ impl WaitSlot {
         self.waiting.store(0, Ordering::Relaxed);
     }
 
-    /// Wakes everybody who waits now, if somebody does; for callers that hold no lock.
+    /// Wakes all waiters, if there are any; for callers that hold no lock.
     pub fn wake_all(&self) {
         if !self.is_waiting() {
             return;
         }
-        // Not those that register again while they are woken.
+        // Waiters that register again while they are woken are not woken twice.
         let count = self.entries().wakers.len();
         for _ in 0..count {
             self.wake_first();
         }
     }
 
-    /// Wakes the one that has waited longest, if somebody waits; for callers that hold no lock.
+    /// Wakes the waiter that has waited longest, if there is one; for callers that hold no lock.
     /// Returns whether there was one.
     pub fn wake_one(&self) -> bool {
         self.is_waiting() && self.wake_first()
@@ -216,8 +215,7 @@ impl WaitSlot {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Under this lock foreign code clones wakers. If that panics the list is
-        // whole all the same.
+        // Foreign code clones wakers under this lock. The list stays whole if that code panics.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -286,7 +284,8 @@ mod tests {
         assert_eq!((one.get(), two.get()), (0, 1));
     }
 
-    /// Both were taken, one waits again, and the other, which does not, has the older ticket.
+    /// Both wakers were taken. One waiter waits again; the other does not, and has the older
+    /// ticket.
     #[cfg(not(loom))]
     #[test]
     fn who_leaves_takes_back_its_own_of_equal_wakers() {
@@ -298,11 +297,11 @@ mod tests {
         slot.renew(&mut two, &waker);
         slot.take(&mut super::Wakers::new());
         slot.renew(&mut one, &waker);
-        // Its waker was used, and there is no second ticket.
+        // The second waiter's waker was used, and it has no new ticket.
         assert!(!slot.leave(&mut two));
         assert!(two.is_none());
         assert!(slot.is_waiting());
-        // It is one waiter, however often it is polled.
+        // A waiter that is polled again is still one waiter.
         slot.renew(&mut one, &waker);
         slot.wake_all();
         assert_eq!(count.get(), 1);
@@ -325,7 +324,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&one), 1);
         slot.wake_all();
         assert_eq!((one.get(), two.get()), (0, 1));
-        // It was taken, so this is another.
+        // The entry was taken, so this registration makes a new one.
         assert!(slot.renew(&mut ticket, &second));
         assert!(slot.leave(&mut ticket));
         assert!(!slot.is_waiting());
@@ -347,7 +346,7 @@ mod tests {
         again.0.wake_all();
         assert_eq!(again.1.load(Ordering::Relaxed), 2);
         assert!(again.0.is_waiting());
-        // The slot holds its own owner: break the circle.
+        // The slot holds its own owner, so the circle has to be broken.
         again.0.take(&mut super::Wakers::new());
     }
 }

@@ -1,8 +1,8 @@
 //! Wakers on their way from the places where threads wait to the thread that calls them.
 //!
-//! They are collected under a lock and called after it. The list is its thread's, used
-//! again and again, so that waking allocates nothing; and it is fetched with the first
-//! waker, so that a turn that wakes nobody pays for nothing.
+//! Wakers are collected under a lock and called after it. The list belongs to its thread and is
+//! used again and again, so that waking allocates nothing. It is fetched with the first waker, so
+//! that a turn that wakes no waiter pays nothing.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
     task::Waker,
 };
 
-/// Wakers to be called. Those that are not are dropped with it.
+/// Wakers to be called. Wakers that were not called are dropped with the list.
 #[derive(Debug, Default)]
 pub struct Wakers(ManuallyDrop<Vec<Waker>>);
 
@@ -36,15 +36,15 @@ impl Wakers {
         self.0.is_empty()
     }
 
-    /// Returns whether the list was never used: then there is nothing to drop either.
+    /// Returns whether the list was never used. If so, there is nothing to drop either.
     #[inline]
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.0.capacity() == 0
     }
 
-    /// Gets the calling thread a list, so that it meets the allocator before it waits and not
-    /// when it first wakes somebody.
+    /// Gets the calling thread a list, so that the thread allocates before it waits and not when it
+    /// first wakes a waiter.
     pub fn prepare() {
         let _ = KEPT.try_with(|kept| {
             let mut list = kept.take();
@@ -56,20 +56,20 @@ impl Wakers {
     /// Takes over all of `wakers`.
     pub fn extend(&mut self, wakers: impl Iterator<Item = Waker>) {
         if self.is_untouched() {
-            // While the thread's locals are destroyed there is none.
+            // While the thread's locals are destroyed, no kept list exists.
             self.0 = ManuallyDrop::new(KEPT.try_with(Cell::take).unwrap_or_default());
         }
         self.0.extend(wakers);
     }
 
-    /// Calls all of them, also those behind one that panics; for callers that hold no lock.
+    /// Calls all wakers, also those behind one that panics; for callers that hold no lock.
     pub fn wake(&mut self) {
         self.0.drain(..).for_each(call);
     }
 }
 
-/// Calls a waker, which is foreign code. If it panics, the log says so, and nothing else comes
-/// of it: the thread that wakes has others to wake, and is not to blame.
+/// Calls a waker, which is foreign code. A panic is logged and has no other effect: the thread that
+/// wakes has other waiters to wake, and is not to blame.
 pub(super) fn call(waker: Waker) {
     if let Err(cause) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
         report(cause);
@@ -84,7 +84,7 @@ fn report(cause: Box<dyn Any + Send>) {
         panic = text.unwrap_or("of another type than text"),
         "a waker panicked; its task may not be polled again"
     );
-    // Foreign code as well, and it may panic in turn.
+    // The drop of the cause is foreign code as well, and may panic in turn.
     mem::forget(cause);
 }
 
@@ -99,7 +99,7 @@ impl Drop for Wakers {
 
 #[cold]
 fn keep(mut list: Vec<Waker>) {
-    // Wakers that nobody called.
+    // Drops wakers that were not called.
     list.clear();
     let _ = KEPT.try_with(|kept| kept.set(list));
 }

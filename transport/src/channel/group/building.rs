@@ -1,5 +1,5 @@
-//! A message on its way into a group: encoded in one member's place, copied to those of the
-//! others, published at all.
+//! A message on its way into a group: encoded in one member's place, copied to the places of the
+//! others, and published at all of them.
 
 use std::{
     task::Waker,
@@ -15,12 +15,12 @@ use crate::channel::{Abort, SendError, SendHandle};
 pub(super) struct Building<'g, P: Clone, M> {
     group: &'g mut SendGroup<P>,
     message: &'g mut M,
-    /// Bytes to make places for, once a member is looked at: the message's length where it is
-    /// known.
+    /// Bytes to make places for, set at the first look at a member: the message's length, where
+    /// that is known.
     wanted: Option<usize>,
-    /// The message's length, once it stands in a member's place.
+    /// The message's length, once the message is encoded in a member's place.
     encoded: Option<usize>,
-    /// Until when members may take to open their ends.
+    /// The time by which members must have opened their ends.
     open_by: Option<Instant>,
 }
 
@@ -53,9 +53,9 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         Ok(self.publish(length))
     }
 
-    /// Encodes the message in the place of the first member, when the others have room as well,
-    /// as far as that is known: an encoder shall not run for nothing each time that a group is
-    /// full. Returns its length.
+    /// Encodes the message in the place of the first member, and returns its length. The other
+    /// members must have room too, as far as that is known. So an encoder does not run in vain each
+    /// time that a group is full.
     #[inline]
     fn encode(&mut self) -> Result<usize, GroupFailure<P>> {
         loop {
@@ -110,7 +110,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
     fn publish(&mut self, length: usize) -> u64 {
         let group = &mut *self.group;
         let first = group.members.iter().position(|member| member.has_message);
-        // All others come behind it: members are looked at in their order.
+        // All other members come after the first, because members are looked at in their order.
         if let Some(first) = first
             && let Some((first, others)) = group.members[first..].split_first_mut()
             && let Some(producer) = first.handle.hold().producer()
@@ -134,7 +134,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// Goes on trying after `failure`, for as long as `patience` says.
+    /// Tries again after `failure`, for as long as `patience` says.
     #[cold]
     pub(super) fn wait(
         &mut self,
@@ -146,7 +146,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         };
         let opens = self.group.members.iter();
         let open_timeout = opens.map(|member| member.handle.end().open_timeout).max();
-        // A time that the clock cannot express is for ever.
+        // A time that the clock cannot express means no limit.
         let open_timeout = open_timeout.unwrap_or(Duration::ZERO);
         self.open_by = Instant::now().checked_add(open_timeout);
         loop {
@@ -174,7 +174,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         }
     }
 
-    /// Until when nothing but what members tell can change anything.
+    /// Returns the time at which to look again even without news from members.
     fn look_again_at(
         &self,
         failure: &GroupFailure<P>,
@@ -189,7 +189,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         members.chain(open_by).chain(deadline).min()
     }
 
-    /// Attempts it with `waker` left at every member that has no place for it.
+    /// Attempts to send, with `waker` left at every member that has no place for the message.
     pub(super) fn attempt_watched(
         &mut self,
         waker: &Waker,
@@ -199,15 +199,15 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
                 Err(failure) if failure.is_transient() => {}
                 settled => return Some(settled),
             }
-            // A waker tells of what happens after it was left, so a look follows.
+            // A waker reports only events after it was left, so another attempt follows.
             if !self.watch(waker) {
                 return None;
             }
         }
     }
 
-    /// Leaves a waker at those that have no place and where there is none yet. Returns whether
-    /// there were any.
+    /// Leaves a waker at members that have no place for the message and no waker yet. Returns
+    /// whether there were any.
     fn watch(&mut self, waker: &Waker) -> bool {
         let mut any = false;
         for member in &mut self.group.members {
@@ -263,7 +263,7 @@ impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
 
     fn arm(&mut self) {
         self.is_armed = true;
-        // They were asked just before.
+        // The members were asked just before (`ask`).
         let group = &mut *self.building.group;
         for member in group.members.iter_mut().filter(|member| member.is_lacking) {
             let SendHandle { end, waits, .. } = &mut member.handle;

@@ -1,4 +1,4 @@
-//! A member of a group, and the record that is kept of it when it has left.
+//! A member of a group, and the record that the group keeps of a former member.
 
 use std::{
     fmt,
@@ -21,37 +21,37 @@ pub(super) struct Member<P> {
     pub(super) number: u64,
     pub(super) peer: P,
     pub(super) handle: SendHandle,
-    /// The group's last message before it joined (rule 3).
+    /// The group's last message before the member joined (rule 3).
     pub(super) joined: u64,
     /// The member's own last message before it joined.
     own_joined: u64,
 
-    // What it is sent.
-    /// True while the message that is being sent stands encoded in the member's place.
+    // The message that is being sent.
+    /// True while the message is encoded in the member's place.
     pub(super) has_message: bool,
 
-    // What it keeps whoever sends waiting with.
+    // Reasons for which a sending call waits for the member.
     /// True if the member had no place for a message at the last look.
     pub(super) is_lacking: bool,
-    /// The time since when the member is full, as sending calls have noticed.
+    /// The time at which a sending call first found the member full.
     full_since: Option<Instant>,
 }
 
-/// A member's progress. Sequences are the group's: before the member's first message, all of them
-/// are the one where it joined.
+/// A member's progress. Sequences are the group's. Before the member's first message, all of them
+/// equal the sequence at which it joined.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberCounts<P> {
     /// The member's number.
     pub number: u64,
     /// The member's peer.
     pub peer: P,
-    /// The last message before it joined.
+    /// The group's last message before the member joined.
     pub joined: u64,
-    /// Up to where messages were sent to it, received, released and acknowledged.
+    /// The last messages that were sent to the member, received, released and acknowledged.
     pub counts: Counts,
-    /// Messages that its window has room for; `None` until it has opened its end.
+    /// Messages that the member's window has room for; `None` until the member has opened its end.
     pub room_messages: Option<u64>,
-    /// Since when sending finds no room in its window.
+    /// The time since which sending finds no room in the member's window.
     pub full_since: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ pub struct Parted<P> {
     pub number: u64,
     /// The member's peer.
     pub peer: P,
-    /// The last message before it joined.
+    /// The group's last message before the member joined.
     pub joined: u64,
     /// The member's counters, in the group's sequences.
     pub counts: Counts,
@@ -71,7 +71,7 @@ pub struct Parted<P> {
 /// Why a group dropped a member.
 #[derive(Clone, Debug)]
 pub enum LossReason {
-    /// The member's window was full for so long.
+    /// The member's window was full for this time.
     Full(Duration),
     /// The peer did not open its end within `open_timeout`.
     NotOpened(Box<NotOpened>),
@@ -95,7 +95,8 @@ pub(super) enum Lack<P> {
 
 impl<P: Clone> Member<P> {
     pub(super) fn new(number: u64, peer: P, handle: SendHandle, joined: u64) -> Self {
-        // Which member is waited for first depends on who is slow, and when.
+        // Any member may become slow and be waited for, so each gets room for a waker now, and not
+        // at its first wait.
         handle.end().waiters.prepare();
         Self {
             number,
@@ -133,14 +134,14 @@ impl<P: Clone> Member<P> {
         }
     }
 
-    /// Converts one of the member's own sequences to the group's; a sequence from before it joined
-    /// becomes that where it joined.
+    /// Converts one of the member's own sequences to the group's. A sequence from before the member
+    /// joined becomes the one at which it joined.
     fn of_group(&self, own: u64) -> u64 {
         self.joined + own.saturating_sub(self.own_joined)
     }
 
-    /// Converts one of the group's sequences to the member's own; `None` if the message was not
-    /// sent to it as a member.
+    /// Converts one of the group's sequences to the member's own; `None` if the message was sent
+    /// before the member joined.
     pub(super) fn own(&self, sequence: u64) -> Option<u64> {
         (sequence > self.joined).then(|| self.own_joined + (sequence - self.joined))
     }
@@ -153,7 +154,8 @@ impl<P: Clone> Member<P> {
         self.handle.hold().place(length, Patience::None)
     }
 
-    /// Looks whether there is room for a message of `length` bytes, if it goes into the ring.
+    /// Checks that there is room for a message of `length` bytes, if the message goes into the
+    /// ring.
     #[inline]
     pub(super) fn room(&mut self, length: usize) -> Result<(), SendFailure> {
         let mut entered = self.handle.hold();
@@ -215,13 +217,13 @@ impl<P: Clone> Member<P> {
         [drop_at, notice_at].into_iter().flatten().min()
     }
 
-    // ---- Its end ---------------------------------------------------------------------
+    // ---- The member's end ------------------------------------------------------------
 
     pub(super) fn is_over(&self) -> bool {
         self.handle.end().state.is_over()
     }
 
-    /// Why waiting for it failed.
+    /// Returns why a wait for the member failed.
     pub(super) fn failed(&self, error: SendError) -> LossReason {
         match error {
             SendError::NotOpened(error) => LossReason::NotOpened(error),
@@ -230,7 +232,7 @@ impl<P: Clone> Member<P> {
         }
     }
 
-    /// Why it is over.
+    /// Returns why the member's channel is over.
     pub(super) fn end(&self) -> LossReason {
         let end = self.handle.end();
         match end.unusable(|| end.counts()) {

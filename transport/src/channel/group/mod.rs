@@ -1,14 +1,14 @@
-//! Several sending ends that are sent the same: encoded once, published at all of them.
+//! A group of sending ends that send the same messages: each is encoded once, and published at all
+//! ends.
 //!
 //! Rules:
 //!
-//! 1. A member's handle is the only one of its end, and never had a clone: the group may
-//!    touch its producer at any time.
+//! 1. A member's handle is the only one of its end, and never had a clone. So the group may touch
+//!    its producer at any time.
 //! 2. All or nothing: a message is published only when every member has a place for it, and then at
-//!    each. The encoded message stands in the first member's place, and the others' places get a
-//!    copy.
-//! 3. Messages are counted by the group. From when a member joins it gets every message and
-//!    nothing else, so its own count and the group's differ by what they were then.
+//!    each. The message is encoded in the first member's place and copied to the others' places.
+//! 3. The group counts messages. From when a member joins, it gets every message and nothing else.
+//!    So its own count and the group's differ by their difference at that time.
 
 use std::{
     collections::VecDeque,
@@ -49,7 +49,7 @@ pub enum WhenFull {
     /// The sending call waits for the member.
     #[default]
     Wait,
-    /// The sending call waits until the member has been full for so long, and then drops it. Zero
+    /// The sending call waits until the member has been full for this time, and then drops it. Zero
     /// drops it at once.
     DropAfter(Duration),
 }
@@ -62,11 +62,11 @@ pub struct SendGroup<P> {
 
     // The members.
     members: Vec<Member<P>>,
-    /// The number of the next one to join.
+    /// The number of the next member to join.
     next_number: u64,
     /// Members that have left, the last at the back.
     former: VecDeque<Parted<P>>,
-    /// Members that were lost, until the program is told.
+    /// Members that were lost and not reported to the program yet.
     lost: VecDeque<(Parted<P>, LossReason)>,
 
     // Messages.
@@ -74,21 +74,21 @@ pub struct SendGroup<P> {
     /// Room that the last message in a ring needed.
     typical: usize,
 
-    // Where a thread waits for members.
+    // The waiting place of a thread that waits for members.
     place: Arc<Place>,
     waker: Waker,
 }
 
-/// A message on its way to a group, which is encoded once.
+/// A message for a group, which is encoded once.
 pub trait GroupMessage {
-    /// Returns its length, where that is known.
+    /// Returns the message's encoded length, where that is known.
     fn size(&mut self) -> Option<usize>;
 
-    /// Puts it in a place, as what [`SendHandle::send`] is given.
+    /// Encodes the message into a place, as the encoder of [`SendHandle::send`] does.
     ///
     /// # Errors
     ///
-    /// [`Abort`]: the place is too short, or it cannot be encoded.
+    /// [`Abort`]: the place is too short, or the message cannot be encoded.
     fn encode(&mut self, slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort>;
 }
 
@@ -114,7 +114,7 @@ impl<P> GroupFailure<P> {
 }
 
 impl<P: Clone> SendGroup<P> {
-    /// A group of ends of this runtime's node, without members.
+    /// Makes a group of ends of this runtime's node, without members.
     #[must_use]
     pub fn new(runtime: &Arc<Runtime>) -> Self {
         let (place, waker) = place();
@@ -139,8 +139,8 @@ impl<P: Clone> SendGroup<P> {
 
     // ---- Members ---------------------------------------------------------------------
 
-    /// Takes an end in, from the next message on. Returns the member's number, which no other
-    /// member gets; or the end, if it was cloned (rule 1).
+    /// Makes an end a member, from the next message on. Returns the member's number, which no other
+    /// member gets; or the end, if the end was cloned (rule 1).
     ///
     /// # Panics
     ///
@@ -159,7 +159,7 @@ impl<P: Clone> SendGroup<P> {
         handle.end_if_leaked();
         let number = self.next_number;
         self.next_number += 1;
-        // What fits all members so far need not fit this one.
+        // A length that fits all present members need not fit the new one.
         self.typical = 0;
         self.members
             .push(Member::new(number, peer, handle, self.sequence));
@@ -172,7 +172,7 @@ impl<P: Clone> SendGroup<P> {
         members.for_each(|member| member.handle.close());
     }
 
-    /// No member's channel ends in order: see [`SendHandle::break_off`].
+    /// Breaks every member's channel off: see [`SendHandle::break_off`].
     pub fn break_off(&mut self, reason: CloseReason) {
         let members = self.members.iter_mut();
         members.for_each(|member| member.handle.break_off(reason));
@@ -198,19 +198,20 @@ impl<P: Clone> SendGroup<P> {
         self.members.iter().map(Member::counts)
     }
 
-    /// A member that was lost and not told of yet, if there is one: the earliest first.
+    /// Returns the earliest lost member that was not reported yet, if there is one.
     pub fn next_lost(&mut self) -> Option<(Parted<P>, LossReason)> {
         self.lost.pop_front()
     }
 
-    /// Drops a member that is not of use any more.
+    /// Drops a member that cannot be sent to any more.
     fn lose(&mut self, index: usize, reason: LossReason) {
         let mut member = self.take_out(index);
         if let LossReason::Full(_) | LossReason::NotOpened(_) = reason {
-            // Its receiver is not to take what it got for all that there is.
+            // The member's receiver must not take the end of the channel for the end of the
+            // messages.
             member.handle.break_off(CloseReason::NoRoom);
         }
-        // In a fork of the process a thread that is not there may have the log.
+        // In a fork of the process, a thread that does not exist there may hold the log's lock.
         if !fork::is_child() {
             let peer = member.handle.session().peer_in_log();
             warn_of!(
@@ -236,8 +237,8 @@ impl<P: Clone> SendGroup<P> {
 
     /// Encodes a message once, and publishes it at every member, or at none.
     ///
-    /// Drops a member that has not opened its end within its `open_timeout`, whose channel is over,
-    /// or that is full for too long.
+    /// Drops members that have not opened their ends within their `open_timeout`, whose channels
+    /// are over, or that are full for too long.
     #[inline]
     pub fn send(
         &mut self,
@@ -269,8 +270,8 @@ impl<P: Clone> SendGroup<P> {
         settled.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits until every member's engine holds everything that was sent. Those that end
-    /// before are dropped. Answers with a member that does not within `patience`.
+    /// Waits until every member's engine holds everything that was sent. Drops members whose
+    /// channels end before. The error is a member whose engine does not within `patience`.
     pub fn flush(&mut self, patience: Patience) -> Result<(), P> {
         let mut index = 0;
         while let Some(member) = self.members.get(index) {
@@ -298,8 +299,9 @@ impl<P: Clone> SendGroup<P> {
         flushed
     }
 
-    /// A member has everything, and the next one follows; or it is lost, and the next one
-    /// stands in its place; or its time was up.
+    /// Handles a member's answer to a flush. If the member has everything, `index` moves to the
+    /// next one. If it failed, it is dropped, and the next one takes its index. If its time was up,
+    /// its peer is the error.
     fn take_flushed(
         &mut self,
         index: &mut usize,
@@ -317,8 +319,8 @@ impl<P: Clone> SendGroup<P> {
         Ok(())
     }
 
-    /// Has `look` look at every member. Those that are of no use any more are dropped; the
-    /// others are all looked at, so that the time of each that is full runs from now.
+    /// Applies `look` to every member, and drops those that cannot be sent to any more. A full
+    /// member does not end the round, so that the time of each full member runs from now.
     #[inline]
     fn look_at_all(
         &mut self,
@@ -349,7 +351,7 @@ impl<P: Clone> SendGroup<P> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// Returns the kind of look that a waiting call needs for all members' sessions.
+    /// Returns the widest kind of look that a member's session needs of a waiting call.
     fn looks(&self) -> Looks {
         let looks = self
             .members
@@ -358,7 +360,7 @@ impl<P: Clone> SendGroup<P> {
         looks.max().unwrap_or(Looks::Memory)
     }
 
-    /// Takes back whatever a thread or task left at the members that waits no more.
+    /// Takes back all that a thread or task left at members for a wait that is over.
     pub fn leave_waits(&mut self) {
         if fork::is_child() {
             return;
@@ -375,7 +377,7 @@ fn check_fork() -> Result<(), UsedAfterFork> {
     fork::check(|| "a group".to_owned())
 }
 
-/// Keeps the newest.
+/// Appends `newest`, and drops the oldest record if there are [`MOST_PARTED`].
 fn keep<T>(parted: &mut VecDeque<T>, newest: T) {
     if parted.len() == MOST_PARTED {
         parted.pop_front();
@@ -383,6 +385,6 @@ fn keep<T>(parted: &mut VecDeque<T>, newest: T) {
     parted.push_back(newest);
 }
 
-/// Members that are remembered when they are gone. More than a group is likely to lose
-/// between two questions; a peer that comes and goes all the time shall not fill the memory.
+/// Number of former members that a group remembers. A group is unlikely to lose more between two
+/// questions, and a peer that comes and goes all the time must not fill the memory.
 const MOST_PARTED: usize = 64;

@@ -1,7 +1,7 @@
-//! Which messages enough members have acknowledged.
+//! Quorums of a group: messages that enough members have acknowledged.
 //!
-//! An acknowledgement still counts when its member has left, as it does on a channel by itself: it
-//! says that an application was done with the message, and the end of the member does not change
+//! An acknowledgement still counts when its member has left, as it does on a channel by itself. It
+//! states that an application was done with the message, and the end of the member does not change
 //! that. A member that joined later has acknowledged no message that was sent before.
 
 use std::task::{Poll, Waker};
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::channel::SendHandle;
 
-/// A message is not acknowledged by as many as were asked for.
+/// The failure to get as many acknowledgements of a message as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuorumFailure<P> {
-    /// The message was not sent yet. The last one is this.
+    /// The message was not sent yet. This is the last one that was.
     NotSent(u64),
-    /// Too few members are left that may acknowledge it.
+    /// Too few members are left that may acknowledge the message.
     Lost(Votes<P>),
-    /// The time was up.
+    /// The time was up before enough members acknowledged the message.
     TimedOut(Votes<P>),
     /// The process is a fork of the one that made the group.
     UsedAfterFork(UsedAfterFork),
@@ -32,17 +32,17 @@ pub enum QuorumFailure<P> {
 /// The members that have acknowledged a message, and those that have not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Votes<P> {
-    /// Peers that acknowledged it, as members or before they left.
+    /// Peers that acknowledged the message, as members or before they left.
     pub acknowledged: Vec<P>,
-    /// Members that may.
+    /// Members that may still acknowledge the message.
     pub able: Vec<P>,
-    /// Members that joined later, or dropped it or a message before it unacknowledged.
+    /// Members that joined later, or dropped the message or one before it unacknowledged.
     pub unable: Vec<P>,
-    /// Peers that were sent it and left without an acknowledgement.
+    /// Peers that were sent the message and left without an acknowledgement.
     pub gone: Vec<P>,
 }
 
-/// How a member stands to a message.
+/// A member's state with regard to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// The member has acknowledged the message.
@@ -55,7 +55,7 @@ enum Standing {
 
 impl<P: Clone> Member<P> {
     fn standing(&self, sequence: u64) -> Standing {
-        // One load: that it has ended is not newer than the number.
+        // One load reads both, so `ended` is not newer than the number.
         let (acknowledged, ended) = self.handle.end().acknowledged();
         match self.own(sequence) {
             None => Standing::Never,
@@ -77,11 +77,11 @@ impl<P> Parted<P> {
 }
 
 impl<P: Clone> SendGroup<P> {
-    /// The last message that at least `quorum` have acknowledged, members or those that were;
+    /// Returns the last message that at least `quorum` present or former members have acknowledged;
     /// 0 if there is none.
     #[must_use]
     pub fn acknowledged(&self, quorum: usize) -> u64 {
-        // It is the last one of somebody.
+        // The result is the last acknowledged message of some member.
         let present = self.members.iter().map(Member::counts_of_group);
         let former = self.former.iter().map(|parted| parted.counts);
         let last = present.chain(former).map(|counts| counts.acknowledged);
@@ -89,8 +89,8 @@ impl<P: Clone> SendGroup<P> {
         reached.max().unwrap_or(0)
     }
 
-    /// Waits until at least `quorum` have acknowledged message `sequence`. Members whose
-    /// channels are over are dropped.
+    /// Waits until at least `quorum` members have acknowledged message `sequence`. Drops members
+    /// whose channels are over.
     pub fn wait_acknowledged(
         &mut self,
         sequence: u64,
@@ -104,7 +104,7 @@ impl<P: Clone> SendGroup<P> {
         let Patience::Until(deadline) = patience else {
             return Err(QuorumFailure::TimedOut(self.votes(sequence)));
         };
-        // No use in looking before engines elsewhere have heard of it.
+        // Over a wire, a look is useless before the peer's engine has got the question.
         self.ask_for(sequence, |member| !member.handle.shares_memory());
         let (runtime, place, looks) = (self.runtime.clone(), self.place.clone(), self.looks());
         let reached = Reached {
@@ -132,7 +132,7 @@ impl<P: Clone> SendGroup<P> {
         }
         self.watch_for(sequence, waker);
         self.ask_for(sequence, |_| true);
-        // Where callers turn the engine the answer may be here already.
+        // Where callers turn the engine, this turn may bring the answer at once.
         if let Some(member) = self.members.first() {
             member.handle.session().poll();
         }
@@ -150,7 +150,8 @@ impl<P: Clone> SendGroup<P> {
         if sequence > self.sequence {
             return Some(Err(QuorumFailure::NotSent(self.sequence)));
         }
-        // Before counters are read: those of an end that is over are its last.
+        // Members that are over go before counters are read: the counters of an end that is over
+        // are final.
         self.drop_those_over();
         let (have, may) = self.count(sequence);
         if sequence == 0 || have >= quorum {
@@ -212,7 +213,7 @@ impl<P: Clone> SendGroup<P> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// Has those members tell that `sequence` is acknowledged that are to be asked.
+    /// Asks those members to report the acknowledgement of `sequence` for which `is_asked` holds.
     fn ask_for(&mut self, sequence: u64, is_asked: impl Fn(&Member<P>) -> bool) {
         for member in &mut self.members {
             if let Some(acknowledged) = member.own(sequence)
@@ -237,7 +238,7 @@ impl<P: Clone> SendGroup<P> {
     }
 }
 
-/// The condition "enough have acknowledged it, or never will".
+/// The condition "enough members have acknowledged the message, or never will".
 struct Reached<'g, P> {
     group: &'g mut SendGroup<P>,
     sequence: u64,

@@ -1,4 +1,4 @@
-//! Frames from a connection, as a receiver reads them.
+//! A receiver's reading of the frames that a connection brings.
 
 use std::ptr::NonNull;
 
@@ -7,7 +7,7 @@ use ibex_ring::ArrivalReader;
 
 use crate::endpoint::receive_end::Frame;
 
-/// Frames that arrived over a connection, and where in the first of them we are.
+/// Frames that arrived over a connection, and the reader's offset in the first of them.
 #[derive(Debug)]
 pub(super) struct Frames {
     arrivals: ArrivalReader<Frame>,
@@ -29,14 +29,14 @@ impl Frames {
         self.arrivals.is_empty()
     }
 
-    /// The first frame, and of the record at the front, which stays there, where its payload
-    /// begins and its header word.
+    /// Returns the first frame, and the payload's address and header word of the record at the
+    /// front. The record stays there.
     #[inline(always)]
     pub(super) fn front(&self) -> Option<(&Frame, NonNull<u8>, u64)> {
         let frame = self.arrivals.peek()?;
-        // SAFETY: the engine checked the frame's records before it pushed the
-        // frame, nobody writes there until it is retired, and `at` is the offset
-        // of a record: 0 or the sum of whole records before it.
+        // SAFETY: the engine checked the frame's records before it pushed the frame, and no thread
+        // writes there until the frame is retired. `at` is the offset of a record: 0 or the sum of
+        // the whole records before it.
         let record = unsafe { frame.base.add(self.at) };
         // SAFETY: as above; a record begins with an aligned header word.
         let word = unsafe { record.cast::<u64>().read() };
@@ -45,7 +45,7 @@ impl Frames {
         Some((frame, payload, word))
     }
 
-    /// The record at the front; it stays there.
+    /// Returns the record at the front. The record stays there.
     pub(super) fn find(&self) -> Option<Found> {
         let (frame, payload, word) = self.front()?;
         let header = match RecordHeader::from_word(word) {
@@ -62,8 +62,8 @@ impl Frames {
         })
     }
 
-    /// Takes the record at the front if it is an ordinary one: its payload, the payload's
-    /// length, the record's size and when it arrived.
+    /// Takes the record at the front, if it is a data record. Returns its payload, the payload's
+    /// length, the record's size and its time of arrival.
     #[inline(always)]
     pub(super) fn take_data(&mut self) -> Option<(NonNull<u8>, usize, usize, u64)> {
         let (frame, payload, word) = self.front()?;
@@ -74,8 +74,8 @@ impl Frames {
         Some((payload, length, size, time))
     }
 
-    /// Moves behind the record at the front, which takes so many bytes; does nothing where there
-    /// is none.
+    /// Moves past the record at the front, which takes `size` bytes. Does nothing if there is no
+    /// record.
     pub(super) fn pass(&mut self, size: usize) {
         if let Some(frame) = self.arrivals.peek() {
             let frame_bytes = frame.bytes;

@@ -1,4 +1,5 @@
-//! The waiting of a receiver's handle: a moment at the next header alone, then as its node does.
+//! The waiting of a receiver's handle: it spins on the next header for a moment, and then waits by
+//! its node's rules.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,7 +13,7 @@ use crate::{
 };
 
 impl ReceiveHandle {
-    /// The next message, waiting as long as `patience` says.
+    /// Returns the next message, and waits for it as long as `patience` says.
     #[inline(always)]
     pub fn receive(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
         if fork::is_child() {
@@ -39,8 +40,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Looks at the next header and at nothing else for a moment: the peer is often about
-    /// to publish.
+    /// Looks only at the next header for a moment, because the peer is often about to publish.
     #[inline]
     fn header_came(&mut self, patience: Patience) -> bool {
         let Source::Ring(ring) = &self.source else {
@@ -49,17 +49,17 @@ impl ReceiveHandle {
         if !matches!(patience, Patience::Until(_)) || !self.end.session.spins() {
             return false;
         }
-        // Messages that come in bursts are a stream: close behind its sender we would
-        // take every line away that it is writing, so we let it get ahead.
+        // Messages that come in bursts are a stream. A receiver close behind its sender would take
+        // away every cache line that the sender is writing, so it lets the sender get ahead.
         let burst = self.handed_out - std::mem::replace(&mut self.empty_at, self.handed_out);
         if burst >= BURST {
             for _ in 0..BACK_OFF {
                 std::hint::spin_loop();
             }
         }
-        // A look that comes too early takes the line away from a peer that is about to
-        // write there, and makes the message later by as much as a crossing. So the first
-        // look waits for as long as the last replies took.
+        // A look that comes too early takes the cache line away from a peer that is about to write
+        // it, and delays the message by one transfer of the line between cores. So the first look
+        // waits for as long as the last replies took.
         for turn in 0..self.reply_delay {
             std::hint::black_box(turn);
         }
@@ -78,8 +78,8 @@ impl ReceiveHandle {
         false
     }
 
-    /// Waits for a message. `None` says that one is plainly there, to be taken without a
-    /// detour through memory.
+    /// Waits for a message. `None` means that [`take`](ReceiveHandle::take) will return one,
+    /// without a detour through memory.
     #[cold]
     #[inline(never)]
     fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, RecvFailure> {
@@ -92,8 +92,8 @@ impl ReceiveHandle {
         }
         let Patience::Until(deadline) = patience else {
             if patience == Patience::None {
-                // Whoever only looks may not come again soon, and keeps nothing back: the sender
-                // may look for just that.
+                // A caller that only looks may not come again soon, so it reports all releases now:
+                // the sender may be waiting for them.
                 self.end.advance(true);
                 self.end.session.poll();
             }
@@ -104,11 +104,12 @@ impl ReceiveHandle {
                 Err(error) => Err(error.into()),
             };
         };
-        // A thread that waits arms and disarms the word by which a task would be told.
+        // A waiting thread arms and disarms the word by which a task would be woken, so a task's
+        // waker is taken back first.
         self.leave();
         if self.end.session.carrier.has_device() {
-            // What was sent goes out before the wait is prepared: its answer may be what is
-            // waited for, and over a device that takes no system call of ours.
+            // Published messages go out before the wait is prepared, because this wait may be for
+            // the answer to them. Over a device, sending takes no system call of this thread.
             self.end.session.let_out();
         }
         let end = self.end.clone();
@@ -136,8 +137,8 @@ impl ReceiveHandle {
         }
     }
 
-    /// Looks for a message for at most `moment`, as a blocking call does before it sleeps; for a
-    /// task of the runtime that drives the node.
+    /// Looks for a message for at most `moment`, as a blocking call does before it sleeps. This is
+    /// for a task of the runtime that drives the node.
     pub(in crate::channel) fn look_for_a_moment(
         &mut self,
         moment: Duration,
@@ -157,22 +158,22 @@ impl ReceiveHandle {
         }
     }
 
-    /// Tells the sender what was released and acknowledged, where that takes no frame. Called when
-    /// a wait has found nothing at once, because the sender may be waiting for it.
+    /// Tells the sender which messages were released and acknowledged, where that takes no frame. A
+    /// wait that finds nothing at once calls this, because the sender may be waiting for it.
     pub fn keep_nothing_back(&self) {
         if self.end.session.shares_memory() {
             self.end.advance(true);
         }
     }
 
-    /// Has the waiting thread woken, because it is about to sleep. A look follows.
+    /// Asks to be woken, because the caller is about to sleep. A look follows.
     pub(in crate::channel) fn arm(&mut self) {
         let end = &self.end;
-        // Whoever sleeps until a message comes must not keep back what it has released.
+        // A receiver that sleeps until a message comes must first report all that it has released.
         end.advance(true);
         if self.handed_out == self.last_cell {
-            // What is waited for is a guard: the next to settle rings, and the engine
-            // wakes us.
+            // The receiver waits for a guard to be settled. The next guard that is settled rings,
+            // and the engine wakes the receiver.
             end.answer_ask();
         }
         if let Some(ours) = end.ours.get() {
@@ -180,7 +181,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Takes back the wish to be woken.
+    /// Withdraws the request to be woken.
     pub(in crate::channel) fn disarm(&mut self) {
         if let Some(ours) = self.end.ours.get() {
             self.arm.disarm(&ours.armed);
@@ -188,25 +189,25 @@ impl ReceiveHandle {
     }
 }
 
-/// So many messages without a wait are a stream.
+/// Number of messages without a wait that count as a stream.
 const BURST: u64 = 8;
-/// Pauses that let a stream's sender get ahead.
+/// Spin-loop pauses that let a stream's sender get ahead.
 const BACK_OFF: u32 = 100;
 /// Looks at a ring's next header before anything else is looked at.
 const HEADER_SPINS: u32 = 200;
 
 /// Number of looks within which a message counts as a reply, whose time is worth learning.
 const REPLY_LOOKS: u32 = 32;
-/// By how much the delay shrinks after a message that was there at the first look; it
-/// grows by four times that after one that was not. About 5 ns.
+/// Step by which the delay shrinks after a message that was there at the first look. It grows by
+/// four steps after one that was not. A step takes about 5 ns.
 const DELAY_STEP: u32 = 4;
-/// About 1 µs.
+/// Longest delay, which takes about 1 µs.
 const MAX_REPLY_DELAY: u32 = 1000;
 
 /// The condition "a message, or the end".
 struct Incoming<'a> {
     handle: &'a mut ReceiveHandle,
-    /// The result of a look, unless it is a message that is taken from where it lies.
+    /// The result of a look. It stays `Ok(None)` for a message that the caller takes in place.
     found: &'a mut Result<Option<RawMessage>, RecvFailure>,
 }
 
@@ -236,7 +237,8 @@ impl Condition for Incoming<'_> {
     }
 
     fn ask(&mut self) {
-        // Whoever waits keeps nothing back for long; before it sleeps, nothing (`arm`).
+        // A waiting receiver reports releases at least at each tick of the coarse clock. Before it
+        // sleeps, it reports all of them (`arm`).
         let now = CoarseTime::now();
         if now != self.handle.gave_back_at {
             self.handle.gave_back_at = now;

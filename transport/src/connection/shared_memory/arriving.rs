@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl SharedMemory {
-    /// Takes in at most so many messages of what the socket has.
+    /// Takes in at most the given number of messages from the socket.
     ///
     /// # Errors
     /// The peer broke the protocol, or this process lacks what a message needs.
@@ -64,7 +64,8 @@ impl SharedMemory {
                 Err(error) => return Err(cause_of(&error)),
             };
             self.lacks_descriptor = false;
-            // At once, so that nothing else is kept, be it for a channel to come.
+            // The kind is checked at once, so that no other descriptor is kept, not even for a
+            // future channel.
             if let Some(fd) = &received.fd {
                 check_kind(fd.as_fd()).map_err(broke)?;
             }
@@ -74,7 +75,7 @@ impl SharedMemory {
             }
             self.handle(message, received.fd, common, ends, context)?;
         }
-        // epoll has told of it, and tells of nothing but what comes now.
+        // epoll has reported these messages, and reports only messages that come from now on.
         self.has_more = true;
         common.timers.set_sooner(Timer::Pass, clock::now());
         Ok(())
@@ -138,7 +139,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Handles what the peer's sending end passes to ours that receives.
+    /// Handles a message of the peer's sending end to this node's receiving end.
     fn handle_for_receiver(
         &mut self,
         message: Message,
@@ -198,7 +199,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// The two sockets are not ordered: what came before its channel's open waits for it.
+    /// Keeps a message that came before its channel's open, because the two sockets are not
+    /// ordered.
     fn keep_for_later(&mut self, message: Message, fd: Option<PassedFd>) -> Result<(), EndCause> {
         if self.early.len() >= MAX_EARLY {
             return Err(broke("too much came for channels that are not open"));
@@ -207,7 +209,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Opens channels of which everything is here, and takes in what had come for them.
+    /// Opens channels of which everything has arrived, and takes in the messages that had come
+    /// early for them.
     pub(in crate::connection) fn open_channels(
         &mut self,
         common: &mut Common,
@@ -264,8 +267,7 @@ impl SharedMemory {
         }
         let early = mem::take(&mut self.early);
         ends.forget_openings(common);
-        // A peer that opened earlier may have asked, and rung for it, before we could see
-        // its words.
+        // A peer that opened earlier may have asked, and rung, before this end could see its words.
         ends.receivers.answer_asks(common, &mut context.wakers);
         for (message, fd) in early {
             self.handle(message, fd, common, ends, context)?;
@@ -274,15 +276,15 @@ impl SharedMemory {
     }
 }
 
-/// Finds our receiving end that is paired with the peer's sending end.
+/// Finds the receiving end of this node that is paired with the peer's sending end.
 fn receiver_of<'a>(
     peer_end: u32,
     session: &Session,
     receivers: &'a mut Receivers,
 ) -> Counterpart<'a> {
     let Some(end) = session.paired(Role::Sender, peer_end) else {
-        // Of one that we have heard of only what is over by now is in no pair: the peer
-        // passes nothing before it has heard of ours, which we knew before.
+        // A sending end that this node knows of and that is in no pair is over: the peer passes
+        // nothing before it has heard of this node's end, which existed before.
         return match session.has_heard_of(peer_end) {
             true => Counterpart::Gone,
             false => Counterpart::NotYet,
@@ -331,7 +333,7 @@ fn take_large(
     Ok(())
 }
 
-/// The peer broke the protocol.
+/// Returns the cause that ends a session whose peer broke the protocol.
 fn broke(what: impl fmt::Display) -> EndCause {
     EndCause::lost(format!("it broke the protocol: {what}"))
 }
@@ -354,15 +356,15 @@ enum Counterpart<'a> {
     Gone,
 }
 
-/// The time until the kernel is asked again to take what it had no memory or no place for, or to
-/// give what this process could not open.
+/// The time until ibex repeats a send for which the kernel had no memory or room, or the receipt of
+/// a descriptor that this process could not open.
 pub(super) const PASS_AGAIN: Duration = Duration::from_millis(20);
-/// Messages that are taken in as a session ends: as many as a socket holds, by whatever the
-/// kernel lets a process set. A peer that goes on passing them is not waited for.
+/// Most messages that are taken in as a session ends: as many as a socket holds at the largest
+/// buffer size that the kernel allows. ibex does not wait for a peer that keeps passing messages.
 pub(in crate::connection) const MOST_PASSED: usize = 1 << 13;
 /// Descriptors that may wait for their channel's open.
 const MAX_EARLY: usize = 1024;
-/// Control segments that a peer may pass: up to 256 channel ends each.
+/// Most control segments that a peer may pass, each for up to 256 channel ends.
 const MAX_SEGMENTS: u32 = 68;
 
 #[cfg(test)]

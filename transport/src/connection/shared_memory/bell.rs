@@ -1,5 +1,5 @@
-//! Rings of a peer over shared memory: for whoever has armed, and for what its senders
-//! ask.
+//! Rings of a peer over shared memory, for ends that have armed and for questions of the peer's
+//! senders.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ impl Receivers {
                 receiver.answered = asked;
                 if asked != 0 {
                     receiver.end.answer_ask();
-                    // It may wait for a guard that was counted here.
+                    // The receiver may wait for a guard that was just counted.
                     receiver.end.waiters.take(wakers);
                     if wants_room(theirs) {
                         receiver.room_is_wanted(*wanted.get_or_insert_with(clock::now));
@@ -46,13 +46,14 @@ impl Receivers {
         }
     }
 
-    /// Arms the receivers that no thread waits in, for a program that sleeps on the epoll
-    /// set and takes messages without waiting. Returns whether any was: then the program
-    /// must look again before it sleeps.
+    /// Arms the receivers that no thread waits in, for a program that sleeps on the epoll set and
+    /// takes messages without waiting. Returns whether any was armed: then the program must look
+    /// again before it sleeps.
     ///
-    /// The word belongs to the handle, which may be arming it at this moment on another
-    /// thread. So it is replaced only if it is still what was seen here, spent and nobody's;
-    /// and the upper half of the generations is ours, so that none comes twice.
+    /// The word belongs to the handle, which may be arming it at this moment on another thread. So
+    /// the word is replaced only if it still has the value seen here, which is spent and has no
+    /// waiter. The upper half of the generations is reserved for this function, so that no
+    /// generation occurs twice.
     pub(crate) fn arm(&mut self, common: &Common) -> bool {
         if !common.shares_memory {
             return false;
@@ -85,16 +86,16 @@ impl Receivers {
 }
 
 impl Core {
-    /// Hears that the peer rang: wakes whoever has what it waits for, and answers senders that
-    /// ask.
+    /// Handles the peer's ring: wakes the tasks and threads whose events have come, and answers
+    /// senders that ask.
     pub(crate) fn bell_rang(&mut self, tools: &Tools, context: &mut Context<'_>) {
         let Some(shared_memory) = &self.shared_memory else {
             return;
         };
-        // Hear first and look afterwards, or a ring in between is lost.
+        // Empty the bell first and look afterwards; otherwise a ring in between is lost.
         match shared_memory.bells.hear() {
             Heard::Rings => {}
-            // Why, the connection says, behind what the peer has to say yet.
+            // The connection gives the reason, after the frames that the peer has still sent.
             Heard::End => shared_memory.stop_hearing(&tools.epoll),
             Heard::Noise => {
                 let what = "it broke the protocol: it passed a descriptor where it is to ring";
@@ -128,5 +129,5 @@ impl Core {
     }
 }
 
-/// The generations of armings that no handle has made.
+/// The bit that marks generations of armings that no handle has made.
 const ARMED_FOR_CALLER: u32 = 1 << 31;

@@ -1,5 +1,5 @@
-//! The parts of a session through shared memory beside its wire: a socket that passes
-//! descriptors, and bells that the peer rings. Data never comes through here.
+//! The parts of a shared memory session beside its wire: a socket that passes descriptors, and
+//! bells that the peer rings. Data never passes through them.
 //!
 //! A channel is open once both its `Open` came over the connection and the peer's block
 //! of words over the Unix socket, in whatever order.
@@ -43,36 +43,36 @@ use crate::{
 /// A session's socket for descriptors, its bells, and the words of its channels' ends.
 pub(crate) struct SharedMemory {
     pub(in crate::connection) socket: FdSocket,
-    /// Rung by the peer, and to ring it.
+    /// The bells: the peer rings this end, and this end rings the peer.
     pub(in crate::connection) bells: Arc<Bells>,
-    /// The messages that the socket did not take yet.
+    /// Messages that the socket has not accepted yet.
     pub(in crate::connection) outbox: VecDeque<(Message, Option<OwnedFd>)>,
 
     // Words of channel ends.
     /// The peer's process, if it is known.
     reader: Option<Reader>,
     shares: Vec<Arc<SegmentShare>>,
-    /// The words of receiving ends that are closed: their senders may read them yet.
+    /// The words of closed receiving ends, which their senders may still read.
     closed: IdMap<Words<ReceiverWords>>,
     pub(in crate::connection) peer_segments: Vec<Arc<PeerControlSegment>>,
     /// The peer's blocks, by role and id, until the channel opens.
     pub(in crate::connection) blocks: [IdMap<(u32, u32)>; 2],
-    /// Channels whose opens met and whose peer's block has not come.
+    /// Channels that both ends have opened and whose peer's block has not come.
     pub(in crate::connection) opening: Vec<Opening>,
     /// Rings and large messages of channels whose open is still on the connection.
     pub(in crate::connection) early: VecDeque<(Message, Option<PassedFd>)>,
     pub(in crate::connection) greeted: bool,
     /// The next message needs a descriptor that this process may not open now.
     pub(in crate::connection) lacks_descriptor: bool,
-    /// More is in the socket than one look takes.
+    /// The socket holds more messages than one look takes.
     pub(in crate::connection) has_more: bool,
-    /// Ends that the peer has closed behind either, and not in order.
+    /// Ends that the peer has closed, not in order, after messages that this end has not taken yet.
     pub(in crate::connection) closed_behind: Vec<(u32, CloseReason)>,
-    /// The peer has said goodbye behind either.
+    /// The peer has said goodbye after messages that this end has not taken yet.
     pub(in crate::connection) has_goodbye: bool,
 }
 
-/// A channel whose opens met.
+/// A channel that both ends have opened.
 #[derive(Clone, Copy)]
 pub(in crate::connection) struct Opening {
     pub(in crate::connection) end: u32,
@@ -82,7 +82,8 @@ pub(in crate::connection) struct Opening {
 }
 
 impl SharedMemory {
-    /// A peer that knows of rings that rest knows of control segments of several lengths.
+    /// Makes the shared memory parts of a session. A peer that supports resting rings also supports
+    /// control segments of several lengths.
     pub(in crate::connection) fn new(
         wires: UnixWires,
         session: u64,
@@ -97,7 +98,8 @@ impl SharedMemory {
         bells
             .with_fd(|fd| add(fd, EpollToken::Bell, EventFlags::IN))
             .transpose()?;
-        // Told once of what comes: it may stay there for want of a descriptor.
+        // Edge-triggered, because a message may stay in the socket while this process lacks a
+        // descriptor.
         add(
             socket.as_fd(),
             EpollToken::Unix,
@@ -126,8 +128,7 @@ impl SharedMemory {
         })
     }
 
-    /// Tells whether the peer has passed something that this end has not taken yet, as far as it
-    /// knows.
+    /// Returns whether the peer is known to have passed messages that this end has not taken yet.
     pub(in crate::connection) fn is_behind(&self) -> bool {
         self.lacks_descriptor || self.has_more
     }
@@ -137,12 +138,12 @@ impl SharedMemory {
         let _ = epoll::delete(epoll, &self.socket);
     }
 
-    /// The peer will not ring any more.
+    /// Takes the bell out of the epoll set, because the peer will not ring any more.
     pub(in crate::connection) fn stop_hearing(&self, epoll: &OwnedFd) {
         let _ = self.bells.with_fd(|fd| epoll::delete(epoll, fd));
     }
 
-    /// Returns whether the socket did not take yet what messages of sending end `end` lie in.
+    /// Returns whether memory that messages of sending end `end` lie in is still to be passed.
     pub(in crate::connection) fn holds_back(&self, end: u32) -> bool {
         self.outbox.iter().any(|(message, _)| match message {
             Message::Ring { end: of, .. } | Message::Large { end: of, .. } => *of == end,
@@ -150,7 +151,7 @@ impl SharedMemory {
         })
     }
 
-    /// Frees what its queues took, as far as nothing is in them.
+    /// Frees the spare capacity of the queues.
     pub(in crate::connection) fn rest(&mut self) {
         self.outbox.shrink_to_fit();
         self.opening.shrink_to_fit();
@@ -160,8 +161,8 @@ impl SharedMemory {
         self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
     }
 
-    /// A block for an end of ours, in a new segment if all are full. It is free again when it
-    /// is dropped.
+    /// Returns a block for an end of this node, in a new segment if all are full. Dropping the
+    /// block frees it.
     pub(in crate::connection) fn lease_block(
         &mut self,
         segments: &ControlSegments,
@@ -211,12 +212,12 @@ impl SharedMemory {
         leased.block.into_receiver_words(first_position)
     }
 
-    /// Receiving end `end` is closed, and the peer has not heard of it.
+    /// Keeps the words of receiving end `end`, which is closed and whose peer does not know it yet.
     pub(in crate::connection) fn keep_words(&mut self, end: u32, words: &Words<ReceiverWords>) {
         self.closed.insert(end, words.clone());
     }
 
-    /// The peer's counterpart of `end` is gone too.
+    /// Drops the words of `end`, whose counterpart at the peer is gone too.
     pub(in crate::connection) fn forget_words(&mut self, end: u32) {
         self.closed.remove(end);
     }
@@ -232,7 +233,7 @@ impl SharedMemory {
         self.outbox.push_back((message, None));
     }
 
-    /// The opens of both ends met.
+    /// Notes that both ends have opened the channel.
     pub(in crate::connection) fn opened(
         &mut self,
         end: u32,
@@ -249,7 +250,7 @@ impl SharedMemory {
     }
 }
 
-/// A block that no end has yet.
+/// A block that belongs to no end yet.
 #[derive(Debug)]
 pub(in crate::connection) struct LeasedBlock {
     segment: u32,

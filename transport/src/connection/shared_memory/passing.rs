@@ -1,5 +1,5 @@
-//! Messages that this process passes over a session's Unix socket: control segments, where an
-//! end's words are in them, rings and segments of large messages.
+//! Messages that this process passes over a session's Unix socket: control segments, the places of
+//! ends' words in them, rings, and segments of large messages.
 
 use std::{
     mem,
@@ -28,15 +28,16 @@ impl Core {
         }
     }
 
-    /// Returns whether frames wait for what is to be passed: the peer shall have it before it
-    /// hears of an end, or of a goodbye, that comes behind it. One that has said goodbye itself
-    /// has no use for it.
+    /// Returns whether frames wait for messages that are still to be passed. The peer must have
+    /// these before it hears of a later close or goodbye. A peer that has said goodbye itself does
+    /// not need them.
     pub(in crate::connection) fn has_to_pass(&self) -> bool {
         let shared_memory = self.shared_memory.as_ref();
         self.common.may_go_on() && shared_memory.is_some_and(|one| !one.outbox.is_empty())
     }
 
-    /// Takes in what came over the Unix socket, or tries again what was not possible.
+    /// Takes in messages from the Unix socket, and tries again to pass messages that could not be
+    /// passed.
     pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
         self.receive_passed(PASSED_PER_TURN, context);
         self.flush_passed(context);
@@ -49,8 +50,9 @@ impl Core {
         }
     }
 
-    /// Takes in at most so many messages of the Unix socket, as far as this process may open the
-    /// descriptors that come with them, and then the ends of channels that waited for them.
+    /// Takes in at most `most` messages of the Unix socket, as far as this process may open the
+    /// descriptors that come with them. Then it handles the closes of channels that waited for
+    /// them.
     pub(in crate::connection) fn receive_passed(&mut self, most: usize, context: &mut Context<'_>) {
         let Some(shared_memory) = &mut self.shared_memory else {
             return;
@@ -75,7 +77,7 @@ impl SharedMemory {
     /// Passes what waits to be passed.
     ///
     /// # Errors
-    /// The kernel refuses it for good.
+    /// The kernel refuses a message for good.
     pub(in crate::connection) fn flush(&mut self, timers: &mut TimerTable) -> Result<(), EndCause> {
         while let Some((message, fd)) = self.outbox.front() {
             let fd = fd.as_ref().map(AsFd::as_fd);
@@ -84,7 +86,7 @@ impl SharedMemory {
                     self.outbox.pop_front();
                 }
                 Ok(Outgoing::End) => {
-                    // Nobody takes what is left, and frames wait for nothing.
+                    // The peer takes no more messages, so frames need not wait for the rest.
                     self.outbox.clear();
                     return Ok(());
                 }
@@ -116,12 +118,12 @@ impl SharedMemory {
             .push_back((Message::Ring { end, capacity }, Some(fd)));
     }
 
-    /// Tells that a sending end has given its ring up.
+    /// Tells the peer that a sending end has given up its ring.
     pub(in crate::connection) fn pass_rest(&mut self, end: u32) {
         self.outbox.push_back((Message::Rest { end }, None));
     }
 
-    /// Tells which slots of a sending end have no segments any more, as a set of bits.
+    /// Tells the peer which slots of a sending end no longer have segments, as a bit set.
     pub(crate) fn pass_forget(&mut self, end: u32, slots: u64) {
         self.outbox
             .push_back((Message::Forget { end, slots }, None));

@@ -1,3 +1,3 @@
-//! Tests of engines together.
+//! Tests of several engines together.
 
 mod simulated;

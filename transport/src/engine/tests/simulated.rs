@@ -1,11 +1,11 @@
 //! Nodes with two engines each, under an executor that a seed drives.
 //!
 //! Everything is the code of [`Driver::Tasks`]: placement, mail between engines, borrowed credit,
-//! closing, and the wake-ups of driving and flushing tasks. The executor is ours, and runs one task
-//! at a time. It runs a parked task only if its epoll set is readable or its waker was called, so a
-//! wake-up that goes to the wrong engine leaves the right one asleep for ever. The faults are an
-//! engine that lags, a connection that is cut, a node that stops accepting, and a node that closes
-//! while sessions are on their way to an engine.
+//! closing, and the wake-ups of driving and flushing tasks. The executor is a test double that runs
+//! one task at a time. It runs a parked task only if its epoll set is readable or its waker was
+//! called. So a wake-up that goes to the wrong engine leaves the right one asleep for ever. The
+//! faults are an engine that lags, a connection that is cut, a node that stops accepting, and a
+//! node that closes while sessions are on their way to an engine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,18 +35,18 @@ use crate::{
     wire::WireParts,
 };
 
-/// The two tasks of an engine, as an executor has them.
+/// The two tasks of an engine, and their state in the executor.
 struct Tasks {
     event_loop: Arc<EventLoop>,
     flushing: Arc<Flag>,
     waker: Waker,
     is_parked: bool,
     is_over: bool,
-    /// The executor does not get to them before this step.
+    /// The executor does not run the tasks before this step.
     lags_until: u64,
 }
 
-/// Set when its waker is called.
+/// A flag that its waker sets.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -71,7 +71,7 @@ impl Tasks {
         }
     }
 
-    /// Returns whether an executor would run one of the two.
+    /// Returns whether an executor would run one of the two tasks.
     fn is_woken(&self) -> bool {
         let is_flushing = self.flushing.0.load(Ordering::SeqCst);
         !self.is_over && (is_flushing || !self.is_parked || self.is_readable())
@@ -98,13 +98,13 @@ impl Tasks {
     }
 }
 
-/// A session, as the simulation knows it.
+/// The simulation's record of a session.
 struct Session {
     dialed: Arc<SessionShared>,
     /// The other end, once its engine has begun it.
     accepted: Option<Arc<SessionShared>>,
     channel: Option<Channel>,
-    /// The connection once more, to cut it.
+    /// Another handle of the connection, with which the simulation cuts it.
     connection: TcpStream,
     is_cut: bool,
 }
@@ -138,7 +138,7 @@ fn config() -> RuntimeConfig {
         wait: Wait::Event,
         wait_engine: Wait::Event,
         cores: Vec::new(),
-        // Four sessions have it all, so engines lend and recall.
+        // Four sessions can hold all of the node's credit, so engines lend and recall it.
         session_credit_bytes: 1 << 20,
         node_credit_bytes: 4 << 20,
         memory_limit: 1 << 30,
@@ -161,7 +161,7 @@ impl Stage {
         }
     }
 
-    /// Runs one step of the executor or of a program, as the seed has it.
+    /// Runs one step of the executor or of a program, as the seed decides.
     fn step(&mut self) {
         self.step += 1;
         match self.random.below(16) {
@@ -329,7 +329,7 @@ impl Stage {
 
     // ---- Rules -------------------------------------------------------------------------
 
-    /// Checks what holds after every step.
+    /// Checks the rules that hold after every step.
     fn check(&self) {
         for node in &self.nodes {
             let mut known = BTreeSet::new();
@@ -356,7 +356,7 @@ impl Stage {
         }
     }
 
-    /// Lets every task run until all are parked, whatever lagged.
+    /// Lets every task run until all are parked, even tasks that lag.
     fn rest(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.lags_until = 0);
         for _ in 0..100_000 {
@@ -367,10 +367,10 @@ impl Stage {
         panic!("the nodes never come to rest");
     }
 
-    /// Everything that was sent over sessions that were not cut arrives.
+    /// Checks that everything arrives that was sent over sessions that were not cut.
     fn expect_everything(&mut self) {
-        // Connections that were cut are noticed, and what has arrived is handed out. A window's
-        // worth needs a few rounds.
+        // Engines notice cut connections, and arrivals are handed out. A full window needs a few
+        // rounds.
         for _ in 0..1000 {
             self.rest();
             self.accept();
@@ -389,7 +389,7 @@ impl Stage {
 }
 
 impl Channel {
-    /// Takes what is there. Returns whether the channel goes on.
+    /// Takes all messages that have arrived. Returns whether the channel goes on.
     fn receive(&mut self) -> bool {
         loop {
             match self.receiver.poll() {
@@ -462,7 +462,7 @@ fn spec() -> ChannelSpec {
     }
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -480,7 +480,7 @@ const MOST_SESSIONS: usize = 12;
 const SEEDS: u64 = 40;
 const STEPS: usize = 1500;
 
-/// Runs a simulation, and names the seed if a rule is broken.
+/// Runs a simulation, and prints the seed if a rule is broken.
 fn with_seed(seed: u64, play: impl FnOnce(&mut Stage)) {
     struct Named(u64);
     impl Drop for Named {
@@ -519,7 +519,7 @@ fn a_node_that_closes_is_over_when_both_of_its_engines_are() {
     for seed in 0..SEEDS {
         with_seed(seed, |stage| {
             (0..STEPS / 4).for_each(|_| stage.step());
-            // The listener's second engine has not begun them when the close begins.
+            // The listener's second engine has not begun these sessions when the close begins.
             stage.tasks[ENGINES + 1].lags_until = u64::MAX;
             (0..3).for_each(|_| stage.dial());
             let second = stage.nodes[LISTENER].event_loop(EngineId::new(1));

@@ -1,9 +1,9 @@
 //! The opening of a site, in two steps that may run on two threads.
 //!
-//! The first step opens the device and tests how it works, which takes a second where the device
-//! answers nothing. The second step makes the queues and receive buffers. Memory belongs to the NUMA
+//! The first step opens the device and tests how it works, which takes a second if the device does
+//! not answer. The second step makes the queues and receive buffers. Memory belongs to the NUMA
 //! node of the processor that touches it first, so that step runs on the thread of the engine that
-//! polls the queues. It takes milliseconds, most of them to lock the buffers.
+//! polls the queues. It takes milliseconds, mostly for locking the buffers.
 
 use std::sync::{
     Arc, Mutex,
@@ -31,7 +31,7 @@ pub struct SiteOpening {
     device: Device,
     domain: ProtectionDomain,
     choice: Choice,
-    /// With `shared_receives` only where the device can.
+    /// The settings; `shared_receives` is set only if the device supports it.
     settings: SiteSettings,
 
     // Sizes.
@@ -49,7 +49,7 @@ impl SiteOpening {
     /// Opens the device that [discovery](ibex_verbs::discovery) chose, and tests how it works.
     ///
     /// # Errors
-    /// [`VerbsError`]: a setting out of its range, or a limit of the device.
+    /// [`VerbsError`] for a setting out of its range, or a limit of the device.
     pub fn begin(
         provider: &Arc<dyn Provider>,
         choice: &Choice,
@@ -80,7 +80,8 @@ impl SiteOpening {
             });
         }
         let completions = for_all + max_sessions * per_session;
-        // Sessions come first where a queue of the device is short.
+        // If the device's completion queue is short, sessions have priority over replaceable
+        // buffers.
         let replaceable = settings
             .replaceable_buffers()
             .min(limits.max_completions.saturating_sub(completions))
@@ -89,7 +90,7 @@ impl SiteOpening {
                     .max_shared_receive_requests
                     .saturating_sub(settings.receive_buffers),
             );
-        // A partition that the port is not in is told before anything is made.
+        // A partition that the port is not in is reported before any object is made.
         device.partition(choice.port, choice.partition_key)?;
         let domain = ProtectionDomain::with_ordering(&device, settings.relaxed_ordering)?;
         let polling = choose_polling(&device, &domain, choice, &settings);
@@ -111,10 +112,10 @@ impl SiteOpening {
     }
 
     /// Makes the queues and registers all receive buffers, whose memory the calling thread touches
-    /// first. It takes milliseconds: call it between turns.
+    /// first. This takes milliseconds, so it must be called between turns.
     ///
     /// # Errors
-    /// [`VerbsError`]: a limit of the device, or the limit on locked memory.
+    /// [`VerbsError`] for a limit of the device, or the limit on locked memory.
     pub fn finish(self) -> Result<Arc<Site>, VerbsError> {
         let (device, settings) = (&self.device, self.settings);
         let limits = device.attributes();
@@ -203,7 +204,7 @@ impl SiteOpening {
     }
 }
 
-/// Returns how many completion vectors a device has. One that does not say has one.
+/// Returns the number of a device's completion vectors; 1 if the device does not report it.
 fn vectors(device: &Device) -> u32 {
     device.attributes().completion_vectors.max(1)
 }

@@ -1,5 +1,5 @@
-//! Sites and sessions over the fake provider: every error path and every posted request, on
-//! machines without any device.
+//! Sites and sessions over the fake provider: every error path and every posted request, tested on
+//! machines without a device.
 
 mod overdue;
 mod polling;
@@ -18,12 +18,12 @@ fn one_device() -> FakeProvider {
     FakeProvider::new(vec![soft_roce()])
 }
 
-/// The device of `one_device`, as it is at first.
+/// Returns the device of `one_device` in its initial state.
 fn soft_roce() -> FakeDevice {
     FakeDevice::soft_roce(DEVICE, 7, ADDRESS)
 }
 
-/// The port of `one_device`.
+/// Returns the port of `one_device`.
 fn choice(kind: DeviceKind) -> Choice {
     Choice {
         device: DEVICE.to_owned(),

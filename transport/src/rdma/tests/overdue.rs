@@ -1,4 +1,4 @@
-//! Receives of a shared queue that go with queue pairs: others are posted for them.
+//! Receives of a shared queue that are lost with queue pairs and replaced by others.
 
 use ibex_verbs::{
     CompletionQueue, ConnectionSettings, Device, ProtectionDomain, QueuePair, QueuePairBuilder,
@@ -17,7 +17,7 @@ struct Receives {
 
 const POSTED: u32 = 64;
 const BUFFER_BYTES: usize = 4096;
-/// Less than a batch waits to be posted again.
+/// Fewest posted receives, because less than a batch waits to be posted again.
 const LEAST: usize = POSTED as usize - 15;
 
 impl Receives {
@@ -50,7 +50,7 @@ impl Receives {
             .collect()
     }
 
-    /// The device takes so many.
+    /// Lets the device take the given number of receives.
     fn taken(&self, receives: usize) -> Vec<WorkId> {
         let mut taken = self.posted();
         taken.truncate(receives);
@@ -58,7 +58,7 @@ impl Receives {
         taken
     }
 
-    /// Messages come and go, as in a turn of the engine.
+    /// Lets messages arrive and be released, as in a turn of the engine.
     fn arrive(&mut self, messages: u32) {
         for _ in 0..messages {
             let id = self.taken(1)[0];
@@ -97,7 +97,7 @@ fn what_completes_after_all_is_handed_out_once_and_not_replaced_again() {
     }
     receives.shared.refill().unwrap();
     assert_eq!(receives.posted().len(), POSTED as usize);
-    // They are used again.
+    // The buffers are used again.
     receives.arrive(10 * POSTED);
 }
 
@@ -116,17 +116,17 @@ fn a_queue_that_ran_low_does_not_wait_for_messages() {
     receives.taken(POSTED as usize - 3);
     receives.shared.may_miss_some();
     receives.shared.run_low().unwrap();
-    // Up to an eighth may still be there, for all that the device said.
+    // According to the device's report, up to an eighth may still be posted.
     assert!(receives.posted().len() >= (POSTED - POSTED / 8) as usize);
     receives.arrive(2 * POSTED + 16);
     assert!(receives.posted().len() >= LEAST);
-    // Where nothing is missing, low means busy.
+    // If no receive is missing, the report only means that the queue is busy.
     receives.shared.run_low().unwrap();
     assert!(receives.posted().len() <= POSTED as usize);
 }
 
-/// The event that little is left may be of before the last refill, and then the device has
-/// all that is given up.
+/// The event that few receives are left may predate the last refill; the device then still has all
+/// receives that are given up.
 #[test]
 fn however_wrong_it_is_what_is_lost_the_device_has_no_more_than_its_queue_was_made_for() {
     let mut device = soft_roce();
@@ -137,7 +137,7 @@ fn however_wrong_it_is_what_is_lost_the_device_has_no_more_than_its_queue_was_ma
     let posted = receives.posted().len();
     assert_eq!(posted, POSTED as usize + 20, "half of 40 are replaced");
     assert_eq!(posted, receives.shared.queue.outstanding() as usize);
-    // All but the last eighth were to be replaced.
+    // All receives but the last eighth were to be replaced.
     assert_eq!(receives.shared.buffers.is_spent(), Some(56));
     for id in receives.taken(posted) {
         drop(receives.shared.complete(id).expect("it was posted"));

@@ -1,4 +1,4 @@
-//! How a site decides by what it polls its completion queue.
+//! Tests of the choice of the calls by which a site polls its completion queue.
 
 use ibex_verbs::{CompletionPolling, discovery::DeviceKind, provider::fake::FakeExtended};
 

@@ -1,7 +1,7 @@
-//! The connection beside a queue pair. It tells that the peer lives, and carries one thing: the
+//! The connection beside a queue pair. It shows that the peer lives, and carries one message: the
 //! [last word](last_word) of an end that gives the session up.
 //!
-//! The end of the connection is no such word: a network that fails looks the same.
+//! The end of the connection does not mean that, because a failing network looks the same.
 
 use std::{
     io::{self, IoSliceMut},
@@ -13,15 +13,15 @@ use crate::wire::{
     stream::{Layer, RecordLayer, last_word, say_last_word},
 };
 
-/// The listener to the connection, and the speaker.
+/// The state for reading and writing the connection.
 pub(super) struct Beside {
     layer: Layer,
-    /// Bytes that have come: none, or the beginning of a last word.
+    /// Bytes that have arrived: none, or the beginning of a last word.
     heard: Vec<u8>,
 }
 
 impl Beside {
-    /// Begins behind the handshake, whose surplus bytes are `leftover`; later bytes go through
+    /// Begins after the handshake, whose surplus bytes are `leftover`; later bytes go through
     /// `layer`.
     pub(super) fn new(layer: Layer, leftover: &[u8]) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Beside {
         say_last_word(stream, &mut self.layer, 0);
     }
 
-    /// Reads what has come over the connection, and tells what it means.
+    /// Reads the bytes that have arrived over the connection, and returns their meaning.
     pub(super) fn listen(&mut self, stream: &TcpStream) -> Received {
         let word = last_word(0);
         let received = loop {
@@ -53,7 +53,7 @@ impl Beside {
                 Err(error) => break Received::Failed(error),
             }
         };
-        // Nearly nothing ever comes.
+        // Almost no data ever arrives here, so no memory is kept for it.
         self.layer.rest();
         received
     }

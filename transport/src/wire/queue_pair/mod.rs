@@ -2,26 +2,26 @@
 //!
 //! Rules:
 //!
-//! 1. A frame is taken out of the session only when the send queue has a place for it and the head
-//!    slab has one for its head, so each taken frame is posted. A full queue leaves the rest in the
-//!    rings: that is the back-pressure.
-//! 2. A short frame goes inline, and its bytes are free when it is posted. Of another the
-//!    head is staged in registered memory; records stay in their ring and chunks in their
-//!    message, and the device reads them there.
+//! 1. A frame is taken out of the session only when there is a place for it in the send queue and
+//!    for its head in the head slab. So each taken frame is posted. A full queue leaves the rest in
+//!    the rings, which is the back-pressure.
+//! 2. A short frame goes inline, and its bytes are free when it is posted. The head of a longer
+//!    frame is staged in registered memory; records stay in their ring and chunks in their message,
+//!    and the device reads them there.
 //! 3. Memory that a device may still read stays registered. Rings and messages whose owner is done
 //!    with them are freed when the requests that were posted before are done. Bytes of a ring may
-//!    be written again earlier, when the peer has released them. The peer has them then; if our
-//!    device repeats a packet whose acknowledgement was lost, the peer's device drops it by its
-//!    number, whatever it carries.
-//! 4. A large message goes as writes into memory that the peer granted for it, if it did, and a
-//!    frame behind them. Memory that we granted is the peer's until that frame comes, or the
-//!    sending end is gone: both come behind all its writes. If neither comes, the memory is used
-//!    for nothing more. Once the queue pair is destroyed, the memory is deregistered, which lets no
-//!    late write in, and unmapped.
-//! 5. A block that was granted ahead is the peer's too, except from the announcement of a message
-//!    in it until the peer is told that this message is released.
-//! 6. A queue pair never just goes: it is moved to ERR, and what arrived until then is
-//!    handed on before the link ends and before it is destroyed.
+//!    be written again earlier, when the peer has released them. The peer has received the bytes
+//!    then: if the local device repeats a packet whose acknowledgement was lost, the peer's device
+//!    drops it by its sequence number, regardless of its content.
+//! 4. If the peer granted memory for a large message, the message is sent as writes into that
+//!    memory, followed by a frame. Granted memory belongs to the peer until that frame arrives, or
+//!    until the sending end is gone: both are ordered after all of its writes. If neither happens,
+//!    the memory is not used again. Once the queue pair is destroyed, the memory is deregistered,
+//!    which blocks late writes, and unmapped.
+//! 5. A block that was granted ahead belongs to the peer too. The exception is the time from the
+//!    announcement of a message in it until the peer is told that this message is released.
+//! 6. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
+//!    then are handed on before the link ends and before the queue pair is destroyed.
 
 mod beside;
 mod receive;
@@ -49,23 +49,24 @@ use send::PairSending;
 
 /// The queue pair of one session as its wire.
 pub(crate) struct QueuePairWire {
-    // In the order in which they go.
+    // Fields in drop order.
     state: PairState,
-    /// The buffers of its own receive queue, where it shares none.
+    /// The buffers of the queue pair's own receive queue, if it shares none.
     own: Option<ArrivalBuffers>,
     sending: PairSending,
     seat: Seat,
     beside: Beside,
 
-    // Who it is and how it is.
+    // Identity and state.
     number: u32,
     /// Completions have times.
     has_times: bool,
-    /// The device said that it died, before we knew.
+    /// The event by which the device reported that the queue pair died, before its completions
+    /// showed it.
     died: Option<AsyncEvent>,
-    /// The fault of the port, of which the queue pair may die.
+    /// The port's fault, which may be the reason if the queue pair dies.
     doubt: Option<Arc<str>>,
-    /// The site tells it that the completion queue is empty.
+    /// Registration for the site's report that the completion queue is empty.
     leaver: Option<Leaver>,
 }
 
@@ -77,13 +78,13 @@ pub(crate) struct QueuePairWire {
 enum PairState {
     Live(QueuePair),
     Leaving(Box<Teardown>),
-    /// Destroyed; nothing of it comes any more.
+    /// The queue pair is destroyed and reports nothing any more.
     Gone,
 }
 
 impl QueuePairWire {
     /// Takes over a connected queue pair. Bytes of the connection beside it go through `layer`,
-    /// but for `leftover`, which came behind the handshake.
+    /// except for `leftover`, which arrived after the handshake.
     pub(super) fn new(prepared: PreparedPair, layer: Layer, leftover: &[u8]) -> Self {
         let frame_bytes = prepared.carriage().frame_bytes();
         let max_entries = prepared.endpoint().max_send_entries.into();
@@ -114,7 +115,7 @@ impl QueuePairWire {
         }
     }
 
-    /// Terms of frames over a connected queue pair.
+    /// Returns the terms of frames over a connected queue pair.
     pub(super) fn terms(prepared: &PreparedPair) -> io::Result<WireTerms> {
         let Some(peer_credit) = prepared.peer_credit() else {
             return Err(io::Error::other(
@@ -130,13 +131,13 @@ impl QueuePairWire {
         })
     }
 
-    /// Returns whether it may send: it is not on its way out.
+    /// Returns whether the queue pair may send, because it is not being ended.
     #[inline]
     fn is_live(&self) -> bool {
         matches!(self.state, PairState::Live(_))
     }
 
-    /// Returns the fault of the port just now, if it has one.
+    /// Returns the port's present fault, if it has one.
     fn doubt_of_port(&self) -> Option<Arc<str>> {
         match self.seat.site.port_state() {
             Ok(PortState::Active) => None,
@@ -145,14 +146,14 @@ impl QueuePairWire {
         }
     }
 
-    /// Returns whether it lives and the device has not said that it died.
+    /// Returns whether the queue pair lives and the device has not reported its death.
     #[inline]
     fn is_settled(&self) -> bool {
         self.is_live() && self.died.is_none()
     }
 }
 
-// ---- What the device tells ---------------------------------------------------------------------
+// ---- Events of the device ----------------------------------------------------------------------
 
 impl QueuePairWire {
     /// Returns the device port, and the number of the queue pair there.
@@ -165,7 +166,7 @@ impl QueuePairWire {
         self.doubt = doubt;
     }
 
-    /// Takes in an event of the device about the queue pair.
+    /// Handles an event of the device about the queue pair.
     fn event(&mut self, event: &AsyncEvent) -> Heard {
         if let PairState::Leaving(teardown) = &mut self.state {
             return match teardown.handle_event(event) {
@@ -186,13 +187,15 @@ impl QueuePairWire {
                 let request = "a request for memory that was not granted";
                 refused_request(request, event)
             }
-            // It is dead. Why, a completion tells, unless it had nothing outstanding.
+            // The queue pair is dead. A completion gives the reason, unless no request was
+            // outstanding.
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
                 self.leaver = Some(self.seat.site.leaves());
                 Heard::Something
             }
-            // It was connected before, is never drained alive, and has one path.
+            // These events do not matter: the queue pair was connected before, is never drained
+            // while it lives, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
@@ -219,9 +222,9 @@ impl QueuePairWire {
     /// Returns the meaning of a failed request: the queue pair is dead. The first failure is the
     /// cause, and flushes follow from it; for those this returns `None`.
     ///
-    /// That it was the peer's fault is no proof: soft-RoCE says so of honest messages where
-    /// packets are lost. A peer that breaks the protocol does so over other wires too, in
-    /// frames that we read.
+    /// A status that blames the peer proves nothing: soft-RoCE reports it for correct messages when
+    /// packets are lost. A peer that breaks the protocol does so over other wires too, in frames
+    /// that ibex checks.
     fn cause_of(&self, failure: &CompletionFailure) -> Option<EndCause> {
         if !self.is_live() {
             return None;
@@ -232,7 +235,7 @@ impl QueuePairWire {
             _ => failure.to_string(),
         };
         let doubt = match fault {
-            // The device may not have said yet that its port is down.
+            // The device may not have reported yet that its port is down.
             Fault::Link | Fault::Flushed => self.doubt.clone().or_else(|| self.doubt_of_port()),
             Fault::Ours | Fault::Device | Fault::Protocol => None,
         };
@@ -246,13 +249,13 @@ impl QueuePairWire {
     }
 }
 
-/// Our device refused a request of the peer.
+/// Returns the news that the local device refused a request of the peer.
 fn refused_request(request: &str, event: &AsyncEvent) -> Heard {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
     Heard::Broke(Box::new(EndCause::lost(why)))
 }
 
-// ---- The wire ------------------------------------------------------------------------------------
+// ---- The wire -----------------------------------------------------------------------------------
 
 impl Wire for QueuePairWire {
     #[inline(always)]
@@ -278,8 +281,8 @@ impl Wire for QueuePairWire {
         posted.map_err(|refused| device_refused(&refused))
     }
 
-    /// Looks at the connection beside the queue pair, which tells that the peer lives, or has given
-    /// the session up. Frames come as news of the device.
+    /// Reads the connection beside the queue pair, which shows that the peer lives, or has given
+    /// the session up. Frames arrive as news of the device.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -313,7 +316,7 @@ impl Wire for QueuePairWire {
 
     fn in_flight(&self) -> Option<u64> {
         match self.state {
-            // What was flushed needs nothing any more.
+            // Flushed requests need no memory any more.
             PairState::Gone => None,
             _ => self.sending.slots.in_flight(),
         }
@@ -351,7 +354,7 @@ impl Wire for QueuePairWire {
     fn shut(&mut self, now: Instant, session: u64) -> Option<Instant> {
         match mem::replace(&mut self.state, PairState::Gone) {
             PairState::Live(queue_pair) => {
-                // A number may come back; the session's never does.
+                // Queue pair numbers are reused; session numbers are not.
                 let generation = session as u32;
                 let timeout = DEFAULT_DRAIN_TIMEOUT;
                 let mut teardown = Teardown::begin(queue_pair, generation, now, timeout);
@@ -396,7 +399,7 @@ impl Wire for QueuePairWire {
     }
 }
 
-/// Registers memory to send from with a device, unless it is.
+/// Registers memory to send from with a device, unless it is registered already.
 pub(crate) fn register_with<'a>(
     site: &Site,
     ring: Option<&mut RingMemory>,
@@ -408,7 +411,7 @@ pub(crate) fn register_with<'a>(
     messages.try_for_each(|message| message.register(site))
 }
 
-/// The device takes no request any more.
+/// Returns the cause that ends a wire whose device refuses requests.
 fn device_refused(refused: &PostError) -> EndCause {
     let why = refused.to_string();
     EndCause::DeviceLost { why }

@@ -1,5 +1,5 @@
-//! The receiving half of a queue pair: what completions bring is a whole frame each, read
-//! where the device put it.
+//! The receiving half of a queue pair. Each receive completion brings a complete frame, which is
+//! read where the device put it.
 
 use std::{ops::Range, ptr, slice};
 
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl QueuePairWire {
-    /// Takes in a completion of the queue pair. `shared` are the buffers of the receive queue
-    /// that it shares, if it does.
+    /// Handles a completion of the queue pair. `shared` are the buffers of the shared receive
+    /// queue, if the queue pair uses one.
     #[inline(always)]
     pub(super) fn complete<F: Frames>(
         &mut self,
@@ -27,7 +27,7 @@ impl QueuePairWire {
         frames: &mut F,
         tools: &mut Tools,
     ) -> Heard {
-        // A frame nearly always.
+        // The completion is nearly always a received frame.
         if matches!(self.state, PairState::Live(_))
             && let Some(bytes) = completion.received()
             && let Some(buffer) = self.arrived(completion, shared.as_deref_mut())
@@ -69,7 +69,7 @@ impl QueuePairWire {
                             CompletionKind::Receive => {
                                 frame_arrived(buffer, bytes, time, frames, tools)
                             }
-                            // It took a buffer and put nothing in.
+                            // The write consumed a receive buffer and put nothing in it.
                             _ => block_arrived(done.immediate, buffer, time, frames, tools),
                         };
                     }
@@ -106,7 +106,7 @@ impl QueuePairWire {
         frames.gone(self.sending.slots.done());
     }
 
-    /// Posts receives again into the pair's own queue, where it has one.
+    /// Posts receives again into the queue pair's own queue, if it has one.
     #[inline]
     fn refill_own(&mut self) -> Result<(), Box<EndCause>> {
         match &self.own {
@@ -147,11 +147,11 @@ fn frame_arrived<F: Frames>(
     counters.frames_received.add(1);
     counters.bytes_received.add(bytes as u64);
     let base = buffer.lease.base();
-    // A device that says more than it was given room for is not believed.
+    // A length beyond the buffer is cut, whatever the device reports.
     let bytes = bytes.min(buffer.lease.bytes());
-    // SAFETY: `bytes` of the buffer were written by the device, which is done with it,
-    // and nobody writes while we have the lease. Memory from the kernel is
-    // initialised, so what a device did not write can be read too.
+    // SAFETY: the device wrote `bytes` of the buffer and is done with it, and no thread writes
+    // while this code has the lease. Memory from the kernel is initialised, so bytes that the
+    // device did not write can be read too.
     let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
     let (taken, heard) = match frames.session().handle_lone_record(frame, 0) {
         Some(lone) => {
@@ -171,8 +171,8 @@ fn frame_arrived<F: Frames>(
     }
 }
 
-/// Takes in a block that was written: with its message, and the frame that announces it. That is
-/// copied to where it would have come alone, since the peer may write there again.
+/// Takes in a written block: its message, and the frame that announces it. The frame is copied to
+/// the buffer in which it would otherwise have arrived, because the peer may overwrite the block.
 #[inline(never)]
 fn block_arrived<F: Frames>(
     immediate: Option<u32>,
@@ -204,8 +204,8 @@ fn take_block<F: Frames>(
     let head = block.head();
     let base = buffer.lease.base();
     let room = buffer.lease.bytes().min(head.len());
-    // SAFETY: the device is done with the buffer, and nobody reads or writes it while we
-    // have the lease; `room` bytes are in both.
+    // SAFETY: the device is done with the buffer, and no thread reads or writes it while this code
+    // has the lease. Both sides have `room` bytes.
     let copied = unsafe {
         ptr::copy_nonoverlapping(head.as_ptr(), base.as_ptr(), room);
         slice::from_raw_parts(base.as_ptr(), room)
@@ -221,14 +221,13 @@ fn take_block<F: Frames>(
     counters.bytes_received.add(bytes as u64);
     take_frame(frame, buffer, time, frames, tools)?;
     match frames.session().landing_of(id) {
-        // For an end that is gone here it was for nobody.
+        // A block for an end that is gone here is ignored.
         Ok(end) if frames.has_receiver(end) => Err(PeerMisbehaved::LandedElsewhere { id }.into()),
         _ => Ok(()),
     }
 }
 
-/// Takes in a frame that is more than one message, or something else. `frame` are the bytes of
-/// `buffer`.
+/// Takes in a frame that is not a lone record. `frame` are the bytes of `buffer`.
 #[inline(never)]
 fn take_frame<F: Frames>(
     frame: &[u8],
@@ -241,7 +240,7 @@ fn take_frame<F: Frames>(
     take_whole(frame, time, records, frames, tools)
 }
 
-/// Records of a frame, at `range` of the buffer that it lies in.
+/// Returns the records of a frame at `range` of the buffer that the frame lies in.
 #[inline(always)]
 fn arrived(
     buffer: ArrivedBuffer,
@@ -250,7 +249,7 @@ fn arrived(
     time: u64,
 ) -> Arrived<BufferLease> {
     Arrived {
-        // SAFETY: the session found them inside the frame.
+        // SAFETY: the session found the records inside the frame.
         base: unsafe { buffer.lease.base().add(range.start) },
         bytes: range.len(),
         last_sequence,
@@ -263,7 +262,8 @@ fn arrived(
 }
 
 impl QueuePairWire {
-    /// Returns the time at which a receive was done, in nanoseconds since 1970; 0 if it is unknown.
+    /// Returns the time at which a receive completed, in nanoseconds since 1970; 0 if it is
+    /// unknown.
     #[inline(always)]
     fn time_of(&self, completion: &WorkCompletion) -> u64 {
         match self.has_times {
@@ -272,7 +272,8 @@ impl QueuePairWire {
         }
     }
 
-    /// The buffer of a receive that completed; `None` if it is none of ours.
+    /// Returns the buffer of a completed receive; `None` if the completion is not of this wire's
+    /// queue.
     #[inline(always)]
     fn arrived(
         &mut self,
@@ -291,7 +292,8 @@ impl QueuePairWire {
         Some(buffer)
     }
 
-    /// Sends up to one that completed are done; false if it is none of ours.
+    /// Marks the sends up to a completed one as done. Returns false if the completion is not one of
+    /// these sends.
     fn sent(&mut self, completion: &WorkCompletion, is_done: bool) -> bool {
         let Some(done) = self.sending.slots.complete(completion.id()) else {
             return false;

@@ -1,5 +1,5 @@
-//! The sending half of a queue pair: frames are planned, a batch of them, and posted with one
-//! doorbell; a record that is alone goes at once.
+//! The sending half of a queue pair: a batch of frames is planned and posted with one doorbell; a
+//! lone record is posted at once.
 
 use std::{collections::VecDeque, mem, ops::Range, ptr, slice};
 
@@ -26,21 +26,21 @@ pub(super) struct PairSending {
     cadence: SignalCadence,
     /// The numbers of writes that are not done.
     writes: VecDeque<u64>,
-    /// Frames are due and cannot go before a completion comes: of a send, for a place in
-    /// the queue, or of a receive, with credit.
+    /// Frames are due and cannot be sent before a completion comes: a send that frees a place in
+    /// the queue, or a receive that brings credit.
     pub(super) is_blocked: bool,
-    /// Heads of the batch that is being built, one behind the other; behind those of short
-    /// frames, their bodies.
+    /// Heads of the batch that is being built, one after the other. The body of a short frame
+    /// follows its head.
     head: Vec<u8>,
     planned: Vec<Planned>,
-    /// Pieces that the device takes of one send.
+    /// Most pieces that the device takes in one send.
     max_entries: usize,
-    /// The longest record with its head that goes at once, inline: none where that would be
-    /// more pieces than the device takes.
+    /// The longest lone record, with its head, that is posted inline at once; 0 if it would take
+    /// more pieces than the device allows.
     max_lone: usize,
     /// Bytes that have to be free in the head slab before a frame is taken out of the session.
     longest_stage: usize,
-    /// The head of a frame that goes alone; behind its header there are zeros for ever.
+    /// The head of a lone frame; the bytes after its header are always zero.
     lone_head: [u8; LONE_HEAD_BYTES],
 }
 
@@ -49,21 +49,21 @@ struct Planned {
     place: Place,
     body: Body,
     is_signaled: bool,
-    /// The head slab is in use up to here, once it is posted.
+    /// Position up to which the head slab is in use once the frame is posted.
     staged: u64,
 }
 
 /// The place of a frame's bytes.
 enum Place {
-    /// All of them in the list of heads: the frame goes inline.
+    /// All bytes are in the list of heads, and the frame goes inline.
     Inline(Range<usize>),
-    /// The head in the head slab, the body where it was.
+    /// The head is in the head slab, the body stays in place.
     Staged(Range<usize>),
-    /// All of them in the head slab: the device takes fewer pieces than they are.
+    /// All bytes are in the head slab, because the device takes fewer pieces than the frame has.
     Copied(Range<usize>),
-    /// No frame: a write into memory of the peer's.
+    /// A write into the peer's memory instead of a frame.
     Write(RemoteAddress),
-    /// A write of a block's head, from the head slab, and of the message behind it.
+    /// A write of a block's head, from the head slab, and of the message after it.
     Landing {
         head: Range<usize>,
         block: RemoteAddress,
@@ -77,12 +77,13 @@ impl Place {
     }
 }
 
-/// The longest frame that goes inline, if the device takes so much.
+/// The longest frame that goes inline, if the device takes that much.
 const INLINE_BYTES: usize = 256;
 
 impl PairSending {
-    /// Makes room for `requests` outstanding on `pair`, each of up to `max_entries` pieces, with
-    /// `heads` for those that do not go inline, and frames of up to `frame_bytes`.
+    /// Makes room for `requests` outstanding requests on `pair`, each of up to `max_entries`
+    /// pieces, and for frames of up to `frame_bytes`. `heads` holds the heads of frames that do not
+    /// go inline.
     pub(super) fn new(
         requests: u32,
         pair: &QueuePair,
@@ -125,7 +126,7 @@ impl PairSending {
 }
 
 impl QueuePairWire {
-    /// Posts frames in batches, one doorbell for each. Returns whether there were any.
+    /// Posts frames in batches, with one doorbell for each. Returns whether there were any.
     pub(super) fn post_frames<F: Frames>(&mut self, frames: &mut F) -> Result<bool, PostError> {
         let mut progress = false;
         loop {
@@ -142,8 +143,8 @@ impl QueuePairWire {
         }
     }
 
-    /// Puts as many frames as there is room for into `planned`, as long as the session has
-    /// some. Returns whether it may have more.
+    /// Takes frames of the session into `planned` as long as there is room. Returns whether the
+    /// session may have more.
     #[inline]
     fn plan<F: Frames>(&mut self, frames: &mut F) -> bool {
         let (PairState::Live(queue_pair), sending) = (&self.state, &mut self.sending) else {
@@ -176,8 +177,8 @@ impl QueuePairWire {
                             bytes,
                         };
                         if let Some((base, length)) = frames.locate(record) {
-                            // SAFETY: bytes of a ring that are not released, and nobody
-                            // writes there.
+                            // SAFETY: these are unreleased bytes of a ring, and no thread writes
+                            // there.
                             let record = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
                             head.extend_from_slice(record);
                         }
@@ -191,8 +192,8 @@ impl QueuePairWire {
                 }
             } else if head.len() - start + body.bytes() <= max_inline {
                 if let Some((base, length)) = frames.locate(body) {
-                    // SAFETY: bytes of a ring or a message that are not released, and
-                    // nobody writes there.
+                    // SAFETY: these are unreleased bytes of a ring or a message, and no thread
+                    // writes there.
                     let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
                     head.extend_from_slice(body);
                 }
@@ -221,7 +222,7 @@ impl QueuePairWire {
         true
     }
 
-    /// Notes that nothing is due, or that it cannot go.
+    /// Notes whether due frames cannot be sent.
     fn note_blocked<F: Frames>(&mut self, frames: &mut F) {
         let sending = &mut self.sending;
         let is_blocked = frames.session().is_out_of_credit();
@@ -309,7 +310,7 @@ impl QueuePairWire {
             } else {
                 bytes += request.bytes();
             }
-            // Room, pieces and inline bytes were asked for before.
+            // Room, number of pieces and inline bytes were checked before.
             batch.push(&request).expect("a planned frame fits");
         }
         let posted = batch.post();
@@ -345,8 +346,8 @@ impl QueuePairWire {
         posted.map(|_| ())
     }
 
-    /// Posts a frame of one short record, if nothing else is to go and there is room.
-    /// Returns whether it did.
+    /// Posts a frame of one short record, if nothing else is to be sent and there is room. Returns
+    /// whether it did.
     #[inline(always)]
     pub(super) fn post_lone_record(
         &mut self,
@@ -378,7 +379,7 @@ impl QueuePairWire {
             counters.signaled.add(1);
         }
         let mut batch = queue_pair.send_batch();
-        // Room and inline bytes were asked for before.
+        // Room and inline bytes were checked before.
         batch.push(&request).expect("a short frame fits");
         batch.post()?;
         counters.frames_sent.add(1);
@@ -392,15 +393,15 @@ impl QueuePairWire {
     }
 }
 
-/// Returns whether memory, or the session, waits for a frame to be gone: a control message, or
-/// the last chunk of a large one.
+/// Returns whether memory or the session waits for the completion of a frame, such as a control
+/// message or the last chunk of a large message.
 fn ends_something<F: Frames>(head: &[u8], body: Body, frames: &F) -> bool {
     match body {
         Body::Inline => {
             matches!(FrameHeader::parse(head), Ok(Some(header)) if header.body_bytes() > 0)
         }
         Body::Records { .. } => false,
-        // The next may go when it is done.
+        // The next write may be sent when this one is done.
         Body::Write { .. } | Body::Landing { .. } => true,
         Body::Chunk { end, chunk } => frames
             .message(end, chunk.sequence)
@@ -408,7 +409,7 @@ fn ends_something<F: Frames>(head: &[u8], body: Body, frames: &F) -> bool {
     }
 }
 
-/// A byte of memory that the peer granted.
+/// Returns the address of a byte of memory that the peer granted.
 fn remote(memory: RemoteMemory, offset: u64) -> RemoteAddress {
     RemoteAddress {
         address: memory.at(offset),
@@ -416,18 +417,18 @@ fn remote(memory: RemoteMemory, offset: u64) -> RemoteAddress {
     }
 }
 
-/// Puts a head into the slab, for a device to read.
+/// Copies a head into the slab, where the device reads it.
 fn stage(slots: &mut SendSlots, heads: &MemoryRegion<DeviceMapping>, head: &[u8]) -> Range<usize> {
     let at = slots.stage(head.len());
-    // SAFETY: `stage` gave a range of the slab that no outstanding request uses, and the
-    // region is written here only.
+    // SAFETY: `stage` returned a range of the slab that no outstanding request uses, and only this
+    // function writes the region.
     unsafe {
         ptr::copy_nonoverlapping(head.as_ptr(), heads.base().add(at).as_ptr(), head.len());
     }
     at..at + head.len()
 }
 
-/// Returns the pieces in which a device finds a frame's body.
+/// Returns the pieces of memory in which a device finds a frame's body.
 fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
     let unregistered = "handles register what they send from before they say so";
     match body {
@@ -454,13 +455,13 @@ fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
     }
 }
 
-/// Pieces of one frame at most: its head, and records over their ring's seam.
+/// Most pieces of one frame: its head, and records on both sides of their ring's seam.
 const MOST_ENTRIES: usize = SEND_ENTRIES as usize;
-/// Pieces of a frame that goes alone.
+/// Pieces of a lone frame.
 const LONE_ENTRIES: usize = 2;
-/// The longest head of a frame that goes alone.
+/// The longest head of a lone frame.
 const LONE_HEAD_BYTES: usize = HEADER_BYTES + BLOCK_ALIGNMENT;
-/// The longest head: of records and chunks, or a control message as a whole.
+/// The longest head: that of records or chunks, or a complete control message.
 const LONGEST_HEAD: usize = if LEAST_BUFFER_BYTES > HEAD_BYTES {
     LEAST_BUFFER_BYTES
 } else {

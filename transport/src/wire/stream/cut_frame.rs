@@ -1,39 +1,39 @@
-//! A frame that is here in part, and stays so: its peer has stopped in the middle, or bytes of
-//! it were lost on the way, and then both ends would wait for ever.
+//! A frame that stays incomplete: the peer has stopped in the middle of it, or bytes of it were
+//! lost on the way, and both ends would then wait for ever.
 //!
 //! The two cases look the same, so the peer is asked a question that it answers as soon as it runs.
-//! A stopped peer that goes on first sends the rest of the frame, and nothing has happened. If
-//! bytes were lost, the answer runs into the frame, whose check then fails. A hole may be longer
-//! than an answer: when a part of the missing bytes has come and the frame stands still again, more
-//! is asked at once.
+//! A stopped peer that continues first sends the rest of the frame, and no harm is done. If bytes
+//! were lost, the answer runs into the frame, whose check then fails. A gap may be longer than an
+//! answer: when answers have filled a part of it and the frame stops growing again, more questions
+//! are asked at once.
 #![forbid(unsafe_code)]
 
 /// The state that the looks at a connection share, about one look a second.
 #[derive(Debug, Default)]
 pub(super) struct CutFrame {
-    /// Bytes and whole frames that had come when it was looked at last, with a part of a frame
-    /// behind them.
+    /// Bytes and complete frames that had arrived at the last look, which found a part of a frame
+    /// after them.
     seen: Option<(u64, u64)>,
-    /// Questions that were asked at once, since it is the same frame.
+    /// Number of questions in the last round for the same frame.
     asked: u32,
-    /// Looks that found nothing more since then.
+    /// Looks that found no more bytes since then.
     looks: u32,
 }
 
 /// A look's result: whether a frame is cut, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// None is here in part.
+    /// No frame is incomplete.
     Whole,
-    /// There may be more of it at the next look.
+    /// A frame is incomplete; more of it may have arrived at the next look.
     Cut,
-    /// The peer is to be asked so many times.
+    /// A frame stays incomplete; the peer is to be asked this number of questions.
     Ask(u32),
 }
 
 impl CutFrame {
-    /// Looks whether the frame that is here in part has grown: `bytes` and whole `frames` have
-    /// come in all.
+    /// Checks whether an incomplete frame has grown. `bytes` and complete `frames` have arrived in
+    /// total.
     pub(super) fn look(&mut self, is_in_frame: bool, bytes: u64, frames: u64) -> Finding {
         if !is_in_frame {
             *self = Self::default();
@@ -55,7 +55,7 @@ impl CutFrame {
             self.asked = (self.asked * MORE).clamp(1, MOST_AT_ONCE);
             return Finding::Ask(self.asked);
         }
-        // A question may be lost as well.
+        // The question may be lost as well, so it is repeated.
         match looks.is_power_of_two() {
             true => Finding::Ask(1),
             false => Finding::Cut,
@@ -63,9 +63,10 @@ impl CutFrame {
     }
 }
 
-/// The factor of questions from one round to the next: the answers so far were too few.
+/// Factor by which the number of questions grows from one round to the next, because the answers so
+/// far were too few.
 const MORE: u32 = 8;
-/// Their answers fill the longest frame.
+/// Most questions in one round; their answers fill the longest frame.
 const MOST_AT_ONCE: u32 = 8192;
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(cut.look(true, 10, 7), Finding::Cut);
         let asked = (0..1000).filter(|_| cut.look(true, 10, 7) != Finding::Cut);
         assert_eq!(asked.count(), 11);
-        // It goes on.
+        // The frame grows again.
         assert_eq!(cut.look(true, 11, 8), Finding::Cut);
         assert_eq!(cut.look(true, 11, 8), Finding::Ask(1));
     }

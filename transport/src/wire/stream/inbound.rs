@@ -1,15 +1,14 @@
-//! Arrival memory of one connection: a block that the socket is read into, and that
-//! frames are read from in place.
+//! Arrival memory of one connection: a block that the socket is read into and in which frames are
+//! read in place.
 //!
 //! Rules:
 //!
 //! 1. Bytes of the block below `filled` are written once and then only read; the socket is read
-//!    into the bytes behind. So frames that were handed on stay as they are.
+//!    into the bytes after them. So frames that were handed on stay unchanged.
 //! 2. Offsets in the block equal the stream's position modulo 64, so that the padding
 //!    that the sender computed aligns payloads here.
-//! 3. When no frame of the block is held any more, or its end is near, reading goes on
-//!    at the front of this or another block; a frame that is cut by it is moved, and
-//!    counted.
+//! 3. When no frame of the block is held any more, or its end is near, reading continues at the
+//!    front of this or another block. An incomplete frame is moved there, and counted.
 
 use std::{ptr, slice, sync::Arc};
 
@@ -24,13 +23,13 @@ use ibex_ring::memory::{Block, BlockPool, MemoryError};
 pub(crate) struct Inbound {
     /// `None` while the connection is silent; [`make_room`](Self::make_room) gets one.
     block: Option<Arc<Block>>,
-    /// Up to where bytes have arrived.
+    /// Offset up to which bytes have arrived.
     filled: usize,
-    /// Up to where frames were handed on.
+    /// Offset up to which frames were handed on.
     parsed: usize,
-    /// Counts the blocks that were begun.
+    /// Number of blocks that were begun.
     refills: u64,
-    /// A large message's chunk that is being read straight into its place.
+    /// A large message's chunk that is being read directly into its place.
     pub(crate) chunk: Option<ChunkInProgress>,
     /// Bytes of an unwanted body, or of a frame's fill, to be skipped.
     pub(crate) skip: usize,
@@ -47,15 +46,15 @@ pub(crate) struct ChunkInProgress {
     pub(crate) sequence: u64,
     /// Place of the chunk's first byte in the message.
     pub(crate) offset: u64,
-    /// All of its bytes, here or to come.
+    /// Length of the chunk in bytes, arrived or not.
     pub(crate) bytes: usize,
     /// Bytes still to come.
     pub(crate) left: usize,
-    /// Zeros behind it that fill the frame.
+    /// Zeros after the chunk that fill the frame.
     pub(crate) fill: usize,
     /// True if this is the message's last chunk.
     pub(crate) complete: bool,
-    /// Extent that its check covers, and the value that it has to have.
+    /// Extent that the chunk's check covers, and the expected value.
     pub(crate) check: (Coverage, u32),
 }
 
@@ -67,12 +66,12 @@ impl ChunkInProgress {
 }
 
 impl Inbound {
-    /// Tells whether a frame is here in part.
+    /// Returns whether a frame has arrived in part.
     pub(crate) fn is_in_frame(&self) -> bool {
         self.chunk.is_some() || self.skip > 0 || !self.unparsed().is_empty()
     }
 
-    /// The block, once there was room for something.
+    /// Returns the block, once [`make_room`](Self::make_room) has got one.
     pub(crate) fn block(&self) -> &Arc<Block> {
         let block = self.block.as_ref();
         block.expect("room was made before anything could arrive")
@@ -87,7 +86,7 @@ impl Inbound {
         self.parsed
     }
 
-    /// Bytes that have arrived and are not handed on.
+    /// Returns the bytes that have arrived and are not handed on.
     pub(crate) fn unparsed(&self) -> &[u8] {
         let Some(block) = &self.block else { return &[] };
         // SAFETY: in bounds (`parsed <= filled <= len`), written, and never written
@@ -98,25 +97,25 @@ impl Inbound {
         }
     }
 
-    /// Hands `bytes` on.
+    /// Marks `bytes` as handed on.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.parsed += bytes;
         debug_assert!(self.parsed <= self.filled);
     }
 
-    /// Returns where the socket may be read into: at most `limit` bytes.
+    /// Returns the memory to read the socket into, at most `limit` bytes.
     pub(crate) fn free(&mut self, limit: usize) -> &mut [u8] {
         let block = self.block();
         let bytes = (block.len() - self.filled).min(limit);
-        // SAFETY: in bounds; nobody else refers to bytes behind `filled` (rule 1); block
-        // memory comes zeroed from the kernel, so it is initialised.
+        // SAFETY: in bounds; no other reference exists to bytes at or above `filled` (rule 1);
+        // block memory comes zeroed from the kernel, so it is initialised.
         unsafe {
             let start = block.base().add(self.filled);
             slice::from_raw_parts_mut(start.as_ptr(), bytes)
         }
     }
 
-    /// `bytes` more have arrived in [`free`](Self::free).
+    /// Notes that `bytes` more have arrived in the memory from [`free`](Self::free).
     pub(crate) fn arrived(&mut self, bytes: usize) {
         #[cfg(record_writes)]
         ibex_base::sync::recorded::arrived(self.block().base().addr().get() + self.filled);
@@ -124,13 +123,14 @@ impl Inbound {
         debug_assert!(self.filled <= self.block().len());
     }
 
-    /// Makes room for a whole frame, moving a cut one. Returns the bytes moved.
+    /// Makes room for a complete frame, and moves an incomplete one if necessary. Returns the
+    /// number of bytes moved.
     pub(crate) fn make_room(&mut self, pool: &mut BlockPool) -> Result<usize, MemoryError> {
         let cut = self.filled - self.parsed;
         if cut == 0 && self.rewind() {
             return Ok(0);
         }
-        // With a whole frame's room behind `parsed`, whatever is cut can be completed.
+        // With room for a complete frame after `parsed`, any incomplete frame can be completed.
         if let Some(block) = &self.block
             && block.len() - self.parsed >= CHECK_BYTES + MAX_FRAME_BYTES + BLOCK_ALIGNMENT
             && block.len() > self.filled
@@ -140,8 +140,8 @@ impl Inbound {
         let block = pool.take()?;
         let start = self.parsed % BLOCK_ALIGNMENT;
         if let Some(before) = &self.block {
-            // SAFETY: both ranges are in bounds (a block is longer than any frame), of
-            // different blocks, and the new one is ours alone.
+            // SAFETY: both ranges are in bounds (a block is longer than any frame) and in different
+            // blocks, and only this code has the new block.
             unsafe {
                 ptr::copy_nonoverlapping(
                     before.base().add(self.parsed).as_ptr(),
@@ -157,8 +157,8 @@ impl Inbound {
         Ok(cut)
     }
 
-    /// Begins at the front again if no frame of the block is held: the pool and we have the only
-    /// references.
+    /// Begins at the front again if no frame of the block is held, that is, if the only references
+    /// are the pool's and this one.
     fn rewind(&mut self) -> bool {
         let Some(block) = &self.block else {
             return false;
@@ -166,15 +166,15 @@ impl Inbound {
         if Arc::strong_count(block) > 2 {
             return false;
         }
-        // HELD, pairs with the release half of the decrement by the last holder: its
-        // reads of the frame are over before we write there.
+        // HELD, pairs with the release half of the decrement by the last holder: its reads of the
+        // frame are over before this thread writes there.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         self.parsed %= BLOCK_ALIGNMENT;
         self.filled = self.parsed;
         true
     }
 
-    /// Gives the block back to its pool, unless something of it is still to be handed on.
+    /// Gives the block back to its pool, unless bytes in it are still to be handed on.
     pub(crate) fn rest(&mut self) {
         if self.unparsed().is_empty() && self.chunk.is_none() {
             self.block = None;
@@ -183,14 +183,14 @@ impl Inbound {
         }
     }
 
-    /// Continues at the offset that fits the stream after `bytes` went elsewhere.
+    /// Continues at the offset that matches the stream position after `bytes` were read elsewhere.
     pub(crate) fn step_over(&mut self, bytes: usize) {
         debug_assert_eq!(self.parsed, self.filled);
         let at = self.parsed + bytes % BLOCK_ALIGNMENT;
         // Room is made before the next read; here only the offset modulo 64 matters.
         let len = self.block().len();
         let at = if at + BLOCK_ALIGNMENT > len {
-            // The tail of a block: stand at its very end, in step.
+            // At the tail of a block, the offset is the last one that keeps the position modulo 64.
             len - BLOCK_ALIGNMENT + at % BLOCK_ALIGNMENT
         } else {
             at

@@ -1,4 +1,4 @@
-//! The record layer of a connection, whichever it is.
+//! The record layer of a connection, of any kind.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -9,13 +9,13 @@ use ibex_tls::Tls;
 
 use super::{Plain, RecordLayer, Sealed};
 
-/// A connection's record layer. In a build without TLS it can only be plain, and the compiler
-/// knows.
+/// A connection's record layer. In a build without TLS it can only be plain, and the compiler knows
+/// that.
 #[derive(Debug)]
 pub(crate) enum Layer {
-    /// Frames go as they are.
+    /// Frames are sent as they are.
     Plain(Plain),
-    /// Frames go inside TLS.
+    /// Frames are sent inside TLS.
     Sealed(Box<Sealed>),
 }
 
@@ -26,7 +26,7 @@ impl Default for Layer {
 }
 
 impl Layer {
-    /// The layer that a handshake led to.
+    /// Makes the layer that a handshake led to.
     pub(crate) fn new(tls: Option<Box<Tls>>) -> Self {
         match tls {
             None => Self::Plain(Plain),
@@ -34,7 +34,7 @@ impl Layer {
         }
     }
 
-    /// Tells whether frames go inside TLS.
+    /// Returns whether frames are sent inside TLS.
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(self, Self::Sealed(_))
     }

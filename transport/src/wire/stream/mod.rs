@@ -1,9 +1,9 @@
-//! Frames over the session's own connection: tcp, and the control of a session over shared
-//! memory.
+//! Frames over the session's own connection: all frames of a session over tcp, and the control
+//! frames of a session over shared memory.
 //!
-//! Ring memory goes to the socket as scatter entries and nothing is staged. Arrivals are read into
-//! blocks, where the receiver reads them in place. The [`RecordLayer`] between frames and socket is
-//! plain, or TLS.
+//! Ring memory goes to the socket as scatter entries, and no bytes are staged. Arriving bytes are
+//! read into blocks, where the receiver reads them in place. The [`RecordLayer`] between frames and
+//! socket is plain, or TLS.
 
 mod cut_frame;
 pub(crate) mod inbound;
@@ -33,7 +33,7 @@ pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use sealed::Sealed;
 pub(crate) use unanswered::unanswered_for;
 
-/// The number of every frame in flight: a batch goes as a whole.
+/// The number of every frame in flight, because a batch is sent as a whole.
 const WHOLE_BATCH: u64 = 1;
 
 /// The session's connection as a wire.
@@ -41,28 +41,28 @@ pub(crate) struct StreamWire {
     layer: Layer,
     inbound: Inbound,
     outbound: Outbound,
-    /// Data goes over it, and not control alone.
+    /// The wire carries data as well as control messages.
     carries_data: bool,
     /// Checks cover the payloads of messages.
     payloads: bool,
-    /// Bytes are still to be parsed that came behind the handshake, or behind the session's
-    /// share of a turn.
+    /// Bytes are still to be parsed that arrived after the handshake, or beyond the session's share
+    /// of a turn.
     has_leftover: bool,
-    /// Those that came behind the handshake, until the first turn: the thread that makes the wire
-    /// shall not be the first to touch arrival memory.
+    /// Bytes that arrived after the handshake, kept here until the first turn, so that the thread
+    /// that makes the wire is not the first to touch arrival memory.
     behind_handshake: Box<[u8]>,
-    /// Frames are due and wait for credit, which was counted.
+    /// Frames are due and wait for credit, and the wait was counted.
     waits_for_credit: bool,
-    /// A frame that is here in part, and stays so.
+    /// The looks at a frame that stays incomplete.
     cut_frame: CutFrame,
-    /// Bytes that had come and gone at the last look.
+    /// Bytes received and sent by the last look.
     silence: Option<(u64, u64)>,
 }
 
 impl StreamWire {
-    /// Begins behind the handshake, whose surplus bytes are `leftover`; later bytes go through
-    /// `layer`. The wire carries data or control alone, and the checks of frames cover `payloads`
-    /// or not.
+    /// Begins after the handshake, whose surplus bytes are `leftover`; later bytes go through
+    /// `layer`. `carries_data` is false if the wire carries control messages only. `payloads` says
+    /// whether the checks of frames cover payloads.
     pub(super) fn new(layer: Layer, leftover: Vec<u8>, carries_data: bool, payloads: bool) -> Self {
         Self {
             layer,
@@ -71,7 +71,7 @@ impl StreamWire {
             carries_data,
             payloads,
             has_leftover: !leftover.is_empty(),
-            // Without the room that the handshake had for more.
+            // The boxed slice drops the spare capacity of the handshake's buffer.
             behind_handshake: leftover.into_boxed_slice(),
             waits_for_credit: false,
             cut_frame: CutFrame::default(),
@@ -81,7 +81,7 @@ impl StreamWire {
 }
 
 impl StreamWire {
-    /// Returns whether the socket has everything that it was to get.
+    /// Returns whether the socket has accepted all bytes that were to be written.
     #[inline]
     fn is_written(&self) -> bool {
         self.outbound.is_empty() && !self.layer.has_backlog()
@@ -89,7 +89,7 @@ impl StreamWire {
 }
 
 impl Wire for StreamWire {
-    /// Makes a batch of one short record, which is written next.
+    /// Makes a batch of one short record, to be written next.
     #[inline]
     fn send_lone(
         &mut self,
@@ -196,13 +196,14 @@ impl Wire for StreamWire {
     }
 }
 
-/// Tells the peer of a session, behind so many frames, that this end does not come back.
+/// Tells the peer of a session, after `frames` frames, that this end does not come back.
 pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) {
-    // A word that does not arrive is found out later, by a time-out.
+    // If the word does not arrive, a time-out of the peer takes its place.
     let _ = layer.write(stream, &[IoSlice::new(&last_word(frames))]);
 }
 
-/// Returns the frame, with its check, that says so behind so many frames.
+/// Returns the frame, with its check, that says after `frames` frames that this end does not come
+/// back.
 pub(crate) fn last_word(frames: u64) -> Vec<u8> {
     let mut frame = vec![0; CHECK_BYTES];
     frame.append(&mut Session::last_word());

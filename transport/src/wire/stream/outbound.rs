@@ -1,10 +1,10 @@
-//! Frames on their way to the socket: heads that the session built, and bodies that stay where they
-//! are until the kernel has taken them. Only a short body goes inline, behind its head, because a
-//! system call with one buffer takes a shorter way through the kernel than one with a list. That is
-//! worth more than the copy.
+//! Frames to be written to the socket: heads that the session built, and bodies that stay in place
+//! until the kernel has taken them. Only a short body goes inline, after its head, because a system
+//! call with one buffer takes a shorter way through the kernel than one with a list. That is worth
+//! more than the copy.
 //!
-//! A batch is built, written whole, and only then the next is built: what one channel
-//! queues meanwhile goes into longer frames.
+//! A batch is built and written completely before the next is built: messages that a channel queues
+//! meanwhile go into longer frames.
 
 use std::{io, io::IoSlice, mem, net::TcpStream, ptr::NonNull, slice};
 
@@ -15,27 +15,27 @@ use ibex_protocol::format::{
 
 use super::record_layer::RecordLayer;
 
-/// A batch of frames. It has [`Lists`] while there is one.
+/// A batch of frames. It has [`Lists`] while it is not empty.
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
-    /// Heads of the batch's frames, one behind the other.
+    /// Heads of the batch's frames, one after the other.
     pub(crate) heads: Vec<u8>,
-    /// Up to where in `heads` pieces were made.
+    /// Offset in `heads` up to which pieces were made.
     heads_used: usize,
     pieces: Vec<Piece>,
-    /// The first piece that is not written whole, and how much of it is.
+    /// The first piece that is not completely written, and the number of its written bytes.
     next: usize,
     next_written: usize,
-    /// Bytes of the batch that are not written.
+    /// Bytes of the batch that are still to be written.
     bytes: usize,
-    /// Bytes of all frames so far.
+    /// Total bytes of the frames so far.
     position: u64,
-    /// All frames so far.
+    /// Number of all frames so far.
     frames: u64,
 }
 
-/// Lists that a batch is built in, with room for the longest. An engine lends them to the
-/// connection that has something to write, until it is written.
+/// Lists that a batch is built in, with room for the longest batch. An engine lends them to a
+/// connection from the building of a batch until it is written.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     heads: Vec<u8>,
@@ -48,22 +48,22 @@ enum Piece {
     Head { start: usize, length: usize },
     /// Bytes that their owner keeps until the batch is written.
     Memory { base: NonNull<u8>, length: usize },
-    /// Zeros that fill a frame up.
+    /// Zeros that pad a frame.
     Fill { length: usize },
 }
 
-// SAFETY: the pointers are to memory that the link keeps alive and that nobody writes
-// until the batch is written; the link moves between threads as a whole.
+// SAFETY: the pointers are to memory that the link keeps alive and that no thread writes until the
+// batch is written; the link moves between threads as a whole.
 unsafe impl Send for Outbound {}
 // SAFETY: lists that are not lent are empty.
 unsafe impl Send for Lists {}
 
-/// Bytes that make a batch: enough for the kernel to be busy, little enough that control
+/// Size at which a batch is complete: enough to keep the kernel busy, and small enough that control
 /// frames do not wait long.
 const BATCH_BYTES: usize = 256 << 10;
 /// The longest body that goes inline.
 const INLINE_BYTES: usize = 256;
-/// Pieces that one system call takes.
+/// Most pieces of one system call.
 const PIECES: usize = 64;
 /// Pieces of a frame or two.
 const FEW_PIECES: usize = 6;
@@ -78,7 +78,7 @@ impl Lists {
 }
 
 impl Outbound {
-    /// Borrows lists to build a batch in, unless it has some.
+    /// Borrows lists to build a batch in, unless this connection has some.
     #[inline]
     pub(crate) fn borrow(&mut self, lists: &mut Lists) {
         if self.pieces.capacity() == 0 {
@@ -89,7 +89,7 @@ impl Outbound {
         }
     }
 
-    /// Gives them back, if nothing waits to be written.
+    /// Gives the lists back, if nothing waits to be written.
     #[inline]
     pub(crate) fn give_back(&mut self, lists: &mut Lists) {
         if self.is_empty() && self.pieces.capacity() != 0 {
@@ -106,30 +106,30 @@ impl Outbound {
         mem::swap(&mut self.pieces, &mut lists.pieces);
     }
 
-    /// The engine has others by now.
+    /// Drops the lists, because the engine has made others by now.
     #[cold]
     fn free(&mut self) {
         (self.heads, self.pieces) = (Vec::new(), Vec::new());
     }
 
-    /// Place where the header of the next frame lands in the peer's arrival memory, modulo 64.
+    /// Returns the place of the next frame's header in the peer's arrival memory, modulo 64.
     #[inline]
     pub(crate) fn landing(&self) -> usize {
         (self.position as usize + CHECK_BYTES) % BLOCK_ALIGNMENT
     }
 
-    /// Makes room for the checks of the next frame. Its head is appended to `heads` then, and
-    /// [`push`](Self::push) makes a frame of it.
+    /// Makes room for the checks of the next frame. The caller then appends its head to `heads`,
+    /// and [`push`](Self::push) makes the frame.
     pub(crate) fn begin(&mut self) {
         self.heads.extend_from_slice(&[0; CHECK_BYTES]);
     }
 
-    /// All frames so far.
+    /// Number of all frames so far.
     pub(crate) fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Takes back the room for a frame that there was not.
+    /// Takes back the room for a frame that the session did not have.
     pub(crate) fn take_back(&mut self) {
         self.heads.truncate(self.heads_used);
     }
@@ -142,8 +142,8 @@ impl Outbound {
         self.bytes >= BATCH_BYTES || self.pieces.len() + 3 > PIECES
     }
 
-    /// Makes a frame of the bytes that were appended to `heads` since the last one, and of `body`,
-    /// whose check has that coverage. Returns whether the body goes inline.
+    /// Makes a frame of the bytes that were appended to `heads` since the last frame, and of
+    /// `body`, whose check has the given coverage. Returns whether the body goes inline.
     ///
     /// # Safety
     ///
@@ -181,7 +181,7 @@ impl Outbound {
         }
     }
 
-    /// Makes a frame of the one record of a message, which goes inline.
+    /// Makes a frame of one record, which goes inline.
     #[inline]
     pub(crate) fn push_lone(&mut self, header: &FrameHeader, record: &[u8], payloads: bool) {
         let head = frame_check::head_of_lone(self.frames, header, record, payloads);
@@ -219,8 +219,8 @@ impl Outbound {
         self.position += length as u64;
     }
 
-    /// Writes until the batch is through or the socket is full. Returns the bytes
-    /// written and the system calls made.
+    /// Writes until the batch is written or the socket is full. Returns the bytes written and the
+    /// system calls made.
     pub(crate) fn write(
         &mut self,
         layer: &mut impl RecordLayer,
@@ -235,7 +235,7 @@ impl Outbound {
         }
         while self.bytes > 0 {
             calls += 1;
-            // To clear a long list costs as much as to build a short frame.
+            // Clearing a long list costs as much as building a short frame.
             let written = if self.pieces.len() - self.next <= FEW_PIECES {
                 self.write_once::<FEW_PIECES>(layer, socket)
             } else {

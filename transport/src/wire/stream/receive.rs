@@ -1,5 +1,5 @@
-//! The receiving half of a stream. Frames are parsed where they arrived and handed to the receivers
-//! of their channels, which read them in place.
+//! The receiving half of a stream. Frames are parsed in place and handed to the receivers of their
+//! channels, which read them in place too.
 
 use std::{
     io::{self, IoSliceMut},
@@ -25,19 +25,19 @@ use ibex_protocol::{
     transfer::rendezvous::Chunk,
 };
 
-/// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
-/// what follows is most likely another chunk.
+/// Bytes to ask of the socket after a chunk: the next header only, because the next frame is most
+/// likely another chunk.
 const BEHIND_CHUNK: usize = CHECKED_HEADER_BYTES;
 /// Bytes to ask of the socket while a chunk may come, because bytes of the chunk that arrive in the
 /// block have to be copied.
 const BEFORE_CHUNK: usize = 4 << 10;
-/// A read that brought less than this drained the socket, or as good as.
+/// A read that brought less than this drained the socket, or nearly so.
 const SHORT_READ: usize = 2 << 10;
-/// Limit of the reads in one turn, beside the [`TurnShare`].
+/// Most reads in one turn, in addition to the limits of the [`TurnShare`].
 const READS_PER_TURN: usize = 16;
 
 impl StreamWire {
-    /// Reads from the socket and hands frames on. The error is a frame that was refused.
+    /// Reads from the socket and hands frames on. The error is the reason why a frame was refused.
     pub(super) fn read<F: Frames>(
         &mut self,
         socket: &mut WireSocket,
@@ -65,8 +65,8 @@ impl StreamWire {
                         }
                         let is_short = bytes < SHORT_READ && self.inbound.chunk.is_none();
                         if is_short && !self.layer.has_unread() {
-                            // The socket was drained: asking again would cost a system call
-                            // before the application sees what came.
+                            // The socket was drained: asking again would cost a system call before
+                            // the application sees the arrived messages.
                             socket.readable = false;
                             return Ok(Received::Something);
                         }
@@ -89,7 +89,7 @@ impl StreamWire {
         })
     }
 
-    /// Hands on frames of the bytes that came before.
+    /// Hands on frames of bytes that arrived earlier.
     fn parse_leftover<F: Frames>(
         &mut self,
         share: &mut TurnShare,
@@ -107,7 +107,7 @@ impl StreamWire {
         self.parse(share, frames, tools)
     }
 
-    /// Reads once; `None` if the socket has nothing.
+    /// Reads once; returns `None` if the socket has no bytes.
     fn read_once<F: Frames>(
         &mut self,
         socket: &WireSocket,
@@ -132,8 +132,8 @@ impl StreamWire {
                 self.layer.read(socket.stream(), &mut into)
             }
             Some((place, chunk)) => {
-                // SAFETY: the rest of the chunk's place in memory that was granted for it and
-                // that nobody reads before it is complete.
+                // SAFETY: this is the rest of the chunk's place, in memory that was granted for it
+                // and that no thread reads before the message is complete.
                 let place = unsafe { slice::from_raw_parts_mut(place.as_ptr(), chunk.left) };
                 let behind = chunk.fill + BEHIND_CHUNK;
                 let mut into = [
@@ -161,7 +161,7 @@ impl StreamWire {
         }
     }
 
-    /// Hands on every whole frame that is in the block, as far as the session's share goes.
+    /// Hands on every complete frame in the block, within the session's share.
     fn parse<F: Frames>(
         &mut self,
         share: &mut TurnShare,
@@ -186,19 +186,19 @@ impl StreamWire {
         }
     }
 
-    /// Leaves the rest for the next turn; other sessions come first.
+    /// Leaves the rest for the next turn, so that other sessions come first.
     #[cold]
     fn leave_rest(&mut self, tools: &mut Tools) {
         self.has_leftover = true;
         tools.share_is_spent = true;
     }
 
-    /// Returns whether nothing has arrived that was not handed on, and nothing waits for more.
+    /// Returns whether all arrived bytes were handed on and no frame is incomplete.
     fn is_parsed(&self) -> bool {
         self.inbound.chunk.is_none() && self.inbound.unparsed().is_empty()
     }
 
-    /// Hands on one frame; false if none is whole.
+    /// Hands on one frame; returns false if none is complete.
     fn parse_one<F: Frames>(
         &mut self,
         share: &mut TurnShare,
@@ -210,8 +210,8 @@ impl StreamWire {
         if let Some(chunk) = inbound.chunk.take_if(|chunk| is_here && chunk.left == 0) {
             let place = frames.place(chunk.end, chunk.sequence, chunk.offset, chunk.bytes);
             if let Some(place) = place {
-                // SAFETY: these bytes of the chunk's place are written, and nobody else refers
-                // to them before the message is complete.
+                // SAFETY: these bytes of the chunk's place are written, and no other reference to
+                // them exists before the message is complete.
                 let bytes = unsafe { slice::from_raw_parts(place.as_ptr(), chunk.bytes) };
                 let (coverage, check) = chunk.check;
                 verify_apart(bytes, coverage, check)?;
@@ -296,8 +296,8 @@ impl StreamWire {
         Ok(true)
     }
 
-    /// Reads a chunk, whose header is through, straight into its place, except for the bytes that
-    /// are in the block already.
+    /// Begins to read a chunk, whose header was parsed, directly into its place, except for the
+    /// bytes that are in the block already.
     fn begin_chunk<F: Frames>(
         &mut self,
         end: u32,
@@ -311,13 +311,13 @@ impl StreamWire {
         let bytes = header.body_bytes();
         let fill = header.padded_length() - header.length as usize;
         let Some(place) = frames.place(end, chunk.sequence, chunk.offset, bytes) else {
-            // The handle is gone since.
+            // The handle is gone by now.
             inbound.skip = bytes + fill;
             return;
         };
         let here = inbound.unparsed();
         let copied = here.len().min(bytes);
-        // SAFETY: `copied` bytes at both sides, of different memory.
+        // SAFETY: both sides have `copied` bytes, in different memory.
         unsafe { ptr::copy_nonoverlapping(here.as_ptr(), place.as_ptr(), copied) };
         inbound.consume(copied);
         frames.counters().bytes_copied.add(copied as u64);
@@ -338,7 +338,8 @@ impl StreamWire {
     }
 }
 
-/// Returns where the missing bytes of a chunk go. If they are no longer wanted, they are skipped.
+/// Returns the destination of a chunk's missing bytes. If they are no longer wanted, they are
+/// skipped.
 fn place_of_rest<F: Frames>(inbound: &mut Inbound, frames: &F) -> Option<NonNull<u8>> {
     let chunk = inbound.chunk.as_ref()?;
     let place = frames.place(chunk.end, chunk.sequence, chunk.next(), chunk.left);
@@ -349,8 +350,8 @@ fn place_of_rest<F: Frames>(inbound: &mut Inbound, frames: &F) -> Option<NonNull
     place
 }
 
-/// Splits the bytes that a read brought between a chunk's place and the block. Returns how many
-/// of them are in the place.
+/// Splits the bytes of a read between a chunk's place and the block. Returns how many of them are
+/// in the place.
 fn arrived(inbound: &mut Inbound, bytes: usize) -> usize {
     let mut rest = bytes;
     if let Some(chunk) = &mut inbound.chunk {

@@ -13,14 +13,14 @@ use rustix::{
 
 /// Writes frames to a socket and reads them back, as they are or sealed.
 pub(crate) trait RecordLayer {
-    /// Writes as much as the socket takes; `WouldBlock` when that is nothing.
+    /// Writes as many bytes as the socket accepts; `WouldBlock` if it accepts none.
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Reads available bytes; 0 is the end of the stream.
+    /// Reads available bytes; 0 means the end of the stream.
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
-    /// Gives the socket what `write` has taken and the socket has not. Returns whether nothing of
-    /// that is left.
+    /// Writes bytes to the socket that `write` has taken and the socket has not. Returns whether
+    /// none of them are left.
     fn flush(&mut self, _socket: &TcpStream) -> io::Result<bool> {
         Ok(true)
     }
@@ -30,24 +30,24 @@ pub(crate) trait RecordLayer {
         false
     }
 
-    /// Tells whether bytes are to be read that the socket does not tell of.
+    /// Returns whether bytes can be read that epoll does not report.
     fn has_unread(&self) -> bool {
         false
     }
 
-    /// Gives memory back that is not in use.
+    /// Gives back memory that is not in use.
     fn rest(&mut self) {}
 }
 
-/// The bytes as they are: from ring memory to the socket, from the socket into arrival
-/// memory.
+/// Passes the bytes through unchanged: from ring memory to the socket, and from the socket into
+/// arrival memory.
 #[derive(Debug, Default)]
 pub(crate) struct Plain;
 
 impl RecordLayer for Plain {
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {
-        // Neither `write` nor `writev`: a peer that is gone must not raise SIGPIPE in a
-        // program that left its default.
+        // `write` and `writev` do not fit: writing to a closed connection must not raise SIGPIPE in
+        // a program that kept the signal's default.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = retry_on_intr(|| match frames {
             [only] => send(socket.as_fd(), only, flags),
@@ -62,7 +62,7 @@ impl RecordLayer for Plain {
     }
 
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        // One buffer is the rule, and `recv` the shorter way through the kernel.
+        // One buffer is the common case, and `recv` is the shorter way through the kernel.
         let read = retry_on_intr(|| match into {
             [only] => {
                 let (read, _) = recv(socket.as_fd(), &mut **only, RecvFlags::DONTWAIT)?;

@@ -1,15 +1,16 @@
-//! Frames inside TLS: gathered into records, sealed and opened in memory of their own.
+//! Frames inside TLS: they are gathered into records, and sealed and opened in separate memory.
 //!
 //! Rules:
 //!
-//! 1. `write` returns how much it has taken, not how much the socket has. Sealed bytes that the
-//!    socket did not take are a backlog, and while there is one, nothing more is sealed.
-//! 2. A record that is opened may be longer than the reader's room. The rest is kept, and epoll
-//!    does not tell of it: [`has_unread`](RecordLayer::has_unread) does.
-//! 3. An error behind good bytes is returned by the next read, whether or not more arrives:
-//!    `has_unread` is true then, too.
-//! 4. A read that brings no plaintext, but an update of keys or a part of a record, reads on.
-//!    The end of the stream is one only if the peer's TLS has announced it.
+//! 1. `write` returns the number of bytes that it has taken, not the number that the socket has
+//!    accepted. Sealed bytes that the socket did not accept are a backlog. While there is a
+//!    backlog, nothing more is sealed.
+//! 2. An opened record may be longer than the reader's room. The rest is kept; epoll does not
+//!    report it, but [`has_unread`](RecordLayer::has_unread) does.
+//! 3. The next read returns an error that follows good bytes, whether or not more arrives:
+//!    `has_unread` is true in that case too.
+//! 4. A read that brings no plaintext, but a key update or a part of a record, reads on. The end of
+//!    the stream is valid only if the peer's TLS has announced it.
 
 use std::{
     io::{self, ErrorKind, IoSlice, IoSliceMut},
@@ -29,7 +30,7 @@ use super::RecordLayer;
 #[derive(Debug)]
 pub(crate) struct Sealed {
     tls: Box<Tls>,
-    /// Pieces of frames that are shorter than a record, gathered to one.
+    /// Pieces of frames that are shorter than a record, gathered into one.
     scratch: Vec<u8>,
     /// Plaintext for which the reader had no room (rule 2), from `unread_from` on.
     unread: Vec<u8>,
@@ -37,7 +38,7 @@ pub(crate) struct Sealed {
 }
 
 impl Sealed {
-    /// Goes on with a connection behind its handshake.
+    /// Takes over a connection after its handshake.
     #[must_use]
     pub(crate) fn new(tls: Box<Tls>) -> Self {
         Self {
@@ -48,7 +49,7 @@ impl Sealed {
         }
     }
 
-    /// Seals some of `frames`, and returns how much.
+    /// Seals some bytes of `frames`, and returns their number.
     fn seal(&mut self, frames: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut taken = 0;
         for frame in frames {
@@ -99,8 +100,8 @@ impl Sealed {
         taken
     }
 
-    /// Opens arrived records into `into`, as far as its room goes. Returns the number of bytes
-    /// there.
+    /// Opens arrived records into `into`, as far as there is room. Returns the number of bytes in
+    /// it.
     fn open(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut space = Space::new(into);
         let unread = &mut self.unread;
@@ -110,7 +111,7 @@ impl Sealed {
         });
         let filled = space.filled;
         match opened {
-            // What came before what is wrong was right, and the error comes again (rule 3).
+            // The bytes before the error were valid, and the next read returns the error (rule 3).
             Ok(()) => Ok(filled),
             Err(_) if filled > 0 => Ok(filled),
             Err(error) => Err(io::Error::other(error)),
@@ -140,7 +141,8 @@ impl RecordLayer for Sealed {
             let read = retry_on_intr(|| recv(socket.as_fd(), &mut *room, RecvFlags::DONTWAIT));
             let (_, arrived) = read?;
             if arrived == 0 {
-                // Told from a cut by what came before.
+                // The data read before shows whether the peer announced the end or the stream was
+                // truncated.
                 return match self.tls.is_ended() {
                     true => Ok(0),
                     false => Err(truncated()),
@@ -155,7 +157,7 @@ impl RecordLayer for Sealed {
                 return Ok(0);
             }
         }
-        // It is still readable, and epoll says so again.
+        // The socket is still readable, and epoll reports it again.
         Err(ErrorKind::WouldBlock.into())
     }
 
@@ -203,7 +205,7 @@ impl<'a, 'b> Space<'a, 'b> {
         Self { pieces, filled: 0 }
     }
 
-    /// Copies the bytes that fit behind those in `into`, and returns the rest.
+    /// Copies the bytes that fit after those in `into`, and returns the rest.
     fn take<'c>(&mut self, mut bytes: &'c [u8]) -> &'c [u8] {
         let mut skip = self.filled;
         for piece in &mut *self.pieces {
@@ -221,11 +223,11 @@ impl<'a, 'b> Space<'a, 'b> {
 /// Plaintext of one record: [RFC 8446, section
 /// 5.1](https://www.rfc-editor.org/rfc/rfc8446#section-5.1).
 const RECORD_BYTES: usize = 16 << 10;
-/// Plaintext that one call seals at most, which bounds the backlog.
+/// Most plaintext that one call seals, which bounds the backlog.
 const WRITE_BYTES: usize = 64 << 10;
-/// Sealed bytes that are asked of the socket at a time.
+/// Sealed bytes that one read asks of the socket.
 const READ_BYTES: usize = 64 << 10;
-/// Reads of one call, where none brings plaintext.
+/// Most reads in one call, if none brings plaintext.
 const READS: usize = 8;
 
 #[cfg(test)]

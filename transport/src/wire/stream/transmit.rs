@@ -35,7 +35,7 @@ impl StreamWire {
         }
     }
 
-    /// Writes the batch as far as the socket takes it.
+    /// Writes as much of the batch as the socket accepts.
     fn write<F: Frames>(&mut self, socket: &TcpStream, frames: &F) -> Result<bool, EndCause> {
         let (bytes, calls) = self
             .outbound
@@ -55,7 +55,7 @@ impl StreamWire {
         Ok(bytes > 0)
     }
 
-    /// Builds the next batch; false if nothing is due.
+    /// Builds the next batch; returns false if no frame is due.
     fn build_batch<F: Frames>(&mut self, frames: &mut F) -> bool {
         let outbound = &mut self.outbound;
         let (mut count, mut inline) = (0, 0);

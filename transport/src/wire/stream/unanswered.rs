@@ -1,17 +1,17 @@
-//! The kernel's knowledge of a connection: whether the peer's kernel answers.
+//! The kernel's knowledge of whether the peer's kernel answers on a connection.
 
 use std::{mem, net::TcpStream, os::fd::AsRawFd, time::Duration};
 
-/// How long the peer's kernel has said nothing, if bytes are under way that it has to
-/// acknowledge; `None` if there are none.
+/// Returns the time for which the peer's kernel has been silent, if it has to acknowledge bytes in
+/// flight; `None` if no bytes are in flight.
 ///
-/// One that has no room for more answers as well, so a peer that does not read is no such case:
-/// [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html), `TCP_INFO`.
+/// A kernel without room for more bytes answers as well, so a peer that does not read does not
+/// count as silent: [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html), `TCP_INFO`.
 pub(crate) fn unanswered_for(stream: &TcpStream) -> Option<Duration> {
-    // SAFETY: it is made of numbers.
+    // SAFETY: the structure consists of integers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes `length` bytes at the most.
+    // SAFETY: the kernel writes at most `length` bytes.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -39,7 +39,8 @@ mod tests {
         assert_eq!(unanswered_for(&stream), None);
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 1 << 16]).is_ok() {}
-        // Its kernel acknowledges what is under way, or says again and again that it has no room.
+        // The peer's kernel acknowledges the bytes in flight, or reports repeatedly that it has no
+        // room.
         let mut before = Duration::ZERO;
         while let Some(unanswered) = unanswered_for(&stream)
             && unanswered >= before

@@ -1,5 +1,5 @@
-//! A session that floods its engine beside one that is quiet: what is counted are turns and
-//! frames, never time.
+//! A session that floods its engine beside a quiet one. The tests count turns and frames, never
+//! time.
 
 use std::{
     io::{ErrorKind, Write as _},
@@ -32,7 +32,7 @@ use crate::{
     wire::WireParts,
 };
 
-/// A control frame with nothing in it, behind so many others.
+/// Returns an empty control frame that follows `number` others.
 fn empty_frame(number: u64) -> Vec<u8> {
     let header = FrameHeader {
         length: HEADER_BYTES as u32,
@@ -103,13 +103,13 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
     runtime.admit(admission).unwrap()
 }
 
-/// A session whose peer is the test, which has sent as many empty frames as the kernel takes.
-/// Returns how many.
+/// Makes a session whose peer is the test, which has sent as many empty frames as the kernel
+/// accepts. Returns their number as well.
 fn flood(runtime: &Arc<Runtime>) -> (Arc<SessionShared>, TcpStream, usize) {
     let [stream, mut peer] = connection();
     let session = admit(runtime, stream, None);
     peer.set_nonblocking(true).unwrap();
-    // No more than the session may have in flight.
+    // The flood stays within what the session may have in flight.
     let flood: Vec<u8> = (0..24 << 10).flat_map(empty_frame).collect();
     let mut bytes = 0;
     while bytes < flood.len() {
@@ -122,7 +122,7 @@ fn flood(runtime: &Arc<Runtime>) -> (Arc<SessionShared>, TcpStream, usize) {
     (session, peer, bytes / CHECKED_HEADER_BYTES)
 }
 
-/// A channel of the first session to the second.
+/// Opens a channel from the first session to the second.
 fn channel(
     from: (&Arc<Runtime>, &Arc<SessionShared>),
     to: (&Arc<Runtime>, &Arc<SessionShared>),
@@ -158,7 +158,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
     let (ours, theirs) = (admit(&node, here, None), admit(&other, there, None));
     let (mut sender, mut receiver) = channel((&other, &theirs), (&node, &ours));
     settle([&node, &other]);
-    // Nobody looks at the quiet one any more before epoll tells of it.
+    // No turn looks at the quiet session any more before epoll reports it.
     for _ in 0..1000 {
         node.first().poll();
     }
@@ -170,7 +170,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
         "{frames} frames are no flood"
     );
     let taken = || flooding.stats().frames_received as usize;
-    // Its bytes are there, and it is looked at.
+    // The flood's bytes have arrived, and the engine looks at its session.
     while taken() == 0 {
         node.poll_ready();
     }
@@ -182,7 +182,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
     sender.send(Some(1), Patience::None, encode).unwrap();
     other.poll_ready();
 
-    // Where nobody asks epoll in each turn.
+    // Now no caller asks epoll in each turn.
     let (mut turns, before) = (0, taken());
     loop {
         let reads = flooding.stats().reads;
@@ -194,7 +194,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
             reads,
             "what has arrived needs no read"
         );
-        // This runs no turn if a message is there.
+        // This call runs no turn if a message is present.
         match receiver.receive(Patience::None) {
             Ok(message) => break assert_eq!(message.bytes(), [7]),
             Err(RecvFailure::Empty) => turns += 1,
@@ -203,7 +203,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
     }
     assert!(turns <= 4, "it waited for {turns} turns");
 
-    // What is left comes, a share in each turn, and nothing is forgotten.
+    // The rest arrives, one share in each turn, and no frame is lost.
     let mut before = taken();
     while taken() < frames {
         node.poll_ready();
@@ -213,7 +213,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
     }
 }
 
-/// No turn follows from outside: the thread that leads goes on by itself.
+/// The leading thread continues by itself, because nothing outside causes the next turn.
 #[test]
 fn what_a_share_leaves_over_is_taken_in_without_sleep() {
     let node = runtime(Driver::Threads);
@@ -252,7 +252,7 @@ fn one_look_at_a_unix_socket_takes_a_share() {
         "{passed} messages are no flood"
     );
 
-    // What epoll says, and a timer that is due at once.
+    // This handles the events of epoll and a timer that is due at once.
     node.poll_ready();
     let mut taken = 0;
     while let Outgoing::Sent = peer.send(again.encode().as_ref(), None).unwrap() {

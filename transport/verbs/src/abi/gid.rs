@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID that RoCE gives to an address.
+    /// Returns the GID that RoCE gives to an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         Self(match address {
@@ -45,7 +45,7 @@ impl Gid {
         }
     }
 
-    /// Returns the kind of address in it.
+    /// Returns the kind of address in the GID.
     #[must_use]
     pub fn scope(self) -> GidScope {
         let v6 = Ipv6Addr::from(self.0);
@@ -133,7 +133,7 @@ pub struct GidEntry {
     pub gid: Gid,
     /// The way in which its packets travel.
     pub gid_type: GidType,
-    /// The network interface it belongs to, by index; 0 where it has none.
+    /// The network interface that the slot belongs to, by index; 0 if it has none.
     pub interface_index: u32,
 }
 
@@ -143,7 +143,7 @@ impl GidEntry {
 
     /// Returns the entry's rank, the smaller the better; `None` if it cannot be used.
     ///
-    /// RoCE v2 before v1, because only v2 is routed; within v2 the IPv4-mapped one
+    /// RoCE v2 comes before v1, because only v2 is routed. Within v2, the IPv4-mapped GID comes
     /// first, because it is the address that operators configured and peers resolve.
     #[must_use]
     pub fn preference(&self) -> Option<u8> {

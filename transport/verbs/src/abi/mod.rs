@@ -29,11 +29,11 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// `ibv_send_wr`: what a send queue is asked to do.
+/// `ibv_send_wr`: a request to a send queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr {
-    /// Comes back in the completion.
+    /// The number that comes back in the completion.
     pub wr_id: u64,
     /// The next request of the list, or null.
     pub next: *mut SendWr,
@@ -49,16 +49,16 @@ pub struct SendWr {
     pub imm_data: u32,
     /// The remote address of an RDMA operation.
     pub remote_addr: u64,
-    /// The key that lets it.
+    /// The key that permits the operation.
     pub rkey: u32,
-    /// The end of `rdma` in the union, then what only atomics need.
+    /// The end of `rdma` in the union, then the fields that only atomics need.
     pub atomic: [u32; 5],
     /// XRC, memory windows and segmentation, none of which is used here.
     pub unused: [u64; 7],
 }
 
 impl SendWr {
-    /// A request that asks for nothing, to fill a table with.
+    /// An empty request, to fill a table with.
     pub const EMPTY: Self = Self {
         wr_id: 0,
         next: ptr::null_mut(),
@@ -74,11 +74,11 @@ impl SendWr {
     };
 }
 
-/// `ibv_recv_wr`: memory for what arrives.
+/// `ibv_recv_wr`: memory for an arriving message.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr {
-    /// Comes back in the completion.
+    /// The number that comes back in the completion.
     pub wr_id: u64,
     /// The next request of the list, or null.
     pub next: *mut RecvWr,
@@ -89,7 +89,7 @@ pub struct RecvWr {
 }
 
 impl RecvWr {
-    /// A request that asks for nothing, to fill a table with.
+    /// An empty request, to fill a table with.
     pub const EMPTY: Self = Self {
         wr_id: 0,
         next: ptr::null_mut(),
@@ -98,7 +98,7 @@ impl RecvWr {
     };
 }
 
-/// `ibv_wc`: what became of one request.
+/// `ibv_wc`: the result of one request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wc {
@@ -108,7 +108,7 @@ pub struct Wc {
     pub status: u32,
     /// `enum ibv_wc_opcode`; only where `status` is success.
     pub opcode: u32,
-    /// The device's own word for what went wrong.
+    /// The device's own code for the failure.
     pub vendor_err: u32,
     /// Bytes received; only where `status` is success.
     pub byte_len: u32,
@@ -134,7 +134,7 @@ pub struct Wc {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollAttributes {
-    /// Which of its members are set: none.
+    /// Mask of the members that are set: none.
     pub comp_mask: u32,
 }
 
@@ -164,9 +164,9 @@ pub mod wr_opcode {
 
 /// `enum ibv_wc_opcode`, as far as it is used.
 pub mod wc_opcode {
-    /// A send of ours.
+    /// A send of this end.
     pub const SEND: u32 = 0;
-    /// An RDMA write of ours.
+    /// An RDMA write of this end.
     pub const RDMA_WRITE: u32 = 1;
     /// A message that arrived.
     pub const RECV: u32 = 128;
@@ -188,7 +188,7 @@ pub mod access_flags {
     pub const REMOTE_WRITE: u32 = 1 << 1;
     /// The peer may read.
     pub const REMOTE_READ: u32 = 1 << 2;
-    /// Writes may overtake each other; ignored where it is not known
+    /// Writes may overtake each other. Libraries and kernels that do not know this bit ignore it
     /// (`IBV_ACCESS_OPTIONAL_FIRST` and above).
     pub const RELAXED_ORDERING: u32 = 1 << 20;
 }

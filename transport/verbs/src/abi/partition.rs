@@ -46,7 +46,7 @@ impl PartitionKey {
         self.0 & FULL_MEMBER != 0
     }
 
-    /// Returns whether both keys name one partition, whatever the memberships.
+    /// Returns whether both keys name one partition, with any memberships.
     #[must_use]
     pub fn is_of_same_partition(self, other: Self) -> bool {
         (self.0 ^ other.0) & !FULL_MEMBER == 0
@@ -67,8 +67,8 @@ impl fmt::Display for PartitionKey {
 }
 
 impl Partition {
-    /// Finds a partition in a port's table; `None` if the port is in none of that name. Of
-    /// several places the first where the port is a full member is taken.
+    /// Finds a partition in a port's table; `None` if the port is in none of that name. Among
+    /// several places, the first where the port is a full member is taken.
     pub(crate) fn find(wanted: PartitionKey, table: &[u16]) -> Option<Self> {
         let places = table.iter().zip(0_u16..).filter_map(|(&number, index)| {
             let key = PartitionKey::new(number)?;
@@ -124,7 +124,7 @@ mod tests {
         for (wanted, found) in [
             (0x0001, Some((3, 0x8001))),
             (0x8001, Some((3, 0x8001))),
-            // Only as a limited member.
+            // The port is a limited member only.
             (0xffff, Some((0, 0x7fff))),
             (0x8002, None),
         ] {

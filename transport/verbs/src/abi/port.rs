@@ -35,7 +35,7 @@ pub enum PortState {
     Nop,
     /// The port has no link.
     Down,
-    /// A link, and no address yet: on InfiniBand the subnet manager is missing.
+    /// The port has a link, and no address yet: on InfiniBand the subnet manager is missing.
     Initializing,
     /// Addressed, not yet released for traffic.
     Armed,
@@ -48,7 +48,7 @@ pub enum PortState {
 }
 
 impl PortState {
-    /// From the C enumeration.
+    /// Translates the C enumeration.
     #[must_use]
     pub fn from_raw(raw: u32) -> Self {
         match raw {
@@ -102,7 +102,7 @@ pub enum LinkLayer {
 }
 
 impl LinkLayer {
-    /// From `IBV_LINK_LAYER_*`; providers that say nothing mean InfiniBand.
+    /// Translates `IBV_LINK_LAYER_*`; providers that say nothing mean InfiniBand.
     #[must_use]
     pub fn from_raw(raw: u8) -> Self {
         match raw {
@@ -124,8 +124,8 @@ impl fmt::Display for LinkLayer {
 }
 
 /// The payload of one packet, in one of the lengths of `enum ibv_mtu`
-/// ([ibv_query_port(3)](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)). Both ends of a
-/// connection use the same.
+/// ([ibv_query_port(3)](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)). Both ends of
+/// a connection use the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
@@ -141,7 +141,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// From `enum ibv_mtu`.
+    /// Translates `enum ibv_mtu`.
     #[must_use]
     pub fn from_raw(raw: u32) -> Option<Self> {
         [
@@ -155,7 +155,7 @@ impl Mtu {
         .find(|mtu| mtu.to_raw() == raw)
     }
 
-    /// The MTU of exactly so many bytes.
+    /// Returns the MTU of exactly this many bytes.
     #[must_use]
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         match bytes {

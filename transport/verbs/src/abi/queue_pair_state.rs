@@ -1,10 +1,11 @@
-//! The states of a reliable queue pair: which change wants which attributes.
+//! The states of a reliable queue pair, and the attributes that each change requires.
 //!
 //! The table is that of
-//! [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) for `IBV_QPT_RC`, without alternate paths and
-//! without the SQD state, neither of which is used. A change that is not in it, or whose
-//! attributes are not exactly right, is refused before the device hears of it: a device
-//! says `EINVAL` to all of these, and not which attribute it meant.
+//! [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) for
+//! `IBV_QPT_RC`, without alternate paths and without the SQD state, neither of which is used. A
+//! change that is not in the table, or whose attributes are not exactly right, is refused before it
+//! reaches the device: a device answers `EINVAL` to all of these, and does not say which attribute
+//! is wrong.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Write as _};
@@ -15,15 +16,15 @@ use super::{gid::Gid, port::Mtu};
 /// `enum ibv_qp_state`, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// Made, and nothing else.
+    /// The queue pair was made, and nothing else.
     Reset,
-    /// Takes receives; nothing arrives.
+    /// The queue pair takes receives; nothing arrives.
     Init,
-    /// Receives, and answers the peer.
+    /// The queue pair receives, and answers the peer.
     ReadyToReceive,
     /// The queue pair receives and sends.
     ReadyToSend,
-    /// Dead: whatever is posted comes back flushed.
+    /// Dead: every request comes back flushed.
     Error,
 }
 
@@ -60,7 +61,7 @@ pub struct AttributeMask(u32);
 impl AttributeMask {
     /// The state to go to: in every change.
     pub const STATE: Self = Self(1 << 0);
-    /// Which remote operations are let in.
+    /// The remote operations that are let in.
     pub const ACCESS_FLAGS: Self = Self(1 << 3);
     /// The index of the partition's key.
     pub const PKEY_INDEX: Self = Self(1 << 4);
@@ -78,7 +79,7 @@ impl AttributeMask {
     pub const RNR_RETRY: Self = Self(1 << 11);
     /// The peer's first sequence number.
     pub const RECEIVE_SEQUENCE: Self = Self(1 << 12);
-    /// Reads and atomics of ours outstanding.
+    /// Reads and atomics of this end that may be outstanding.
     pub const INITIATOR_DEPTH: Self = Self(1 << 13);
     /// The time that the peer is asked to wait when we have no receive.
     pub const MIN_RNR_TIMER: Self = Self(1 << 15);
@@ -174,9 +175,9 @@ pub struct Transition {
     pub from: QueuePairState,
     /// The state after it.
     pub to: QueuePairState,
-    /// Attributes that it must have.
+    /// Attributes that the change must have.
     pub required: AttributeMask,
-    /// Attributes that it may have.
+    /// Attributes that the change may have.
     pub optional: AttributeMask,
 }
 
@@ -217,7 +218,7 @@ pub const TRANSITIONS: [Transition; 3] = [
 /// Checks a change of state against the table.
 ///
 /// # Errors
-/// [`IllegalTransition`], with what is missing and what does not belong there.
+/// [`IllegalTransition`], with the attributes that are missing and those that do not belong there.
 pub fn check_transition(
     from: QueuePairState,
     to: QueuePairState,
@@ -258,9 +259,9 @@ pub struct IllegalTransition {
     pub to: QueuePairState,
     /// Set if the table has a change between these two states.
     pub in_table: bool,
-    /// Attributes that it must have and has not.
+    /// Required attributes that the change lacks.
     pub missing: AttributeMask,
-    /// Attributes that it has and must not have.
+    /// Attributes that the change has and must not have.
     pub unexpected: AttributeMask,
 }
 
@@ -329,7 +330,7 @@ pub struct QueuePairAttributes {
     pub send_sequence: u32,
     /// Reads and atomics of the peer that we serve at a time.
     pub responder_resources: u8,
-    /// Reads and atomics of ours outstanding.
+    /// Reads and atomics of this end that may be outstanding.
     pub initiator_depth: u8,
     /// Code of the RNR timer.
     pub min_rnr_timer: u8,
@@ -372,7 +373,8 @@ mod tests {
 
     const STATES: [QueuePairState; 5] = [Reset, Init, ReadyToReceive, ReadyToSend, Error];
 
-    /// Every pair of states, with what it wants; the diff shows a change of the machine.
+    /// Prints every pair of states with the attributes that it requires; the diff shows a change of
+    /// the machine.
     #[test]
     fn the_whole_table() {
         let mut text = String::new();

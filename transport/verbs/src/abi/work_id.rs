@@ -18,7 +18,7 @@ use std::fmt;
 pub struct WorkId(u64);
 
 impl WorkId {
-    /// Puts it together. Of the generation, the lower 24 bits count.
+    /// Creates an id of its parts. Only the lower 24 bits of the generation count.
     #[inline]
     #[must_use]
     pub const fn new(operation: Operation, slot: u32, generation: u32) -> Self {
@@ -26,7 +26,7 @@ impl WorkId {
         Self((operation.to_raw() as u64) << 56 | (generation as u64) << 32 | slot as u64)
     }
 
-    /// The lower 24 bits of a generation, which are those that come back.
+    /// The lower 24 bits of a generation, which are the bits that come back.
     pub const GENERATION_MASK: u32 = (1 << 24) - 1;
 
     /// Parses a number from the device.
@@ -50,14 +50,14 @@ impl WorkId {
         Operation::from_raw((self.0 >> 56) as u8)
     }
 
-    /// Which slot it used.
+    /// Returns the slot that the request used.
     #[inline]
     #[must_use]
     pub const fn slot(self) -> u32 {
         self.0 as u32
     }
 
-    /// Which use of the slot it was.
+    /// Returns the number of the use of the slot.
     #[inline]
     #[must_use]
     pub const fn generation(self) -> u32 {
@@ -94,7 +94,7 @@ pub enum Operation {
     Write,
     /// The last request of a queue that is being drained.
     Drain,
-    /// An operation that is not one of ours.
+    /// An operation that this crate does not know.
     Unknown(u8),
 }
 
@@ -152,7 +152,7 @@ mod tests {
                 prop_assert_eq!(id.slot(), slot);
                 prop_assert_eq!(id.generation(), generation & WorkId::GENERATION_MASK);
             }
-            // Whatever a device brings can be looked at.
+            // Any value that a device returns can be read.
             let id = WorkId::from_raw(raw);
             prop_assert_eq!(WorkId::new(id.operation(), id.slot(), id.generation()), id);
         }

@@ -6,9 +6,9 @@
 //!    completion: [`Batch`] is that stretch. A start that failed is not ended.
 //! 2. `ENOENT` of start or next says that there is no completion, and the queue is as it
 //!    was. After a next that failed the batch still has to be ended.
-//! 3. `EBUSY` of start passes; only clocks that nobody asks for here give it.
-//! 4. Of a completion only those fields are read that the queue was made with, and of a
-//!    failed one those that mean something.
+//! 3. `EBUSY` of start passes. Only clocks that are not requested here cause it.
+//! 4. Only the fields that the queue was made with are read of a completion, and of a failed
+//!    completion only those that mean something.
 
 use std::ffi::c_int;
 use std::hint;
@@ -29,9 +29,9 @@ pub(crate) struct BatchPolling {
     calls: BatchCalls,
     /// Completions of one batch, at most.
     most: usize,
-    /// An error that came behind completions; the caller gets these first.
+    /// An error that came behind completions; the caller gets the completions first.
     failed: Option<PollFailure>,
-    /// The clock that turns the completions' times into ours, where they have some.
+    /// The clock that converts the completions' times into the system's, if they have times.
     clock: Option<DeviceClock>,
 }
 
@@ -65,7 +65,7 @@ impl BatchPolling {
         self.clock.is_some()
     }
 
-    /// Takes the completions that are there, as far as they fit; gives how many, or the call that
+    /// Takes the completions that are there, as far as they fit. Returns how many, or the call that
     /// failed.
     ///
     /// # Safety
@@ -79,7 +79,7 @@ impl BatchPolling {
         }
         let mut found = 0;
         while found < into.len() {
-            // SAFETY: our caller's contract.
+            // SAFETY: the caller's contract.
             let Some(mut batch) = (unsafe { self.begin() })? else {
                 break;
             };
@@ -88,7 +88,7 @@ impl BatchPolling {
             drop(batch);
             found += taken;
             match ended {
-                // A batch of one says nothing of what is behind it.
+                // A batch of one tells nothing about completions behind it.
                 Ok(true) if self.most < usize::MAX => {}
                 Ok(_) => break,
                 Err(errno) => {
@@ -106,7 +106,7 @@ impl BatchPolling {
         const CALL: &str = "ibv_start_poll";
         let mut attributes = PollAttributes::default();
         for _ in 0..BUSY_STARTS {
-            // SAFETY: our caller's contract; no batch has begun, for it would borrow us.
+            // SAFETY: the caller's contract; no batch has begun, since it would borrow `self`.
             let status = unsafe { (self.calls.start)(self.handle.as_ptr(), &raw mut attributes) };
             match status {
                 0 => return Ok(Some(Batch { polling: self })),
@@ -125,8 +125,8 @@ struct Batch<'queue> {
 }
 
 impl Batch<'_> {
-    /// Takes completions until none is left, which is `false`, or no room, which there is
-    /// for one.
+    /// Takes completions until none is left, and then returns `false`, or until there is no room.
+    /// There must be room for one.
     fn take(&mut self, into: &mut [WorkCompletion]) -> (usize, Result<bool, c_int>) {
         let mut taken = 0;
         loop {
@@ -152,8 +152,7 @@ impl Batch<'_> {
     #[inline]
     fn read(&mut self, into: &mut Wc) {
         let (calls, queue) = (&self.polling.calls, self.polling.handle.as_ptr());
-        // SAFETY: the batch stands at a completion (rule 1); which fields are read, rule 4
-        // says.
+        // SAFETY: the batch stands at a completion (rule 1); rule 4 says which fields are read.
         unsafe {
             into.wr_id = calls.wr_id.read();
             into.status = calls.status.read();

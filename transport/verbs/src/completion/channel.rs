@@ -1,9 +1,9 @@
 //! A completion channel: the descriptor to sleep on until a completion queue has news.
 //!
-//! The descriptor does not block: it is slept on in a set of descriptors, and drained to
-//! `EAGAIN` after every wake-up. Each event taken from it is owed an acknowledgement,
-//! which takes a lock in the library, so acknowledgements are given in batches, and the
-//! rest before the queue is destroyed, which would wait for them for ever.
+//! The descriptor does not block: owners sleep on it in a set of descriptors, and drain it to
+//! `EAGAIN` after every wake-up. Each event that is taken has to be acknowledged, which takes a
+//! lock in the library, so acknowledgements are given in batches. The rest are given before the
+//! queue is destroyed, since that call would wait for them for ever.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// Takes one event; false when none is left. Its acknowledgement is owed.
+    /// Takes one event; false when none is left. The event has to be acknowledged later.
     pub(crate) fn take_event(&self) -> Result<bool, VerbsError> {
         // SAFETY: the channel is alive.
         unsafe { self.context.provider().channel_event(self.handle) }.map_err(|errno| {

@@ -1,12 +1,12 @@
-//! The lock that keeps a thread that drains a completion queue apart from one that destroys what
-//! completes into it.
+//! The lock between a thread that drains a completion queue and a thread that destroys a queue pair
+//! on it.
 //!
 //! An extended queue is made for one thread (`IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), so its library
 //! takes no lock for it. But `ibv_destroy_qp` takes a queue pair's completions out of its queues,
-//! and a queue pair that comes to nothing is destroyed by the thread whose handshake failed, while
-//! another drains the queue for others (libmlx5: `mlx5_destroy_qp`, `__mlx5_cq_clean`).
+//! and the thread whose handshake failed destroys its queue pair, while another thread drains the
+//! queue for other queue pairs (libmlx5: `mlx5_destroy_qp`, `__mlx5_cq_clean`).
 //!
-//! Draining is favoured, and costs two stores a batch; destroying pays.
+//! Draining is favoured and costs two stores a batch. Destroying a queue pair pays for the barrier.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -17,7 +17,7 @@ use ibex_base::sync::{Asymmetry, BiasedLock};
 #[derive(Debug, Default)]
 pub(crate) struct DrainLock {
     draining: BiasedLock,
-    /// Held by the thread that destroys a queue pair, one at a time.
+    /// The lock of the thread that destroys a queue pair, one at a time.
     destroying: Mutex<()>,
 }
 
@@ -26,7 +26,8 @@ impl DrainLock {
     #[inline]
     pub(crate) fn while_draining<T>(&self, act: impl FnOnce() -> T) -> T {
         while !self.draining.try_enter() {
-            // For as long as a call of the kernel's.
+            // The other thread destroys a queue pair, so the wait lasts as long as one call of the
+            // kernel.
             thread::yield_now();
         }
         let outcome = act();
@@ -34,7 +35,7 @@ impl DrainLock {
         outcome
     }
 
-    /// Runs `act` while nobody drains the queue, for any other thread.
+    /// Runs `act` while no thread drains the queue, for any thread but the owner.
     pub(crate) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
         let one = self
             .destroying

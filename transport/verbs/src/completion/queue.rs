@@ -1,14 +1,14 @@
-//! A completion queue: where the device says what became of work requests.
+//! A completion queue, in which the device reports the results of work requests.
 //!
-//! A queue is plain or, where a device has such, extended: polled in batches, and told by
-//! its provider only what is asked ([`batch`](super::batch)).
+//! A queue is plain or, if the device supports it, extended: polled in batches, with a provider
+//! that tells only the fields that are asked for ([`batch`](super::batch)).
 //!
-//! One owner polls and arms it, by `&mut`; queue pairs that complete into it only keep it
+//! One owner polls and arms the queue, by `&mut`; queue pairs that complete into it only keep it
 //! alive. [`CompletionWait`](crate::CompletionWait) sleeps on it without losing a wake-up.
 //!
-//! A queue that overflows is lost for good (`CQ_ERR`), so its size is at least the
-//! sum of what can complete into it: for each queue pair its sends and receives, and one more of
-//! each for [`Teardown`](crate::Teardown).
+//! A queue that overflows is lost (`CQ_ERR`), so its size is at least the sum of the requests that
+//! can complete into it: for each queue pair its sends and receives, and one more of each for
+//! [`Teardown`](crate::Teardown).
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -59,7 +59,7 @@ pub(crate) struct Completions {
     pub(crate) context: Arc<Context>,
 }
 
-/// Acknowledging takes a lock, so it is done once for so many events.
+/// The number of events that are acknowledged at once, because acknowledging takes a lock.
 const ACKNOWLEDGE_EVERY: u32 = 64;
 
 impl CompletionQueue {
@@ -74,7 +74,7 @@ impl CompletionQueue {
     /// A plain queue that can be slept on too.
     ///
     /// # Errors
-    /// As [`CompletionQueue::polled`].
+    /// The errors of [`CompletionQueue::polled`].
     pub fn with_channel(device: &Device, entries: u32) -> Result<Self, VerbsError> {
         Self::of_kind(device, entries, 0, CompletionPolling::Plain, false)
     }
@@ -83,7 +83,7 @@ impl CompletionQueue {
     /// device, polled like this, and with the time of each completion if `times` are wanted.
     ///
     /// # Errors
-    /// As [`CompletionQueue::polled`], and if the device has no such queue.
+    /// The errors of [`CompletionQueue::polled`], and if the device has no such queue.
     pub fn of_kind(
         device: &Device,
         entries: u32,
@@ -235,7 +235,7 @@ impl CompletionQueue {
         ))
     }
 
-    /// Empties the channel after a wake-up; gives the number of events, which may be 0.
+    /// Empties the channel after a wake-up. Returns the number of events, which may be 0.
     ///
     /// # Errors
     /// [`VerbsError`] if the channel cannot be read.
@@ -298,7 +298,7 @@ impl CompletionQueue {
 
     #[cold]
     fn lost(&self, call: &'static str, errno: c_int) -> VerbsError {
-        // ibv_poll_cq promises a negative number and no particular one.
+        // `ibv_poll_cq` promises a negative number, but no particular one.
         let errno = match errno {
             1..4096 => Errno::from_raw_os_error(errno),
             _ => Errno::IO,
@@ -359,7 +359,7 @@ impl Completions {
 
     fn acknowledge(&self, events: u32) {
         if events > 0 {
-            // SAFETY: the queue is alive, and so many events were taken from its channel.
+            // SAFETY: the queue is alive, and `events` events were taken from its channel.
             unsafe { self.context.provider().acknowledge(self.handle, events) };
         }
     }

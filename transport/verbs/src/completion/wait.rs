@@ -1,9 +1,9 @@
 //! Waiting for completions: the one order in which a completion queue is polled, armed and
 //! slept on.
 //!
-//! Two kinds of owner use it. One that sleeps on this queue alone calls
-//! [`wait`](CompletionWait::wait). An event loop has the queue's descriptor in a set with
-//! others, and takes the same steps apart:
+//! Two kinds of owner use it. An owner that sleeps on this queue alone calls
+//! [`wait`](CompletionWait::wait). An event loop has the queue's descriptor in a set with others,
+//! and takes the same steps one by one:
 //!
 //! ```text
 //!   each turn               poll
@@ -11,7 +11,7 @@
 //!   fd was readable         take_events, then poll
 //! ```
 //!
-//! Why in this order, and the models of it: [`ArmedQueue`]. Acknowledgements of events are
+//! [`ArmedQueue`] has the reasons for this order, and its models. Acknowledgements of events are
 //! batched by the queue, and given back before it is destroyed.
 
 use std::os::fd::BorrowedFd;
@@ -24,22 +24,22 @@ use rustix::io::Errno;
 use super::{queue::CompletionQueue, work_completion::WorkCompletion};
 use crate::{device::Device, error::VerbsError};
 
-/// A completion queue that is slept on.
+/// A completion queue with a sleeping owner.
 #[derive(Debug)]
 pub struct CompletionWait {
     armed: ArmedQueue<CompletionQueue>,
 }
 
 impl CompletionWait {
-    /// A plain completion queue of so many entries, with a channel.
+    /// Creates a plain completion queue of this many entries, with a channel.
     ///
     /// # Errors
-    /// As [`CompletionQueue::with_channel`].
+    /// The errors of [`CompletionQueue::with_channel`].
     pub fn open(device: &Device, entries: u32) -> Result<Self, VerbsError> {
         CompletionQueue::with_channel(device, entries).map(Self::over)
     }
 
-    /// Sleeps on this queue, which has a channel.
+    /// Wraps a queue, which has a channel.
     #[must_use]
     pub fn over(queue: CompletionQueue) -> Self {
         Self {
@@ -47,17 +47,17 @@ impl CompletionWait {
         }
     }
 
-    /// The queue, for queue pairs to complete into.
+    /// Returns the queue, for queue pairs to complete into.
     #[inline]
     #[must_use]
     pub fn queue(&self) -> &CompletionQueue {
         self.armed.queue()
     }
 
-    /// Takes what is there, as far as it fits, oldest first. Allocates nothing.
+    /// Takes the completions that are there, as far as they fit, oldest first. Allocates nothing.
     ///
     /// # Errors
-    /// As [`CompletionQueue::poll`].
+    /// The errors of [`CompletionQueue::poll`].
     #[inline]
     pub fn poll<'array>(
         &mut self,
@@ -67,22 +67,22 @@ impl CompletionWait {
         Ok(&into[..found])
     }
 
-    /// Asks for one event when the next completion comes, unless one is on its way. Who
-    /// wants to sleep polls once more first: [`prepare_sleep`](Self::prepare_sleep) is both.
+    /// Asks for one event when the next completion comes, unless one is on its way. Poll once more
+    /// before sleeping: [`prepare_sleep`](Self::prepare_sleep) does both.
     ///
     /// # Errors
-    /// As [`CompletionQueue::arm`]: nothing will wake a sleeper.
+    /// The errors of [`CompletionQueue::arm`]; nothing will wake a sleeper then.
     #[inline]
     pub fn arm(&mut self) -> Result<(), VerbsError> {
         self.armed.arm()
     }
 
-    /// The steps before sleeping: arms, and polls again. If nothing is found,
-    /// [`fd`](Self::fd) becomes readable as soon as something comes.
+    /// Takes the steps before sleeping: arms, and polls again. If no completion is found,
+    /// [`fd`](Self::fd) becomes readable as soon as one comes.
     ///
     /// # Errors
-    /// As [`CompletionQueue::arm`] and [`poll`](CompletionQueue::poll): nothing will wake a
-    /// sleeper.
+    /// The errors of [`CompletionQueue::arm`] and [`poll`](CompletionQueue::poll); then nothing
+    /// will wake a sleeper.
     ///
     /// # Panics
     /// If `into` has no room.
@@ -95,11 +95,11 @@ impl CompletionWait {
         Ok(&into[..found])
     }
 
-    /// Empties the channel when [`fd`](Self::fd) was readable; poll behind it. Gives the
-    /// number of events, which may be 0.
+    /// Empties the channel after [`fd`](Self::fd) was readable; poll afterwards. Returns the number
+    /// of events, which may be 0.
     ///
     /// # Errors
-    /// As [`CompletionQueue::drain_events`].
+    /// The errors of [`CompletionQueue::drain_events`].
     #[inline]
     pub fn take_events(&mut self) -> Result<u32, VerbsError> {
         self.armed.take_events()
@@ -111,11 +111,11 @@ impl CompletionWait {
         self.queue().channel_fd()
     }
 
-    /// Sleeps until something is there, and takes it as far as it fits; nothing if the
+    /// Sleeps until there are completions, and takes them as far as they fit. Returns none if the
     /// deadline came first.
     ///
     /// # Errors
-    /// As [`CompletionQueue::poll`], and what sleeping itself meets.
+    /// The errors of [`CompletionQueue::poll`], and those of `poll(2)`.
     ///
     /// # Panics
     /// If `into` has no room.
@@ -150,7 +150,7 @@ impl EventQueue for CompletionQueue {
 /// Sleeps until the queue's channel is readable.
 fn sleep(queue: &CompletionQueue, deadline: Option<Instant>) -> Result<Slept, VerbsError> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    // A time that the kernel cannot express is for ever.
+    // A time that the kernel cannot express means to wait without limit.
     let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     let fd = queue.channel_fd();
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {

@@ -2,8 +2,8 @@
 //!
 //! Only four fields of a failed completion mean anything
 //! ([`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)): the id, the
-//! status, the queue pair and the vendor's word. So [`WorkCompletion::outcome`] is the
-//! one way to look at either kind, and [`CompletionFailure`] has exactly these four.
+//! status, the queue pair and the vendor's code. So [`WorkCompletion::outcome`] is the one way to
+//! look at either kind, and [`CompletionFailure`] has exactly these four.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::abi::{
 pub struct WorkCompletion(pub(crate) Wc);
 
 impl WorkCompletion {
-    /// An entry to be filled; arrays for [`poll`](crate::CompletionQueue::poll) are made of it.
+    /// An empty entry, from which arrays for [`poll`](crate::CompletionQueue::poll) are made.
     pub const EMPTY: Self = Self(Wc {
         wr_id: 0,
         status: 0,
@@ -43,14 +43,15 @@ impl WorkCompletion {
         WorkId::from_raw(self.0.wr_id)
     }
 
-    /// The local queue pair that it belonged to.
+    /// Returns the local queue pair that the request belonged to.
     #[inline]
     #[must_use]
     pub fn queue_pair(&self) -> u32 {
         self.0.qp_num
     }
 
-    /// Bytes that arrived, if it was a receive of a message and was done.
+    /// Returns the number of bytes that arrived, if the request was the receive of a message and
+    /// succeeded.
     #[inline]
     #[must_use]
     pub fn received(&self) -> Option<u32> {
@@ -66,8 +67,8 @@ impl WorkCompletion {
         low | u64::from(self.0.pkey_index) << 32 | u64::from(self.0.slid) << 48
     }
 
-    /// Writes it where only datagrams have something, so that an entry is no longer than
-    /// the provider's.
+    /// Writes the time into fields that only datagrams use, so that an entry is no longer than the
+    /// provider's.
     pub(crate) fn set_time(wc: &mut Wc, nanoseconds: u64) {
         wc.src_qp = nanoseconds as u32;
         wc.pkey_index = (nanoseconds >> 32) as u16;
@@ -77,7 +78,7 @@ impl WorkCompletion {
     /// Returns the outcome of the request.
     ///
     /// # Errors
-    /// [`CompletionFailure`] if it was not done; the queue pair is dead then.
+    /// [`CompletionFailure`] if the request failed; the queue pair is dead then.
     #[inline]
     pub fn outcome(&self) -> Result<Completed, CompletionFailure> {
         if self.0.status == 0 {
@@ -97,7 +98,7 @@ impl WorkCompletion {
     }
 }
 
-/// A request that was done.
+/// A request that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
     /// The kind of the completed request.
@@ -111,9 +112,9 @@ pub struct Completed {
 /// `enum ibv_wc_opcode`, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
-    /// A send of ours: the peer's device has it.
+    /// A send of this end: the peer's device has the message.
     Send,
-    /// An RDMA write of ours: the peer's device has it.
+    /// An RDMA write of this end: the peer's device has the bytes.
     Write,
     /// A message arrived.
     Receive,
@@ -136,7 +137,7 @@ impl CompletionKind {
     }
 }
 
-/// A request that was not done.
+/// A request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "queue pair {queue_pair:#x} failed in {id}: {status} (vendor {vendor_error:#x}); the queue \
@@ -145,23 +146,23 @@ impl CompletionKind {
 pub struct CompletionFailure {
     /// The request's identity.
     pub id: WorkId,
-    /// The status that tells why.
+    /// The status that tells the reason.
     pub status: CompletionStatus,
     /// The local queue pair.
     pub queue_pair: u32,
-    /// The device's own word for it.
+    /// The device's own code for the failure.
     pub vendor_error: u32,
 }
 
 ibex_base::debug_as_display!(CompletionFailure);
 
 impl CompletionFailure {
-    /// Returns whose fault the failure is.
+    /// Returns the party to blame for the failure.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match (self.id.operation(), self.status) {
-            // A receive asks for nothing: it is the peer that sent more than was agreed on.
-            // Which of the two a device says differs.
+            // A receive asks for nothing, so the peer has sent more than was agreed on. Devices
+            // differ in which of the two statuses they report.
             (
                 Operation::Receive,
                 CompletionStatus::LocalLength | CompletionStatus::LocalOperation,
@@ -177,12 +178,12 @@ impl CompletionFailure {
 pub enum Fault {
     /// Our request was wrong.
     Ours,
-    /// The peer refused it: keys, lengths or rights do not fit what it granted.
+    /// The peer refused the request: keys, lengths or rights do not fit what the peer granted.
     Protocol,
-    /// The way to the peer, or the peer, is gone.
+    /// The path to the peer broke, or the peer is gone.
     Link,
-    /// The request was flushed because something before it failed. Soft-RoCE reports causes of its
-    /// own side so too, so a first flush starts recovery like any other failure.
+    /// The request was flushed because something before it failed. Soft-RoCE reports failures of
+    /// its own side in this way too, so a first flush starts recovery like any other failure.
     Flushed,
     /// The device is broken, or says something that this version does not know.
     Device,
@@ -199,7 +200,7 @@ macro_rules! statuses {
         }
 
         impl CompletionStatus {
-            /// From the C enumeration.
+            /// Translates the C enumeration.
             #[must_use]
             pub fn from_raw(raw: u32) -> Self {
                 match raw {
@@ -217,7 +218,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Returns whose fault the status is, if the request was a send.
+            /// Returns the party to blame for the status, if the request was a send.
             #[must_use]
             pub fn fault(self) -> Fault {
                 match self {
@@ -284,7 +285,7 @@ mod tests {
             status: 12,
             vendor_err: 0x81,
             qp_num: 0x2a,
-            // Other fields that a device fills must not be read.
+            // The other fields, which a device fills, must not be read.
             opcode: 999,
             byte_len: 999,
             ..Wc::default()

@@ -1,7 +1,7 @@
-//! Asynchronous events: what a device says unasked.
+//! Asynchronous events, which a device reports without being asked.
 //!
-//! One reader per device, because each event is given to one reader only. It does not
-//! block; its descriptor goes into the set that is slept on. An event is copied out and
+//! A device has one reader, because each event is given to one reader only. The reader does not
+//! block; its descriptor goes into the set that the owner sleeps on. An event is copied out and
 //! acknowledged at once, so that no object's destruction waits for it.
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ impl AsyncEvents {
         Ok(Some(events))
     }
 
-    /// The next event; `None` when none waits.
+    /// Returns the next event; `None` when none waits.
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.
@@ -71,16 +71,16 @@ pub enum AsyncEvent {
     CompletionQueueError(u64),
     /// A shared receive queue, by its tag, has broken.
     ReceiveQueueError(u64),
-    /// A shared receive queue, by its tag, has fewer receives left than its limit. Comes
-    /// once; armed again by the next [`arm_limit`](crate::ReceiveQueue::arm_limit).
+    /// A shared receive queue, by its tag, has fewer receives left than its limit. The event comes
+    /// once; the next [`arm_limit`](crate::ReceiveQueue::arm_limit) arms it again.
     ReceiveQueueLimit(u64),
     /// An event of a port, which its number names.
     Port(u8, PortEvent),
     /// The device is broken: everything on it is lost.
     DeviceFatal,
-    /// A work queue has broken, of which this library makes none.
+    /// A work queue has broken; this crate makes none.
     WorkQueueFatal,
-    /// A number that this version does not know. Without consequence here.
+    /// A number that this version does not know, and ignores.
     Unknown(u32),
 }
 
@@ -99,7 +99,7 @@ pub enum QueuePairEvent {
     SendQueueDrained,
     /// The queue pair is dead and takes no more from the shared receive queue.
     LastRequestReached,
-    /// The queue pair changed to its alternate path. Ours have none.
+    /// The queue pair changed to its alternate path. Queue pairs of this crate have none.
     PathMigrated,
     /// The queue pair could not change to its alternate path.
     PathMigrationFailed,
@@ -108,7 +108,7 @@ pub enum QueuePairEvent {
 /// An event of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// The port carries traffic again. Queue pairs that died meanwhile stay dead.
+    /// The port carries traffic again. Queue pairs that died in the meantime stay dead.
     Active,
     /// The port carries no traffic.
     Error,
@@ -120,7 +120,7 @@ pub enum PortEvent {
     PkeyChange,
     /// The subnet manager has changed.
     SubnetManagerChange,
-    /// The subnet manager wants everybody to register again.
+    /// The subnet manager wants all clients to register again.
     ReregisterWanted,
     /// The port's speed has changed.
     SpeedChange,
@@ -175,7 +175,7 @@ impl fmt::Display for AsyncEvent {
     }
 }
 
-/// Which element of `union ibv_async_event::element` a kind of event has set.
+/// The element of `union ibv_async_event::element` that a kind of event sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventElement {
     /// `cq`.
@@ -186,7 +186,7 @@ pub enum EventElement {
     ReceiveQueue,
     /// `port_num`.
     Port,
-    /// None, or one that is not used here.
+    /// No element, or one that is not used here.
     Nothing,
 }
 

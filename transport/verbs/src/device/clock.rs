@@ -1,9 +1,10 @@
-//! The clock by which a device stamps completions, and what its ticks are in ours.
+//! The clock by which a device stamps completions, and the conversion of its ticks into the
+//! system's time.
 //!
-//! Ticks are read raw and turned into time here, not by the provider: the provider's own
-//! conversion may be busy while the kernel updates it, and costs each poll. Two readings,
-//! of both clocks at one moment, are taken anew when a stamp is more than [`LASTS`] away
-//! from the last, so the clocks' drift (some ppm) stays below a few microseconds.
+//! Ticks are read raw and turned into time here, not by the provider: the provider's own conversion
+//! may be busy while the kernel updates it, and costs each poll. Both clocks are read again, at one
+//! moment, when a stamp is more than [`LASTS`] away from the last reading, so the clocks' drift
+//! (some ppm) stays below a few microseconds.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,7 +28,7 @@ pub(crate) struct DeviceClock {
 const LASTS: u64 = 1_000_000_000;
 
 impl DeviceClock {
-    /// The device's clock, or why it has none.
+    /// Returns the device's clock, or the reason why it has none.
     pub(crate) fn of(device: &Device) -> Result<Self, Errno> {
         let context = device.context();
         // SAFETY: the context is open.
@@ -42,7 +43,7 @@ impl DeviceClock {
         Ok(clock)
     }
 
-    /// A stamp, in nanoseconds since 1970.
+    /// Converts a stamp into nanoseconds since 1970.
     pub(crate) fn nanoseconds(&mut self, ticks: u64) -> u64 {
         let mut since = self.since(ticks);
         if since.unsigned_abs() > LASTS && self.read().is_ok() {
@@ -51,7 +52,7 @@ impl DeviceClock {
         self.nanoseconds.saturating_add_signed(since)
     }
 
-    /// From the last reading to a stamp, which may be of before.
+    /// The ticks from the last reading to a stamp, which may lie before it.
     fn since(&self, ticks: u64) -> i64 {
         let mask = self.attributes.mask;
         let ahead = ticks.wrapping_sub(self.ticks) & mask;

@@ -22,7 +22,8 @@ pub enum ForkStatus {
 }
 
 impl ForkStatus {
-    /// Returns whether a process may fork while a device works for it, whatever its child does.
+    /// Returns whether a process may fork while a device works for it, independent of what its
+    /// child does.
     #[must_use]
     pub fn is_safe(self) -> bool {
         matches!(self, Self::Enabled | Self::Unneeded)
@@ -78,7 +79,7 @@ impl ForkReport {
         Self::of(provider, |name| env::var_os(name).is_some())
     }
 
-    /// Tells the log what a fork means for a device that was opened: a warning where it is not
+    /// Logs the consequence of a fork for a device that was opened: a warning if a fork is not
     /// [safe](ForkStatus::is_safe).
     pub fn log(&self, device: &str) {
         const WHAT: &str = "a fork of this process beside an RDMA device";
@@ -156,7 +157,7 @@ mod tests {
                 report.log("mlx5_0");
             }
         });
-        // Disabled, enabled, unneeded, unknown.
+        // The levels for: disabled, enabled, unneeded, unknown.
         let expected = [Level::WARN, Level::INFO, Level::INFO, Level::WARN];
         assert_eq!(*levels.0.lock().unwrap(), expected);
     }

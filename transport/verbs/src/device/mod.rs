@@ -1,8 +1,8 @@
-//! An open RDMA device: what every other object is made from and kept alive by.
+//! An open RDMA device, from which every other object is made and which keeps the context open.
 //!
-//! The rule of the whole layer: an object holds an `Arc` of what it was made from, so the
-//! order of destruction is the reverse of the order of making, whatever the order of
-//! drops. The context closes when the last of them is gone.
+//! The rule of the whole layer: an object holds an `Arc` of the object that it was made from. So
+//! the order of destruction is the reverse of the order of making, in whatever order the program
+//! drops them. The context closes when the last object is dropped.
 
 pub(crate) mod async_event;
 pub(crate) mod clock;
@@ -39,7 +39,8 @@ pub(crate) struct Context {
     provider: Arc<dyn Provider>,
     opened: OpenedContext,
     name: String,
-    /// The name of its file, by which the list of devices has it, whatever it is renamed to.
+    /// The name of the device's file, which identifies the device in the list even after it was
+    /// renamed.
     file: String,
     /// The path of the device's directory under `/sys/class/infiniband`.
     entry: String,
@@ -100,14 +101,15 @@ impl Device {
         rustix::fs::access(self.context.entry.as_str(), Access::EXISTS).is_ok()
     }
 
-    /// Returns whether the machine still has the device. A device that is being removed is listed
-    /// no more, is gone when all have closed it, and need not tell anybody (soft-RoCE does not).
-    /// Takes long, so it is for other threads than the one that turns the engine.
+    /// Returns whether the machine still has the device. A device that is being removed is no
+    /// longer listed, and goes when all programs have closed it. It need not raise an event
+    /// (soft-RoCE does not). The call takes long, so make it on another thread than the one that
+    /// turns the engine.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         match self.provider().devices() {
             Ok(listed) => listed.iter().any(|entry| entry.file == self.context.file),
-            // Without an answer, keep what works.
+            // Without an answer, the device is assumed to exist.
             Err(_) => true,
         }
     }
@@ -134,7 +136,7 @@ impl Device {
     /// Queries a port that has to carry traffic.
     ///
     /// # Errors
-    /// As [`Device::query_port`], and if the port is not active.
+    /// The errors of [`Device::query_port`], and if the port is not active.
     pub fn query_active_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         let attributes = self.query_port(port)?;
         match attributes.state {
@@ -164,11 +166,11 @@ impl Device {
         })
     }
 
-    /// The occupied slots of a port's GID table, as they are now, as far as a connection
+    /// Returns the occupied slots of a port's GID table, as they are now, as far as a connection
     /// can name them.
     ///
     /// # Errors
-    /// As [`Device::query_gid`].
+    /// The errors of [`Device::query_gid`].
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         let length = self.query_port(port)?.gid_table_len;
         let mut found = Vec::new();
@@ -178,17 +180,17 @@ impl Device {
         Ok(found)
     }
 
-    /// A port's partition keys.
+    /// Returns a port's partition keys.
     ///
     /// # Errors
-    /// As [`Device::query_port`].
+    /// The errors of [`Device::query_port`].
     pub fn pkeys(&self, port: u8) -> Result<Vec<u16>, VerbsError> {
         let length = self.query_port(port)?.pkey_table_len;
         (0..length).map(|index| self.pkey(port, index)).collect()
     }
 
-    /// A port's place in a partition, as its table is now; without a wish that of the table's
-    /// first key.
+    /// Returns a port's place in a partition, as its table is now. Without a wish, this is the
+    /// place of the table's first key.
     ///
     /// # Errors
     /// [`VerbsError::NoSuchPartition`] if the port is not in the partition, or its table cannot
@@ -215,7 +217,7 @@ impl Device {
     /// Queries one partition key of a port.
     ///
     /// # Errors
-    /// The same, and if there is none at that index.
+    /// [`VerbsError`] if there is no such port, the device is gone, or no key is at that index.
     pub fn pkey(&self, port: u8, index: u16) -> Result<u16, VerbsError> {
         self.check_port(port)?;
         // SAFETY: the context is open while `self` lives.
@@ -271,7 +273,7 @@ impl Context {
         &self.attributes
     }
 
-    /// Readable when an asynchronous event waits.
+    /// Returns the descriptor that is readable when an asynchronous event waits.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context owns the descriptor and closes it with itself, which is
         // not before `self` is dropped.
@@ -304,7 +306,7 @@ impl Context {
         }
     }
 
-    /// A refused creation: told as a limit where what was asked for is beyond one.
+    /// Makes the error of a refused creation, which names a limit if the request was beyond one.
     pub(crate) fn refused(
         &self,
         call: &'static str,
@@ -324,8 +326,8 @@ impl Context {
         }
     }
 
-    /// Tells the log about an object that could not be destroyed. It stays with the
-    /// kernel until the context is closed, at the latest with the process.
+    /// Logs that an object could not be destroyed. The object stays with the kernel until the
+    /// context is closed, at the latest when the process ends.
     pub(crate) fn undestroyed(&self, call: &'static str, errno: Errno) {
         tracing::warn!(
             device = %self.name,
@@ -348,7 +350,7 @@ impl Drop for Context {
     }
 }
 
-/// A number that no other queue of this process has, by which events name it.
+/// Returns a number that no other queue of this process has, by which events name the queue.
 pub(crate) fn new_tag() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -20,7 +20,7 @@ use crate::{
 /// The wish by which a device is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// A device for connections from this local address, as the bootstrap connection's.
+    /// A device for connections from this local address, such as that of the bootstrap connection.
     Address(IpAddr),
     /// The device of this network interface, or of an interface that it stands on.
     Netdev(String),
@@ -54,13 +54,13 @@ pub struct Choice {
     pub kind: DeviceKind,
     /// The number of the port.
     pub port: u8,
-    /// The GID of our end. Its index is looked up again, by its value, for each connection.
+    /// The GID of this end. The GID's index is looked up again, by its value, for each connection.
     pub gid: GidEntry,
     /// The network interface of the GID.
     pub netdev: Option<String>,
     /// The partition of the route's interface, or of an interface that it stands on; IPoIB
-    /// interfaces have one. Its place in the port's table is looked up for each connection.
-    /// `None` stands for the partition of the table's first key.
+    /// interfaces have one. The partition's place in the port's table is looked up for each
+    /// connection. `None` stands for the partition of the table's first key.
     pub partition_key: Option<PartitionKey>,
     /// The MTU of the port now. A connection takes the smaller one of both ends.
     pub mtu: Mtu,
@@ -96,15 +96,16 @@ impl Inventory {
     /// # Errors
     /// [`VerbsError`] if nothing fits, with the devices, interfaces or GIDs that there are.
     pub fn choose(&self, wish: &Wish) -> Result<Choice, VerbsError> {
-        // An address that the kernel will not list is told as one that nobody has.
+        // If the kernel does not list addresses, the error says that no interface has the address.
         self.choose_among(wish, &local_addresses().unwrap_or_default())
     }
 
-    /// Chooses as [`choose`](Self::choose) does, where `addresses` are those of this machine. They
-    /// are needed for [`Wish::Address`], and for a network interface that `/sys` does not show.
+    /// Chooses as [`choose`](Self::choose) does, where `addresses` are those of this machine. The
+    /// addresses are needed for [`Wish::Address`], and for a network interface that `/sys` does not
+    /// show.
     ///
     /// # Errors
-    /// As [`choose`](Self::choose).
+    /// The errors of [`choose`](Self::choose).
     pub fn choose_among(
         &self,
         wish: &Wish,
@@ -145,7 +146,8 @@ impl Inventory {
             Some(owner) => {
                 let why = format!("the address {address} is on {}", owner.netdev);
                 match self.by_netdev(&owner.netdev, Some(address), &why) {
-                    // Whose interface is whose only /sys tells; the GIDs are still known.
+                    // Only /sys tells which device an interface belongs to, but the GIDs are known
+                    // without it.
                     Err(error @ VerbsError::NoDeviceForNetdev { .. }) => {
                         self.by_gid(address).ok_or(error)
                     }
@@ -277,7 +279,7 @@ impl Inventory {
         let count = device.ports().count() as u8;
         let found = match port {
             Some(number) => device.ports().find(|port| port.number == number),
-            // The first one, if none is active, so that the error is about a port.
+            // If no port is active, the first port is taken, so that the error is about a port.
             None => device
                 .ports()
                 .find(|port| port.is_active())

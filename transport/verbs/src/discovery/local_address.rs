@@ -12,12 +12,13 @@ pub struct LocalAddress {
     pub address: IpAddr,
 }
 
-/// Our own address on the way to a host, by the kernel's routes. Sends nothing.
+/// Returns this machine's own address on the way to a host, by the kernel's routes. Sends nothing.
 ///
 /// # Errors
 /// If the name is not known, or no route leads there.
 pub fn address_towards(host: &str) -> io::Result<IpAddr> {
-    // The port that RoCE v2 uses; any would do, since connecting UDP sends nothing.
+    // This is the port that RoCE v2 uses. Any port would do, since connecting a UDP socket sends
+    // nothing.
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for peer in (host, 4791).to_socket_addrs()? {
         match source_towards(peer) {

@@ -28,10 +28,10 @@ pub use local_address::local_addresses;
 pub use local_address::{LocalAddress, address_towards};
 pub use sysfs::{DeviceKind, Sysfs};
 
-/// All devices of a machine, at one moment.
+/// The devices of a machine, at one moment.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    /// All devices that libibverbs lists.
+    /// The devices that libibverbs lists.
     pub devices: Vec<DeviceInfo>,
     sysfs: Sysfs,
 }
@@ -53,8 +53,8 @@ pub struct DeviceInfo {
     pub details: Result<DeviceDetails, Obstacle>,
 }
 
-/// The reason why a device cannot be used. It is shared, since inventories are cloned and errors
-/// are not.
+/// The reason why a device cannot be used. The error is shared, since inventories are cloned and
+/// errors are not.
 #[derive(Clone, Debug)]
 pub struct Obstacle(pub Arc<VerbsError>);
 
@@ -97,7 +97,7 @@ pub struct GidInfo {
 /// [`VerbsError`] if there is no library, no kernel support or no device at all.
 pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory, VerbsError> {
     let entries = provider.devices().map_err(|error| match error {
-        // The library says so too where it only cannot see the kernel's files.
+        // The library reports the same if it merely cannot see the kernel's files.
         VerbsError::NoKernelSupport { source, .. } => VerbsError::NoKernelSupport {
             source,
             hidden: sysfs.why_hidden(),
@@ -133,7 +133,7 @@ pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory
     })
 }
 
-/// Returns the kind of a device where `/sys` does not say. Of the drivers without hardware only
+/// Returns the kind of a device if `/sys` does not tell. Among the drivers without hardware, only
 /// soft-RoCE has reliable connections of RoCE, and 0xffffff is its vendor (`RXE_VENDOR_ID`,
 /// [drivers/infiniband/sw/rxe/rxe_param.h](https://github.com/torvalds/linux/blob/master/drivers/infiniband/sw/rxe/rxe_param.h)).
 fn kind_by_vendor(attributes: &DeviceAttributes) -> DeviceKind {
@@ -162,8 +162,8 @@ fn details(
                 number,
                 attributes: device.query_port(number)?,
                 gids: gids.collect(),
-                // Older libraries read them from /sys, which may be hidden. They are
-                // shown and not needed.
+                // Older libraries read partition keys from /sys, which may be hidden. The keys are
+                // only shown.
                 pkeys: device.pkeys(number).unwrap_or_default(),
                 netdevs: sysfs.port_netdevs(name, number),
             })

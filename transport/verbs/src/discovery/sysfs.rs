@@ -107,7 +107,7 @@ impl Sysfs {
     /// Returns the NUMA node that a device is nearest to.
     #[must_use]
     pub fn numa_node(&self, device: &str) -> Option<u32> {
-        // -1 where the machine has only one.
+        // The file says -1 if the machine has only one node.
         read(&self.device(device).join("device/numa_node"))?
             .parse()
             .ok()
@@ -125,7 +125,7 @@ impl Sysfs {
             let number = name.strip_prefix("node");
             let number: Option<u32> = number.and_then(|number| number.parse().ok());
             let list = read(&nodes.join(&name).join("cpulist"));
-            // A node of memory alone has an empty list.
+            // A node with memory and no processors has an empty list.
             let (Some(number), Some(list)) = (number, list) else {
                 continue;
             };
@@ -147,7 +147,7 @@ impl Sysfs {
         read(&self.device(device).join(file))
     }
 
-    /// Returns the network interfaces of a port, whatever its GIDs say: those on the same bus
+    /// Returns the network interfaces of a port, independent of its GIDs: those on the same bus
     /// device and port (InfiniBand's `ib0`), and the one below a software device.
     #[must_use]
     pub fn port_netdevs(&self, device: &str, port: u8) -> Vec<String> {
@@ -169,7 +169,7 @@ impl Sysfs {
         found
     }
 
-    /// Returns the network interfaces of a device, whatever their port.
+    /// Returns the network interfaces of a device, on all ports.
     pub(super) fn netdevs(&self, device: &str) -> Vec<String> {
         let directory = self.device(device);
         let mut found = names(&directory.join("device/net"));
@@ -180,7 +180,7 @@ impl Sysfs {
     /// Returns the network interfaces of the machine, or of this network namespace.
     pub(super) fn all_netdevs(&self) -> Vec<String> {
         let mut found = names(&self.sys.join("class/net"));
-        // Beside them stand files, such as `bonding_masters`.
+        // The directory also has files, such as `bonding_masters`.
         found.retain(|name| self.netdev(name).is_dir());
         found
     }
@@ -200,7 +200,7 @@ impl Sysfs {
     }
 
     /// Returns the partition key of an IPoIB interface; `None` for other interfaces. The kernel
-    /// sets the bit of full members in it, whatever the port's table has (`ipoib_intf_init`,
+    /// sets the bit of full members in it, independent of the port's table (`ipoib_intf_init`,
     /// [drivers/infiniband/ulp/ipoib/ipoib_main.c](https://github.com/torvalds/linux/blob/master/drivers/infiniband/ulp/ipoib/ipoib_main.c)).
     #[must_use]
     pub fn partition_key(&self, netdev: &str) -> Option<PartitionKey> {

@@ -11,8 +11,8 @@ use super::region::DeviceMemory;
 /// Private memory of this process, to be registered: zeroed, beginning at a page, and unmapped
 /// when it is dropped.
 ///
-/// It has no pages until they are touched or registered. A fork of the process has a hole in
-/// its place, and dropping it there does nothing.
+/// The memory has no pages until they are touched or registered. A fork of the process has a hole
+/// in its place, and dropping the value there does nothing.
 #[derive(Debug)]
 pub struct AnonymousMemory {
     base: NonNull<u8>,
@@ -45,7 +45,7 @@ impl AnonymousMemory {
     /// The kernel's refusal: too many bytes, or none.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        // SAFETY: a null hint without MAP_FIXED takes a range that is not in use.
         let mapped = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
         let base = mapped.map_err(|errno| {
             let why = format!("cannot map {bytes} bytes for an RDMA device: {errno}");
@@ -53,8 +53,8 @@ impl AnonymousMemory {
         })?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap chose address 0");
         let start = base.addr().get();
-        // SAFETY: the range has just been mapped. A child does not touch it: `drop` looks first,
-        // and users of a `DeviceMemory` are told.
+        // SAFETY: the range has just been mapped. A child does not touch it: `drop` checks first,
+        // and `DeviceMemory` tells its users so.
         unsafe { fork::keep_from_children(start..start + bytes) };
         Ok(Self { base, bytes })
     }
@@ -63,7 +63,7 @@ impl AnonymousMemory {
 impl Drop for AnonymousMemory {
     fn drop(&mut self) {
         if fork::is_child() {
-            // By now another mapping may be at this address.
+            // In a forked child, another mapping may be at this address by now.
             return;
         }
         // SAFETY: the range is ours, and code that uses its address keeps this value.
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(memory.base().addr().get() % page_size(), 0);
         assert_eq!(memory.bytes(), 5000);
         let last = memory.base().as_ptr().wrapping_add(4999);
-        // SAFETY: the last byte of the memory, which nobody else knows.
+        // SAFETY: the last byte of the memory, which no other code knows.
         unsafe {
             assert_eq!(last.read(), 0);
             last.write(7);

@@ -42,7 +42,7 @@ impl ProtectionDomain {
     /// in any order before the completion that announces the bytes.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_ordering(device: &Device, relaxed: bool) -> Result<Self, VerbsError> {
         let context = Arc::clone(device.context());
         // SAFETY: the context is open.
@@ -60,9 +60,9 @@ impl ProtectionDomain {
         })
     }
 
-    /// Ends all registrations, whatever code has the memory, and lets no other be made: memory of
-    /// applications keeps the device open no longer. Each region keeps its memory, and requests
-    /// that use it fail at the device.
+    /// Ends all registrations, including those that other code holds, and refuses new ones, so that
+    /// memory of applications no longer keeps the device open. Each region keeps its memory, and
+    /// requests that use it fail at the device.
     pub fn end_registrations(&self) {
         let mut registrations = self.inner.registrations();
         let ended = registrations.take();

@@ -1,19 +1,19 @@
 //! Registered memory: bytes that the device may read and write.
 //!
 //! Rules:
-//! 1. A region owns its memory and gives it up only after it has been deregistered. So a
-//!    request that is still on its way when a region is dropped fails at the device, and
-//!    never touches memory that has another owner by then. If deregistering fails, the
-//!    memory is leaked. A device that goes ends registrations under their owners
-//!    (`Registration`): the memory stays theirs, and requests fail as before.
+//! 1. A region owns its memory and gives it up only after it has been deregistered. So a request
+//!    that is still on its way when a region is dropped fails at the device, and never touches
+//!    memory that has another owner by then. If deregistering fails, the memory is leaked. When a
+//!    device is removed, its registrations end while their owners still exist (`Registration`): the
+//!    owners keep the memory, and requests fail as before.
 //! 2. No code holds a reference into registered memory unless it knows that the device
 //!    does not write there: the device writes a receive from its posting until its
 //!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
 //!    hands out an address.
-//! 3. Registered memory is kept from children of a fork. libibverbs lets them have it again
+//! 3. Registered memory is kept from children of a fork. libibverbs lets children have it again
 //!    when the last registration of a page ends, or is refused (`ibv_dofork_range`, with
-//!    `RDMAV_FORK_SAFE` before Linux 5.12 and with `RDMAV_USE_MADVISE` on every kernel), so
-//!    the advice is given anew then.
+//!    `RDMAV_FORK_SAFE` before Linux 5.12 and with `RDMAV_USE_MADVISE` on every kernel), so the
+//!    advice is repeated then.
 //! 4. A [`ScatterEntry`] borrows what it points to, so it is mapped when it is posted;
 //!    what happens afterwards is rule 1.
 
@@ -47,7 +47,7 @@ pub unsafe trait DeviceMemory: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-// SAFETY: the value behind the `Arc` does not move and lives as long.
+// SAFETY: the value behind the `Arc` does not move and lives as long as the `Arc`.
 unsafe impl<M: DeviceMemory> DeviceMemory for Arc<M> {
     fn base(&self) -> NonNull<u8> {
         (**self).base()
@@ -66,11 +66,11 @@ unsafe impl<M: DeviceMemory> DeviceMemory for Arc<M> {
 pub struct RegionAccess(u32);
 
 impl RegionAccess {
-    /// We send from it.
+    /// This end sends from the memory.
     pub const SEND: Self = Self(0);
-    /// The device writes into it what arrives for us.
+    /// The device writes arriving messages into the memory.
     pub const RECEIVE: Self = Self(access_flags::LOCAL_WRITE);
-    /// A peer that has the key writes into it by RDMA.
+    /// A peer that has the key writes into the memory by RDMA.
     pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
 
     /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes all
@@ -110,7 +110,7 @@ pub struct MemoryRegion<M: DeviceMemory> {
 /// close of the device.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    /// The number by which the domain has it.
+    /// The number of the registration in its domain.
     number: u64,
     /// The addresses that are registered, which are mapped while the state is `Held`.
     range: Range<usize>,
@@ -122,7 +122,7 @@ enum RegistrationState {
     Held(RegionHandle, Arc<Domain>),
     /// The device is done with the memory.
     Ended,
-    /// The registration could not be ended: the memory is the device's for ever.
+    /// The registration could not be ended, so the memory belongs to the device for ever.
     Stuck,
 }
 
@@ -136,8 +136,8 @@ impl<M: DeviceMemory> MemoryRegion<M> {
     /// for set-up and for a caller's thread, not for the data path.
     ///
     /// # Errors
-    /// [`VerbsError::MemoryLock`] where the limit on locked memory is too small, else
-    /// what the device says. The memory is dropped.
+    /// [`VerbsError::MemoryLock`] if the limit on locked memory is too small, otherwise the
+    /// device's error. The memory is dropped.
     pub fn register(
         domain: &ProtectionDomain,
         memory: M,
@@ -151,8 +151,8 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             false => access,
         };
         let range = base.addr().get()..base.addr().get() + bytes;
-        // SAFETY: the domain is alive; the range is mapped while `memory` lives
-        // (`DeviceMemory`), and `drop` deregisters before it lets go of it.
+        // SAFETY: the domain is alive; the range is mapped while `memory` lives (`DeviceMemory`),
+        // and `drop` deregisters before it drops the memory.
         let registered = unsafe {
             context
                 .provider()
@@ -268,20 +268,21 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
 }
 
 impl Registration {
-    /// Ends it, if that was not done before. Whether the device is done with the memory.
+    /// Ends the registration, if that was not done before. Returns whether the device is done with
+    /// the memory.
     pub(crate) fn end(&self) -> bool {
         let mut state = self.state();
         if let RegistrationState::Held(handle, domain) = &*state {
             domain.forget(self.number);
             let context = &domain.context;
-            // SAFETY: the region is registered, and `state`, which is locked, has its handle
-            // no more after this.
+            // SAFETY: the region is registered, and `state`, which is locked, no longer has its
+            // handle after this.
             let ended = unsafe { context.provider().deregister(*handle) };
             *state = match ended {
                 Ok(()) => {
-                    // SAFETY: the region's memory is mapped: the region lets go of it after it
-                    // has called this, and finds `state` locked until then. It is kept from
-                    // children (`DeviceMemory`).
+                    // SAFETY: the region's memory is mapped: the region drops it after it has
+                    // called this method, and finds `state` locked until then. The memory is kept
+                    // from children (`DeviceMemory`).
                     unsafe { fork::keep_from_children(self.range.clone()) };
                     RegistrationState::Ended
                 }
@@ -304,7 +305,7 @@ impl Registration {
 pub struct RemoteAddress {
     /// The address there.
     pub address: u64,
-    /// The key that lets us write there.
+    /// The key that permits this end to write there.
     pub rkey: u32,
 }
 

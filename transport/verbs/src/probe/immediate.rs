@@ -17,16 +17,16 @@ use crate::{
 /// The word of the test write, and its length.
 const WORD: u32 = 0x1234_5678;
 const BYTES: usize = 48;
-/// The offsets of its source and its target.
+/// The offsets of the write's source and target.
 const FROM: usize = 1024;
 const TO: usize = 2048;
 
 /// Tests whether writes of a device carry immediate data: a queue pair at the port that `local`
 /// gives is connected to itself and writes, over a completion queue that is polled in the way
-/// `polling`. It takes milliseconds, and a second where nobody is told of the write.
+/// `polling`. The test takes milliseconds, or a second if no completion reports the write.
 ///
 /// # Errors
-/// The [`ProbeFailure`] why it carries none, as far as the test can tell.
+/// [`ProbeFailure`], with the reason why writes carry none, as far as the test can tell.
 pub fn carries_immediate(
     domain: &ProtectionDomain,
     device: &Device,
@@ -66,9 +66,9 @@ pub fn carries_immediate(
     }
 }
 
-/// A byte of the memory, which the device may write.
+/// Returns a byte of the memory, which the device may write.
 fn byte(test: &TestQueue, offset: usize) -> &AtomicU8 {
-    // SAFETY: the region is longer than any offset here, stays mapped as long as the test
-    // lives, and nobody has a reference that is not to an atomic.
+    // SAFETY: the region is longer than any offset here, stays mapped as long as the test lives,
+    // and every reference into it is to an atomic.
     unsafe { test.region.base().add(offset).cast().as_ref() }
 }

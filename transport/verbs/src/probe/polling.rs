@@ -1,9 +1,9 @@
-//! The choice how a completion queue is polled, and the self-test that decides it.
+//! The choice of the way in which a completion queue is polled, and the self-test that decides it.
 //!
-//! That a device makes an extended queue does not say that it works: soft-RoCE's library
-//! before rdma-core 55 finds completions that nobody made when a batch is drained as the
-//! manual has it. So before a queue is trusted, a queue pair sends messages to itself, and
-//! what a small queue of that kind says of them has to be exactly that.
+//! A device that makes an extended queue may still not support it correctly: soft-RoCE's library
+//! before rdma-core 55 finds completions that do not exist when a batch is drained as the manual
+//! describes. So before a queue is trusted, a queue pair sends messages to itself, and a small
+//! queue of that kind has to report exactly these messages.
 
 use std::fmt;
 use std::thread;
@@ -75,19 +75,19 @@ pub struct PollingWish {
 /// Messages that a queue pair sends to itself, in each of the rounds.
 const MESSAGES: u32 = 3;
 const ROUNDS: u32 = 3;
-/// Looks that have to find nothing behind each round.
+/// Looks after each round that have to find nothing.
 const EMPTY_LOOKS: usize = 4;
 /// A device sends to itself within microseconds; one that takes longer has its queue pair
 /// elsewhere or broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl PollingChoice {
-    /// Decides for queues of a device, by the self-test where nothing else does.
+    /// Decides for queues of a device, by the self-test if nothing else decides.
     ///
     /// The self-test makes a small completion queue and a queue pair at the port that `local`
     /// gives, connects it to itself and sends some messages, for each kind of queue until one
-    /// passes. It takes milliseconds, and up to a second for a kind that loses completions.
-    /// Where it cannot be made, [`Plain`](CompletionPolling::Plain) is chosen, and the reason
+    /// passes. The test takes milliseconds, and up to a second for a kind that loses completions.
+    /// If the test cannot be made, [`Plain`](CompletionPolling::Plain) is chosen, and the reason
     /// says why.
     pub fn make(
         domain: &ProtectionDomain,
@@ -192,7 +192,7 @@ impl From<VerbsError> for ProbeFailure {
 
 /// A small queue and a queue pair that is connected to itself.
 pub(crate) struct TestQueue {
-    // In the order in which they go.
+    // The order of the fields is the order of their drops.
     pub(crate) pair: QueuePair,
     pub(crate) region: MemoryRegion<AnonymousMemory>,
     pub(crate) queue: CompletionQueue,
@@ -207,7 +207,7 @@ impl TestQueue {
         times: bool,
         takes_writes: bool,
     ) -> Result<Self, ProbeFailure> {
-        // With a channel, as the real one.
+        // The queue has a channel, like the real one.
         let channel = CompletionChannel::new(device.context())?;
         let entries = 2 * MESSAGES + 2;
         let queue = CompletionQueue::create(device, entries, Some(channel), 0, polling, times);
@@ -239,7 +239,7 @@ impl TestQueue {
         })
     }
 
-    /// Connects it to itself.
+    /// Connects the queue pair to itself.
     pub(crate) fn connect(&mut self, local: LocalPort) -> Result<(), ProbeFailure> {
         let first = FirstSequence::from_random(self.pair.number());
         let endpoint = self.pair.endpoint(first, &local);
@@ -256,7 +256,7 @@ impl TestQueue {
         Ok(())
     }
 
-    /// Receives of 64 bytes, and a message of another length into each.
+    /// Posts receives of 64 bytes, and sends a message of another length into each.
     fn post(&mut self, round: u32) -> Result<(), ProbeFailure> {
         for slot in 0..MESSAGES {
             self.post_receive(slot, round)?;
@@ -281,7 +281,7 @@ impl TestQueue {
         Ok(())
     }
 
-    /// Drains the queue until all is there, and then finds it empty.
+    /// Drains the queue until all completions are there, and checks that it is empty then.
     fn check(&mut self, round: u32) -> Result<(), ProbeFailure> {
         let deadline = Instant::now() + PATIENCE;
         let wanted = 2 * MESSAGES as usize;

@@ -13,9 +13,9 @@
 //! Rules for every implementation, which the layer's `unsafe` relies on:
 //! 1. A handle stays valid until the call that destroys it has returned 0.
 //! 2. The hot calls follow the contracts of ibv_post_send(3), ibv_post_recv(3),
-//!    ibv_post_srq_recv(3), ibv_poll_cq(3) and ibv_req_notify_cq(3), also as to which
-//!    threads may call them at a time: all of them. Those of an extended completion queue
-//!    ([`BatchCalls`]) follow ibv_create_cq_ex(3), and one thread calls them at a time.
+//!    ibv_post_srq_recv(3), ibv_poll_cq(3) and ibv_req_notify_cq(3), and any threads may call them
+//!    at a time. The calls of an extended completion queue ([`BatchCalls`]) follow
+//!    ibv_create_cq_ex(3), and one thread calls them at a time.
 //! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
 //!    region any more.
 
@@ -57,11 +57,11 @@ pub type RequestNotify = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 /// The calls of the data path.
 #[derive(Clone, Copy)]
 pub struct HotCalls {
-    /// On a queue pair.
+    /// The call that posts sends to a queue pair.
     pub post_send: PostSend,
-    /// On a queue pair without a shared receive queue.
+    /// The call that posts receives to a queue pair without a shared receive queue.
     pub post_receive: PostReceive,
-    /// On a shared receive queue.
+    /// The call that posts receives to a shared receive queue.
     pub post_shared_receive: PostReceive,
     /// On a completion queue.
     pub poll_queue: PollQueue,
@@ -86,15 +86,15 @@ pub type ReadField = unsafe extern "C" fn(*mut c_void) -> u32;
 /// `ibv_wc_read_completion_ts`.
 pub type ReadTime = unsafe extern "C" fn(*mut c_void) -> u64;
 
-/// The calls of one extended completion queue, and where it shows the completion that it
+/// The calls of one extended completion queue, and the places where it shows the completion that it
 /// stands at. A provider sets them when it makes the queue and never again.
 #[derive(Clone, Copy)]
 pub struct BatchCalls {
     /// The call that begins a batch, at its first completion.
     pub start: StartPoll,
-    /// Goes on to the next.
+    /// The call that moves on to the next completion.
     pub next: NextPoll,
-    /// Ends the batch.
+    /// The call that ends the batch.
     pub end: EndPoll,
     /// The request's identity.
     pub wr_id: NonNull<u64>,
@@ -102,7 +102,7 @@ pub struct BatchCalls {
     pub status: NonNull<u32>,
     /// `enum ibv_wc_opcode`.
     pub opcode: ReadField,
-    /// The device's own word for what went wrong.
+    /// The device's own code for the failure.
     pub vendor_err: ReadField,
     /// Bits of `enum ibv_wc_flags`.
     pub flags: ReadField,
@@ -136,9 +136,9 @@ pub struct ExtendedInit {
     pub channel: Option<ChannelHandle>,
     /// The completion vector whose interrupt serves its channel.
     pub vector: u32,
-    /// The tag by which events name it.
+    /// The tag by which events name the queue.
     pub tag: u64,
-    /// Each completion has a time.
+    /// True if each completion has a time.
     pub times: bool,
 }
 
@@ -147,7 +147,7 @@ pub struct ExtendedInit {
 pub struct ExtendedQueue {
     /// The queue, for all calls that take a completion queue.
     pub handle: CompletionHandle,
-    /// The size it came out with.
+    /// The size that the provider gave the queue.
     pub entries: u32,
     /// The calls by which the queue is polled.
     pub calls: BatchCalls,
@@ -208,7 +208,7 @@ handles! {
 /// An entry of the list of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceEntry {
-    /// The device's name, as in `/sys/class/infiniband`. It may be given another.
+    /// The device's name, as in `/sys/class/infiniband`. The device may be renamed.
     pub name: String,
     /// The device's file in `/dev/infiniband`.
     pub file: String,
@@ -371,29 +371,28 @@ pub struct RawEvent {
 }
 
 mod sealed {
-    /// Only the providers of this module are providers.
+    /// Limits providers to those of this module.
     pub trait Sealed {}
 }
 
 /// The calls of the control path. Sealed: see the module's rules.
 ///
 /// # Safety
-/// Every `unsafe` method asks for one thing: the handles given to it came from this
-/// provider and have not been destroyed; destroying calls also want that no other object
-/// still uses the one destroyed. What they refuse, they refuse with the errno of the
-/// call of the same name in libibverbs.
+/// Every `unsafe` method asks for one thing: the handles given to it came from this provider and
+/// have not been destroyed; destroying calls also require that no other object still uses the one
+/// destroyed. A refusal has the errno of the call of the same name in libibverbs.
 #[allow(
     clippy::missing_safety_doc,
     reason = "one contract for all methods, stated on the trait"
 )]
 #[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
-    /// `ibv_get_device_list`, or why there is none.
+    /// `ibv_get_device_list`, or the reason why there is no list.
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError>;
     /// `ibv_is_fork_initialized`.
     fn fork_status(&self) -> ForkStatus;
-    /// `ibv_open_device`, of a device in the list, which is taken again; or which of the two
-    /// calls failed.
+    /// `ibv_open_device`, for a device in the list, which is taken again. The error tells which of
+    /// the two calls failed.
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
     /// `ibv_close_device`.
     unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno>;
@@ -430,16 +429,16 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     /// `ibv_dereg_mr`.
     unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno>;
 
-    /// `ibv_create_comp_channel`; gives its descriptor too.
+    /// `ibv_create_comp_channel`; returns its descriptor too.
     unsafe fn create_channel(
         &self,
         context: ContextHandle,
     ) -> Result<(ChannelHandle, RawFd), Errno>;
     /// `ibv_destroy_comp_channel`.
     unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno>;
-    /// `ibv_get_cq_event`; whether there was one. The caller owes an ack for it.
+    /// `ibv_get_cq_event`; returns whether there was an event. The caller has to acknowledge it.
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<bool, Errno>;
-    /// `ibv_create_cq` on a completion vector; gives the size it came out with.
+    /// `ibv_create_cq` on a completion vector; returns the size of the queue.
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
@@ -464,7 +463,7 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     /// `ibv_destroy_cq`.
     unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno>;
 
-    /// `ibv_create_srq`; gives requests and entries as they came out.
+    /// `ibv_create_srq`; returns the numbers of requests and entries that the queue has.
     unsafe fn create_shared_receive(
         &self,
         domain: DomainHandle,

@@ -20,8 +20,8 @@ use crate::{
 
 /// The settings of a reliable connection.
 ///
-/// With the defaults a peer that is gone is noticed after 7 × 67 ms ≈ 0.5 s at the
-/// earliest; devices may wait up to four times their time-out, so after 2 s at the latest.
+/// With the defaults, the loss of a peer is noticed after 7 × 67 ms ≈ 0.5 s at the earliest;
+/// devices may wait up to four times their time-out, so after 2 s at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionSettings {
     path_mtu: Option<Mtu>,
@@ -37,11 +37,11 @@ impl Default for ConnectionSettings {
     fn default() -> Self {
         Self {
             path_mtu: None,
-            // 4.096 µs << 14 = 67 ms.
+            // The time-out is 4.096 µs << 14 = 67 ms.
             timeout_code: 14,
             retry_count: 6,
             rnr_retry: 7,
-            // 1.28 ms.
+            // The time is 1.28 ms.
             rnr_timer_code: 14,
             service_level: 0,
             traffic_class: 0,
@@ -50,8 +50,8 @@ impl Default for ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// Payload per packet. Default: the smaller of what the two ports carry now. A
-    /// larger one than a port carries is refused when connecting.
+    /// Sets the payload per packet. Default: the smaller of what the two ports carry now.
+    /// Connecting fails if it is larger than a port carries.
     #[must_use]
     pub fn path_mtu(mut self, mtu: Mtu) -> Self {
         self.path_mtu = Some(mtu);
@@ -59,9 +59,9 @@ impl ConnectionSettings {
     }
 
     /// Sets the time for an acknowledgement, after which a packet is sent again. Default: 67 ms.
-    /// Rounded up to 4.096 µs times a power of two, at most 8796 s. Shorter notices a lost packet
-    /// earlier, and takes a busy peer for a lost one; each loss costs one time-out, since RoCE
-    /// goes back to the lost packet.
+    /// Rounded up to 4.096 µs times a power of two, at most 8796 s. A shorter time notices a lost
+    /// packet earlier, but takes a busy peer for a lost one. Each loss costs one time-out, since
+    /// RoCE goes back to the lost packet.
     ///
     /// # Errors
     /// [`VerbsError::Setting`] for zero, which would mean for ever, and beyond the range.
@@ -95,8 +95,8 @@ impl ConnectionSettings {
     }
 
     /// Sets the number of times that a message is sent again to a peer without a receive. Default:
-    /// 7, which means for ever: credits keep it from happening, and where they fail, a late
-    /// message is better than a dead connection.
+    /// 7, which means for ever. Credits prevent such sends; if they fail, a late message is better
+    /// than a dead connection.
     ///
     /// # Errors
     /// [`VerbsError::Setting`] above 7.
@@ -108,9 +108,9 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// Sets the time that a peer waits before it tries again when we have no receive. Default:
-    /// 1.28 ms. Rounded up to one of 32 steps from 10 µs to 655 ms. It only matters where
-    /// credits have failed; shorter burdens the link with what cannot be received.
+    /// Sets the time that a peer waits before it tries again when we have no receive. Default: 1.28
+    /// ms. Rounded up to one of 32 steps from 10 µs to 655 ms. The time only matters if credits
+    /// have failed. A shorter time burdens the link with messages that cannot be received.
     ///
     /// # Errors
     /// [`VerbsError::Setting`] beyond 655.36 ms.
@@ -138,7 +138,7 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// Traffic class of the global route. Default: 0. On RoCE v2 its upper six bits are
+    /// Sets the traffic class of the global route. Default: 0. On RoCE v2 its upper six bits are
     /// the DSCP, by which switches tell lossless traffic.
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {
@@ -146,19 +146,19 @@ impl ConnectionSettings {
         self
     }
 
-    /// The time-out as the device takes it: exactly this.
+    /// Returns the exact time-out that the device uses.
     #[must_use]
     pub fn actual_timeout(&self) -> Duration {
         timeout_of(self.timeout_code)
     }
 
-    /// The RNR timer as the device takes it: exactly this.
+    /// Returns the exact RNR timer that the device uses.
     #[must_use]
     pub fn actual_rnr_timer(&self) -> Duration {
         rnr_timer_of(self.rnr_timer_code)
     }
 
-    /// The path MTU between two ports that carry these now.
+    /// Returns the path MTU between two ports that carry these MTUs now.
     pub(crate) fn mtu_between(&self, ours: Mtu, theirs: Mtu) -> Result<Mtu, VerbsError> {
         let most = ours.min(theirs);
         match self.path_mtu {
@@ -293,7 +293,7 @@ fn setting(setting: &'static str, given: impl fmt::Debug, allowed: &'static str)
 pub struct FirstSequence(u32);
 
 impl FirstSequence {
-    /// From random bits, of which the lower 24 count.
+    /// Creates the number from random bits, of which the lower 24 count.
     #[must_use]
     pub fn from_random(bits: u32) -> Self {
         Self(bits & 0x00ff_ffff)
@@ -349,7 +349,7 @@ impl LocalPort {
     /// values; without a `key` it is the partition of the table's first key.
     ///
     /// # Errors
-    /// As [`with_gid`](Self::with_gid), and if the port is not in the partition.
+    /// The errors of [`with_gid`](Self::with_gid), and if the port is not in the partition.
     pub fn in_partition(
         device: &Device,
         port: u8,
@@ -393,14 +393,14 @@ pub struct RemoteEndpoint {
     pub gid: crate::abi::gid::Gid,
     /// The type of that GID, which says how packets travel.
     pub gid_type: GidType,
-    /// The key of its partition; `None` if it does not say so.
+    /// The key of its partition; `None` if the peer does not tell it.
     pub partition_key: Option<PartitionKey>,
     /// The largest MTU that its port carries.
     pub mtu: Mtu,
 }
 
 impl RemoteEndpoint {
-    /// Describes a queue pair of our own, to be told to a peer.
+    /// Describes a queue pair of this end, to be told to a peer.
     #[must_use]
     pub fn of(queue_pair: u32, first_sequence: FirstSequence, local: &LocalPort) -> Self {
         Self {
@@ -448,7 +448,7 @@ impl RemoteEndpoint {
         }
         let ours = local.gid.gid_type;
         // An InfiniBand port numbers its GIDs 0 like RoCE v1 does in older kernels, so on
-        // InfiniBand the link layer is what counts.
+        // InfiniBand the link layer decides.
         if local.attributes.link_layer == LinkLayer::InfiniBand || ours == self.gid_type {
             return Ok(());
         }
@@ -483,7 +483,7 @@ mod tests {
             let actual = settings.min_rnr_timer(wanted).unwrap().actual_rnr_timer();
             assert!(wanted <= actual && actual < 2 * wanted, "{actual:?}");
         }
-        // Not code 0, which is the longest.
+        // The code must not be 0, which is the longest time.
         let shortest = settings.min_rnr_timer(Duration::ZERO).unwrap();
         assert_eq!(shortest.actual_rnr_timer(), Duration::from_micros(10));
     }

@@ -1,9 +1,9 @@
 //! A queue pair: one end of a reliable connection.
 //!
-//! It is made with its completion queues and its receive queue, and keeps them alive. It is
-//! brought up in steps, so that receives are posted before anything can arrive:
-//! `build` (INIT) → post receives → `connect` (RTR, RTS) → post sends. Posting takes
-//! `&mut`, so two threads cannot interleave their batches.
+//! A queue pair is made with its completion queues and its receive queue, and keeps them alive. It
+//! is brought up in steps, so that receives are posted before anything can arrive: `build` (INIT) →
+//! post receives → `connect` (RTR, RTS) → post sends. Posting takes `&mut`, so two threads cannot
+//! interleave their batches.
 //!
 //! The send queue's room is counted here. A request is outstanding from its posting until
 //! its owner [retires](QueuePair::retire_sends) it, when a signaled completion tells that it
@@ -95,15 +95,15 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sends outstanding at a time, at least: a device may round up. Default: 128.
+    /// Sets the least number of sends outstanding at a time; a device may round up. Default: 128.
     #[must_use]
     pub fn send_requests(mut self, requests: u32) -> Self {
         self.sizes.send_requests = requests;
         self
     }
 
-    /// Receives outstanding at a time, and pieces of one; without a shared queue only.
-    /// Default: 128 of one piece.
+    /// Sets the number of receives outstanding at a time, and the pieces of one; without a shared
+    /// queue only. Default: 128 of one piece.
     #[must_use]
     pub fn receives(mut self, requests: u32, entries: u32) -> Self {
         self.sizes.receive_requests = requests;
@@ -111,15 +111,16 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Pieces of one send. Default: 2, since a record over a ring's seam is two.
+    /// Sets the number of pieces of one send. Default: 2, since a record over a ring's seam is two.
     #[must_use]
     pub fn send_entries(mut self, entries: u32) -> Self {
         self.sizes.send_entries = entries;
         self
     }
 
-    /// Bytes of an inline send. Default: 220, and whatever the device gives is taken:
-    /// devices differ widely, and refuse, rather than cut, what is too much for them.
+    /// Sets the number of bytes of an inline send. Default: 220. The queue pair takes as many as
+    /// the device gives: devices differ widely, and refuse, rather than cut, a size that is too
+    /// large for them.
     #[must_use]
     pub fn inline_bytes(mut self, bytes: u32) -> Self {
         self.sizes.inline_bytes = bytes;
@@ -133,14 +134,15 @@ impl QueuePairBuilder {
         self
     }
 
-    /// The partition that it is in, by the place of the key in the port's table. Default: 0.
+    /// Sets the partition of the queue pair, by the place of the key in the port's table. Default:
+    /// 0.
     #[must_use]
     pub fn pkey_index(mut self, index: u16) -> Self {
         self.pkey_index = index;
         self
     }
 
-    /// Sends posted with one call, at most. Default: 64.
+    /// Sets the most sends that are posted with one call. Default: 64.
     #[must_use]
     pub fn batch(mut self, requests: usize) -> Self {
         self.batch = requests;
@@ -151,7 +153,7 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
-    /// device. Else what the device refuses, with its limit where that is what stops it.
+    /// device. Otherwise the refusal of the device, with its limit if a limit is the cause.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
         let context = &self.domain.context;
         self.check_devices()?;
@@ -160,14 +162,14 @@ impl QueuePairBuilder {
             receive_queue: self.receive_completions.handle,
             shared: self.shared.as_ref().map(|shared| shared.handle),
             sizes: QueuePairSizes {
-                // One more of each, for `Teardown`.
+                // `Teardown` needs one more request of each kind.
                 send_requests: self.sizes.send_requests.saturating_add(1),
                 receive_requests: self.sizes.receive_requests.saturating_add(1),
                 ..self.sizes
             },
         };
         if init.shared.is_some() {
-            // mlx5 checks these against its limits even where they mean nothing.
+            // mlx5 checks these sizes against its limits even when they have no effect.
             init.sizes.receive_requests = 0;
             init.sizes.receive_entries = 0;
         }
@@ -175,8 +177,8 @@ impl QueuePairBuilder {
             // SAFETY: domain, completion queues and shared receive queue are alive, and of one
             // context.
             match unsafe { context.provider().create_pair(self.domain.handle, &init) } {
-                // An inline size that a device does not have is EINVAL, and no limit tells
-                // it: ask for less until it fits.
+                // A device answers EINVAL to an inline size that it does not support, and reports
+                // no limit. So ask for less until it fits.
                 Err(rustix::io::Errno::INVAL) if init.sizes.inline_bytes > 0 => {
                     init.sizes.inline_bytes /= 2;
                 }
@@ -288,7 +290,7 @@ pub struct QueuePair {
     number: u32,
     sizes: QueuePairSizes,
 
-    // The connection.
+    // Connection.
     state: QueuePairState,
     settings: ConnectionSettings,
     local: Option<LocalPort>,
@@ -311,7 +313,7 @@ pub(crate) struct Pair {
     pub(crate) handle: PairHandle,
     shared: Option<Arc<SharedReceives>>,
     pub(crate) domain: Arc<Domain>,
-    // Where it completes.
+    // Completion queues.
     send_completions: Arc<Completions>,
     receive_completions: Arc<Completions>,
 }
@@ -324,28 +326,28 @@ impl QueuePair {
         self.number
     }
 
-    /// The state that it was last brought to. An error moves it to ERR behind our back;
-    /// that is learnt from a failed completion.
+    /// Returns the state that the queue pair was last brought to. An error moves the queue pair to
+    /// ERR without notice; only a failed completion shows that.
     #[must_use]
     pub fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// Bytes of an inline send, as the device gave them.
+    /// Returns the number of bytes of an inline send, as the device gave them.
     #[inline]
     #[must_use]
     pub fn max_inline_bytes(&self) -> u32 {
         self.sizes.inline_bytes
     }
 
-    /// Pieces of one send, as the device gave them.
+    /// Returns the number of pieces of one send, as the device gave them.
     #[inline]
     #[must_use]
     pub fn max_send_entries(&self) -> u32 {
         self.sizes.send_entries
     }
 
-    /// Pieces of one receive; 0 with a shared receive queue.
+    /// Returns the number of pieces of one receive; 0 with a shared receive queue.
     #[must_use]
     pub fn max_receive_entries(&self) -> u32 {
         self.sizes.receive_entries
@@ -370,7 +372,7 @@ impl QueuePair {
         RemoteEndpoint::of(self.number, first, local)
     }
 
-    /// Connects it: INIT → RTR → RTS. Gives the path MTU.
+    /// Connects the queue pair: INIT → RTR → RTS. Returns the path MTU.
     ///
     /// `first` is what the peer was told in [`endpoint`](Self::endpoint). The peer may
     /// send as soon as this end is at RTR, so receives are posted before.
@@ -399,7 +401,8 @@ impl QueuePair {
         Ok(mtu)
     }
 
-    /// Moves it to ERR: everything outstanding is flushed, and nothing goes out any more.
+    /// Moves the queue pair to ERR: everything outstanding is flushed, and nothing goes out any
+    /// more.
     ///
     /// # Errors
     /// [`ConnectError`] if the device refuses, which a device that is gone does.
@@ -410,25 +413,25 @@ impl QueuePair {
         )
     }
 
-    /// Sends that may still be posted.
+    /// Returns the number of sends that may still be posted.
     #[inline]
     #[must_use]
     pub fn send_room(&self) -> u32 {
         self.capacity - self.outstanding
     }
 
-    /// Sends that are posted and not retired.
+    /// Returns the number of sends that are posted and not retired.
     #[inline]
     #[must_use]
     pub fn outstanding_sends(&self) -> u32 {
         self.outstanding
     }
 
-    /// Takes notice that so many sends, the oldest ones, are done. A signaled completion
-    /// tells it of its request and of all unsignaled ones before it.
+    /// Takes notice that this many sends, the oldest ones, are done. A signaled completion stands
+    /// for its request and all unsignaled ones before it.
     ///
     /// # Panics
-    /// If there were not so many outstanding.
+    /// If fewer sends were outstanding.
     #[inline]
     pub fn retire_sends(&mut self, sends: u32) {
         self.outstanding = self
@@ -534,8 +537,9 @@ impl Drop for Pair {
             return;
         }
         let context = &self.domain.context;
-        // SAFETY: nothing is made from a queue pair but its own receive queue, which held
-        // an `Arc` of it. What it was made from is held by fields, and goes after it.
+        // SAFETY: only its own receive queue is made from a queue pair, and that queue held an
+        // `Arc` of it. Fields hold the objects that the queue pair was made from, and are dropped
+        // after it.
         let destroy = || unsafe { context.provider().destroy_pair(self.handle) };
         let (sends, receives) = (&self.send_completions, &self.receive_completions);
         let destroyed = sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
@@ -550,7 +554,7 @@ impl Drop for Pair {
 
 /// Sends that are about to be posted, with one call. Dropped, it posts nothing.
 ///
-/// What it sends is borrowed until it is posted:
+/// The batch borrows the memory to send until it is posted:
 ///
 /// ```compile_fail,E0505
 /// # use ibex_verbs::*;
@@ -563,7 +567,7 @@ impl Drop for Pair {
 /// }
 /// ```
 ///
-/// And there is one at a time:
+/// There is only one batch at a time:
 ///
 /// ```compile_fail,E0499
 /// # use ibex_verbs::*;
@@ -597,24 +601,24 @@ impl<'memory> SendBatch<'_, 'memory> {
             .push_send(request, self.pair.sizes.inline_bytes)
     }
 
-    /// Requests in it.
+    /// Returns the number of requests in the batch.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.pair.table.len()
     }
 
-    /// Returns whether the queue is empty.
+    /// Returns whether the batch is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Posts what is in it; gives how many.
+    /// Posts the requests of the batch. Returns how many there were.
     ///
     /// # Errors
-    /// [`PostError`], which says how many were posted all the same.
+    /// [`PostError`], which says how many were posted nevertheless.
     #[inline]
     pub fn post(self) -> Result<u32, PostError> {
         let outcome = self.pair.post_table();

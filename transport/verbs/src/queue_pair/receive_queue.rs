@@ -1,9 +1,9 @@
 //! A receive queue: memory that is posted for messages, shared by queue pairs or of one alone.
 //!
-//! One type serves both, because not every device has shared receive queues (in rdma-core 65,
-//! efa, erdma, ionic and mana have none). Their owner refills both in the same way, in
-//! batches, and learns from completions which receives were used. The queue counts its receives, so its
-//! limit is known before the device is asked.
+//! One type serves both kinds, because not every device has shared receive queues (in rdma-core 65,
+//! efa, erdma, ionic and mana have none). Their owner refills both in the same way, in batches, and
+//! learns from completions which receives were used. The queue counts its receives, so its limit is
+//! known before the device is asked.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ impl ReceiveQueue {
     /// Makes a queue for all queue pairs of a protection domain that are made with it.
     ///
     /// # Errors
-    /// [`VerbsError`], with the device's limit where that is what stops it; a device
-    /// without shared receive queues has the limit 0.
+    /// [`VerbsError`], with the device's limit if a limit is the cause; a device without shared
+    /// receive queues has the limit 0.
     pub fn shared(
         domain: &ProtectionDomain,
         requests: u32,
@@ -139,10 +139,10 @@ impl ReceiveQueue {
         self.outstanding
     }
 
-    /// Notes that so many receives have completed, failed ones included.
+    /// Notes that this many receives have completed, including failed ones.
     ///
     /// # Panics
-    /// If there were not so many outstanding.
+    /// If fewer receives were outstanding.
     #[inline]
     pub fn retire(&mut self, receives: u32) {
         self.outstanding = self
@@ -284,10 +284,10 @@ impl<'memory> ReceiveBatch<'_, 'memory> {
         self.queue.table.push_receive(request)
     }
 
-    /// Posts the receives of the batch; gives how many.
+    /// Posts the receives of the batch. Returns how many there were.
     ///
     /// # Errors
-    /// [`PostError`], which says how many were posted all the same.
+    /// [`PostError`], which says how many were posted nevertheless.
     #[inline]
     pub fn post(self) -> Result<u32, PostError> {
         let outcome = self.queue.post_table();
@@ -322,7 +322,7 @@ pub struct PostError {
 ibex_base::debug_as_display!(PostError);
 
 impl PostError {
-    /// The commonest cause, where the errno has one.
+    /// The commonest cause, if the errno has one.
     fn advice(&self) -> &'static str {
         match (self.call, self.source) {
             ("ibv_post_send", Errno::INVAL) => {
@@ -346,7 +346,7 @@ impl PostError {
             call,
             requests: requests as u32,
             accepted: accepted as u32,
-            // Verbs return the errno; some old providers its negative, or -1.
+            // Verbs return the errno; some old providers return its negative, or -1.
             source: Errno::from_raw_os_error(status.saturating_abs().clamp(1, 4095)),
         })
     }

@@ -1,14 +1,14 @@
 //! The end of a queue pair: ERR, drain, destroy.
 //!
-//! Pure but for the queue pair that it owns: completions, events and the time come in,
-//! and it says when the queue pair may be dropped. After that no completion of it comes
-//! any more, its memory may be used again, and its number may come back.
+//! [`Teardown`] is pure except for the queue pair that it owns: completions, events and the time
+//! come in, and it tells when the queue pair may be dropped. After that no completion of the queue
+//! pair comes any more, its memory may be used again, and its number may come back.
 //!
-//! No single sign of "drained" works everywhere. A last request posted behind all others
-//! is flushed last, which tells of the send queue and of an own receive queue; of a
-//! shared one, `LAST_WQE_REACHED` and then one empty poll. But soft-RoCE flushes a late
-//! receive only with the next activity, and devices have been seen to lose either sign
-//! (spdk/spdk#1697, ceph/ceph#25447), so that in the end time decides.
+//! No single sign of "drained" works everywhere. A last request posted behind all others is flushed
+//! last, which shows that the send queue, or the pair's own receive queue, is drained. For a shared
+//! receive queue, the sign is `LAST_WQE_REACHED` and then one empty poll. But soft-RoCE flushes a
+//! late receive only with the next activity, and devices have been seen to lose either sign
+//! (spdk/spdk#1697, ceph/ceph#25447), so a time limit decides in the end.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The time to wait for a queue pair to be drained, unless told otherwise. Flushing takes
-/// microseconds; a device that has said nothing for so long is not going to.
+/// microseconds; a device that has reported nothing for this long will not report anything.
 pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A queue pair on its way out.
@@ -30,7 +30,7 @@ pub struct Teardown {
     pair: QueuePair,
     generation: u32,
     deadline: Instant,
-    /// The reason why nothing will tell that it is drained.
+    /// The reason why no event will tell that the queue pair is drained.
     blind: Option<String>,
     sends_drained: bool,
     receives: ReceivesDrained,
@@ -41,7 +41,7 @@ pub struct Teardown {
 enum ReceivesDrained {
     /// Receives may still complete.
     No,
-    /// Shared: no more are taken from the queue; completions may still lie in the
+    /// No more receives are taken from the shared queue; completions may still lie in the
     /// completion queue.
     LastReached,
     /// No receive will complete any more.
@@ -53,9 +53,9 @@ enum ReceivesDrained {
 pub enum Verdict {
     /// Go on polling.
     Draining,
-    /// All requests have completed: drop the queue pair.
+    /// Every request has completed: drop the queue pair.
     Drained,
-    /// The queue pair is not drained, and waiting longer helps nothing: drop it. Receives of a
+    /// The queue pair is not drained, and waiting longer does not help: drop it. Receives of a
     /// shared queue that were not seen again are replaced later.
     GaveUp(String),
 }
@@ -97,8 +97,8 @@ impl Teardown {
         self.deadline
     }
 
-    /// Takes notice of a completion. True if it is one of the last requests, which are
-    /// nobody else's business; all others go where they always go.
+    /// Takes notice of a completion. Returns true if it is one of the last requests, which only the
+    /// teardown handles. Handle all others as usual.
     pub fn handle_completion(&mut self, completion: &WorkCompletion) -> bool {
         let id = completion.id();
         if id == self.pair.drain_id(Queue::Send, self.generation) {
@@ -111,7 +111,8 @@ impl Teardown {
         true
     }
 
-    /// Takes notice of an asynchronous event. True if it is the one that is waited for.
+    /// Takes notice of an asynchronous event. Returns true if it is the event that the teardown
+    /// waits for.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
         let last = AsyncEvent::QueuePair(self.pair.number(), QueuePairEvent::LastRequestReached);
         let is_awaited = *event == last && self.receives == ReceivesDrained::No;
@@ -121,8 +122,8 @@ impl Teardown {
         is_awaited
     }
 
-    /// Takes notice that a poll of the completion queue found nothing. True if that is what was
-    /// waited for.
+    /// Takes notice that a poll of the completion queue found nothing. Returns true if the teardown
+    /// waited for that.
     pub fn handle_empty_poll(&mut self) -> bool {
         let is_awaited = self.receives == ReceivesDrained::LastReached;
         if is_awaited {

@@ -1,13 +1,13 @@
 //! Work requests, and the tables in which a batch of them waits for its doorbell.
 //!
-//! A batch is a linked list of C structures, so that one call, and one doorbell, posts
-//! all of it. Its memory belongs to the queue and is allocated once; pushing copies a
-//! request in, posting links the list and hands it over. Rules:
+//! A batch is a linked list of C structures, so that one call, and one doorbell, posts all of it.
+//! The list's memory belongs to the queue and is allocated once; pushing copies a request in,
+//! posting links the list and hands it over. Rules:
 //! 1. Pointers inside a table are set by `link`, right before the call that follows them,
 //!    and mean nothing before and after; so a table may move.
-//! 2. A pushed request's memory is borrowed until the batch is posted or dropped, so the
-//!    call never reads an address that is not mapped. What the device does afterwards is
-//!    the business of the memory region (its rule 1).
+//! 2. A pushed request's memory is borrowed until the batch is posted or dropped, so the call never
+//!    reads an address that is not mapped. Rule 1 of the memory region covers what the device does
+//!    afterwards.
 
 use std::ffi::c_int;
 
@@ -45,8 +45,8 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         }
     }
 
-    /// Writes the bytes of `entries` into memory that the peer has granted. The peer
-    /// learns nothing of it, unless there is immediate data.
+    /// Writes the bytes of `entries` into memory that the peer has granted. The peer is not told of
+    /// the write, unless there is immediate data.
     #[inline]
     #[must_use]
     pub fn write(
@@ -65,7 +65,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
     #[inline]
     #[must_use]
     pub fn with_immediate(mut self, immediate: u32) -> Self {
-        // Both operations have their variant with immediate data one above.
+        // The opcode with immediate data is one above that of either operation.
         if matches!(self.opcode, wr_opcode::SEND | wr_opcode::RDMA_WRITE) {
             self.opcode += 1;
         }
@@ -73,8 +73,8 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         self
     }
 
-    /// Copies the bytes into the request: they may be used again as soon as it is
-    /// posted, and the device has no second read to do. Short requests only.
+    /// Copies the bytes into the request. They may be used again as soon as it is posted, and the
+    /// device needs no second read. For short requests only.
     #[inline]
     #[must_use]
     pub fn inline(mut self) -> Self {
@@ -82,7 +82,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         self
     }
 
-    /// Makes a completion. One that succeeds says that all requests before it on this
+    /// Makes a completion. A completion that succeeds says that all requests before it on this
     /// queue pair have succeeded too.
     #[inline]
     #[must_use]
@@ -182,7 +182,7 @@ fn check_registered(entries: &[ScatterEntry<'_>]) -> Result<(), PushError> {
 
 /// The reason why a request was not taken into a batch. The batch is as it was.
 ///
-/// All but [`PushError::QueueFull`] and [`PushError::BatchFull`] are mistakes of the
+/// Errors other than [`PushError::QueueFull`] and [`PushError::BatchFull`] are mistakes of the
 /// caller; a device would answer each of them with the same `EINVAL`.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
@@ -201,7 +201,7 @@ pub enum PushError {
         /// The table's capacity.
         capacity: usize,
     },
-    /// More pieces than one request can have.
+    /// The request has more pieces than one request can have.
     #[error("a request of {entries} scatter entries, where the queue pair has {limit}")]
     TooManyEntries {
         /// The number of entries that were given.
@@ -209,7 +209,7 @@ pub enum PushError {
         /// The largest number.
         limit: usize,
     },
-    /// More bytes than an inline request can have.
+    /// The request has more bytes than an inline request can have.
     #[error("an inline request of {bytes} bytes, where the queue pair takes {limit}")]
     InlineTooLong {
         /// The number of bytes that were given.
@@ -227,9 +227,9 @@ pub enum PushError {
 
 ibex_base::debug_as_display!(PushError);
 
-/// A structure that a batch is a list of.
+/// A C structure of which a batch is a list.
 pub(crate) trait Linked: Copy {
-    /// A request that asks for nothing.
+    /// An empty request.
     const EMPTY: Self;
     /// Sets the pointers; the number of entries is already in it.
     fn link(&mut self, next: *mut Self, entries: *mut Sge);
@@ -290,7 +290,8 @@ impl<W: Linked> RequestTable<W> {
         self.used = 0;
     }
 
-    /// The next free request and its entries, filled from `entries`, at most `stride`.
+    /// Returns the next free request and its entries, filled from `entries`, of which there are at
+    /// most `stride`.
     #[inline(always)]
     fn next(&mut self, entries: &[ScatterEntry<'_>]) -> Result<&mut W, PushError> {
         let capacity = self.requests.len();
@@ -307,7 +308,7 @@ impl<W: Linked> RequestTable<W> {
         Ok(request)
     }
 
-    /// Links the batch into a list and gives its head. There is at least one request.
+    /// Links the batch into a list and returns its head. There must be at least one request.
     #[inline]
     pub(crate) fn link(&mut self) -> *mut W {
         debug_assert!(self.used > 0);
@@ -329,7 +330,7 @@ impl<W: Linked> RequestTable<W> {
     /// Returns how many requests were taken before the one that `refused` points to.
     pub(crate) fn accepted(&self, refused: *mut W) -> usize {
         let offset = refused.addr().wrapping_sub(self.requests.as_ptr().addr());
-        // A provider that does not say which one it refused took none that we know of.
+        // If a provider does not say which request it refused, none is known to be accepted.
         match offset / size_of::<W>() {
             index if !refused.is_null() && index < self.used => index,
             _ => 0,

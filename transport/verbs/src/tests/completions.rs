@@ -60,13 +60,13 @@ fn what_came_before_arming_makes_no_event_so_the_second_poll_is_needed() {
     let (mut one, mut other) = connected(&fake, CHANNEL);
     other.post_receives(2);
     assert!(other.poll().is_empty());
-    // Here comes the completion that the first poll missed.
+    // This completion comes after the first poll.
     send(&mut one, 0, false);
     other.completions.arm(false).unwrap();
     assert!(!is_readable(other.completions.channel_fd()));
     assert_eq!(other.poll().len(), 1, "the second poll finds it");
 
-    // And this one comes after arming: an event, once.
+    // This completion comes after arming, and makes one event.
     send(&mut one, 1, false);
     assert!(is_readable(other.completions.channel_fd()));
     assert_eq!(other.completions.drain_events().unwrap(), 1);
@@ -232,7 +232,7 @@ fn events_come_one_by_one_and_name_what_they_are_about() {
     assert_eq!(events.take().unwrap(), Some(AsyncEvent::Unknown(99)));
     assert!(!is_readable(&events));
 
-    // A queue that is too full says so, by its tag.
+    // A queue that overflows raises an event with its tag.
     let tag = end.completions.tag();
     for _ in 0..=end.completions.entries() {
         fake.complete(tag, Wc::default());

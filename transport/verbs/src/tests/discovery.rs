@@ -42,7 +42,7 @@ fn machine() -> (FakeProvider, SysfsTree) {
     tree.netdev("eth0.100", 4, &["eth0"]);
     tree.netdev("v0", 7, &[]);
     tree.hardware("mlx5_0", "1", &["eth0"]);
-    // The kernel's file is asked first, the index of the interface where there is none.
+    // The kernel's file is asked first. Without that file, the index of the interface decides.
     tree.gid_netdev("mlx5_0", 0, "eth0");
     tree.gid_netdev("mlx5_0", 1, "eth0");
     tree.file("sys/class/infiniband/rxe0/parent", "v0");
@@ -113,7 +113,7 @@ fn by_address_its_own_gid_and_why() {
         address: address(text),
     };
     let addresses = [at("eth0", "fe80::1"), at("eth0", "198.51.100.1")];
-    // Not the preferred kind of GID, but the one of the address that is in use.
+    // The GID of the address in use is chosen, although it is not of the preferred kind.
     let wish = Wish::Address(address("fe80::1"));
     let choice = inventory.choose_among(&wish, &addresses).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 0));
@@ -187,7 +187,7 @@ fn infiniband_interfaces_belong_to_ports_and_their_children_to_them() {
     let choice = inventory.choose_among(&netdev("ib0.8001"), &[]).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 0));
     assert!(choice.reason.ends_with("which stands on ib0"));
-    // And are in partitions of their own, with all that stands on them.
+    // The interfaces, and all that stand on them, are in partitions of their own.
     let key_of = |name: &str| {
         let choice = inventory.choose_among(&netdev(name), &[]).unwrap();
         choice.partition_key.map(PartitionKey::get)
@@ -315,7 +315,7 @@ fn an_interface_that_is_not_there_is_told_from_one_without_a_device() {
         "this machine has no network interface mlx5_0; there are: eth0, eth0.100, lo, v0; RDMA \
          devices are at: mlx5_0 at eth0 and eth0.100, rxe0 at v0"
     );
-    // An interface with an address exists, whatever `/sys` shows.
+    // An interface with an address exists, even if `/sys` does not show it.
     let seen = LocalAddress {
         netdev: "eth7".to_owned(),
         address: address("203.0.113.7"),
@@ -481,7 +481,7 @@ fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
          router passes on, and the connection runs from 192.0.2.1; give v0 an address (`ip addr \
          add`), or, where all peers are on its link, name the device in the settings"
     );
-    // A program on the link, or one that knows its peer to be, may name the device.
+    // A wish for the link itself, or for the device by name, may get a link-local GID.
     let named = Wish::Device {
         name: "rxe0".to_owned(),
         port: None,
@@ -496,7 +496,7 @@ fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
 #[test]
 fn on_infiniband_the_usual_gid_is_link_local_and_reaches_the_subnet() {
     let mut adapter = FakeDevice::infiniband("mlx5_0", 3);
-    // Older kernels say of InfiniBand's that they are of RoCE v1.
+    // Older kernels report InfiniBand's GIDs as RoCE v1's.
     for entry in &mut adapter.ports[0].gids {
         entry.gid_type = GidType::RoceV1;
         assert_eq!(entry.gid.scope(), GidScope::LinkLocal);
@@ -537,7 +537,7 @@ fn a_machine_with_its_files_hidden_still_has_its_devices() {
             .collect::<Vec<_>>(),
         kinds
     );
-    // Nothing says whose interface it is, but an address is a GID.
+    // No file tells which device the interface belongs to, but an address is a GID.
     let at = |netdev: &str, text: &str| LocalAddress {
         netdev: netdev.to_owned(),
         address: address(text),
@@ -572,7 +572,7 @@ fn a_devices_near_cores_are_those_of_its_node_where_there_is_another() {
         tree.sysfs().near_cores("mlx5_0")
     };
     assert!(near("1").is_empty(), "the kernel has no nodes");
-    // A node of memory alone does not count.
+    // A node with memory and no processors does not count.
     node(1, "4-6,12");
     node(2, "");
     tree.file("sys/devices/system/node/online", "0-2");

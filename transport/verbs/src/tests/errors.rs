@@ -163,8 +163,8 @@ fn no_more_queue_pairs() {
     let error = QueuePairBuilder::new(&domain, &end.completions)
         .build(1, ConnectionSettings::default())
         .unwrap_err();
-    // The request exceeds no limit. Whether the limit on locked memory is the reason depends on the
-    // user who runs this.
+    // The request exceeds no limit. The user who runs this test determines whether the limit on
+    // locked memory is the reason.
     let text = error.to_string();
     let start = "RDMA device rxe0: ibv_create_qp failed: Cannot allocate memory (os error 12); \
                  the device has no room for it";

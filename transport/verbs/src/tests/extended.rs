@@ -215,7 +215,7 @@ fn now() -> u64 {
 
 #[test]
 fn ticks_become_time_also_where_the_clock_is_short_and_starts_anew() {
-    // 500 MHz, 32 bits: it starts anew each 8.6 s.
+    // A clock of 500 MHz with 32 bits wraps round each 8.6 s.
     let fake = with_clock(500_000, 0xffff_ffff);
     fake.set_clock(0xffff_ff00);
     let device = Device::open(&fake.provider(), DEVICE).unwrap();
@@ -239,7 +239,7 @@ fn ticks_become_time_also_where_the_clock_is_short_and_starts_anew() {
         (before..=after).contains(&first),
         "{before} {first} {after}"
     );
-    // 0x200 ticks of 2 ns.
+    // The stamps are 0x200 ticks of 2 ns apart.
     assert_eq!(time_at(0x1_0000_0100) - first, 1024);
     assert_eq!(first - time_at(0xffff_fe00), 512);
     // Two seconds later both clocks are read again.

@@ -19,7 +19,7 @@ fn handles_dropped_first_stay_alive_below_the_queue_pair() {
         receives,
         pair,
     } = End::new(&fake.provider(), USUAL);
-    // From the root up: the reverse of the order that the verbs require.
+    // Drops from the root up, which is the reverse of the order that the verbs require.
     drop(device);
     drop(completions);
     drop(shared);
@@ -81,7 +81,7 @@ fn a_child_that_drops_everything_destroys_nothing() {
     if child == 0 {
         drop(end);
         let is_left = fake.alive() == alive;
-        // SAFETY: it ends the process.
+        // SAFETY: the call ends the process.
         unsafe { libc::_exit(i32::from(!is_left)) }
     }
     let mut status = 0;
@@ -133,7 +133,7 @@ fn make_all(provider: &Arc<dyn Provider>) -> Result<QueuePair, String> {
 /// Memory that counts its drops.
 struct Counted(AnonymousMemory, Arc<AtomicUsize>);
 
-// SAFETY: as of the mapping inside.
+// SAFETY: the mapping inside fulfils the contract.
 unsafe impl DeviceMemory for Counted {
     fn base(&self) -> std::ptr::NonNull<u8> {
         self.0.base()

@@ -78,7 +78,7 @@ struct End {
     pair: QueuePair,
 }
 
-/// How an end differs from the usual.
+/// The properties of an end that tests vary.
 #[derive(Clone, Copy)]
 struct Shape {
     shared: bool,

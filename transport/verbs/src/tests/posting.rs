@@ -83,7 +83,7 @@ fn a_batch_is_one_list_with_one_doorbell() {
             (2, kind, 0, None),
         ]
     );
-    // One of three is signaled: one completion for all of them.
+    // One of three requests is signaled, so one completion covers all of them.
     let done = one.poll();
     assert_eq!(done.len(), 1);
     assert_eq!(done[0].id(), send_id(2));
@@ -179,7 +179,7 @@ fn mistakes_are_told_before_the_device_sees_them() {
 fn a_full_send_queue_is_known_without_the_device() {
     let fake = one_device();
     let (mut one, _other) = connected(&fake, USUAL);
-    // Nothing is received, so nothing completes.
+    // The peer receives nothing, so no send completes.
     let room = one.pair.send_room();
     assert!(room >= 15);
     for slot in 0..room {

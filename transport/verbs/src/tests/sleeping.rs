@@ -43,7 +43,7 @@ impl Progress {
     fn sleep(&self, fd: BorrowedFd<'_>) {
         while !is_readable(fd, 1) {
             let posted = self.posted.load(Ordering::Acquire);
-            // It came with its event, or without one for good.
+            // The completion came with its event, or will never have one.
             assert!(
                 posted == self.taken.load(Ordering::Relaxed) || is_readable(fd, 0),
                 "asleep for ever: completion {posted} made no event"
@@ -54,7 +54,7 @@ impl Progress {
 
 /// Lets a moment pass, of 0 to 2^`bits` nanoseconds: a different one for each number.
 fn linger(number: u64, bits: u32) {
-    // Spread by the golden ratio.
+    // The golden ratio spreads the moments evenly.
     let moment = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits);
     let until = Instant::now() + Duration::from_nanos(moment);
     while Instant::now() < until {
@@ -113,7 +113,7 @@ fn no_wake_up_is_lost_over_many_sleeps() {
             });
             let found = found.unwrap() as u64;
             let taken = progress.taken.fetch_add(found, Ordering::Release);
-            // Or the next one would always come late.
+            // Without this pause, the next completion would always come late.
             linger(!taken, 12);
         }
     });
@@ -143,7 +143,7 @@ fn waiting_takes_what_comes_and_ends_with_its_deadline() {
         threads.spawn(|| fake.complete(tag, Wc::default()));
         assert_eq!(completions.wait(&mut room, None).unwrap().len(), 1);
     });
-    // As an engine sleeps: in a set, with the steps taken apart.
+    // Sleeps as an engine does: in a set, with the steps taken one by one.
     assert!(completions.prepare_sleep(&mut room).unwrap().is_empty());
     fake.complete(tag, Wc::default());
     assert!(is_readable(completions.fd(), 0));

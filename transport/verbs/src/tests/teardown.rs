@@ -53,7 +53,7 @@ fn an_own_queue_is_drained_by_the_last_request_of_each_queue() {
         ..USUAL
     };
     let (mut one, _other) = connected(&fake, shape);
-    // Full queues: the last requests have places of their own.
+    // The queues are full, and the last requests have places of their own.
     let capacity = one.receive_queue().capacity() as usize;
     one.post_receives(capacity);
     while one.pair.send_room() > 0 {

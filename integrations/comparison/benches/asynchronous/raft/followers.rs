@@ -50,7 +50,8 @@ impl RaftNetworkFactory<Types> for Followers {
 
 /// A follower, as replication or an election sees it.
 pub(crate) struct Follower {
-    /// None of a node that this one is not connected to, as followers are not to each other.
+    /// `None` for a node to which this one is not connected; followers are not connected to each
+    /// other.
     wire: Option<Arc<Mutex<Wire>>>,
 }
 

@@ -1,7 +1,7 @@
 //! Writes to a cluster of openraft: three processes, of which the measuring one leads.
 //!
-//! The log is in memory and the state machine counts, so that what is left is openraft and the
-//! transport.
+//! The log is in memory and the state machine counts, so only openraft and the transport are
+//! measured.
 
 mod counter;
 mod followers;
@@ -30,11 +30,11 @@ use crate::{
 };
 
 openraft::declare_raft_types!(
-    /// Writes are texts, and their answers numbers.
+    /// Writes are texts, and each is answered with its number.
     pub(crate) Types: D = String, R = u64,
 );
 
-/// Writes per second through a leader here and followers behind `links`.
+/// Returns the writes per second through a leader here and followers behind `links`.
 pub(crate) async fn measure(links: Vec<Link>, order: Order) -> Result<f64, Failure> {
     let mut wires = Vec::new();
     for link in links {
@@ -44,7 +44,7 @@ pub(crate) async fn measure(links: Vec<Link>, order: Order) -> Result<f64, Failu
     let members: BTreeMap<_, _> = members.collect();
     let raft = start(LEADER, Followers::new(wires.clone())).await?;
     raft.initialize(members).await?;
-    // A leader takes writes once a quorum has acknowledged its first entry.
+    // A leader accepts writes once a quorum has acknowledged its first entry.
     let leads = |metrics: &RaftMetrics<Types>| {
         metrics.state == ServerState::Leader && metrics.last_applied.is_some()
     };
@@ -74,7 +74,8 @@ pub(crate) async fn answer(link: Link, number: u64) -> Result<(), Failure> {
 
 async fn start(number: u64, followers: Followers) -> Result<Raft<Types, Counter>, Failure> {
     let config = Config {
-        // Longer than the run: the log has no entries but writes, and no other node becomes leader.
+        // The interval is longer than the run: the log has no entries but writes, and no other node
+        // becomes leader.
         heartbeat_interval: 10_000,
         election_timeout_min: 300_000,
         election_timeout_max: 600_000,

@@ -51,7 +51,8 @@ impl Wire {
         let bytes = postcard::to_allocvec(message)?;
         match self {
             Wire::Socket(stream) => {
-                // In one write: a segment of its own for the length would cost another one.
+                // Length and message go in one write: the length alone would cost a segment of its
+                // own.
                 let mut framed = Vec::with_capacity(4 + bytes.len());
                 framed.extend((bytes.len() as u32).to_le_bytes());
                 framed.extend(bytes);
@@ -65,7 +66,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Receives the next message; returns none when the other end is gone.
+    /// Receives the next message; returns `None` when the other end is gone.
     pub(crate) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Failure> {
         match self {
             Wire::Socket(stream) => {
@@ -87,8 +88,8 @@ impl Wire {
         }
     }
 
-    /// Ends the sending direction, and waits until the other end has ended its own. Replies that
-    /// nobody waits for any more are dropped.
+    /// Ends the sending direction, and waits until the other end has ended its own. Replies that no
+    /// request waits for any more are dropped.
     pub(crate) async fn finish(&mut self) -> Result<(), Failure> {
         match mem::replace(self, Wire::Over) {
             Wire::Socket(mut stream) => {

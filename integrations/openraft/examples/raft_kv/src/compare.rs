@@ -16,7 +16,8 @@ use crate::{
 pub struct Comparison {
     /// The path of this program.
     pub program: PathBuf,
-    /// The directory in which the nodes' own are made: one in memory leaves the disk out.
+    /// The directory in which the nodes' directories are made; if it is in memory, no disk is
+    /// measured.
     pub directory: PathBuf,
     /// The number of turns of each wire.
     pub rounds: usize,
@@ -29,7 +30,7 @@ pub struct Comparison {
 struct Turn {
     one: Figures,
     many: Figures,
-    /// From the leader's death to the next acknowledged write.
+    /// Time from the leader's death to the next acknowledged write.
     recovery_ms: f64,
     after: Figures,
 }
@@ -60,7 +61,7 @@ impl fmt::Display for Deposed {
 impl std::error::Error for Deposed {}
 
 /// Measures each wire in turn. A turn whose leader is deposed begins anew with a new cluster; the
-/// table says how many did.
+/// table gives the number of such turns.
 ///
 /// # Errors
 ///
@@ -176,7 +177,7 @@ impl Table {
     }
 }
 
-/// The median, and the least and the greatest.
+/// Returns the median, the least and the greatest.
 fn middle(mut values: Vec<f64>, digits: usize) -> String {
     values.sort_by(f64::total_cmp);
     match values[..] {

@@ -10,7 +10,7 @@ use stateright::semantics::{
     register::{Register, RegisterOp, RegisterRet},
 };
 
-/// Value of a register: none before the first write.
+/// The value of a register: `None` before the first write.
 pub type Value = Option<u64>;
 
 /// The operations of clients on all keys.
@@ -34,17 +34,17 @@ enum Event {
 }
 
 impl History {
-    /// A client begins to write.
+    /// Notes that a client begins to write.
     pub fn begin_write(&mut self, key: &str, value: u64) -> Begun {
         self.begin(key, RegisterOp::Write(Some(value)))
     }
 
-    /// A client begins to read.
+    /// Notes that a client begins to read.
     pub fn begin_read(&mut self, key: &str) -> Begun {
         self.begin(key, RegisterOp::Read)
     }
 
-    /// Begins an operation as a process of its own: one whose outcome is unknown stays under way
+    /// Begins an operation as a process of its own: an operation of unknown outcome stays under way
     /// forever, while its client continues.
     fn begin(&mut self, key: &str, operation: RegisterOp<Value>) -> Begun {
         let process = self.next_process;
@@ -57,17 +57,17 @@ impl History {
         }
     }
 
-    /// The write was acknowledged.
+    /// Notes that the write was acknowledged.
     pub fn written(&mut self, begun: Begun) {
         self.end(begun, RegisterRet::WriteOk);
     }
 
-    /// The read got this value.
+    /// Notes that the read returned this value.
     pub fn read(&mut self, begun: Begun, value: Value) {
         self.end(begun, RegisterRet::ReadOk(value));
     }
 
-    /// The operation did nothing, and will not.
+    /// Notes that the operation did nothing, and will not.
     pub fn withdrawn(&mut self, begun: Begun) {
         if let Some(events) = self.keys.get_mut(&begun.key) {
             events.retain(|event| event.process() != begun.process);
@@ -106,8 +106,8 @@ impl History {
     }
 }
 
-/// Writes of unknown outcome that no read has seen. An order of the others explains the history
-/// with them or without them, and the search takes twice as long for each.
+/// Returns the writes of unknown outcome that no read has seen. If an order of the others explains
+/// the history, it does so with these or without them, and the search takes twice as long for each.
 fn unseen(events: &[Event]) -> BTreeSet<u64> {
     let (mut writes, mut returned, mut seen) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
     for event in events {
@@ -202,7 +202,7 @@ mod tests {
         history.read(stale, Some(16));
         let error = history.check().expect_err("19 was acknowledged before");
         assert!(error.contains("key 1"), "{error}");
-        // A lost write is one as well.
+        // A lost write is a violation as well.
         let none = lost.begin_read("2");
         lost.read(none, None);
         assert!(lost.check().is_err());

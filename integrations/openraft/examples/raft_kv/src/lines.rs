@@ -28,7 +28,7 @@ use crate::{
     types::{Failure, Node, Put},
 };
 
-/// A node's end.
+/// The answering end of a node.
 #[derive(Clone, Debug)]
 pub struct Answerer {
     /// The raft node.
@@ -50,7 +50,7 @@ impl Answerer {
             let (stream, _) = listener.accept().await?;
             let answerer = self.clone();
             tokio::spawn(async move {
-                // A client that goes away is no matter.
+                // A client that goes away does no harm.
                 let _ = answerer.answer_all(stream).await;
             });
         }
@@ -113,7 +113,7 @@ impl Answerer {
         };
         match self.raft.client_write(put).await {
             Ok(_) => "ok".to_owned(),
-            // It may be in the log of a node that leads next.
+            // The write may be in the log of a node that leads next.
             Err(error) => format!("unknown {error}"),
         }
     }
@@ -210,7 +210,7 @@ impl Answerer {
     }
 }
 
-/// A client's end.
+/// The end of a client.
 #[derive(Debug)]
 pub struct Lines {
     stream: BufReader<TcpStream>,
@@ -234,7 +234,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// The connection broke: whether the node has done it is unknown.
+    /// The connection broke: whether the node has done the request is unknown.
     pub async fn ask(&mut self, request: &str) -> io::Result<String> {
         self.stream
             .write_all(format!("{request}\n").as_bytes())

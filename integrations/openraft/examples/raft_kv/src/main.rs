@@ -62,7 +62,7 @@ fn run(options: Options) -> Result<ExitCode, Failure> {
             .block_on(node::run(node))
             .map(|()| ExitCode::SUCCESS);
     }
-    // One thread, this one: the nodes end with the thread that started them.
+    // This is the only thread: the nodes end with the thread that started them.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     if let Some(seconds) = options.chaos {
         let is_good = runtime.block_on(harm(&options, seconds))?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::Machine;
 
 openraft::declare_raft_types!(
-    /// Writes are [`Put`]s, and say nothing but that they are done.
+    /// Writes are [`Put`]s, and their answers only say that they are done.
     pub Types: D = Put, R = ()
 );
 

@@ -15,7 +15,7 @@ fn harm(wire: Wire) {
         time: Duration::ZERO, // every fault once
         seed: 7,
     };
-    // One thread, this one: the nodes end with the thread that started them.
+    // This is the only thread: the nodes end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -17,7 +17,7 @@ use raft_kv::{
 
 struct Builder;
 
-/// A directory that goes with it.
+/// A directory that is removed when this is dropped.
 struct Directory(PathBuf);
 
 impl Drop for Directory {

@@ -1,7 +1,7 @@
 //! The credit that sessions hold, each and together.
 //!
-//! One rule: a holding is changed by [`Holdings::change`] only, which keeps all sums and
-//! orders over holdings in step with it.
+//! The rule of this module: a holding is changed by [`Holdings::change`] only, which keeps all sums
+//! and orders over holdings in step with it.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,16 +15,16 @@ pub(super) struct Holdings {
     grain: u64,
     sessions: BTreeMap<SessionId, Holding>,
 
-    // The totals.
+    // Totals.
     /// Credit that is not lent.
     free: u64,
     /// Credit that was recalled so long ago that it no longer counts as coming back.
     overdue: u64,
     active: u64,
-    /// A grain, or what is held if that is less, for each that is not active.
+    /// A grain, or the credit held if that is less, for each session that is not active.
     idle_floor: u64,
 
-    // The richest.
+    // Orders by holding.
     /// Active sessions by what they may keep, richest last.
     active_holders: BTreeSet<(u64, SessionId)>,
     /// Idle sessions, by what they hold.
@@ -46,12 +46,12 @@ impl Holdings {
         }
     }
 
-    /// So much more is free.
+    /// Adds `credit` to the free credit.
     pub(super) fn grow(&mut self, credit: u64) {
         self.free += credit;
     }
 
-    /// So much is free no more.
+    /// Takes `credit` from the free credit.
     pub(super) fn shrink(&mut self, credit: u64) {
         self.free -= credit;
     }
@@ -60,7 +60,7 @@ impl Holdings {
         self.sessions.entry(session).or_default();
     }
 
-    /// The session is forgotten, and what it held is free. What it had open.
+    /// Forgets the session and frees the credit that it held. Returns what it had open.
     pub(super) fn leave(&mut self, session: SessionId) -> Option<Holding> {
         self.change(session, |holding, free| {
             *free += holding.held;
@@ -77,7 +77,7 @@ impl Holdings {
         self.sessions.get(&session)
     }
 
-    /// The session with the next number, and behind the last one the first.
+    /// Returns the session with the next number, and after the last one the first.
     pub(super) fn behind(&self, session: SessionId) -> Option<(SessionId, &Holding)> {
         let behind = self.sessions.range(session + 1..).next();
         let (&session, holding) = behind.or_else(|| self.sessions.first_key_value())?;
@@ -108,17 +108,17 @@ impl Holdings {
         self.overdue + self.idle_floor
     }
 
-    /// The richest active session, if it may keep more than `most`.
+    /// Returns the richest active session, if it may keep more than `most`.
     pub(super) fn richest_active(&self, most: u64) -> Option<(SessionId, u64)> {
         richer(&self.active_holders, most)
     }
 
-    /// The richest of the others, if it may keep more than `most`.
+    /// Returns the richest idle session, if it may keep more than `most`.
     pub(super) fn richest_idle(&self, most: u64) -> Option<(SessionId, u64)> {
         richer(&self.idle_holders, most)
     }
 
-    /// Changes a holding, and what is free.
+    /// Changes a holding and the free credit.
     pub(super) fn change(
         &mut self,
         session: SessionId,
@@ -155,7 +155,7 @@ impl Holdings {
     }
 }
 
-/// The richest of `holders`, if it may keep more than `most`.
+/// Returns the richest of `holders`, if it may keep more than `most`.
 fn richer(holders: &BTreeSet<(u64, SessionId)>, most: u64) -> Option<(SessionId, u64)> {
     let (kept, session) = holders.last().copied()?;
     (kept > most).then_some((session, kept))
@@ -191,7 +191,7 @@ pub(super) struct Look {
     /// been taken in: its own frames come behind them.
     pub(super) until: u64,
 
-    // Two that fell silent could be each other's witnesses for ever.
+    // Without these fields, two sessions that fell silent could be each other's witnesses for ever.
     /// The witness's total use when it was last found to use credit.
     pub(super) seen: u64,
     /// The number of wishes at that time.

@@ -28,7 +28,7 @@ impl Level {
         self.now
     }
 
-    /// Adjusts the level to so many active sessions that share the total, less the `bound` part.
+    /// Adjusts the level to this many active sessions that share the total, less the `bound` part.
     pub(super) fn share(&mut self, bound: u64, active: u64) {
         let equal = self.lendable.saturating_sub(bound) / active.max(1);
         if equal < self.now {

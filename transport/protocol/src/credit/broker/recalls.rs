@@ -1,4 +1,5 @@
-//! Recalls: which session has to give credit back, and what is made of those that do not answer.
+//! Recalls: the choice of the session that has to give credit back, and the handling of sessions
+//! that do not answer.
 #![forbid(unsafe_code)]
 
 use super::{CreditAction, CreditBroker, LOOKS_PER_WISH, SessionId, holdings::Look};
@@ -25,8 +26,8 @@ impl CreditBroker {
 
     /// Takes back credit that a session holds.
     pub(super) fn recall(&mut self, session: SessionId, credit: u64) -> CreditAction {
-        // Once half of those have answered that were asked at the time, a session that has not is
-        // taken for silent.
+        // A session that has not answered is taken for silent once half of the sessions that were
+        // asked at the time have answered.
         let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
         let mut opened = 0;
         self.holdings.change(session, |holding, _| {
@@ -40,15 +41,15 @@ impl CreditBroker {
     /// Looks at a few active sessions that want nothing, on behalf of one that is busy.
     /// Returns whether one was found that has used nothing since it was looked at first.
     ///
-    /// Those that keep no more than a grain have nothing to lose by it, but an equal part is
-    /// kept for each that is active.
+    /// A session that keeps no more than a grain has nothing to lose by this, but an equal part is
+    /// kept for each active session.
     pub(super) fn look_for_idle(
         &mut self,
         busy: SessionId,
         used: &impl Fn(SessionId) -> u64,
     ) -> bool {
         let until = used(busy) + self.held(busy);
-        // Everybody could have made one and the witness used something.
+        // In that time every session could have made a wish, and the witness used credit.
         let patience = 2 * self.holdings.len();
         for _ in 0..LOOKS_PER_WISH {
             let Some((session, holding)) = self.holdings.behind(self.hand) else {
@@ -111,16 +112,17 @@ impl CreditBroker {
         }
     }
 
-    /// Notes that a waiting session has used its credit once more. When everybody could have done
-    /// so twice and nobody has answered a recall, nobody will: where all that were asked are
-    /// silent, no answer of others tells.
+    /// Notes that a waiting session has used its credit once more. When every session could have
+    /// done so twice and none has answered a recall, none will answer: if all that were asked are
+    /// silent, no answer of others shows it.
     pub(super) fn notice_silence(&mut self) {
         self.repeated += 1;
         if self.repeated > 2 * self.holdings.len()
             && let Some(&(due, _)) = self.open.last()
         {
             self.repeated = 0;
-            // A session that has some goes on meanwhile, and may have the rest when it comes.
+            // A session that has some credit goes on in the meantime, and may have the rest when it
+            // comes.
             let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
             if !self.waiting.values().any(has_nothing) {
                 return;

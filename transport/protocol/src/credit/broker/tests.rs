@@ -65,8 +65,8 @@ impl Host {
                 self.broker.leave(id);
             }
             Move::Want(id) => {
-                // A session that wants credit has used or surrendered whatever it was told is
-                // parting.
+                // A session that wants credit has used or surrendered all credit that it was told
+                // is parting.
                 if let Some(model) = self.alive(id) {
                     model.wants = true;
                     let returned = std::mem::take(&mut model.recalled);
@@ -193,7 +193,7 @@ fn settings() -> impl Strategy<Value = BrokerSettings> {
 }
 
 proptest! {
-    /// Whatever happens, nothing is lent twice and nothing is lost.
+    /// In any sequence of events, no credit is lent twice and none is lost.
     #[test]
     fn what_is_lent_and_what_is_free_is_all_there_is(
         settings in settings(),
@@ -209,8 +209,8 @@ proptest! {
         prop_assert_eq!(host.broker.free(), host.broker.lendable);
     }
 
-    /// After whatever happened, who wants is given something, once everyone
-    /// has used what it has often enough for each to have had its turn.
+    /// After any sequence of events, a session that wants credit is given some, once the sessions
+    /// have used theirs often enough for each to have had its turn.
     #[test]
     fn who_wants_is_given_something_in_the_end(
         settings in settings(),
@@ -226,7 +226,7 @@ proptest! {
         for &id in &ids {
             host.make(Move::Want(id))?;
         }
-        // A round serves at least one of them.
+        // A round serves at least one of the sessions that want credit.
         for _ in 0..2 * ids.len() + 2 {
             for &id in &ids {
                 host.make(Move::Use(id, u64::MAX))?;
@@ -262,7 +262,8 @@ proptest! {
             host.make(Move::Want(id))?;
         }
         let before: Vec<_> = ids.iter().map(|id| host.sessions[id].used).collect();
-        // A session with credit uses it and wants more; one without has said so.
+        // A session with credit uses it and wants more; a session without credit has wished
+        // already.
         for _ in 0..8 * host.sessions.len() + 8 {
             for &id in &ids {
                 if host.sessions[&id].out > 0 {
@@ -314,8 +315,8 @@ fn a_crowd_takes_turns_at_what_a_silent_peer_leaves() {
 }
 
 proptest! {
-    /// Whatever happened: when all but one do no more than answer recalls, nothing is kept
-    /// for them any more but a grain.
+    /// After any sequence of events, when all sessions but one only answer recalls, no more than a
+    /// grain is kept for each of them.
     #[test]
     fn who_alone_goes_on_is_found_to_be_alone(
         settings in settings(),
@@ -329,8 +330,8 @@ proptest! {
             }
         }
         let others: Vec<_> = host.sessions.keys().copied().filter(|&id| id != 12).collect();
-        // Each wish looks at some, each of these is looked at twice, and that twice if its
-        // witness is silent.
+        // Each wish looks at a few sessions. Each session is looked at twice, and twice again if
+        // its witness is silent.
         for _ in 0..8 * (others.len() + 1) {
             for &id in &others {
                 host.make(Move::Surrender(id))?;
@@ -339,7 +340,7 @@ proptest! {
             host.make(Move::Want(12))?;
         }
         let active = host.broker.holdings.active();
-        // A session that has the most has found enough credit at the others.
+        // A session that has the most it may have has found enough credit at the others.
         let has_most = host.sessions[&12].out == settings.most;
         prop_assert!(active == 1 || has_most, "{host:?}");
     }
@@ -399,8 +400,8 @@ fn the_arrival_of_many_recalls_each_a_few_times() {
     );
 }
 
-/// However credit comes back, the turns of who is busy are equal, and who is not has one
-/// buffer.
+/// In whatever order credit comes back, the turns of busy sessions are equal, and a session that is
+/// not busy has one buffer.
 #[test]
 fn the_rest_of_a_turn_is_given_before_anybody_elses() {
     let settings = BrokerSettings {
@@ -430,7 +431,7 @@ fn the_rest_of_a_turn_is_given_before_anybody_elses() {
         });
         gifts.collect::<Vec<_>>()
     };
-    // Six for twelve; the others wait.
+    // Six buffers for twelve sessions; the other sessions wait.
     assert_eq!(given(&mut broker).len(), 6);
     for session in 0..6 {
         broker.report(session, report(1, session < 2));

@@ -3,7 +3,7 @@
 
 use super::{CreditShrank, grow};
 
-/// The receiving side: what we let the peer send.
+/// The receiving side: the credit that the peer may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditGrant {
     /// The credit that may be out at a time.
@@ -21,12 +21,12 @@ pub struct CreditGrant {
     recall_told: u64,
     /// No credit is lent beyond `lent`: the peer gets more only when it asks.
     must_ask: bool,
-    /// The peer is to hear that.
+    /// The peer is to be told that.
     ask_is_due: bool,
     /// The credit surrendered in all.
     surrendered: u64,
 
-    // For the broker.
+    // Report for the broker.
     report: CreditReport,
 }
 
@@ -56,7 +56,7 @@ pub struct CreditOverrun {
 /// The error in a surrender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSurrender {
-    /// More than was recalled.
+    /// The peer surrendered more than was recalled.
     #[error("{surrendered} of credit were surrendered in all, and {recalled} were recalled")]
     NotRecalled {
         /// The credit surrendered in all.
@@ -64,10 +64,10 @@ pub enum BadSurrender {
         /// The credit recalled in all.
         recalled: u64,
     },
-    /// More than the peer has.
+    /// The peer surrendered more than it has.
     #[error(transparent)]
     NotHeld(#[from] CreditOverrun),
-    /// Less than before.
+    /// The total is less than before.
     #[error(transparent)]
     Shrank(#[from] CreditShrank),
 }
@@ -77,7 +77,7 @@ pub enum BadSurrender {
 pub enum Term {
     /// Credit is lent again whenever it comes back, until it is recalled.
     Standing,
-    /// Once: others wait for their turn.
+    /// Credit is lent once, because others wait for their turn.
     Turn,
 }
 
@@ -126,7 +126,7 @@ impl CreditGrant {
         self.covers(cost) && self.parting == 0 && !is_much(self.untold() + cost, self.lent)
     }
 
-    /// A frame of that cost has arrived and its memory is replaced already.
+    /// Notes that a frame of that cost has arrived, and that its memory is replaced already.
     #[inline]
     pub fn arrived(&mut self, cost: u64) -> Result<(), CreditOverrun> {
         let used = self.back.saturating_add(cost);
@@ -160,8 +160,9 @@ impl CreditGrant {
         self.ask_is_due = self.must_ask;
     }
 
-    /// Takes so much back, at most what was not recalled before: at once what is not out,
-    /// the rest as it comes. If nothing is left then, the peer hears that it has to ask.
+    /// Takes this much back, at most as much as was not recalled before. Credit that is not out
+    /// comes back at once, the rest as it returns. If nothing is left then, the peer is told that
+    /// it has to ask.
     pub fn recall(&mut self, credit: u64) {
         let credit = credit.min(self.lent - self.parting);
         let here = credit.min(self.lent - self.out().max(self.parting));
@@ -173,7 +174,7 @@ impl CreditGrant {
         self.ask_is_due = self.must_ask;
     }
 
-    /// The peer gave back what it could not use, so much in all.
+    /// Takes in that the peer gave back credit that it could not use, with the new total.
     pub fn surrendered(&mut self, surrendered: u64) -> Result<(), BadSurrender> {
         let mut before = self.surrendered;
         let more = grow("surrenders of credit", &mut before, surrendered)?;
@@ -190,8 +191,8 @@ impl CreditGrant {
         Ok(())
     }
 
-    /// The peer waits for credit, and knew of `granted` when it said so. Returns whether
-    /// that can be.
+    /// Takes in that the peer waits for credit, and knew of `granted` when it sent the wish.
+    /// Returns whether that can be.
     #[must_use]
     pub fn is_wanted(&mut self, granted: u64) -> bool {
         // A wish that was made with less knowledge has been answered already.
@@ -202,14 +203,14 @@ impl CreditGrant {
     /// Notes that the frame that arrived just now took the peer's last credit, and that more waits
     /// behind it.
     pub fn used_up(&mut self) {
-        // Else it has been answered already.
+        // If more was granted, the wish has been answered already.
         let is_news = self.back == self.told;
         self.report.wants |= is_news;
         self.report.is_busy |= is_news;
     }
 
-    /// The grant to tell: once more than half of what is lent is owed, so that before the
-    /// peer has heard it, not so much can be owed again; or with a recall.
+    /// The grant to tell: once more than half of what is lent is owed, so that as much cannot be
+    /// owed again before the peer was told; or with a recall.
     #[must_use]
     pub fn owed(&self) -> Option<u64> {
         let owed = self.untold();
@@ -217,20 +218,20 @@ impl CreditGrant {
         is_due.then_some(self.told + owed)
     }
 
-    /// Returns whether so much came back that the grant is sent for it alone. Nothing else that is
-    /// to be told comes with a frame's arrival.
+    /// Returns whether so much credit came back that a grant is sent for that alone. A frame's
+    /// arrival brings no other news to tell.
     #[inline]
     #[must_use]
     pub fn is_owed_much(&self) -> bool {
         is_much(self.untold(), self.lent)
     }
 
-    /// `grant` has been put into a frame.
+    /// Notes that `grant` was put into a frame.
     pub fn told(&mut self, grant: u64) {
         self.told = self.told.max(grant);
     }
 
-    /// The peer had to wait for credit, and got some in the meantime.
+    /// Notes that the peer had to wait for credit, and got some in the meantime.
     pub fn was_short(&mut self) {
         self.report.wants = true;
     }
@@ -240,15 +241,15 @@ impl CreditGrant {
         self.recalled > self.recall_told || self.ask_is_due
     }
 
-    /// The recall to tell, and whether it says that nothing is left. It belongs into a frame
-    /// with [`owed`](Self::owed), and [`recall_told`](Self::recall_told) behind it.
+    /// The recall to tell, and whether it says that nothing is left. Put the recall into a frame
+    /// with [`owed`](Self::owed), and call [`recall_told`](Self::recall_told) afterwards.
     #[must_use]
     pub fn recall_due(&self) -> Option<(u64, bool)> {
         self.recall_is_due()
             .then_some((self.recalled, self.must_ask))
     }
 
-    /// The recall has been put into a frame.
+    /// Notes that the recall was put into a frame.
     pub fn recall_told(&mut self) {
         self.recall_told = self.recalled;
         self.ask_is_due = false;

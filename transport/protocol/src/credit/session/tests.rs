@@ -1,4 +1,4 @@
-//! Both sides of session credit against each other.
+//! Tests of both sides of session credit against each other.
 
 use super::*;
 

@@ -3,11 +3,11 @@
 
 use super::{CreditShrank, grow};
 
-/// The sending side: what we may still send.
+/// The sending side: the credit that this end may still use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditUse {
     granted: u64,
-    /// Sent or surrendered.
+    /// The credit that was sent or surrendered.
     used: u64,
 
     /// The credit that the peer recalled in all.
@@ -23,8 +23,8 @@ pub struct CreditUse {
 }
 
 impl CreditUse {
-    /// Starts with what the peer granted in its handshake. An end without credit at the start asks
-    /// for it, unless it hears of some first.
+    /// Starts with the credit that the peer granted in its handshake. An end without credit at the
+    /// start asks for credit, unless it is granted some first.
     #[must_use]
     pub fn new(granted: u64) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl CreditUse {
         self.parting = self.parting.saturating_sub(cost);
     }
 
-    /// The peer's cumulative grant. Said again it says nothing new.
+    /// Takes in the peer's cumulative grant. A repeated grant changes nothing.
     pub fn grant(&mut self, granted: u64) -> Result<(), CreditShrank> {
         grow("grants of credit", &mut self.granted, granted).map(|more| {
             if more > 0 {
@@ -62,12 +62,14 @@ impl CreditUse {
         })
     }
 
-    /// The peer's cumulative recall. With `must_ask` nothing is lent to us any more.
+    /// Takes in the peer's cumulative recall. With `must_ask`, nothing is lent to this end any
+    /// more.
     pub fn recall(&mut self, recalled: u64, must_ask: bool) -> Result<(), CreditShrank> {
         let more = grow("recalls of credit", &mut self.recalled, recalled)?;
         self.parting = self.parting.saturating_add(more).min(self.available());
         if must_ask {
-            // This answers a question too: what was given may be gone before it was told.
+            // A recall answers a question too: the credit that was given may be taken back before
+            // the peer was told of it.
             (self.must_ask, self.has_asked) = (true, false);
         }
         Ok(())
@@ -110,7 +112,7 @@ impl CreditUse {
         self.should_ask() && self.available() == cost
     }
 
-    /// The question is in a frame.
+    /// Notes that the question is in a frame.
     pub fn asked(&mut self) {
         self.has_asked = true;
     }

@@ -3,14 +3,14 @@
 
 use crate::format::counters::Counters;
 
-/// Counters that a waiting sender wants to hear of. A target of 0 asks for nothing.
+/// Counters that a waiting sender wants to be told. A target of 0 asks for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// Tell once so many messages are received.
+    /// Tell once this many messages are received.
     pub received: u64,
-    /// Tell once so many messages are released.
+    /// Tell once this many messages are released.
     pub released: u64,
-    /// Tell once so many messages are acknowledged, or never can be.
+    /// Tell once this many messages are acknowledged, or never can be.
     pub acknowledged: u64,
 }
 
@@ -48,10 +48,10 @@ impl Ask {
 /// Questions of a sending end, as either engine keeps them until they are answered: the nearest
 /// unanswered target of each kind, and the farthest.
 ///
-/// The sender's engine lets its peer know the nearest one. While it has a farther one, each
-/// answer leads to the next question, for one message more than was told. So each waiter
-/// between the two hears of its message, and the receiver answers once a round trip at most. A
-/// lone waiter costs one question and one answer.
+/// The sender's engine lets its peer know the nearest one. While it has a farther one, each answer
+/// leads to the next question, for one message more than was told. So each waiter between the two
+/// is told of its message, and the receiver answers at most once a round trip. A lone waiter costs
+/// one question and one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Questions {
     nearest: Ask,

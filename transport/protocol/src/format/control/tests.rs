@@ -65,7 +65,7 @@ fn memory_that_cannot_be_is_not_granted() {
         sequence: 77,
         memory: some_memory(),
     });
-    // Type, channel, sequence; then address, key, length.
+    // Fields in order: type, channel, sequence; then address, key, length.
     for (at, value) in [(13, 0), (13, u64::MAX - 9), (25, 0), (25, u64::MAX)] {
         let mut lie = grant.clone();
         lie[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -156,7 +156,7 @@ fn a_channel_has_a_name_of_1_to_255_bytes() {
         let open = open_as(&"x".repeat(bytes));
         assert_eq!(Control::decode(&encoded(&open)).as_ref(), Ok(&open));
     }
-    // Type, end, role; then the length of the name.
+    // Fields in order: type, end, role; then the length of the name.
     let mut longer = encoded(&open_as(&"x".repeat(MAX_NAME_BYTES)));
     longer[6..8].copy_from_slice(&(MAX_NAME_BYTES as u16 + 1).to_le_bytes());
     assert_eq!(Control::decode(&longer), of("a text is too long"));

@@ -131,7 +131,7 @@ fn sealed_frames() -> impl Strategy<Value = Sealed> {
         let coverage = Coverage::of(kind, payloads, || Some(alignment)).unwrap();
         write_checks(number, &mut bytes, Some(&body), coverage);
         bytes.extend_from_slice(&body);
-        // Where the body is makes no difference.
+        // The checks do not depend on where the body lies.
         let mut inline = bytes.clone();
         inline[..CHECK_BYTES].fill(0);
         write_checks(number, &mut inline, None, coverage);
@@ -203,7 +203,7 @@ proptest! {
         }
     }
 
-    /// Whatever headers say before they are verified, the walk ends, inside of the body.
+    /// The walk ends inside the body, whatever unverified headers say.
     #[test]
     fn records_of_any_bytes_are_walked(words: Vec<u64>, cut in 0..8_usize, alignment in 3..7_u32) {
         let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -238,7 +238,7 @@ proptest! {
 
 #[test]
 fn it_is_crc_32_of_iscsi() {
-    // RFC 3720, B.4.
+    // Test vectors of [RFC 3720, B.4](https://www.rfc-editor.org/rfc/rfc3720#appendix-B.4).
     assert_eq!(crc(&[0; 32]), 0x8a91_36aa);
     assert_eq!(crc(b"123456789"), 0xe306_9283);
 }

@@ -105,7 +105,7 @@ fn nothing_new_is_said_of_credit_before_the_last_was_answered() {
     );
 }
 
-/// A wish that is heard while the session has all that it may have would come to nothing.
+/// A wish that arrives while the session has all the credit that it may have would have no effect.
 #[test]
 fn who_has_credit_left_asks_for_more_with_the_last_of_it() {
     let mut session = over_buffers();

@@ -61,7 +61,7 @@ fn who_has_data_and_no_credit_asks_once_until_it_is_answered() {
     let want = |granted| vec![Control::Want { granted }];
     assert_eq!(sent_with(&mut session, &mut ring), want(0));
     assert_eq!(sent_with(&mut session, &mut ring), []);
-    // An answer that is not enough, and a turn at that.
+    // The peer answers with too little credit, as a turn.
     let turn = |credit| Control::Recall {
         credit,
         must_ask: true,

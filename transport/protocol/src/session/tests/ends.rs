@@ -60,7 +60,8 @@ fn as_many_ends_as_agreed_and_no_more() {
             &open_with(end, Role::Sender, &format!("{end}"), spec()),
         )
         .unwrap();
-        // Closing what nobody here opened gives no room: it may be opened yet.
+        // The close of an end that was not opened here frees no room, since that end may still be
+        // opened.
         deliver(&mut session, &close_of(end, Role::Sender, 0)).unwrap();
     }
     let limit = MAX_CHANNELS;
@@ -179,8 +180,8 @@ fn a_close_waits_for_no_grant_of_a_receiver_that_has_gone() {
 
 #[test]
 fn a_channel_that_never_fitted_counts_no_more_once_the_peer_has_closed_it() {
-    // A peer that resumes no sessions forgets its end as soon as its close is out, and may
-    // open others in its place, whatever we do with ours.
+    // A peer that resumes no sessions forgets its end as soon as its close is out, and may open
+    // others in its place, independent of what we do with ours.
     let mut session = Session::new(config());
     let mut unfit = spec();
     unfit.newest.fingerprint = [9; 16];

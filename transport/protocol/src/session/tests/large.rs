@@ -325,7 +325,7 @@ fn what_is_announced_behind_a_written_message_finds_it_whole() {
         body
     };
     assert!(matches!(next(&mut ring), Some(Body::Write { .. })));
-    // The handle published more as soon as that was there.
+    // The handle publishes more as soon as the message is there.
     ring.0.push_back(16);
     assert_eq!(next(&mut ring), Some(Body::Inline), "the word goes first");
     assert!(matches!(next(&mut ring), Some(Body::Records { .. })));

@@ -163,7 +163,7 @@ fn a_nearer_ask_is_answered_before_a_farther_one() {
     }
 }
 
-/// Each answer leads to the next question while the end waits for more, so nobody between the
+/// Each answer leads to the next question while the end waits for more, so no waiter between the
 /// nearest message and the farthest is left out.
 #[test]
 fn an_end_asks_on_until_the_farthest_is_answered() {
@@ -251,7 +251,7 @@ fn an_ask_for_what_only_the_application_can_do_reaches_it() {
     );
     let answer = told(&mut session).unwrap();
     assert!(answer.acknowledgement_ended && !session.is_asked(1));
-    // For an end that is gone here, the close says it all.
+    // The close tells everything about an end that is gone here.
     let late = control(&Control::Ask {
         channel: 9,
         ask: Ask::default(),
@@ -280,7 +280,7 @@ fn an_end_tells_of_as_few_messages_as_it_is_asked_to() {
     assert_eq!(told(&mut session).map(|told| told.released), Some(2));
 }
 
-/// News that nobody waits for must not stand in front of news that someone waits for.
+/// News that no sender waits for must not stand in front of news that a sender waits for.
 #[test]
 fn an_ask_overtakes_the_news_of_other_ends() {
     let mut session = receiving();

@@ -95,7 +95,7 @@ pub(super) fn deliver(session: &mut Session, bytes: &[u8]) -> Result<Arrival, Pe
     session.handle_frame(&header, &bytes[..whole], 0)
 }
 
-/// All events, and all control messages that go out.
+/// Returns all events, and all control messages that go out.
 pub(super) fn drain(session: &mut Session) -> (Vec<Event>, Vec<Control>) {
     let mut sent = Vec::new();
     let mut head = Vec::new();

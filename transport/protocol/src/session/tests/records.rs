@@ -278,7 +278,8 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
         sequence: 1,
     };
     assert_eq!(lone, Some(expected));
-    // It came, so it cannot come again, nor any but the next; nor two in one.
+    // The record came, so neither it nor any record but the next may come now, and no two in one
+    // frame.
     for frame in [
         frame,
         records(3, &[b"three"]),
@@ -293,8 +294,8 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
     );
 }
 
-/// A lone record leads to no news: neither for the sender, that credit is back or that it came,
-/// nor for the broker, that recalled credit is back.
+/// A lone record leads to no news. The sender is not told that credit is back or that the record
+/// came, and the broker is not told that recalled credit is back.
 #[test]
 fn a_record_that_something_follows_from_is_no_lone_one() {
     let lending = |our_credit| {
@@ -309,7 +310,7 @@ fn a_record_that_something_follows_from_is_no_lone_one() {
     let one = records(1, &[b"one"]);
     let cost = (CHECK_BYTES + one.len()) as u64;
 
-    // One more than half of what is lent is told at once.
+    // Credit is told at once when it exceeds half of what is lent.
     assert!(lending(2 * cost).handle_lone_record(&one, 0).is_some());
     let mut session = lending(2 * cost - 1);
     assert_eq!(session.handle_lone_record(&one, 0), None);

@@ -24,7 +24,7 @@ fn wires() -> WireTerms {
     }
 }
 
-/// The wires break, and there are new ones. Gives what is said over them.
+/// Breaks the wires and puts the session on new ones. Returns the messages that go over them.
 fn break_wires(session: &mut Session) -> Vec<Control> {
     session.suspend();
     assert!(session.is_suspended() && !session.is_due());
@@ -107,7 +107,7 @@ fn what_did_not_arrive_goes_out_again() {
     assert_eq!(events.last(), Some(&Event::Resumed { replayed: 2 }));
 }
 
-/// Ahead of the list, so that it is known when the session goes on.
+/// The damage is told ahead of the list, so that it is known when the session goes on.
 #[test]
 fn damage_is_told_over_new_wires_and_over_no_others() {
     let mut session = sent_three();
@@ -281,7 +281,7 @@ fn a_mismatch_survives_its_wires() {
 
 #[test]
 fn a_large_message_that_was_cut_begins_anew() {
-    // There: its grant is said again, and its chunks are taken from the first one.
+    // At the receiver: the grant is sent again, and the chunks are taken from the first one.
     let mut session = announced();
     session.grant(1, 1, 100);
     drain(&mut session);
@@ -322,7 +322,7 @@ fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
     deliver(&mut session, &control(&grant)).unwrap();
     publish(&mut session, 0);
     break_wires(&mut session);
-    // Announced there, and not whole.
+    // The message is announced there, and not whole.
     let announced = KnownReceiver {
         counters: counters(0),
         ..receiver(1, 0)
@@ -484,7 +484,7 @@ fn without_new_wires_there_is_nothing_to_know() {
     }
 }
 
-/// A receiver that is said to be one of ours which receives.
+/// The peer claims a receiver for an end of ours that is a receiver itself.
 #[test]
 fn a_receiving_end_has_no_receiver() {
     let mut session = receiving();
@@ -495,8 +495,8 @@ fn a_receiving_end_has_no_receiver() {
 }
 
 proptest! {
-    /// Whatever a peer says that it knows: it is believed or found out, and if it is believed
-    /// the session goes on.
+    /// Any claim of a peer about what it knows is believed or found out. If it is believed, the
+    /// session goes on.
     #[test]
     fn no_list_breaks_a_session(
         said in proptest::collection::vec(
@@ -535,7 +535,7 @@ proptest! {
         drain(&mut session);
     }
 
-    /// And whatever its bytes are.
+    /// Arbitrary bytes do not break a session either.
     #[test]
     fn no_bytes_break_a_session(
         bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..4),

@@ -1,5 +1,5 @@
-//! Models of engines that leave mail for each other: neither sleeps over a letter, whatever the
-//! order of events, and no thread needs two engines at once.
+//! Models of engines that leave mail for each other: neither sleeps through a letter in any order
+//! of events, and no thread needs two engines at once.
 
 use ibex_base::sync::{Arc, lock, thread};
 

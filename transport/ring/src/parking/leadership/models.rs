@@ -10,7 +10,7 @@ use super::*;
 /// A node with one waiter and one guard.
 struct Node {
     leadership: Leadership<Engine>,
-    /// A guard settled: found by turns alone.
+    /// A guard settled; only turns find this.
     settled: AtomicBool,
     /// The news that the waiter waits for.
     arrived: AtomicBool,
@@ -44,8 +44,8 @@ impl Node {
         progress
     }
 
-    /// Leads until the guard is answered or the waiter woken, unless it is asleep for
-    /// ever before.
+    /// Leads until the guard is answered or the waiter woken, unless it falls asleep for ever
+    /// before that.
     fn lead(&self, woken: &Woken) {
         loop {
             let mut engine = self.leadership.lock();
@@ -135,7 +135,7 @@ impl Node {
     }
 }
 
-/// An eventfd, and the moment at which nobody is left to ring it.
+/// An eventfd, and the moment at which no thread is left to ring it.
 pub(super) struct ModelBell {
     state: Mutex<(bool, u32)>,
     changed: Condvar,
@@ -158,7 +158,7 @@ impl ModelBell {
         std::mem::take(&mut self.state.lock().unwrap().0)
     }
 
-    /// A thread that might have rung does not any more.
+    /// Notes that a thread that might have rung will not ring any more.
     pub(super) fn leave(&self) {
         self.state.lock().unwrap().1 -= 1;
         self.changed.notify_one();
@@ -175,7 +175,7 @@ impl ModelBell {
     }
 }
 
-/// A thread's word that its waker sets, as `ring::Parker` has it.
+/// A thread's word that its waker sets, as in `Parker`.
 #[derive(Default)]
 struct Woken {
     word: AtomicU32,
@@ -191,7 +191,7 @@ impl Woken {
         self.word.load(Ordering::Acquire) == WOKEN
     }
 
-    /// From now on the waker rings. Returns whether it was used already.
+    /// Makes the waker ring from now on. Returns whether it was used already.
     fn sleeps_at(&self, _bell: &ModelBell) -> bool {
         let word = &self.word;
         word.compare_exchange(AWAKE, ELSEWHERE, Ordering::Relaxed, Ordering::Acquire)
@@ -298,7 +298,7 @@ fn loom_woken_whoever_leads() {
     });
 }
 
-/// Three threads, so bounded: all orders with up to three preemptions.
+/// The model has three threads and is therefore bounded: all orders with up to three preemptions.
 ///
 /// Mutant: drained_asleep.
 #[test]
@@ -312,7 +312,7 @@ fn loom_the_bell_is_the_sleepers() {
             node.leadership.mark();
             node.leadership.rouse(|| node.bell.ring());
         });
-        // A turn that asks whether the bell rings, when it has looked at all else.
+        // A turn that has looked at everything else, and then asks whether the bell rings.
         let turning = in_thread(&node, |node| {
             let Some(mut engine) = node.leadership.try_lock() else {
                 return;
@@ -370,7 +370,7 @@ fn loom_the_seat_is_passed_on() {
     });
 }
 
-/// A leader that panics, in a waker or wherever, leaves like any other.
+/// A leader that panics, in a waker or elsewhere, leaves like any other.
 ///
 /// Mutant: left_silently.
 #[test]
@@ -465,7 +465,7 @@ fn loom_the_seat_is_claimed() {
             thread::spawn(move || {
                 let waker = std::sync::Arc::new(Rings(mine.clone())).into();
                 let park = || {
-                    // Asleep it rings for nobody.
+                    // While it sleeps, this thread rings for no other.
                     keepers.leave();
                     mine.sleep();
                 };

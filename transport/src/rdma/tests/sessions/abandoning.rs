@@ -1,5 +1,5 @@
-//! Sessions that one end gives up for good: the other is told beside the queue pair, and waits for
-//! nobody. A connection that only ends tells nothing.
+//! Sessions that one end gives up for good: the other end is told beside the queue pair, and does
+//! not wait. A connection that merely ends has no such meaning.
 
 use std::{io::Write, net::Shutdown};
 
@@ -17,16 +17,17 @@ use crate::{
 /// `IBV_EVENT_DEVICE_FATAL`.
 const DEVICE_FATAL: u32 = 8;
 
-/// A session that can go on, at the end that accepted it. The end that dialed has no session yet.
+/// A session that can continue, at the end that accepted it. The end that dialed has no session
+/// yet.
 struct Accepted {
-    // In the order in which they go.
+    // Fields in drop order.
     session: Arc<SessionShared>,
     runtime: Arc<Runtime>,
     /// The connection and the queue pair of the other end.
     dialed: Option<Admission>,
     _sites: [Arc<Site>; 2],
     fake: FakeProvider,
-    /// Stands: nobody is gone because time is up.
+    /// The stopped clock, so that no time-out ends a session.
     _clock: StoppedClock,
 }
 
@@ -46,7 +47,7 @@ impl Accepted {
         Self::behind(&[])
     }
 
-    /// The peer said `leftover` right behind the handshake.
+    /// Makes a session whose peer sent `leftover` right after the handshake.
     fn behind(leftover: &[u8]) -> Self {
         let clock = StoppedClock::stop();
         let fake = one_device();
@@ -76,7 +77,7 @@ impl Accepted {
         self.settle();
     }
 
-    /// Panics unless the session was up, and then over for certain and nothing else.
+    /// Panics unless the only events are that the session was up, and then over for certain.
     fn check_over(&self) {
         let told = std::iter::from_fn(|| self.runtime.next_event(Patience::None));
         let told: Vec<_> = told.map(|event| event.what).collect();
@@ -99,7 +100,7 @@ fn who_abandons_a_session_is_waited_for_no_longer() {
     accepted.check_over();
 }
 
-/// The device tells before the engine looks at the connection.
+/// The device reports the break before the engine looks at the connection.
 #[test]
 fn nor_is_one_whose_queue_pair_is_found_dead_first() {
     let mut accepted = Accepted::new();

@@ -54,7 +54,7 @@ fn a_stream_of_small_records_costs_few_doorbells_and_fewer_completions() {
     let requests = after.work_requests - before.work_requests;
     let signaled = after.signaled - before.signaled;
     assert!(16 * signaled <= requests, "{signaled} of {requests}");
-    // And the device saw it the same way, of both ends together.
+    // The device counted the same, for both ends together.
     let posted = stage.fake.posted();
     let flagged = posted.iter().filter(|send| send.flags & 2 != 0).count();
     assert!(
@@ -110,13 +110,13 @@ fn a_sender_that_only_tries_hears_of_a_release_that_an_idle_receiver_kept_back()
             try_send(&mut sender, &[7; 8]).unwrap();
         }
         stage.settle();
-        // It looks once more, and may not come again for long.
+        // The receiver looks once more, and may not look again for long.
         assert!(receiver.receive(Patience::None).is_ok());
         assert!(receiver.receive(Patience::None).is_err());
     }
 }
 
-/// The peer takes an end with a LID for one on InfiniBand.
+/// A peer treats an end with a LID as one on InfiniBand.
 #[test]
 fn an_ethernet_port_with_a_lid_tells_none() {
     let mut device = soft_roce();
@@ -141,7 +141,7 @@ fn packets_come_from_the_interface_that_was_chosen() {
     for (gid, index) in [
         (own, 1),
         (of_vlan, 5),
-        // It was made anew since, and has another number.
+        // The interface was recreated since, and has another number.
         (
             GidEntry {
                 interface_index: 99,

@@ -1,16 +1,16 @@
-//! Sessions that come and go, and handshakes that break: nothing is left of them.
+//! Sessions that come and go, and handshakes that break: none of their resources is left.
 
 use std::net::Shutdown;
 
 use super::*;
 
-/// Sessions that a node has had after this test. Enough for a leak of one byte in 32 KiB of
-/// registered memory, or of one place, to be seen.
+/// Number of sessions that a node has had after this test. It suffices to show a leak of one byte
+/// in 32 KiB of registered memory, or of one place.
 const ROUNDS: usize = 2000;
 
 #[test]
 fn two_thousand_sessions_leave_nothing_behind() {
-    // Room for the first session, which stays, and one more.
+    // There is room for the first session, which stays, and one more.
     let stage = Stage::with(SiteSettings {
         max_sessions: 4,
         ..settings()
@@ -22,7 +22,7 @@ fn two_thousand_sessions_leave_nothing_behind() {
         let mut streams = connection();
         let breaks = streams[0].try_clone().unwrap();
         if round % 4 == 3 {
-            // The dialing end has what it needs, and the other gave up.
+            // The dialing end has everything it needs, and the other gave up.
             let [dialed, accepted] = pairs;
             drop(accepted);
             let [stream, _] = streams;
@@ -88,7 +88,7 @@ fn a_handshake_that_breaks_gives_its_place_back() {
         }
     }
     assert_eq!(fake.alive(), before);
-    // Each step of the way may be refused, too.
+    // Each step of the opening may be refused, too.
     use ibex_verbs::provider::fake::Call;
     for call in [
         Call::QueryPort,

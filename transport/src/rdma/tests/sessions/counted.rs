@@ -1,7 +1,7 @@
-//! The messages whose instructions `cargo xtask bench` counts: nothing else here grows with
-//! their number, so two runs with different numbers tell what one takes.
+//! The messages whose instructions `cargo xtask bench` counts. Only their cost grows with their
+//! number, so two runs with different numbers give the cost of one message.
 //!
-//! `IBEX_TEST_MESSAGES` says how many; without it, as many as take a moment.
+//! `IBEX_TEST_MESSAGES` is their number; the default takes a moment.
 
 use std::env;
 
@@ -17,7 +17,7 @@ fn counted_own_frames() {
     carry(1);
 }
 
-/// Carries the messages, so many of them to a turn of the sender.
+/// Carries the messages, `messages_per_turn` in each turn of the sender.
 fn carry(messages_per_turn: u64) {
     let stage = Stage::with(own_receives());
     let (mut sender, mut receiver) = stage.channel("stream", WINDOW);
@@ -34,14 +34,14 @@ fn carry(messages_per_turn: u64) {
     }
 }
 
-/// Number of messages that fits a few frames, and is far below their credit.
+/// Number of messages that fit into a few frames, far below the credit.
 const BURST: u64 = 20;
 
 fn messages() -> u64 {
     env::var("IBEX_TEST_MESSAGES").map_or(100, |count| count.parse().expect("a number"))
 }
 
-/// Settings as the benchmark has them.
+/// Returns the settings of the benchmark.
 fn own_receives() -> SiteSettings {
     SiteSettings {
         shared_receives: false,

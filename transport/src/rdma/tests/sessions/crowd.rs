@@ -1,4 +1,4 @@
-//! Many peers of one node, and how its receive buffers are divided between them.
+//! Many peers of one node, and the division of its receive buffers between them.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::*;
 
 /// A node that several others send to.
 struct Crowd {
-    // In the order in which they go.
+    // Fields in drop order.
     talkers: Vec<Talker>,
     senders: Vec<(Arc<Runtime>, Arc<Site>)>,
     runtime: Arc<Runtime>,
@@ -19,11 +19,11 @@ struct Crowd {
 struct Talker {
     sender: SendHandle,
     receiver: ReceiveHandle,
-    /// The sending end's, and the receiving end's.
+    /// The sessions of the sending end and of the receiving end.
     sessions: [Arc<SessionShared>; 2],
     /// The sending end's queue pair.
     queue_pair: u32,
-    /// The sending end's connection once more, to break it.
+    /// A second handle of the sending end's connection, to break it.
     tcp: TcpStream,
     sent: u64,
     taken: u64,
@@ -31,13 +31,14 @@ struct Talker {
 
 /// Length of every message, which fills most of a receive buffer.
 const MESSAGE_BYTES: usize = 2400;
-/// Window of each channel, whatever the credit.
+/// Window of each channel, independent of the credit.
 const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
     messages: 64,
     bytes: 256 << 10,
 };
 
-/// A receiving site that lends `lendable` buffers to up to `sessions` peers.
+/// Returns the settings of a receiving site that lends `lendable` buffers to up to `sessions`
+/// peers.
 fn lends(lendable: u32, sessions: u32) -> SiteSettings {
     SiteSettings {
         receive_buffers: lendable + sessions + KEPT_FOR_REPOSTING,
@@ -48,18 +49,18 @@ fn lends(lendable: u32, sessions: u32) -> SiteSettings {
     }
 }
 
-/// Buffers that may wait to be posted again, which nobody is lent.
+/// Buffers that may wait to be posted again, and are not lent.
 const KEPT_FOR_REPOSTING: u32 = 16;
 
 impl Crowd {
-    /// Makes a crowd from which no one has connected yet.
+    /// Makes a crowd without any session.
     fn new(settings: SiteSettings, senders: usize) -> Self {
         Self::on(one_device(), settings, senders)
     }
 
     fn on(fake: FakeProvider, settings: SiteSettings, senders: usize) -> Self {
         let dials = SiteSettings {
-            // Each session that they dial counts as two.
+            // Each session that a sender dials counts as two.
             max_sessions: 400,
             receive_buffers: 512,
             held_buffers: 0,
@@ -78,7 +79,7 @@ impl Crowd {
         }
     }
 
-    /// A session from one of the sending nodes, and a channel over it.
+    /// Opens a session from one of the sending nodes, and a channel over it.
     fn join(&mut self, from: usize) {
         let (dials, site) = &self.senders[from];
         let pairs = pairs([site, &self.site]).unwrap();
@@ -133,8 +134,8 @@ impl Crowd {
         panic!("the nodes never come to rest");
     }
 
-    /// Everybody among `busy` sends until `messages` of its are there. What each of them
-    /// had got through when the first was done.
+    /// Lets each talker in `busy` send until `messages` of its messages have arrived. Returns how
+    /// many each had delivered when the first was done.
     fn run(&mut self, busy: &[usize], messages: u64) -> Vec<u64> {
         let goal: Vec<_> = busy
             .iter()
@@ -173,14 +174,14 @@ impl Crowd {
             .0
     }
 
-    /// Returns the credit that is lent to no one.
+    /// Returns the credit that is not lent.
     fn free(&self) -> u64 {
         self.runtime.lent_and_free(0).1
     }
 }
 
 impl Talker {
-    /// Sends until `goal` messages are sent, or no more find room.
+    /// Sends until `goal` messages are sent, or until there is no room.
     fn fill(&mut self, goal: u64) {
         while self.sent < goal {
             match try_send(&mut self.sender, &payload(self.sent, MESSAGE_BYTES)) {
@@ -217,11 +218,11 @@ fn spread(shares: &[u64]) -> f64 {
     most as f64 / least.max(1) as f64
 }
 
-// ---- Many ----------------------------------------------------------------------------
+// ---- Many senders --------------------------------------------------------------------
 
-/// The share is what each had got through when the first was done: until then everybody had
-/// something to send, so nothing but the division of credit makes a difference, and a
-/// session that starves early is not hidden by what it catches up later.
+/// A share is the number of messages that a sender had delivered when the first sender was done.
+/// Until then every sender had messages to send, so only the division of credit makes a difference.
+/// A session that starves early cannot hide that by catching up later.
 #[test]
 fn two_hundred_senders_share_256_buffers() {
     for senders in [1, 20] {
@@ -251,8 +252,8 @@ fn a_few_senders_share_what_one_would_have() {
     }
 }
 
-/// A receiver that makes one turn for each round of its application takes 32 completions
-/// each time, while frames of all who send lie in the queue behind them.
+/// A receiver that makes one turn for each round of its application takes 32 completions each time,
+/// while frames of all senders wait in the queue.
 #[test]
 fn whose_frames_still_lie_in_the_queue_is_not_taken_for_idle() {
     for senders in [2, 3, 7] {
@@ -261,7 +262,7 @@ fn whose_frames_still_lie_in_the_queue_is_not_taken_for_idle() {
         let everybody: Vec<_> = (0..senders).collect();
         crowd.run(&everybody, 10);
         for round in 0..300 {
-            // Another one is the first in each round.
+            // Another sender is the first in each round.
             for at in (0..senders).map(|at| (at + round) % senders) {
                 crowd.talkers[at].fill(u64::MAX);
                 while crowd.senders[at].0.poll_ready() {}
@@ -277,7 +278,8 @@ fn whose_frames_still_lie_in_the_queue_is_not_taken_for_idle() {
     }
 }
 
-/// A turn costs what moves in it, not a look at each who cannot.
+/// The cost of a turn depends on the messages that move in it, not on the number of blocked
+/// sessions.
 #[test]
 fn sessions_that_wait_for_credit_are_not_looked_at() {
     let mut crowd = Crowd::new(lends(40, 100), 1);
@@ -307,25 +309,25 @@ fn an_idle_sessions_credit_goes_to_who_sends_and_comes_back() {
     crowd.run(&[1], 2000);
     assert_eq!(crowd.lent(1), 64, "all it may have");
     assert!(crowd.lent(0) <= 26);
-    // The first wants its part again; then they are equals.
+    // The first session needs its share again; then both get equal shares.
     let shares = crowd.run(&[0, 1], 1000);
     assert!(spread(&shares) <= 1.5, "{shares:?}");
     let lent = [crowd.lent(0), crowd.lent(1)];
     assert!(spread(&lent) <= 2.0, "{lent:?}");
 }
 
-/// A sender that was killed never answers its recall; what it had is lent again as soon as
-/// its session is over.
+/// A killed sender never answers its recall; its credit is lent again as soon as its session is
+/// over.
 #[test]
 fn a_sender_that_dies_with_a_recall_open_gives_all_back() {
     let mut crowd = Crowd::new(lends(64, 8), 2);
     crowd.join(0);
     crowd.run(&[0], 100);
     assert_eq!(crowd.lent(0), 64);
-    // From here on the first node does nothing.
+    // From here on the first node makes no turns.
     crowd.join(1);
     crowd.settle(&[1]);
-    // What it had used came back without it.
+    // The credit that the first node had used came back without its help.
     assert!(crowd.lent(0) > 48, "{}", crowd.lent(0));
     assert_eq!([crowd.lent(0) + crowd.lent(1), crowd.free()], [64, 0]);
     crowd.talkers[0].tcp.shutdown(Shutdown::Both).unwrap();
@@ -336,13 +338,13 @@ fn a_sender_that_dies_with_a_recall_open_gives_all_back() {
     assert_eq!([crowd.lent(0), crowd.lent(1) + crowd.free()], [0, 64]);
     crowd.run(&[1], 500);
     assert_eq!([crowd.lent(1), crowd.free()], [64, 0]);
-    // And its place is free: there are two for it.
+    // The place of its session is free again, with room for two sessions.
     (0..7).for_each(|_| crowd.join(1));
 }
 
-/// Like the test before, where the device never says that the dead queue pair is drained, so that a
-/// clock ends its session. A sender that waits for the credit gets it then, not when something else
-/// happens.
+/// Like the test before, but the device never reports that the dead queue pair is drained, so a
+/// time-out ends its session. A sender that waits for the credit gets it at that moment, not at a
+/// later event.
 #[test]
 fn a_session_that_a_clock_ends_gives_all_back_in_the_same_turn() {
     let fake = one_device();
@@ -386,7 +388,7 @@ fn queue_pairs_with_receives_of_their_own_keep_their_credit() {
         let posted = crowd.fake.posted();
         let ours = crowd.talkers[at].queue_pair;
         let posted = posted.iter().filter(|send| send.queue_pair == ours);
-        // What opened the channel was told to have come, or was not yet.
+        // The receipt of the frame that opened the channel may or may not have been reported yet.
         let posted = posted.count();
         assert!((31..=32).contains(&posted), "session {at}: {posted}");
     }
@@ -401,7 +403,7 @@ fn dialed_and_accepted_sessions_share_a_site() {
     let settings = lends(2, 3);
     let sites = [open_site(&fake, settings), open_site(&fake, settings)];
     let runtimes = [runtime(Driver::Caller), runtime(Driver::Caller)];
-    // By direction: both ends, and the dialing end's connection.
+    // For each direction: both ends, and the dialing end's connection.
     let sessions = [[0, 1], [1, 0]].map(|[dials, accepts]| {
         let pairs = pairs([&sites[dials], &sites[accepts]]).unwrap();
         let streams = connection();
@@ -429,7 +431,7 @@ fn dialed_and_accepted_sessions_share_a_site() {
         max_message_bytes: MESSAGE_BYTES as u64,
         max_unreleased_bytes: u64::MAX,
     };
-    // Both ways over both sessions.
+    // Channels in both directions over both sessions.
     let timeout = Duration::from_secs(1);
     let mut channels = Vec::new();
     for (direction, (ends, _)) in sessions.iter().enumerate() {
@@ -457,8 +459,8 @@ fn dialed_and_accepted_sessions_share_a_site() {
         settle();
         fake.forget_posted();
     }
-    // The one that the first node dialed is over: it has room for two again, the other for
-    // one.
+    // The session that the first node dialed is over. That node has room for two again, the other
+    // for one.
     sessions[0].1.shutdown(Shutdown::Both).unwrap();
     while !sessions[0].0.iter().all(|end| end.is_gone()) {
         settle();
@@ -475,7 +477,7 @@ fn dialed_and_accepted_sessions_share_a_site() {
     }
 }
 
-// ---- What the counters say -----------------------------------------------------------
+// ---- Counters ------------------------------------------------------------------------
 
 #[test]
 fn a_stall_is_counted_when_a_sender_has_to_wait_and_once() {
@@ -490,7 +492,7 @@ fn a_stall_is_counted_when_a_sender_has_to_wait_and_once() {
         crowd.talkers[0].take();
     }
     assert_eq!(stalls(&crowd), before, "it never waited");
-    // Now it does: nothing arrives, and it has more than it may send.
+    // Now the sender waits: nothing arrives, and it has more messages than it may send.
     let mut crowd = Crowd::new(lends(8, 2), 1);
     crowd.join(0);
     crowd.settle(&[0]);

@@ -4,7 +4,7 @@ use ibex_verbs::{Operation, ScatterEntry, SendRequest, WorkId};
 
 use super::*;
 
-/// Both ends of another session, of which only the second node's is made so far. It has
+/// Both ends of another session, of which only the second node's exists so far. The second node has
 /// lent credit and opened a channel, and the frames have arrived.
 struct OneSided {
     ours: (PreparedPair, TcpStream),
@@ -20,7 +20,7 @@ impl OneSided {
         let session = quick.runtime.admit(admission(theirs_tcp, theirs)).unwrap();
         let sender = open_sender(quick, &session);
         let frames = slow.session.stats().frames_received;
-        // The slow one polls for the session that it has.
+        // The slow node polls for its existing session.
         stage.settle();
         assert!(session.stats().frames_sent > 0);
         assert_eq!(slow.session.stats().frames_received, frames);
@@ -73,7 +73,7 @@ fn it_is_kept_for_the_session() {
     assert!(!session.is_gone() && !one_sided.session.is_gone());
 }
 
-/// More often than there are receive buffers.
+/// Repeats more often than there are receive buffers.
 #[test]
 fn a_queue_pair_that_comes_to_nothing_leaves_its_buffers() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! How sessions over queue pairs end.
+//! Tests of the ways in which sessions over queue pairs end.
 
 use std::{net::Shutdown, time::Duration};
 
@@ -19,7 +19,7 @@ const DEVICE_FATAL: u32 = 8;
 const PORT_ERROR: u32 = 10;
 const LAST_REQUEST_REACHED: u32 = 16;
 
-/// Why the receiving end is over.
+/// Returns the cause for which the receiving end is over.
 fn cause(receiver: &mut ReceiveHandle) -> EndCause {
     match receiver.poll() {
         Err(RecvError::Disconnected(disconnected)) => disconnected.cause,
@@ -27,7 +27,7 @@ fn cause(receiver: &mut ReceiveHandle) -> EndCause {
     }
 }
 
-/// A channel with `records` that are posted and, as sends are held back, not delivered.
+/// Returns a channel with `records` that are posted and not delivered, because sends are held back.
 fn held(stage: &Stage, records: u64) -> (SendHandle, ReceiveHandle) {
     let (mut sender, receiver) = stage.channel("held", WINDOW);
     stage.fake.hold_sends(true);
@@ -87,8 +87,8 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
 }
 
-/// A driving task turns the engine for news alone, and parks when there is none. The clock stands,
-/// so the wait for the last completion does not end by itself.
+/// A driving task turns the engine only for news, and parks when there is none. The clock is
+/// stopped, so the wait for the last completion does not end by itself.
 #[test]
 fn a_queue_pair_goes_before_a_driving_task_parks() {
     let _clock = crate::clock::StoppedClock::stop();
@@ -148,7 +148,8 @@ fn who_closes_hears_the_peers_goodbye_and_goes_when_its_own_is_out() {
         let mut states = changes.iter().map(|change| change.attributes.state);
         states.any(|state| state == QueuePairState::Error)
     };
-    // All that the first says arrives, its goodbye at last, and nothing of the second's.
+    // Everything that the first end sends arrives, its goodbye last, and nothing that the second
+    // sends.
     stage.fake.release(stage.queue_pairs()[0], 100);
     stage.settle();
     assert!(!failed(), "the second's goodbye is flushed");
@@ -173,14 +174,14 @@ fn a_failed_send_ends_the_session_with_the_first_cause_after_what_arrived() {
     };
     assert!(message.contains("retries exceeded"), "{message}");
     assert!(message.contains("status 12"), "{message}");
-    // The peer's device noticed nothing; its end learns from the connection.
+    // The peer's device noticed nothing; the peer learns of the break from the connection.
     let arrived = consume_until_over(&mut receiver);
     assert_eq!(arrived, 3);
     assert!(matches!(cause(&mut receiver), EndCause::PeerGone { .. }));
     assert!(stage.nodes[0].session.is_gone() && stage.nodes[1].session.is_gone());
 }
 
-/// A handle may notice in the moment of the end that its channel goes on.
+/// A handle may notice at the moment of the end that its channel continues.
 #[test]
 fn behind_the_end_of_a_session_nothing_is_told_of_it() {
     let stage = Stage::new();
@@ -337,7 +338,7 @@ fn a_broken_device_ends_every_session_and_a_port_event_none() {
     assert_eq!(consume_until_over(&mut receiver), 1, "it had arrived");
     assert!(matches!(cause(&mut receiver), EndCause::DeviceLost { .. }));
     assert!(other[0].is_gone() && other[1].is_gone());
-    // The site is of no more use.
+    // The site is unusable now.
     let [pair, _] = pairs(stage.nodes.each_ref().map(|node| &node.site)).unwrap();
     let [stream, _kept] = connection();
     let refused = stage.nodes[0].runtime.admit(admission(stream, pair));
@@ -361,7 +362,7 @@ fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_anothe
     stage.fake.raise(DEVICE, fatal);
     stage.settle();
     assert!(stage.nodes.iter().all(|node| node.session.is_gone()));
-    // The drain of its queue pairs waits for what never comes.
+    // The drain of the device's queue pairs waits for completions that never come.
     clock.advance(ibex_verbs::DEFAULT_DRAIN_TIMEOUT);
     stage.settle();
     let sites = [(); 2].map(|()| open_site(&stage.fake, settings()));
@@ -374,7 +375,7 @@ fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_anothe
     stage.settle();
     assert!(stage.nodes.iter().all(|node| node.site.is_lost()));
     assert!(!again[0].is_gone() && !again[1].is_gone());
-    // Handles of the first session are all that keeps the first devices open.
+    // Only handles of the first session keep the first devices open.
     for (node, (site, session)) in stage.nodes.iter_mut().zip(sites.into_iter().zip(again)) {
         node.site = site;
         node.session = session;
@@ -387,7 +388,7 @@ fn a_completion_queue_that_cannot_be_polled_or_armed_ends_its_sessions() {
     for call in [Call::PollQueue, Call::RequestNotify] {
         let stage = Stage::new();
         let (_sender, mut receiver) = stage.channel("lost", WINDOW);
-        // The next one to poll and to arm is the second node.
+        // The second node is the next one to poll and to arm.
         stage.fake.refuse(call, Errno::IO);
         let _ = stage.nodes[1].runtime.watch();
         while stage.nodes[1].runtime.poll_ready() {}

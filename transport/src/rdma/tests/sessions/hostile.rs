@@ -1,4 +1,4 @@
-//! A peer that sends what it likes over a queue pair.
+//! A hostile peer that sends arbitrary bytes over a queue pair.
 
 use std::net::Shutdown;
 
@@ -8,14 +8,14 @@ use ibex_verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId, pr
 use super::*;
 use crate::session::EndCause;
 
-/// A node with a session to a peer that is a queue pair and no more.
+/// A node with a session to a peer that consists only of a queue pair.
 struct Victim {
     fake: FakeProvider,
     runtime: Arc<Runtime>,
     session: Arc<SessionShared>,
-    /// The number of its queue pair.
+    /// The number of the victim's queue pair.
     queue_pair: u32,
-    /// The peer's.
+    /// The peer's queue pair.
     pair: PreparedPair,
     tcp: TcpStream,
 }
@@ -39,7 +39,7 @@ impl Victim {
         }
     }
 
-    /// Sends bytes as one message, and lets the victim take them in.
+    /// Sends bytes as one message, and lets the victim receive them.
     fn take(&mut self, bytes: &[u8]) {
         self.send(bytes);
         self.settle();
@@ -65,7 +65,7 @@ impl Victim {
         panic!("the victim never comes to rest");
     }
 
-    /// Runs turns until the session is gone, since its connection takes time.
+    /// Runs turns until the session is gone, because its connection takes time to end.
     fn settle_until_gone(&self) {
         while !self.session.is_gone() {
             self.runtime.poll_ready();
@@ -124,7 +124,7 @@ fn bytes_that_are_no_frame_end_the_session() {
         victim.take(&bytes);
         assert!(victim.session.is_gone(), "{what}");
         victim.settle();
-        // Its buffer is not lost, and neither is the queue pair's place.
+        // Neither the session's buffer nor the queue pair's place is lost.
         assert_eq!(victim.fake.alive()["queue pairs"], 1, "{what}: the peer's");
     }
 }
@@ -227,10 +227,10 @@ fn a_peer_that_sends_beyond_its_credit_is_stopped() {
         sequence: TALK,
         ..header(FrameKind::Control, 0, HEADER_BYTES as u32)
     };
-    // One is allowed, and answered.
+    // One such message is allowed, and answered.
     victim.take(&talk.to_bytes());
     assert!(!victim.session.is_gone());
-    // Two at a time are one more than this end keeps buffers for.
+    // Two at a time are one more than this end has reserved buffers for.
     victim.send(&talk.to_bytes());
     victim.take(&talk.to_bytes());
     assert!(victim.session.is_gone());
@@ -255,7 +255,8 @@ fn a_write_that_takes_a_buffer_and_fills_nothing_is_no_frame() {
 
 #[test]
 fn any_bytes_are_survived() {
-    // A linear congruence; each round another victim for as long as it lives.
+    // A linear congruential generator makes the bytes. Each round attacks a victim as long as its
+    // session lives.
     let mut state = 0x9e37_79b9_u64;
     let mut next = move || {
         state = state
@@ -268,7 +269,7 @@ fn any_bytes_are_survived() {
         for _ in 0..20 {
             let length = next() as usize % 200;
             let mut bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
-            // Mostly something that looks like a frame.
+            // Most of the bytes look like a frame.
             if length >= HEADER_BYTES && next() % 4 > 0 {
                 let kind = [FrameKind::Records, FrameKind::Chunk, FrameKind::Control];
                 let mut head = header(kind[next() as usize % 3], next() % 3, length as u32);

@@ -1,4 +1,4 @@
-//! Messages of medium size, which are written into blocks that were granted before.
+//! Messages of medium size, which are written into blocks that were granted ahead.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use ibex_verbs::{
 use super::*;
 use crate::{clock::StoppedClock, session::EndCause};
 
-/// Two nodes that trust each other, on a device as it is changed.
+/// Returns two nodes that trust each other, on a device that `device` changes.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {
     let fake = one_device();
     fake.change(DEVICE, device);
@@ -32,8 +32,8 @@ fn trusting() -> Stage {
 const NO_IMMEDIATE: fn(&mut FakeDevice) = |device| device.has_immediate = false;
 const ONE_PIECE: fn(&mut FakeDevice) = |device| device.attributes.max_entries = 1;
 
-/// Returns the sends of the first node since they were last forgotten, without the session's own
-/// control messages.
+/// Returns the sends of the first node since the record of sends was last cleared, without the
+/// session's own control messages.
 fn posted(stage: &Stage) -> Vec<PostedSend> {
     let queue_pair = stage.queue_pairs()[0];
     let is_talk = |send: &PostedSend| {
@@ -51,7 +51,7 @@ fn length(send: &PostedSend) -> usize {
     entries.sum()
 }
 
-/// An open channel whose sender has its blocks.
+/// Returns an open channel whose sender has its blocks.
 fn active(stage: &Stage, name: &str) -> (SendHandle, ReceiveHandle) {
     let (mut sender, mut receiver) = stage.channel(name, WINDOW);
     send(&mut sender, 1, 10_000);
@@ -90,7 +90,7 @@ fn one_write_carries_a_message_and_what_announces_it() {
         assert_eq!(length(write), LANDING_HEAD_BYTES + 20_000);
         let messages = take(&mut receiver).unwrap();
         assert_eq!(messages[0].bytes(), payload(number, 20_000));
-        // It is read where it was written.
+        // The message is read where it was written.
         let landed = write.remote.0 as usize + LANDING_HEAD_BYTES;
         assert_eq!(messages[0].bytes().as_ptr().addr(), landed);
         drop(messages);
@@ -178,7 +178,7 @@ fn the_path_follows_from_the_size() {
                 Path::Rendezvous => written == bytes && !posted.iter().any(lands),
             };
             assert!(is_taken, "{bytes} bytes go {path:?}: {posted:?}");
-            // And the counters say the same.
+            // The counters agree.
             let after = stage.stats()[0];
             let is_rendezvous = after.rendezvous_sent > before.rendezvous_sent;
             let has_landed = after.landings_sent > before.landings_sent;
@@ -191,7 +191,7 @@ fn the_path_follows_from_the_size() {
     }
 }
 
-/// Sizes that take all paths, held for a while and released in any order.
+/// Sends messages whose sizes take all paths, which are held for a while and released in any order.
 #[test]
 fn messages_keep_their_order_on_whatever_path() {
     for device in [|_: &mut FakeDevice| (), NO_IMMEDIATE, ONE_PIECE] {
@@ -210,7 +210,7 @@ fn messages_keep_their_order_on_whatever_path() {
                     next += 1;
                 }
                 while held.len() > 3 {
-                    // Out of order.
+                    // Messages are released out of order.
                     held.remove(1);
                     held.remove(0);
                 }
@@ -251,7 +251,7 @@ fn a_block_is_not_written_while_its_message_is_read() {
         stage.settle();
         held.extend(take(&mut receiver).unwrap());
     }
-    // The next has no block, and waits for its memory as before.
+    // The next message has no block, and waits for its memory as before.
     stage.fake.forget_posted();
     send(&mut sender, 100, 20_000);
     stage.settle();
@@ -264,8 +264,8 @@ fn a_block_is_not_written_while_its_message_is_read() {
     {
         assert_eq!(message.bytes(), payload(number, 20_000));
     }
-    // Released in whatever order, the blocks are the sender's again, as it hears at latest
-    // when it is short of them.
+    // In whatever order they are released, the blocks belong to the sender again. The sender learns
+    // that at the latest when it is short of blocks.
     held.reverse();
     drop(held);
     for number in 101..110 {
@@ -323,13 +323,13 @@ fn a_channel_that_rests_gives_its_blocks_back() {
     stage.settle();
     assert_eq!(consume(&mut receiver), 1);
     assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);
-    // Ten seconds: several looks at what is silent.
+    // Ten seconds cover several looks for silent channels.
     for _ in 0..1000 {
         clock.advance(Duration::from_millis(10));
         stage.settle();
     }
     assert_eq!(blocks(&stage), 0);
-    // And has some again when it is used.
+    // The channel gets blocks again when it is used.
     for number in 3..6 {
         send(&mut sender, number, 20_000);
         stage.settle();
@@ -344,7 +344,7 @@ fn a_channel_that_rests_gives_its_blocks_back() {
 fn blocks_of_a_session_that_breaks_are_deregistered() {
     let stage = trusting();
     let (mut sender, mut receiver) = active(&stage, "breaks");
-    // One is read, one is in the middle of being written.
+    // One block is being read, another one is being written.
     send(&mut sender, 2, 20_000);
     stage.settle();
     let held = take(&mut receiver).unwrap();
@@ -359,7 +359,7 @@ fn blocks_of_a_session_that_breaks_are_deregistered() {
     stage.settle();
     assert!(matches!(why(&mut receiver), EndCause::PeerGone { .. }));
     assert!(!stage.fake.is_registered(key, address));
-    // What is read stays.
+    // The block that is being read stays.
     assert_eq!(held[0].bytes(), payload(2, 20_000));
     assert_eq!(blocks(&stage), 1);
     drop(held);
@@ -394,7 +394,7 @@ fn a_receiver_that_goes_leaves_its_blocks_to_the_sender_until_that_goes() {
     assert_eq!(take(&mut receiver).unwrap()[0].bytes(), payload(3, 20_000));
 }
 
-/// A peer that writes where it should not, or says that it did.
+/// A peer that writes where it must not, or claims to have written.
 #[test]
 fn a_word_of_a_block_that_is_not_the_peers_ends_the_session() {
     for forged in [

@@ -1,4 +1,4 @@
-//! Limits that sessions over queue pairs reach.
+//! Limits of sessions over queue pairs.
 
 use ibex_verbs::{
     abi::access_flags,
@@ -11,7 +11,7 @@ use crate::rdma::SiteError;
 
 #[test]
 fn credit_is_never_exceeded_whatever_the_receiver_does() {
-    // `Stage` asserts at its end that no message ever waited for a receive.
+    // `Stage` asserts when it is dropped that no message ever waited for a receive.
     let stage = Stage::with(SiteSettings {
         receive_buffers: 64,
         held_buffers: 16,
@@ -30,7 +30,7 @@ fn credit_is_never_exceeded_whatever_the_receiver_does() {
             let taken = message.sequence();
             assert_eq!(message.bytes(), payload(taken - 1, 3000));
             held.push(message);
-            // Released out of order, and some kept for long.
+            // Messages are released out of order, and some are kept for long.
             held.retain(|message| (message.sequence() + 40 > taken) && message.sequence() % 3 > 0);
         }
     }
@@ -213,7 +213,7 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     let covered = site.max_sessions();
     assert_eq!(covered, settings().max_sessions);
     let mut prepared: Vec<_> = (2..covered).map(|_| site.prepare(false).unwrap()).collect();
-    // Who dials keeps a buffer more.
+    // A dialing end reserves one more buffer.
     prepared.push(site.prepare(true).unwrap());
     let error = site.prepare(false).unwrap_err();
     assert!(matches!(of_site(&error), SiteError::NoSeat { limit, .. } if *limit == covered));
@@ -226,7 +226,8 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     site.prepare(false).unwrap();
 }
 
-/// The defaults on a device like soft-RoCE, whose completion queues end at 32767.
+/// Checks the defaults on a device like soft-RoCE, whose completion queues have at most 32767
+/// entries.
 #[test]
 fn a_short_completion_queue_means_fewer_places_and_says_so() {
     let fake = one_device();
@@ -272,7 +273,7 @@ fn what_to_do_about_too_few_places_follows_from_what_they_are_short_of() {
         next_step(|_| (), apart),
         "raise receive_buffers, or lower session_credit: each session takes its own of them"
     );
-    // Three sessions would take 540.
+    // Three sessions would take 540 entries.
     assert_eq!(
         next_step(|device| device.attributes.max_completions = 539, apart),
         "lower send_requests or session_credit: the device's completion queue holds no more"
@@ -301,7 +302,7 @@ fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
         "RDMA device rxe0 cannot make a shared receive queue of that depth: 256 were asked for \
          and its limit is 100; lower its depth (receive_buffers)"
     );
-    // What a session has to itself is all that it needs.
+    // A session with a receive queue of its own needs only its own entries of the completion queue.
     let apart = SiteSettings {
         shared_receives: false,
         ..settings()
@@ -324,7 +325,7 @@ fn a_ring_that_may_not_be_locked_is_the_channels_error() {
     };
     assert!(error.contains("a ring of 1048576 bytes"), "{error}");
     assert!(error.contains("RDMA device rxe0"), "{error}");
-    // The session goes on.
+    // The session continues.
     let (mut sender, mut receiver) = stage.channel("next", WINDOW);
     send(&mut sender, 1, 8);
     stage.settle();
@@ -454,7 +455,7 @@ fn relaxed_ordering_is_asked_for_in_all_memory_or_in_none() {
         let site = open_site(&fake, relaxed);
         let pairs = pairs([&site, &site]).unwrap();
         let asked = fake.region_accesses();
-        // Receive buffers, and the heads of two sessions.
+        // The regions are the receive buffers, and the heads of two sessions.
         assert_eq!(asked.len(), 3);
         let is_relaxed = |access: &u32| access & access_flags::RELAXED_ORDERING != 0;
         assert!(
@@ -467,7 +468,7 @@ fn relaxed_ordering_is_asked_for_in_all_memory_or_in_none() {
     }
 }
 
-/// Checks that receives complete even if the site replaced them wrongly.
+/// Checks that receives can still complete if the site replaced them wrongly.
 #[test]
 fn the_completion_queue_has_room_for_receives_that_are_replaced() {
     let mut device = soft_roce();
@@ -480,7 +481,7 @@ fn the_completion_queue_has_room_for_receives_that_are_replaced() {
         };
         (open_site(&fake, settings), replaceable)
     });
-    // 256 receives, and of 16 sessions 128 sends and the last two requests.
+    // The sizes are 256 receives, and for each of 16 sessions 128 sends and the last two requests.
     let sizes = sites.each_ref().map(|(_, more)| 256 + 16 * 130 + more);
     let made = fake.completion_queues();
     assert_eq!(made, sizes.map(|size| (0, size)));

@@ -1,5 +1,5 @@
-//! Devices that cannot do this or that: each carries the same, over either kind of
-//! completion queue.
+//! Devices that lack an ability: each carries the same messages, over either kind of completion
+//! queue.
 
 mod suite;
 
@@ -12,7 +12,7 @@ use ibex_verbs::{
 use super::*;
 use crate::rdma::settings_of;
 
-/// Each device, polled in each way.
+/// Returns each masked device, polled in each way.
 fn masked() -> impl Iterator<Item = (FakeProvider, SiteSettings, &'static Mask)> {
     Mask::ALL.iter().flat_map(|mask| {
         mask.pollings().iter().map(move |&polling| {
@@ -29,7 +29,7 @@ fn masked() -> impl Iterator<Item = (FakeProvider, SiteSettings, &'static Mask)>
     })
 }
 
-/// Plays a scenario on each.
+/// Plays a scenario on each masked device.
 fn on_each(play: fn(&Stage)) {
     for (fake, settings, mask) in masked() {
         let stage = Stage::on(fake, settings);
@@ -42,8 +42,8 @@ fn on_each(play: fn(&Stage)) {
     }
 }
 
-/// Checks that no less was posted than the device can do. If more was, the fake refuses it, which
-/// ends the session.
+/// Checks that the requests use all that the device can do. The fake refuses requests that need
+/// more, which ends the session.
 fn check_posted(stage: &Stage, mask: &Mask) {
     let posted = stage.fake.posted();
     let some = |flag| posted.iter().any(|send| send.flags & flag != 0);
@@ -59,7 +59,7 @@ fn check_posted(stage: &Stage, mask: &Mask) {
     }
 }
 
-/// Sends all, taking each message as it comes.
+/// Sends all messages, and takes each as it arrives.
 fn carry(stage: &Stage, sender: &mut SendHandle, receiver: &mut ReceiveHandle, lengths: &[usize]) {
     let (mut sent, mut taken, mut idle) = (0, 0, 0);
     while taken < lengths.len() {
@@ -78,7 +78,7 @@ fn carry(stage: &Stage, sender: &mut SendHandle, receiver: &mut ReceiveHandle, l
             taken += 1;
         }
         stage.settle();
-        // A long one takes some rounds.
+        // A long message takes some rounds.
         idle = if taken > before { 0 } else { idle + 1 };
         assert!(idle < 100, "nothing comes behind message {taken}");
     }
@@ -158,7 +158,7 @@ fn who_holds_messages_holds_back_their_sender_alone() {
         }
         held.clear();
         stage.settle();
-        // Who looks gives back what was released.
+        // A look by the receiver gives back what was released.
         assert!(receiver.receive(Patience::None).is_err());
         stage.settle();
         send(&mut sender, 16, 900);

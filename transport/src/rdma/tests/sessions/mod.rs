@@ -1,5 +1,5 @@
-//! Sessions over the fake provider: two nodes in one process, each with its own site, and
-//! a connection between them as the handshake leaves it.
+//! Sessions over the fake provider: two nodes in one process, each with its own site, and a
+//! connection between them in the state after the handshake.
 
 mod abandoning;
 mod carrying;
@@ -54,15 +54,16 @@ struct Stage {
 
 /// The objects of one end.
 struct Node {
-    // In the order in which they go.
+    // Fields in drop order.
     session: Arc<SessionShared>,
     runtime: Arc<Runtime>,
     site: Arc<Site>,
-    /// The connection once more, to break it.
+    /// A second handle of the connection, to break it.
     tcp: TcpStream,
 }
 
-/// Small enough for tests to reach the limits, and able to hold several sessions.
+/// Returns settings small enough for tests to reach the limits, and large enough for several
+/// sessions.
 fn settings() -> SiteSettings {
     SiteSettings {
         receive_buffers: 256,
@@ -93,7 +94,7 @@ fn runtime(driver: Driver) -> Arc<Runtime> {
     .unwrap()
 }
 
-/// Both ends of a connection.
+/// Returns both ends of a connection.
 fn connection() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -155,7 +156,7 @@ impl Stage {
         Self::admitted(driver, fake, settings, |_, _| {})
     }
 
-    /// Makes a stage whose ends change what they admit.
+    /// Makes a stage whose ends change the admission that they make.
     fn admitted(
         driver: Driver,
         fake: FakeProvider,
@@ -198,8 +199,7 @@ impl Stage {
         panic!("the two nodes never come to rest");
     }
 
-    /// Turns one engine after the other until it has come to something, does `then`, and
-    /// settles.
+    /// Turns one engine after the other until `has_come` is true, calls `then`, and settles.
     fn settle_until(&self, has_come: impl Fn() -> bool, then: impl FnOnce()) {
         for turn in 0..100_000 {
             if has_come() {
@@ -211,14 +211,14 @@ impl Stage {
         panic!("it never comes");
     }
 
-    /// A channel from the first node to the second.
+    /// Opens a channel from the first node to the second.
     fn channel(&self, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
         let (sender, receiver) = self.open(0, name, window);
         self.settle();
         (sender, receiver)
     }
 
-    /// A channel from one of the two nodes, announced.
+    /// Opens a channel from one of the two nodes, without settling.
     fn open(&self, from: usize, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
         self.open_for(from, name, window, 64 << 20)
     }
@@ -264,7 +264,7 @@ impl Stage {
         sessions
     }
 
-    /// The numbers of the two ends' queue pairs.
+    /// Returns the numbers of the two ends' queue pairs.
     fn queue_pairs(&self) -> [u32; 2] {
         self.queue_pairs
     }
@@ -276,14 +276,14 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // In every test, whatever it did: no message has met an empty receive queue.
+        // In every test, no message may have met an empty receive queue.
         if !std::thread::panicking() {
             assert_eq!(self.fake.rnr_naks(), 0);
         }
     }
 }
 
-/// 1 MiB, and more messages than any test sends.
+/// A window of 1 MiB, and of more messages than any test sends.
 const WINDOW: ChannelWindow = ChannelWindow {
     messages: 1 << 14,
     bytes: 1 << 20,
@@ -291,7 +291,7 @@ const WINDOW: ChannelWindow = ChannelWindow {
 
 /// Returns the content of message `number`.
 fn payload(number: u64, length: usize) -> Vec<u8> {
-    // One turn of it, repeated: byte by byte a test that is not optimised takes minutes.
+    // A block of 256 bytes is repeated: made byte by byte, an unoptimised test would take minutes.
     let turn: [u8; 256] = array::from_fn(|at| (number as usize * 31 + at) as u8);
     let mut bytes = turn.repeat(length.div_ceil(turn.len()));
     bytes.truncate(length);
@@ -302,10 +302,10 @@ fn try_send(sender: &mut SendHandle, bytes: &[u8]) -> Result<u64, SendFailure> {
     sender.send(Some(bytes.len()), Patience::None, |slot| fill(slot, bytes))
 }
 
-/// Encodes what is encoded already.
+/// Encodes bytes that are encoded already.
 fn fill<E>(slot: &mut [MaybeUninit<u8>], bytes: &[u8]) -> Result<usize, E> {
     assert!(slot.len() >= bytes.len());
-    // SAFETY: the slot is that long, and nobody else's.
+    // SAFETY: the slot is long enough, and this function has it exclusively.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), slot.as_mut_ptr().cast(), bytes.len()) };
     Ok(bytes.len())
 }
@@ -314,7 +314,7 @@ fn send(sender: &mut SendHandle, number: u64, length: usize) {
     try_send(sender, &payload(number, length)).unwrap();
 }
 
-/// Takes everything that is there.
+/// Takes every message that has arrived.
 fn take(receiver: &mut ReceiveHandle) -> Result<Vec<RawMessage>, RecvError> {
     let mut taken = Vec::new();
     while let Some(message) = receiver.poll()? {
@@ -323,7 +323,7 @@ fn take(receiver: &mut ReceiveHandle) -> Result<Vec<RawMessage>, RecvError> {
     Ok(taken)
 }
 
-/// Takes everything that is there, and is done with each message before the next.
+/// Takes every message that has arrived, and releases each before the next. Returns their number.
 fn consume(receiver: &mut ReceiveHandle) -> u64 {
     let mut count = 0;
     while receiver.poll().unwrap().is_some() {

@@ -9,7 +9,7 @@ use super::{
 use crate::{clock, node::What, session::EndCause};
 
 impl Resuming {
-    /// The second has said goodbye, and the answer is on its way.
+    /// Makes a session whose second end has said goodbye, with the answer in flight.
     fn answering() -> Self {
         let mut test = Self::by(VERBS_FIRST, one_device(), trusting());
         test.carry(10);
@@ -32,7 +32,7 @@ impl Resuming {
         test
     }
 
-    /// Why the session is over, as the first is told.
+    /// Returns the cause for the end of the session that the first end is told.
     fn cause_told(&self) -> EndCause {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -56,7 +56,7 @@ fn a_peer_that_cannot_be_answered_is_waited_for_no_longer_than_the_answer_may_ta
     test.breaks(Breaks::Send(12));
     let broken = clock::now();
     assert_eq!(test.cause_told(), EndCause::Goodbye);
-    // Of a second, what was left then; the session's time is half a minute.
+    // The rest of one second was left; the session's time-out is half a minute.
     assert!(clock::now() <= broken + Duration::from_secs(1));
     assert_eq!(test.stage.stats()[0].suspensions, 1);
 }

@@ -1,5 +1,5 @@
-//! The partition of a site: found in the port's table for each queue pair, and the same at
-//! both ends.
+//! The partition of a site, which is looked up in the port's table for each queue pair and must be
+//! the same at both ends.
 
 use ibex_verbs::{
     GidType, PartitionKey, QueuePairState, discovery::Choice, provider::fake::FakeDevice,
@@ -8,7 +8,7 @@ use ibex_verbs::{
 use super::*;
 use crate::rdma::PortNews;
 
-/// An InfiniBand port with these keys.
+/// Returns an InfiniBand port with these keys.
 fn with_keys(keys: &[u16]) -> FakeProvider {
     let mut device = FakeDevice::infiniband(DEVICE, 12);
     set_keys(&mut device, keys);
@@ -30,7 +30,8 @@ fn open(fake: &FakeProvider, key: Option<u16>) -> Result<Arc<Site>, VerbsError> 
     Site::open(&fake.provider(), &chosen, settings())
 }
 
-/// The places in the port's table that queue pairs were given, in the order of their making.
+/// Returns the indices in the port's table that queue pairs were given, in the order in which they
+/// were made.
 fn places(fake: &FakeProvider) -> Vec<u16> {
     let steps = fake.modifications();
     let init = steps
@@ -50,7 +51,7 @@ fn queue_pairs_are_in_the_partition_of_the_choice_wherever_its_key_stands() {
         made[0].endpoint().pair.partition_key,
         PartitionKey::new(0x8001)
     );
-    // The subnet manager has moved it.
+    // The subnet manager has moved the key.
     fake.change(DEVICE, |device| set_keys(device, &[0xffff, 0x8001, 0, 0]));
     let moved =
         "its LID 12, partition 0x8001 at index 3 became LID 12, partition 0x8001 at index 1";
@@ -62,7 +63,7 @@ fn queue_pairs_are_in_the_partition_of_the_choice_wherever_its_key_stands() {
     let again = pairs([&site, &site]).unwrap();
     assert_eq!(places(&fake), [3, 3, 1, 1]);
     drop((made, again));
-    // Without a wish the first.
+    // Without a chosen key, the first is used.
     let first = open(&fake, None).unwrap();
     drop(pairs([&first, &first]).unwrap());
     assert_eq!(places(&fake)[4..], [0, 0]);
@@ -76,7 +77,7 @@ fn a_partition_that_the_port_is_not_in_is_told_with_its_table() {
                 name another by partition_key or IBEX_RDMA_PARTITION_KEY";
     assert_eq!(open(&fake, Some(0x8001)).unwrap_err().to_string(), says);
     assert!(fake.alive().is_empty(), "{:?}", fake.alive());
-    // Or is in no more.
+    // The same holds for a partition that the port has left.
     fake.change(DEVICE, |device| set_keys(device, &[0xffff, 0x8001]));
     let site = open(&fake, Some(0x8001)).unwrap();
     fake.change(DEVICE, |device| set_keys(device, &[0xffff, 0x8002]));

@@ -1,9 +1,10 @@
-//! The effect of each thing that a device can say on a session, as a table: `reactions.txt`.
+//! The effect on a session of each event and status that a device can report, as a table:
+//! `reactions.txt`.
 //!
-//! Each row is driven through the fake provider: a session in a state, something that happens, what
-//! the first node does about it, and what becomes of the session and its messages when there is a
-//! way to the peer again. Facts of one kind with one outcome share a line. `IBEX_REWRITE_TABLES=1`
-//! writes the table anew. Statuses are those of
+//! Each row is driven through the fake provider. It has the state of a session, a fact that
+//! happens, and the reaction of the first node. The outcome is that of the session and its messages
+//! once the peer is reachable again. Facts of one kind with one outcome share a line.
+//! `IBEX_REWRITE_TABLES=1` rewrites the table. Statuses are those of
 //! [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), events those of
 //! [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
 
@@ -15,48 +16,49 @@ use std::path::Path;
 use self::row::Row;
 use super::*;
 
-/// A session when something happens.
+/// The situation of a session when a fact happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Situation {
-    /// The peer is of a version whose sessions end with their wires.
+    /// The peer has a version whose sessions end with their wires.
     is_older: bool,
     state: State,
 }
 
-/// The state of a session when something happens.
+/// The state of a session when a fact happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Up, with nothing on its way.
+    /// Up, with nothing in flight.
     Idle,
-    /// Up, with sends on their way.
+    /// Up, with sends in flight.
     Sending,
-    /// Closing, with sends on their way and our goodbye behind them.
+    /// Closing, with sends in flight and this end's goodbye after them.
     Closing,
-    /// The peer has said goodbye; ours is on its way.
+    /// The peer has said goodbye; this end's goodbye is in flight.
     PeerClosed,
     /// The queue pair is dead and not drained.
     Leaving,
-    /// The queue pair is destroyed, and there is no way to the peer.
+    /// The queue pair is destroyed, and the peer is unreachable.
     Suspended,
-    /// The session has another queue pair, and the peer has not said there what it has.
+    /// The session has another queue pair, over which the peer has not yet reported what it has
+    /// received.
     Resuming,
-    /// The session went on over its connection.
+    /// The session continued over its connection.
     OverTcp,
     /// Over, and its queue pair destroyed.
     Gone,
 }
 
-/// Something that happens.
+/// A fact that happens to a session.
 #[derive(Clone, Copy, Debug)]
 enum Fact {
     SendFails(u32),
     ReceiveFails(u32),
     Event(u32),
-    /// The port changes, and the event tells.
+    /// The port changes, and the event reports it.
     Change(Changed, u32),
-    /// The port changes, the event tells, and then a send fails.
+    /// The port changes, the event reports it, and then a send fails.
     ChangeThenSendFails(Changed, u32, u32),
-    /// The device is listed no more, as somebody finds who looks.
+    /// The device is not listed any more, which a look finds.
     Removed,
 }
 
@@ -68,12 +70,12 @@ enum Changed {
     State,
     Lid,
     Partition,
-    /// The GID goes.
+    /// The GID is removed.
     Gid,
-    /// The GID comes back elsewhere.
+    /// The GID comes back at another index.
     GidIndex,
     Mtu,
-    /// All of the device goes: its port cannot be asked any more.
+    /// The whole device goes: its port cannot be queried any more.
     Device,
 }
 
@@ -100,7 +102,7 @@ fn facts() -> Vec<(Situation, Fact)> {
         let situation = Situation { is_older, state };
         facts.extend(facts_in(state).map(|fact| (situation, fact)));
     }
-    // It knows no way to go on.
+    // An older peer's session cannot continue.
     for state in [State::Idle, State::Sending, State::Closing, State::Leaving] {
         let is_older = true;
         let situation = Situation { is_older, state };
@@ -131,7 +133,7 @@ fn facts_in(state: State) -> impl Iterator<Item = Fact> {
         Fact::ChangeThenSendFails(Changed::Gid, 18, 12),
         Fact::ChangeThenSendFails(Changed::GidIndex, 18, 12),
     ];
-    // One that is idle has nothing that could fail.
+    // An idle session has no send that could fail.
     let sends = (state != State::Idle).then(|| statuses().map(Fact::SendFails));
     let doubts = (state == State::Sending).then_some(doubts);
     let sends = sends.into_iter().flatten();
@@ -144,12 +146,12 @@ fn facts_in(state: State) -> impl Iterator<Item = Fact> {
 }
 
 impl Fact {
-    /// Returns whether the fact leaves the first node without a device that works.
+    /// Returns whether the fact leaves the first node without a working device.
     fn takes_device(self) -> bool {
         match self {
             Fact::Event(event) => matches!(event, 0 | 8 | 14),
             Fact::Change(Changed::Device, _) | Fact::Removed => true,
-            // Nor does a port that is down or has lost its address.
+            // A port that is down or has lost its address does not work either.
             Fact::Change(Changed::State | Changed::Gid, _)
             | Fact::ChangeThenSendFails(Changed::State | Changed::Gid, ..) => true,
             Fact::SendFails(_)

@@ -1,27 +1,27 @@
-//! A device that is removed under its sessions: it is closed whatever handles there are.
+//! A device that is removed while sessions use it: it is closed, whatever handles exist.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::{channel::SendError, clock::StoppedClock, session::EndCause};
 
-/// Much longer than the looks are apart.
+/// Watchdog, much longer than the interval between looks.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Stage {
-    /// Takes the device out of the machine's list. What is open goes on working.
+    /// Takes the device out of the machine's list. Open objects keep working.
     fn remove_device(&self) {
         self.fake.change(DEVICE, |device| device.is_listed = false);
     }
 
-    /// Turns both engines until all of the device is closed, for which they have five seconds of
+    /// Turns both engines until the whole device is closed, which must take at most five seconds of
     /// their clock.
     fn settle_until_closed(&self, clock: &StoppedClock) {
         for _ in 0..500 {
             clock.advance(Duration::from_millis(10));
             self.settle();
         }
-        // What threads beside the engines do takes as long as the machine lets it.
+        // Other threads do part of the work, which may take long on a busy machine.
         let until = Instant::now() + PATIENCE;
         while !self.fake.alive().is_empty() {
             assert!(Instant::now() < until, "left: {:?}", self.fake.alive());
@@ -42,10 +42,10 @@ fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is
     for number in 0..10 {
         send(&mut sender, number, 1000);
     }
-    // One that is written where it is read, with a key of the peer's.
+    // This message is written into granted memory, with a key of the peer.
     send(&mut sender, 10, 300_000);
     stage.settle();
-    // Messages that are held lie in buffers that the device knows.
+    // The held messages lie in buffers that are registered with the device.
     let mut held = take(&mut receiver).unwrap();
     assert_eq!(held.len(), 11);
     for number in 11..20 {
@@ -54,7 +54,7 @@ fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is
     stage.settle();
     stage.remove_device();
     stage.settle_until_closed(&clock);
-    // Handles, rings, messages and sites are all still here.
+    // Handles, rings, messages and sites all still exist.
     assert!(stage.nodes.iter().all(|node| node.site.is_lost()));
     for _ in 11..20 {
         held.push(receiver.poll().unwrap().expect("what came before"));
@@ -74,11 +74,11 @@ fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is
     };
     assert_eq!(end.counts.sent, 20);
     assert!(end.counts.received <= 20, "{:?}", end.counts);
-    // Whoever looks first says so, and to the other it is a peer that is gone.
+    // The end that looks first reports the device; for the other end the peer is gone.
     causes.push(end.cause);
     let why = "RDMA device rxe0 was removed from this machine".to_owned();
     assert!(causes.contains(&EndCause::DeviceLost { why }), "{causes:?}");
-    // Nobody makes anything on it any more.
+    // No new object can be made on the device.
     let refused = stage.nodes[0].site.prepare(true).unwrap_err();
     assert!(matches!(refused, VerbsError::Closed { .. }), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! Large messages that are written into granted memory, and what can become of them.
+//! Large messages that are written into granted memory, and their possible failures.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::session::EndCause;
 
-/// Two nodes that trust each other.
+/// Returns settings for two nodes that trust each other.
 fn trusting() -> SiteSettings {
     SiteSettings {
         grants_memory: true,
@@ -24,13 +24,13 @@ fn is_write(send: &PostedSend) -> bool {
     send.opcode == wr_opcode::RDMA_WRITE
 }
 
-/// The writes among what was posted since it was forgotten last.
+/// Returns the writes among the sends since the record of sends was last cleared.
 fn writes(stage: &Stage) -> Vec<PostedSend> {
     let posted = stage.fake.posted();
     posted.into_iter().filter(is_write).collect()
 }
 
-/// Bytes of a write.
+/// Returns the bytes of a write.
 fn length(write: &PostedSend) -> usize {
     write
         .entries
@@ -66,7 +66,7 @@ fn a_large_message_is_written_where_it_is_read() {
     let messages = take(&mut receiver).unwrap();
     assert_eq!(messages[0].bytes(), payload(1, bytes));
     assert_eq!(messages[1].bytes(), payload(2, 10));
-    // It is read where the first byte was written.
+    // The message is read where its first byte was written.
     let landed = writes[0].remote.0 as usize;
     assert_eq!(messages[0].bytes().as_ptr().addr(), landed);
     let [ours, theirs] = stage.stats();
@@ -148,7 +148,7 @@ fn churn_keeps_what_is_registered_bounded() {
         if number == MESSAGES / 10 {
             regions_at_first = regions;
         }
-        // No more than pools keep, at either side.
+        // Both sides keep no more than their pools do.
         let large = stage.fake.registered_bytes() - opened;
         assert!(large <= (2 * 32 * LONGEST) as u64, "{large}");
     }
@@ -167,7 +167,7 @@ fn a_peer_that_is_not_trusted_is_granted_nothing() {
     assert_eq!(take(&mut receiver).unwrap()[0].bytes(), payload(1, 100_000));
     assert!(writes(&stage).is_empty());
     assert_eq!(stage.stats()[1].bytes_copied, 100_000);
-    // Its queue pair lets no write in, whatever key is used.
+    // The peer's queue pair accepts no write, whatever key is used.
     let opened = stage.fake.modifications();
     let allowed = opened.iter().map(|change| change.attributes.access_flags);
     assert!(allowed.into_iter().all(|access| access == 0));
@@ -185,7 +185,7 @@ fn a_message_whose_memory_cannot_be_registered_goes_in_chunks() {
     let messages = take(&mut receiver).unwrap();
     assert_eq!(messages[1].bytes(), payload(2, 100_000));
     assert!(writes(&stage).is_empty());
-    // The next one has the luck that this one had not.
+    // The next message gets the registration that was refused to this one.
     drop(messages);
     send(&mut sender, 3, 100_000);
     stage.settle();
@@ -203,7 +203,7 @@ fn records_of_other_channels_pass_a_large_message() {
     stage.fake.forget_posted();
     send(&mut small, 1, 40);
     stage.settle();
-    // No piece more than may be on their way goes before it.
+    // At most as many writes as may be in flight precede the frame.
     assert!(stage.fake.posted().iter().any(|send| !is_write(send)));
     assert!(writes(&stage).len() <= 3);
     stage.fake.hold_sends(false);
@@ -212,14 +212,14 @@ fn records_of_other_channels_pass_a_large_message() {
     assert_eq!(consume(&mut takes_large), 1);
 }
 
-/// Holds all sends back from when memory for the message that is announced is granted.
+/// Holds back all sends from the moment at which memory for the announced message is granted.
 fn hold_at_grant(stage: &Stage) {
     let regions = || stage.fake.alive()["memory regions"];
     let before = regions();
     stage.settle_until(|| regions() > before, || stage.fake.hold_sends(true));
 }
 
-/// A message that is half written; the sends are held back.
+/// Returns a channel with a half-written message; the sends are held back.
 fn half_written(stage: &Stage) -> (SendHandle, ReceiveHandle) {
     let (mut sender, receiver) = stage.channel("half", WINDOW);
     send(&mut sender, 1, 3 * WRITE_BYTES);
@@ -241,7 +241,7 @@ fn memory_of_a_write_that_never_ends_is_deregistered_and_used_no_more() {
     stage.settle();
     assert!(matches!(why(&mut receiver), EndCause::PeerGone { .. }));
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
-    // Whatever is still on its way finds no key, and no message lands there again.
+    // Writes that are still in flight find no key, and no message lands there again.
     assert!(!stage.fake.is_registered(key, address));
     assert_eq!(stage.nodes[1].runtime.granted_pool.kept(), 0);
 }
@@ -253,7 +253,7 @@ fn while_the_queue_pair_drains_its_memory_is_nobodys() {
     let (address, key) = writes(&stage).pop().unwrap().remote;
     let [dies, _] = stage.queue_pairs();
     stage.fake.fail_send(dies, 12, 0);
-    // Before the engine has seen that, and while it sees to it, the handle goes.
+    // The handle is dropped before the engine has noticed the failure and while it handles it.
     drop(receiver);
     assert!(stage.fake.is_registered(key, address));
     assert_eq!(stage.nodes[1].runtime.granted_pool.kept(), 0);
@@ -288,7 +288,7 @@ fn a_receiver_that_goes_leaves_its_memory_to_the_sender_until_that_goes() {
         "to be granted again"
     );
     assert!(!stage.nodes[1].session.is_gone());
-    // The session goes on.
+    // The session continues.
     let (mut sender, mut receiver) = stage.channel("half", WINDOW);
     send(&mut sender, 2, 3 * WRITE_BYTES);
     stage.settle();

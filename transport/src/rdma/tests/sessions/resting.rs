@@ -1,4 +1,4 @@
-//! A silent sender's ring goes back when the device is done with it.
+//! A silent sender's ring is given back when the device is done with it.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::clock::StoppedClock;
 
 /// Time from one turn of both engines to the next.
 const TICK: Duration = Duration::from_millis(10);
-/// So many ticks are longer than two looks at what is silent.
+/// Number of ticks that take longer than two looks for silent channels.
 const SILENCE: usize = 350;
-/// And in so many goes back what goes back: how many looks that takes depends on what the
-/// device has told by then.
+/// Number of ticks within which every ring that can be given back is. The number of looks that this
+/// takes depends on what the device has reported by then.
 const PATIENCE: usize = 6000;
 
 impl Stage {
@@ -19,8 +19,8 @@ impl Stage {
         self.fake.alive()["memory regions"]
     }
 
-    /// Turns both engines until so much is registered, or time is up. Returns whether it
-    /// was.
+    /// Turns both engines until `regions` regions are registered, or time is up. Returns whether
+    /// that number was reached.
     fn settles_at(&self, regions: usize, clock: &StoppedClock) -> bool {
         for _ in 0..PATIENCE {
             if self.regions() == regions {
@@ -67,7 +67,7 @@ fn a_ring_stays_while_the_device_has_not_said_that_it_is_done_with_it() {
     send(&mut sender, 1, 100);
     stage.settle();
     assert_eq!(consume(&mut receiver), 1);
-    // What asks the device waits in its queue.
+    // The request whose completion would show that the device is done waits in its queue.
     stage.fake.hold_sends(true);
     stage.stays_at(before + 1, &clock);
     stage.fake.hold_sends(false);

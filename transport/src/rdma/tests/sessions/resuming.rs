@@ -1,4 +1,4 @@
-//! Sessions whose queue pairs break, and that go on over connections, or over others.
+//! Sessions whose queue pairs break, and that continue over connections or other queue pairs.
 
 mod over_tcp;
 mod over_verbs;
@@ -20,23 +20,23 @@ use crate::{
     wire::WireParts,
 };
 
-/// A watchdog's time: nothing that a test waits for takes so long on any machine.
+/// Watchdog: no step that a test waits for takes this long on any machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
-/// Step of the clock where time passes.
+/// Step of the clock when time passes.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 const SESSION: [u8; 16] = [7; 16];
 
 /// The way from the first node to the second.
 #[derive(Debug, Default)]
 struct Way {
-    /// Wires that the second node has not heard of.
+    /// Wires that the second node has not got yet.
     arriving: Mutex<Vec<NewWire>>,
     is_cut: Mutex<bool>,
-    /// The second says that it has no such session.
+    /// The second node says that it has no such session.
     is_forgotten: Mutex<bool>,
-    /// The sites where queue pairs are made, if any can be had.
+    /// The sites on which queue pairs are made, if any can be made.
     sites: Mutex<Option<[Arc<Site>; 2]>>,
-    /// The two ends' newest ones.
+    /// The two ends' newest queue pairs.
     newest: Mutex<Option<[u32; 2]>>,
     /// The newest connection.
     connection: Mutex<Option<TcpStream>>,
@@ -44,7 +44,7 @@ struct Way {
     asked: Mutex<Vec<Fabric>>,
 }
 
-/// The next connection, with queue pairs if these are given.
+/// Returns both ends of the next connection, with queue pairs if these are given.
 fn reconnections(epoch: u64, pairs: Option<[PreparedPair; 2]>) -> [NewWire; 2] {
     let mut pairs = pairs.into_iter().flatten();
     connection().map(|stream| NewWire {
@@ -60,7 +60,7 @@ fn reconnections(epoch: u64, pairs: Option<[PreparedPair; 2]>) -> [NewWire; 2] {
 }
 
 impl Way {
-    /// Breaks the newest connection, which was this in the beginning.
+    /// Breaks the newest connection; at the beginning that is `first`.
     fn cut(&self, first: &TcpStream) {
         let newest = self.connection.lock().unwrap();
         let _ = newest.as_ref().unwrap_or(first).shutdown(Shutdown::Both);
@@ -101,13 +101,13 @@ impl Redial for Way {
     }
 }
 
-/// Two nodes whose session goes on, and channels between them in both directions.
+/// Two nodes whose session can continue, and channels between them in both directions.
 pub(super) struct Resuming {
     pub(super) stage: Stage,
-    /// Stands, unless a test moves it or somebody waits to dial again: what engines wait for
-    /// until some time never comes because the machine was busy.
+    /// The stopped clock. It moves only if a test moves it, or if an end waits to dial again, so
+    /// that no time-out of an engine passes because the machine was busy.
     pub(super) clock: StoppedClock,
-    /// The device says nothing of queue pairs that end.
+    /// The device does not report queue pairs that end.
     is_mute: bool,
     way: Arc<Way>,
     pub(super) channels: [Stream; 2],
@@ -119,11 +119,11 @@ pub(super) struct Stream {
     pub(super) receiver: ReceiveHandle,
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Every fifth message, until the end.
+    /// Every fifth message, held until the end.
     held: Vec<(u64, RawMessage)>,
 }
 
-/// Short ones, some of medium size, and a few large ones.
+/// Returns the length of message `number`: most are short, some of medium size, and a few large.
 fn length(number: u64) -> usize {
     match number % 16 {
         3 | 4 | 9 => 10_000 + number as usize % 40_000,
@@ -133,7 +133,7 @@ fn length(number: u64) -> usize {
 }
 
 impl Stream {
-    /// Sends as many as go, up to so many.
+    /// Sends up to `most` messages, until there is no room.
     pub(super) fn send(&mut self, most: u64) {
         for _ in 0..most {
             let message = payload(self.sent + 1, length(self.sent + 1));
@@ -161,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// Takes everything that is there, and says what is behind it.
+    /// Takes every message that has arrived. Returns the error after them, if there is one.
     pub(super) fn take_all(&mut self) -> Result<(), RecvError> {
         while let Some(message) = self.receiver.poll()? {
             self.received += 1;
@@ -192,7 +192,8 @@ impl Resuming {
         Self::between(Some(ways), fake, settings)
     }
 
-    /// Makes a stage; with no ways, the peer has an older version, whose sessions cannot go on.
+    /// Makes a stage. Without `ways`, the peer has an older version, whose sessions cannot
+    /// continue.
     pub(super) fn between(
         ways: Option<FailoverPolicy>,
         fake: FakeProvider,
@@ -232,7 +233,7 @@ impl Resuming {
         }
     }
 
-    /// From now on the device says nothing of queue pairs that end.
+    /// Makes the device stop reporting queue pairs that end.
     pub(super) fn fall_silent(&mut self) {
         self.stage.fake.fall_silent();
         self.is_mute = true;
@@ -248,7 +249,7 @@ impl Resuming {
         }
     }
 
-    /// Lets time pass if somebody waits to dial again, or for a device that says nothing.
+    /// Lets time pass if an end waits to dial again, or for a device that reports nothing.
     pub(super) fn pass_time(&self) {
         let mut nodes = self.stage.nodes.iter();
         if self.is_mute || nodes.any(|node| node.session.is_suspended()) {
@@ -260,7 +261,7 @@ impl Resuming {
         self.channels.iter_mut().for_each(act);
     }
 
-    /// Sends and receives, so many messages at most in each direction.
+    /// Sends and receives at most `messages` messages in each direction.
     pub(super) fn carry(&mut self, messages: u64) {
         for _ in 0..messages {
             self.each(|stream| stream.send(2));
@@ -269,7 +270,7 @@ impl Resuming {
         }
     }
 
-    /// Takes what is there, so that there is room and credit.
+    /// Takes the arrived messages, so that there is room and credit.
     pub(super) fn calm_down(&mut self) {
         for _ in 0..3 {
             self.turn(20);
@@ -278,7 +279,7 @@ impl Resuming {
         self.stage.settle();
     }
 
-    /// Until everything that was sent is there.
+    /// Turns the engines until every message that was sent has arrived.
     pub(super) fn finish(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.channels.iter().any(|one| one.received < one.sent) {
@@ -306,14 +307,14 @@ impl Resuming {
     fn check_accounts(&mut self, receive_buffers: usize) {
         self.each(Stream::release);
         for stream in &mut self.channels {
-            // What was released is counted.
+            // This look counts the released messages.
             assert!(stream.receiver.receive(Patience::None).is_err());
         }
         self.stage.settle();
         let fake = &self.stage.fake;
         let (_, receive) = fake.tags();
         for (node, tag) in self.stage.nodes.iter().zip(receive) {
-            // Less than a batch waits to be posted again.
+            // Less than a batch of receives waits to be posted again.
             assert!(fake.shared_receives(tag).len() + 16 > receive_buffers);
             assert_eq!(node.runtime.lent_and_free(node.session.id).0, 0);
             assert_eq!(node.site.landings(), 0);
@@ -344,7 +345,7 @@ pub(super) enum Breaks {
 }
 
 impl Resuming {
-    /// The numbers of the two ends' queue pairs, or of those that they had last.
+    /// Returns the numbers of the two ends' current or last queue pairs.
     pub(super) fn newest_pairs(&self) -> [u32; 2] {
         let newest = *self.way.newest.lock().unwrap();
         newest.unwrap_or(self.stage.queue_pairs())
@@ -361,7 +362,7 @@ impl Resuming {
         *self.way.is_cut.lock().unwrap() = is_cut;
     }
 
-    /// The second has no such session any more, as whoever dials it hears.
+    /// Makes the second node answer dials that it has no such session any more.
     pub(super) fn forget_session(&self) {
         *self.way.is_forgotten.lock().unwrap() = true;
     }
@@ -389,14 +390,14 @@ impl Resuming {
     }
 }
 
-/// Far longer than anything here takes.
+/// A policy that asks for queue pairs for far longer than any step here takes.
 pub(super) const VERBS_FIRST: FailoverPolicy = FailoverPolicy::VerbsThenTcp {
     after: PATIENCE,
     back: false,
 };
 
 impl Resuming {
-    /// Until both ends have gone on so often.
+    /// Turns the engines until both ends have resumed `times` times.
     pub(super) fn settle_resumed(&self, times: u64) {
         let until = Instant::now() + PATIENCE;
         while self.stage.stats().iter().any(|end| end.resumes < times) {
@@ -406,7 +407,7 @@ impl Resuming {
         }
     }
 
-    /// Until the first knows that its wires broke, and has asked for others.
+    /// Turns the engines until the first end knows that its wires broke, and has asked for others.
     fn settle_asking(&self) {
         let until = Instant::now() + PATIENCE;
         while self.way.asked.lock().unwrap().is_empty() {
@@ -450,7 +451,7 @@ const WAYS_TO_BREAK: [Breaks; 13] = [
     Breaks::Receive(5),
     Breaks::PairEvent(1),
     Breaks::Connection,
-    // The device says that the peer is to blame, which a device may say that loses packets.
+    // These statuses blame the peer, and a device that loses packets may report them too.
     Breaks::Send(9),
     Breaks::Send(10),
     Breaks::Send(11),

@@ -1,12 +1,13 @@
-//! Queue pairs that are destroyed before they are drained, as where a device says nothing of
-//! them: what they had of the shared receives is made good.
+//! Queue pairs that are destroyed before they are drained, for example because the device reports
+//! nothing: the shared receives that they had are replaced.
 
 use super::{
     resuming::{Resuming, VERBS_FIRST, posted_receives},
     *,
 };
 
-/// Few buffers, which are soon gone through twice, and so many that stand in for them.
+/// Returns settings with few posted buffers, which are soon used twice, and `held_buffers` spare
+/// ones.
 fn few_and(held_buffers: u32) -> SiteSettings {
     SiteSettings {
         receive_buffers: 64,
@@ -15,11 +16,12 @@ fn few_and(held_buffers: u32) -> SiteSettings {
     }
 }
 
-/// Messages each way that go through them twice.
+/// Messages in each direction that use all buffers twice.
 const TWO_ROUNDS: u64 = 150;
 
 impl Resuming {
-    /// The second node's queue pair takes so many receives, says nothing of them, and goes.
+    /// Breaks the second node's queue pair, which has taken `receives` receives and never reports
+    /// them.
     fn breaks_and_keeps(&mut self, receives: usize, times: u64) {
         self.calm_down();
         let keeps = self.newest_pairs()[1];
@@ -29,7 +31,7 @@ impl Resuming {
         self.settle_over(Fabric::Verbs);
     }
 
-    /// Posted at the second node.
+    /// Returns the receives posted at the second node.
     fn posted(&self) -> usize {
         let (_, receive) = self.stage.fake.tags();
         self.stage.fake.shared_receives(receive[1]).len()
@@ -55,7 +57,8 @@ fn a_queue_that_is_nearly_empty_is_filled_as_soon_as_the_device_says_so() {
     let mut test = Resuming::by(VERBS_FIRST, one_device(), few_and(256));
     test.fall_silent();
     let posted = posted_receives(&test.stage);
-    // As much as one peer can be lent, and again before anything else has come.
+    // The first break keeps as much as one peer can be lent, and the second does so again before
+    // anything else arrives.
     test.breaks_and_keeps(30, 1);
     test.breaks_and_keeps(30, 2);
     assert!(test.posted() > posted / 2, "{}", test.posted());

@@ -1,10 +1,10 @@
-//! Sleeping on completions: by an I/O thread, and by callers that lead.
+//! Sleeping on completions, by an I/O thread and by callers that lead.
 
 use std::time::Duration;
 
 use super::*;
 
-/// Two programs that answer each other and sleep in between.
+/// Runs two programs that answer each other and sleep in between.
 fn ping_pong(driver: Driver, rounds: u64) {
     let stage = Stage::driven(driver, one_device(), settings());
     let (mut there, mut arrives) = stage.open(0, "there", WINDOW);
@@ -16,7 +16,7 @@ fn ping_pong(driver: Driver, rounds: u64) {
             assert_eq!(message.bytes(), payload(number, 100));
             blocking_send(&mut back, message.bytes());
         }
-        // Until the other end is gone, in order or not.
+        // The loop ends when the other end is gone, in order or not.
         while arrives.receive(within()).is_ok() {}
     });
     for number in 0..rounds {
@@ -26,7 +26,7 @@ fn ping_pong(driver: Driver, rounds: u64) {
     }
     drop((there, returns));
     let [one, other] = stage.nodes.each_ref().map(|node| node.runtime.clone());
-    // A caller's node answers a goodbye when it is turned, which nobody does any more.
+    // A caller's node answers a goodbye when it is turned, and no thread turns it any more.
     let _ = one.close(Duration::from_millis(100));
     echo.join().unwrap();
     let _ = other.close(Duration::from_millis(100));
@@ -80,8 +80,8 @@ fn a_program_that_sleeps_on_the_set_itself_is_woken() {
     }
 }
 
-/// A program that first polls until nothing moves, and asks for the set when it is about to
-/// sleep, has the queue armed all the same.
+/// A program may first poll until nothing moves, and ask for the set only when it is about to
+/// sleep: the queue is armed all the same.
 #[test]
 fn a_program_that_asks_for_the_set_last_is_woken() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ fn a_program_that_asks_for_the_set_last_is_woken() {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
             send(&mut sender, 0, 64);
-            // It may have to ask for credit first.
+            // The sender may have to ask for credit first.
             while !is_received.load(Ordering::Relaxed) {
                 stage.nodes[0].runtime.poll_ready();
                 std::thread::sleep(Duration::from_millis(1));
@@ -112,8 +112,8 @@ fn a_program_that_asks_for_the_set_last_is_woken() {
     });
 }
 
-/// Both engines sleep whenever they wait for credit or for the application, and none of
-/// them for ever.
+/// Both engines sleep whenever they wait for credit or for the application, and neither sleeps for
+/// ever.
 #[test]
 fn a_stream_with_little_credit_flows_while_both_sides_sleep() {
     let settings = SiteSettings {
@@ -134,7 +134,7 @@ fn a_stream_with_little_credit_flows_while_both_sides_sleep() {
             sender.wait_received(3000, within()).unwrap();
             sender
         });
-        // The ring holds a tenth, so the sender waits for us again and again.
+        // The ring holds a tenth of the messages, so the sender waits for the receiver repeatedly.
         for number in 0..3000 {
             let message = receiver.receive(within()).unwrap();
             assert_eq!(message.bytes(), payload(number, 3000));

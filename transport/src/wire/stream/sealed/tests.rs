@@ -1,4 +1,4 @@
-//! A sealed stream over sockets, with somebody in between who changes what he passes on.
+//! A sealed stream over sockets, with an interceptor that changes the records that it passes on.
 
 use std::net::{Shutdown, TcpListener};
 
@@ -14,7 +14,7 @@ fn credentials() -> Credentials {
     Security::shared_secret(secret).open().unwrap()
 }
 
-/// Both ends of a connection behind its handshake.
+/// Returns both ends of a connection after its handshake.
 fn ends() -> [Sealed; 2] {
     let credentials = credentials();
     let mut ends = [
@@ -33,19 +33,19 @@ fn ends() -> [Sealed; 2] {
     ends.map(|tls| Sealed::new(Box::new(tls)))
 }
 
-/// A connection over loopback.
+/// Returns both ends of a connection over loopback.
 fn connection() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     [near, listener.accept().unwrap().0]
 }
 
-/// Somebody who has all records of one way before he passes them on.
+/// An interceptor that collects all records of one direction before it passes them on.
 struct Interceptor {
     records: Vec<Vec<u8>>,
 }
 
-/// What he does to them.
+/// A change that the interceptor makes.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Nothing,
@@ -54,9 +54,9 @@ enum Harm {
     Exchange,
     /// The record loses its last bytes, and nothing follows.
     CutOff,
-    /// One bit behind the header of 5 bytes.
+    /// A bit after the header of 5 bytes is flipped.
     Flip,
-    /// One bit of the length, so that a record seems to go on.
+    /// A bit of the length is flipped, so that a record seems longer.
     FlipLength,
 }
 
@@ -71,7 +71,7 @@ const HARMS: [Harm; 7] = [
 ];
 
 impl Interceptor {
-    /// Takes what is written to the other end of `socket`.
+    /// Collects the bytes that are written to the other end of `socket`.
     fn new(socket: &TcpStream) -> Self {
         let mut bytes = Vec::new();
         while let waiting @ 1.. = ioctl_fionread(socket).unwrap() {
@@ -89,7 +89,7 @@ impl Interceptor {
         Self { records }
     }
 
-    /// Does harm to the record `at` or, where it takes two, also to the one behind.
+    /// Damages record `at` or, if `harm` takes two records, also the next one.
     fn harm(&mut self, harm: Harm, at: usize, bit: usize) {
         let records = &mut self.records;
         match harm {
@@ -112,7 +112,7 @@ impl Interceptor {
     }
 }
 
-/// What a reader was given, and the error behind that.
+/// The bytes that a reader got, and the error after them.
 #[derive(Default)]
 struct Heard {
     plain: Vec<u8>,
@@ -121,7 +121,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Reads until nothing is there, by pieces.
+    /// Reads in pieces of `piece` bytes until no more bytes are available.
     fn read(&mut self, sealed: &mut Sealed, socket: &TcpStream, piece: usize) {
         let mut buffer = vec![0; piece];
         loop {
@@ -147,8 +147,8 @@ impl Heard {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever becomes of the records: what the reader gets is the beginning of what was
-    /// written, and it learns of the harm without waiting for more.
+    /// Whatever happens to the records, the reader gets a prefix of the written bytes, and learns
+    /// of the damage without waiting for more.
     #[test]
     fn records_that_were_harmed_are_told_and_never_read(
         lengths in prop::collection::vec(1usize..3000, 3..12),
@@ -188,7 +188,7 @@ proptest! {
             Harm::Drop | Harm::Double | Harm::Exchange | Harm::Flip => false,
         };
         prop_assert!(heard.error.is_some() || seems_whole, "{harm:?}: it waits for ever");
-        // The end is one only if it was announced.
+        // The end is valid only if it was announced.
         out.shutdown(Shutdown::Both).unwrap();
         if heard.error.is_none() {
             heard.read(&mut reader, &far, piece);
@@ -213,7 +213,7 @@ fn what_is_wrong_is_told_behind_what_was_right() {
     let mut buffer = [0; 64];
     let mut read = |sealed: &mut Sealed| sealed.read(&far, &mut [IoSliceMut::new(&mut buffer)]);
     assert_eq!(read(&mut reader).unwrap(), 5);
-    // Nothing more comes, and epoll has nothing to tell.
+    // No more bytes arrive, and epoll reports nothing.
     assert!(reader.has_unread());
     let error = read(&mut reader).unwrap_err();
     assert_ne!(error.kind(), ErrorKind::WouldBlock, "{error}");

@@ -122,7 +122,7 @@ readers! {
     time: u64 = |at: Stamped| at.ticks;
 }
 
-/// A completion of which more is asked than a failed one has.
+/// Checks a read of a field that a failed completion does not have.
 fn done(at: Stamped) -> Wc {
     assert_eq!(at.completion.status, 0, "a failed one has no such field");
     at.completion
@@ -147,7 +147,7 @@ impl State {
     fn show(&mut self, handle: &Handle, stamped: Stamped) {
         self.shown += 1;
         let Wc { wr_id, status, .. } = stamped.completion;
-        // SAFETY: its poller calls (rule 2 of the provider).
+        // SAFETY: the queue's poller calls this (rule 2 of the provider).
         unsafe { handle.show(wr_id, status) };
     }
 }

@@ -1,8 +1,8 @@
 //! The calls of the control path.
 //!
-//! Each `unsafe` below turns a handle into the number of its object, which the trait's
-//! contract allows: it came from here and has not been destroyed. Where an object is
-//! destroyed, the contract adds that its handle is not used again.
+//! Each `unsafe` below turns a handle into the number of its object, which the trait's contract
+//! allows: it came from here and has not been destroyed. For calls that destroy an object, the
+//! contract adds that its handle is not used again.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -345,7 +345,7 @@ impl Provider for FakeProvider {
         let made = state.new_completions(context, init, channel, Some(kind));
         let (id, entries) = made?;
         let handle = self.handle(id);
-        // SAFETY: it was just made.
+        // SAFETY: the handle was just made.
         let calls = unsafe { batch_calls(&*handle, init.times) };
         Ok(ExtendedQueue {
             handle: CompletionHandle::new(handle).expect("a box"),
@@ -397,7 +397,7 @@ impl Provider for FakeProvider {
             .pairs
             .values()
             .any(|pair| pair.send_completions == id || pair.receive_completions == id);
-        // The library would wait for acknowledgements for ever; here it shows at once.
+        // The library would wait for acknowledgements for ever; here the mistake shows at once.
         refuse_if(busy || state.completions[&id].unacknowledged > 0)?;
         state.completions.remove(&id);
         // SAFETY: the trait's contract.
@@ -560,7 +560,7 @@ impl Provider for FakeProvider {
             // (ibv_destroy_qp(3)).
             for queue in [pair.send_completions, pair.receive_completions] {
                 if let Some(queue) = state.completions.get_mut(&queue) {
-                    // An extended queue is made for one thread: nothing keeps the two apart.
+                    // An extended queue is made for one thread, so no lock separates the two calls.
                     assert!(
                         matches!(queue.batch, Batch::None),
                         "a queue pair goes in the middle of a batch"
@@ -590,7 +590,7 @@ impl State {
             mask.contains(AttributeMask::ADDRESS),
             attributes.address.route,
         ) {
-            // As the kernel does when the index has moved.
+            // The kernel does the same when the index has moved.
             let ports = &self.device_of(pair.context).ports;
             let port = ports.get(usize::from(attributes.address.port).wrapping_sub(1));
             let gids = &port.ok_or(Errno::INVAL)?.gids;

@@ -16,7 +16,7 @@ pub struct FakeDevice {
     pub name: String,
     /// The device's file.
     pub file: String,
-    /// The machine still has the device; what was opened before goes on working.
+    /// The machine still has the device; contexts that were opened before continue to work.
     pub is_listed: bool,
     /// The transport that the device speaks.
     pub transport: Transport,

@@ -28,7 +28,7 @@ impl Handle {
     /// Shows a completion.
     ///
     /// # Safety
-    /// By the poller of an extended completion queue (rule 1).
+    /// Called by the poller of an extended completion queue (rule 1).
     pub(super) unsafe fn show(&self, wr_id: u64, status: u32) {
         // SAFETY: the caller's contract.
         unsafe { *self.shown.get() = Shown { wr_id, status } };
@@ -58,7 +58,7 @@ impl FakeProvider {
     }
 }
 
-/// Which object a handle names.
+/// Returns the number of the object that a handle names.
 ///
 /// # Safety
 /// `pointer` is a handle that has not been taken back (rule 1).
@@ -72,6 +72,6 @@ pub(super) unsafe fn id_of(pointer: *mut Handle) -> u64 {
 /// # Safety
 /// `pointer` is a handle that has not been taken back, and is not used again (rule 1).
 pub(super) unsafe fn take_back(pointer: *mut Handle) {
-    // SAFETY: the caller's contract; it was made by `Box::into_raw`.
+    // SAFETY: the caller's contract; the pointer was made by `Box::into_raw`.
     drop(unsafe { Box::from_raw(pointer) });
 }

@@ -1,8 +1,8 @@
 //! The calls of the data path: C functions, as a real provider's.
 //!
-//! They read what their arguments point to and keep none of it, but for the addresses
-//! inside of scatter entries, which are followed only where a registered region covers
-//! them (`world`), or, of inline data, during the call.
+//! The calls read the structures that their arguments point to, and keep only the addresses inside
+//! of scatter entries. These addresses are followed only where a registered region covers them
+//! (`world`), or, for inline data, during the call.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -35,7 +35,7 @@ unsafe extern "C" fn post_send(
     mut request: *mut SendWr,
     refused: *mut *mut SendWr,
 ) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1 of `handle`).
+    // SAFETY: the caller's contract; no code writes to a handle (rule 1 of `handle`).
     let handle = unsafe { &*pair.cast::<Handle>() };
     let mut state = handle.world.lock();
     state.send_doorbells += 1;
@@ -94,7 +94,7 @@ unsafe fn post_receives(
     mut request: *mut RecvWr,
     refused: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1 of `handle`).
+    // SAFETY: the caller's contract; no code writes to a handle (rule 1 of `handle`).
     let handle = unsafe { &*handle.cast::<Handle>() };
     let mut state = handle.world.lock();
     state.receive_doorbells += 1;
@@ -123,7 +123,7 @@ unsafe fn post_receives(
 /// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), with a handle of
 /// this provider.
 unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1 of `handle`).
+    // SAFETY: the caller's contract; no code writes to a handle (rule 1 of `handle`).
     let handle = unsafe { &*queue.cast::<Handle>() };
     let mut state = handle.world.lock();
     if let Err(errno) = state.grant(Call::PollQueue) {
@@ -147,7 +147,7 @@ unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) 
 /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html), with a
 /// handle of this provider.
 unsafe extern "C" fn request_notify(queue: *mut c_void, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1 of `handle`).
+    // SAFETY: the caller's contract; no code writes to a handle (rule 1 of `handle`).
     let handle = unsafe { &*queue.cast::<Handle>() };
     let mut state = handle.world.lock();
     if let Err(errno) = state.grant(Call::RequestNotify) {
@@ -181,7 +181,7 @@ impl State {
         if pair.sends.len() + pair.silent >= pair.sizes.send_requests as usize {
             return Err(Errno::NOMEM);
         }
-        // SAFETY: the caller's contract, ibv_post_send(3)'s.
+        // SAFETY: the caller's contract, that of ibv_post_send(3).
         let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
         let is_inline = request.send_flags & send_flags::INLINE != 0;
         let bytes: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
@@ -218,7 +218,7 @@ impl State {
 
     fn post_receive(&mut self, queue: &mut ReceiveTarget, request: &RecvWr) -> Result<(), Errno> {
         self.grant(Call::PostReceive)?;
-        // SAFETY: the caller's contract, ibv_post_recv(3)'s.
+        // SAFETY: the caller's contract, that of ibv_post_recv(3).
         let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
         let (posted, capacity, most_entries) = match queue {
             ReceiveTarget::Shared(id) => {

@@ -7,14 +7,14 @@ use crate::{CompletionPolling, abi::port::Mtu};
 /// A feature that a device lacks. Everything else works over it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
-    /// A word for it, as tests are named.
+    /// The name of the mask, as in the names of tests.
     pub name: &'static str,
-    /// Takes it from a device.
+    /// The function that takes the feature from a device.
     pub device: fn(&mut FakeDevice),
 }
 
 impl Mask {
-    /// All masks; the first takes nothing away.
+    /// The masks; the first takes nothing away.
     pub const ALL: &[Self] = &[
         Self {
             name: "whole",
@@ -72,7 +72,8 @@ impl Mask {
     /// Returns the ways in which the completions of such a device are polled.
     #[must_use]
     pub fn pollings(&self) -> &'static [CompletionPolling] {
-        // One by one is how the queue is asked, whatever else the device is like.
+        // Polling one by one does not depend on the device's other properties, so one mask tests
+        // it.
         match self.name {
             "whole" => &POLLINGS,
             _ => &POLLINGS[..2],

@@ -1,11 +1,11 @@
 //! A device made of memory, for tests and simulations.
 //!
-//! It takes the same calls with the same C arguments as libibverbs and keeps the same
-//! rules. A queue holds what it was made for, objects in use are not destroyed
-//! (`EBUSY`), a dead queue pair flushes, a message without a receive waits. Two queue
-//! pairs that are connected to each other, on one device or two, really move the bytes.
-//! A test can also see every request that was posted, refuse any call, hold sends back and
-//! complete or fail them one by one, and put completions and events wherever it likes.
+//! The device takes the same calls with the same C arguments as libibverbs and keeps the same
+//! rules. A queue holds what it was made for, objects in use are not destroyed (`EBUSY`), a dead
+//! queue pair flushes, a message without a receive waits. Two queue pairs that are connected to
+//! each other, on one device or two, really move the bytes. A test can also see every request that
+//! was posted, refuse any call, hold sends back and complete or fail them one by one, and put
+//! completions and events wherever it likes.
 //!
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
@@ -103,7 +103,7 @@ pub struct PostedSend {
     pub entries: Vec<Sge>,
     /// The bytes, if it is inline.
     pub inline: Option<Vec<u8>>,
-    /// Which call posted it, counting from 1.
+    /// The number of the call that posted the request, counting from 1.
     pub doorbell: u64,
 }
 
@@ -123,7 +123,7 @@ pub struct Modification {
     pub queue_pair: u32,
     /// The attributes that were set.
     pub attributes: QueuePairAttributes,
-    /// Which of it.
+    /// The mask of the attributes that were set.
     pub mask: AttributeMask,
 }
 
@@ -136,7 +136,7 @@ impl FakeProvider {
         }
     }
 
-    /// Returns it as the layer above takes it.
+    /// Returns the provider in the form that the layer above takes.
     #[must_use]
     pub fn provider(&self) -> Arc<dyn Provider> {
         Arc::new(self.clone())
@@ -147,8 +147,8 @@ impl FakeProvider {
         self.refuse_after(call, 0, errno);
     }
 
-    /// Lets so many of these calls through and refuses the one after. Of posted lists
-    /// each request counts.
+    /// Lets `granted` of these calls through and refuses the next one. In posted lists, each
+    /// request counts.
     pub fn refuse_after(&self, call: Call, granted: u32, errno: Errno) {
         let mut state = self.world.lock();
         state
@@ -181,25 +181,24 @@ impl FakeProvider {
         }
     }
 
-    /// Sets whether no queue pair that dies from now on says that its last request was reached, as
-    /// some devices do not: a wait for that lasts until time is up.
+    /// Sets whether queue pairs that die from now on omit the event that their last request was
+    /// reached, as some devices do. A wait for the event then lasts until the time is up.
     pub fn lose_last_events(&self, lose: bool) {
         self.world.lock().loses_last_events = lose;
     }
 
-    /// Sets what `ibv_is_fork_initialized` says from now on. With [`ForkStatus::Enabled`] the end
-    /// of a registration lets children have its pages, as libibverbs does.
+    /// Sets the answer of `ibv_is_fork_initialized` from now on. With [`ForkStatus::Enabled`] the
+    /// end of a registration lets children have its pages, as libibverbs does.
     pub fn set_fork_status(&self, status: ForkStatus) {
         self.world.lock().fork_status = Some(status);
     }
 
-    /// From now on a queue pair that dies says nothing at all, of no request.
+    /// Makes queue pairs that die from now on report nothing, for no request.
     pub fn fall_silent(&self) {
         self.world.lock().is_silent = true;
     }
 
-    /// Has a queue pair take so many receives that never complete; fewer if there are not so
-    /// many.
+    /// Makes a queue pair take this many receives that never complete; fewer if there are fewer.
     pub fn swallow_receives(&self, queue_pair: u32, receives: usize) {
         let mut state = self.world.lock();
         (0..receives).for_each(|_| state.swallow_receive(queue_pair.into()));
@@ -213,7 +212,7 @@ impl FakeProvider {
         }
     }
 
-    /// Changes the oldest send that is held back, as a peer does that makes it so.
+    /// Changes the oldest send that is held back, as if the peer had sent it so.
     pub fn forge(&self, queue_pair: u32, change: impl FnOnce(&mut PostedSend)) {
         let mut state = self.world.lock();
         let pair = state.pairs.get_mut(&queue_pair.into()).expect("it lives");
@@ -223,7 +222,7 @@ impl FakeProvider {
     /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
     ///
     /// # Panics
-    /// If it has none.
+    /// If it has no such request.
     pub fn fail_send(&self, queue_pair: u32, status: u32, vendor_error: u32) {
         self.world
             .lock()
@@ -245,14 +244,14 @@ impl FakeProvider {
     /// of it.
     ///
     /// # Panics
-    /// If it has none.
+    /// If it has no such request.
     pub fn fail_receive(&self, queue_pair: u32, status: u32, vendor_error: u32) {
         self.world
             .lock()
             .fail_receive(queue_pair, status, vendor_error);
     }
 
-    /// The tags of the completion queues and of the shared receive queues, in the order in
+    /// Returns the tags of the completion queues and of the shared receive queues, in the order in
     /// which they were made.
     #[must_use]
     pub fn tags(&self) -> (Vec<u64>, Vec<u64>) {
@@ -266,7 +265,7 @@ impl FakeProvider {
         self.world.lock().completion_queues()
     }
 
-    /// Returns how often a shared receive queue was asked to tell when little is left.
+    /// Returns how often the limit event of a shared receive queue was armed.
     #[must_use]
     pub fn limits_armed(&self) -> u64 {
         self.world.lock().limits_armed
@@ -277,7 +276,7 @@ impl FakeProvider {
         self.world.lock().complete_by_tag(queue_tag, completion);
     }
 
-    /// Sets what the devices' clocks show from now on.
+    /// Sets the time that the devices' clocks show from now on.
     pub fn set_clock(&self, ticks: u64) {
         self.world.lock().ticks = ticks;
     }

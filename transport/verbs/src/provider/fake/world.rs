@@ -52,15 +52,15 @@ impl World {
 /// The state under the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    // Settings of the test.
+    // Settings by the test.
     pub(super) devices: Vec<FakeDevice>,
     pub(super) refusals: HashMap<Call, VecDeque<(u32, Errno)>>,
     pub(super) hold: bool,
-    /// A queue pair that dies says nothing of its last request.
+    /// A queue pair that dies does not report its last request.
     pub(super) loses_last_events: bool,
-    /// The device says nothing at all, of no request.
+    /// The device reports nothing, for no request.
     pub(super) is_silent: bool,
-    /// Tells whether children may have registered memory; `None` is the kernel's care.
+    /// Tells whether children may have registered memory; `None` leaves that to the kernel.
     pub(super) fork_status: Option<ForkStatus>,
     pub(super) limits_armed: u64,
     /// The time on all clocks.
@@ -149,7 +149,7 @@ impl Maker {
     }
 }
 
-/// A completion and when it came.
+/// A completion and the time at which it came.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamped {
     pub(super) completion: Wc,
@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    /// Lets everything go out that can.
+    /// Sends all requests that can go out.
     pub(super) fn progress(&mut self) {
         if self.hold {
             return;
@@ -525,7 +525,7 @@ impl State {
         }
     }
 
-    /// The bytes of a send; `None` if it names memory that is not registered.
+    /// Returns the bytes of a send; `None` if it names memory that is not registered.
     fn gather(&self, send: &PostedSend) -> Option<Vec<u8>> {
         if let Some(inline) = &send.inline {
             return Some(inline.clone());
@@ -581,7 +581,7 @@ impl State {
         fits
     }
 
-    /// A queue pair takes a receive for a message of which nothing more comes.
+    /// Makes a queue pair take a receive for a message that never completes.
     pub(super) fn swallow_receive(&mut self, pair_id: u64) {
         if self.receives_of(pair_id).pop_front().is_some() {
             self.announce_limit(pair_id);
@@ -628,7 +628,7 @@ impl State {
         bytes.is_empty() || granted && self.store(rkey, address, bytes, access_flags::REMOTE_WRITE)
     }
 
-    /// Writes to registered memory; false if it is not, or not for this.
+    /// Writes to registered memory; false if the memory is not registered, or not for this access.
     fn store(&self, key: u32, address: u64, bytes: &[u8], access: u32) -> bool {
         let Some(()) = self.region(key, address, bytes.len() as u32, access) else {
             return false;
@@ -671,7 +671,7 @@ pub(super) fn bell() -> Result<OwnedFd, Errno> {
 }
 
 fn ring(fd: &OwnedFd) {
-    // The counter cannot overflow: nobody rings 2^64 times.
+    // The counter cannot overflow, since no test rings 2^64 times.
     let _ = write(fd, &1_u64.to_ne_bytes());
 }
 

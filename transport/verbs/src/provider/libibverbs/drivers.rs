@@ -1,13 +1,13 @@
 //! The drivers of libibverbs, a library for each kind of device.
 //!
 //! libibverbs loads them when it first lists a device that it has none for, and never again
-//! (`ibverbs_get_device_list` in rdma-core's libibverbs/init.c). A process that may open no
-//! more files at that moment would be without RDMA for as long as it lives. So what is missing
-//! is loaded here: a driver registers itself when it is loaded, and the next list of devices
-//! has what it drives.
+//! (`ibverbs_get_device_list` in rdma-core's libibverbs/init.c). A process that may open no more
+//! files at that moment would be without RDMA for as long as it lives. So missing drivers are
+//! loaded here: a driver registers itself when it is loaded, and the next list of devices has its
+//! devices.
 //!
-//! Which there are, and where, follows libibverbs/dynamic_driver.c: the files in
-//! [`CONFIGURATION`] name them, and they lie beside libibverbs, in a directory of its name.
+//! The search for drivers follows libibverbs/dynamic_driver.c: the files in [`CONFIGURATION`] name
+//! the drivers, which lie beside libibverbs, in a directory of its name.
 
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 /// Returns whether the kernel has more devices than `listed`.
 pub(super) fn may_be_missing(listed: usize) -> bool {
-    // A file beside them tells the version of the interface.
+    // The directory also has a file with the version of the interface.
     let devices = names(Path::new("/sys/class/infiniband_verbs")).map(|names| {
         let is_device = |name: &&String| name.starts_with("uverbs");
         names.iter().filter(is_device).count()
@@ -27,7 +27,7 @@ pub(super) fn may_be_missing(listed: usize) -> bool {
     devices.is_ok_and(|devices| devices > listed)
 }
 
-/// Loads those that are missing; whether there was one. No list may be taken meanwhile.
+/// Loads the missing drivers. Returns whether there was one. No list may be taken during the call.
 ///
 /// # Errors
 /// There are no descriptors for it.
@@ -35,7 +35,7 @@ pub(super) fn load_missing() -> Result<bool, Errno> {
     let mut has_loaded = false;
     if let Some(directory) = directory() {
         for file in configured(Path::new(CONFIGURATION), &directory)? {
-            // The linker would say so only in a sentence.
+            // The linker would report a lack of descriptors only as text.
             unless_short(fs::File::open(&file).map(drop))?;
             has_loaded |= load(&file);
         }
@@ -43,8 +43,8 @@ pub(super) fn load_missing() -> Result<bool, Errno> {
     Ok(has_loaded)
 }
 
-/// The libraries that the files in `configuration` name, of which there may be one for each
-/// version of libibverbs. Those without a path lie in `directory`.
+/// The libraries that the files in `configuration` name, of which there may be one for each version
+/// of libibverbs. Libraries without a path lie in `directory`.
 fn configured(configuration: &Path, directory: &Path) -> Result<Vec<PathBuf>, Errno> {
     let mut libraries = Vec::new();
     for file in unless_short(names(configuration))? {
@@ -82,17 +82,16 @@ fn load(file: &Path) -> bool {
     let Ok(name) = CString::new(file.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: a name that ends in a zero. What runs when it is loaded is what runs when
-    // libibverbs loads it: it is one that the machine's configuration names. Nobody in this
-    // library takes a list meanwhile; other code in this process that does sees the driver
-    // or does not.
+    // SAFETY: a name that ends in a zero. Loading the library runs the same code as when libibverbs
+    // loads it, since the machine's configuration names it. No code of this crate takes a list
+    // during the call; other code in this process that does so sees the driver or does not.
     unsafe {
         let there = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         if !there.is_null() {
             libc::dlclose(there);
             return false;
         }
-        // Never closed: libibverbs keeps what it registers.
+        // The library is never closed, because libibverbs keeps what the driver registers.
         !libc::dlopen(name.as_ptr(), libc::RTLD_NOW).is_null()
     }
 }
@@ -106,9 +105,9 @@ fn directory() -> Option<PathBuf> {
 /// The file of a library that is loaded and has `symbol`.
 fn loaded_from(library: &CStr, symbol: &CStr) -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: names that end in a zero; `found` is read only if it was written. The name in it
-    // is the linker's, who keeps it while the library is loaded, which this one remains: the
-    // bindings hold it.
+    // SAFETY: names that end in a zero; `found` is read only if it was written. The linker owns the
+    // name in it and keeps the name while the library is loaded. The library stays loaded, because
+    // the bindings hold it.
     unsafe {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         let handle: *mut c_void = libc::dlopen(library.as_ptr(), flags);
@@ -131,8 +130,8 @@ fn names(directory: &Path) -> io::Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// Turns a missing or unreadable file into a default; a file that cannot be opened for want of
-/// descriptors is an error.
+/// Turns a missing or unreadable file into a default; a file that cannot be opened because
+/// descriptors are lacking is an error.
 fn unless_short<T: Default>(read: io::Result<T>) -> Result<T, Errno> {
     read.or_else(|error| match Errno::from_io_error(&error) {
         Some(short @ (Errno::MFILE | Errno::NFILE)) => Err(short),

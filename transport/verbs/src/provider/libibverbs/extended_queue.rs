@@ -14,7 +14,7 @@ use crate::provider::{
 };
 
 /// # Safety
-/// As [`Provider::create_extended_queue`](crate::Provider::create_extended_queue).
+/// The contract of [`Provider::create_extended_queue`](crate::Provider::create_extended_queue).
 pub(super) unsafe fn create(
     context: ContextHandle,
     init: &ExtendedInit,
@@ -62,9 +62,9 @@ pub(super) unsafe fn create(
 /// # Safety
 /// The queue exists.
 unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, times: bool) -> Option<BatchCalls> {
-    // SAFETY: the caller's contract, for the reads; each pair of types is the same C
-    // function type: a thin pointer, to a structure of equal layout where it is another,
-    // and a 32-bit integer or enumeration.
+    // SAFETY: the caller's contract, for the reads; each pair of types is the same C function type:
+    // a thin pointer, to a structure of equal layout if the type differs, and a 32-bit integer or
+    // enumeration.
     unsafe {
         let ops = &*queue;
         let field = |call: *const c_void| transmute::<*const c_void, ReadField>(call);

@@ -48,8 +48,8 @@ impl Libibverbs {
     /// [`VerbsError::UsedAfterFork`].
     pub fn load() -> Result<Self, VerbsError> {
         fork::check(|| "libibverbs, as it is loaded here,".to_owned())?;
-        // SAFETY: takes a number and gives a static string; null if the bindings found no
-        // library to ask.
+        // SAFETY: the call takes a number and returns a static string, or null if the bindings
+        // found no library to ask.
         let known = unsafe { sys::ibv_node_type_str(sys::ibv_node_type::IBV_NODE_CA) };
         if known.is_null() {
             return Err(VerbsError::NoLibrary {
@@ -59,7 +59,7 @@ impl Libibverbs {
         Ok(Self(()))
     }
 
-    /// The devices that there are drivers for.
+    /// Lists the devices that there are drivers for.
     fn listed() -> Result<Vec<DeviceEntry>, VerbsError> {
         Self::with_devices(|devices| {
             let entry = |device: &*mut sys::ibv_device| DeviceEntry {
@@ -72,7 +72,7 @@ impl Libibverbs {
         })
     }
 
-    /// Loads drivers that could not be loaded before; whether there was one.
+    /// Loads drivers that could not be loaded before. Returns whether there was one.
     fn load_drivers() -> Result<bool, Errno> {
         let _no_list = LISTS.write().unwrap_or_else(PoisonError::into_inner);
         drivers::load_missing()
@@ -110,7 +110,8 @@ impl sealed::Sealed for Libibverbs {}
 impl Provider for Libibverbs {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
         let refused = |source| VerbsError::DeviceList { source };
-        // For want of them the library leaves devices out, or says that the kernel has no verbs.
+        // Without spare descriptors the library leaves devices out, or reports that the kernel has
+        // no verbs.
         has_descriptors_to_spare().map_err(refused)?;
         let listed = Self::listed()?;
         if drivers::may_be_missing(listed.len()) && Self::load_drivers().map_err(refused)? {
@@ -120,8 +121,8 @@ impl Provider for Libibverbs {
     }
 
     fn fork_status(&self) -> ForkStatus {
-        // SAFETY: takes nothing and gives a number. A library before rdma-core 35 does not
-        // have it; the bindings answer for it that it is not.
+        // SAFETY: the call takes nothing and returns a number. A library before rdma-core 35 does
+        // not have it; the bindings then answer that fork support is not initialized.
         ForkStatus::from_raw(unsafe { sys::ibv_is_fork_initialized() } as u32)
     }
 
@@ -234,9 +235,9 @@ impl Provider for Libibverbs {
             unsafe { sys::ibv_query_gid_ex(context.as_ptr(), port.into(), index, &raw mut raw, 0) };
         match status(asked) {
             Ok(()) => {}
-            // An empty slot, by the kernel and by older libraries.
+            // The answers of the kernel and of older libraries for an empty slot.
             Err(Errno::NODATA | Errno::INVAL | Errno::NOENT) => return Ok(None),
-            // A library or kernel from before the call (rdma-core 32).
+            // The answers of a library or kernel that is older than the call (rdma-core 32).
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 // SAFETY: the trait's contract.
                 return unsafe { query_gid_in_parts(context, port, index) };
@@ -280,8 +281,8 @@ impl Provider for Libibverbs {
         // SAFETY:
         // 1. The kind is read as a number: the bindings declare a Rust enumeration, and a
         //    kernel may know kinds that it does not.
-        // 2. Which element is set goes by the kind. The object that it points to exists
-        //    until the event is acknowledged, below.
+        // 2. The kind determines which element is set. The object that it points to exists until
+        //    the event is acknowledged, below.
         unsafe {
             let event_type = (&raw const (*raw.as_ptr()).event_type).cast::<u32>().read();
             let element = &raw const (*raw.as_ptr()).element;
@@ -320,8 +321,7 @@ impl Provider for Libibverbs {
     ) -> Result<RegisteredRegion, Errno> {
         let base: *mut c_void = base.as_ptr().cast();
         clear_errno();
-        // The header's macro does the same: only the call with an I/O address passes the
-        // optional flags on.
+        // As in the header's macro, only the call with an I/O address passes the optional flags on.
         let required = access & !OPTIONAL_ACCESS;
         let mut raw = ptr::null_mut();
         if access != required {
@@ -329,8 +329,8 @@ impl Provider for Libibverbs {
             // SAFETY: the trait's contract.
             raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
         }
-        // Without optional rights, and where the library does not know the call for them
-        // (before rdma-core 28).
+        // The plain call serves without optional rights, and if the library does not know the call
+        // for them (before rdma-core 28).
         if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
             clear_errno();
             // SAFETY: the trait's contract.
@@ -410,8 +410,7 @@ impl Provider for Libibverbs {
     unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
         // SAFETY: integers and byte arrays, for which zeros are a value.
         let mut raw: sys::ibv_device_attr_ex = unsafe { zeroed() };
-        // SAFETY: the trait's contract; `raw` is written to, and without a wish there is
-        // none.
+        // SAFETY: the trait's contract; `raw` is written to, and the input may be null.
         status(unsafe { sys::ibv_query_device_ex(context.as_ptr(), ptr::null(), &raw mut raw) })?;
         let clock = ClockAttributes {
             kilohertz: raw.hca_core_clock,
@@ -429,7 +428,7 @@ impl Provider for Libibverbs {
         if raw.comp_mask & sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0 == 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        // Ticks, whatever the field is called.
+        // The field holds ticks, despite its name.
         Ok(raw.raw_clock.tv_nsec as u64)
     }
 
@@ -556,11 +555,11 @@ const GRH_REQUIRED: u8 = 1;
 /// From `IBV_ACCESS_OPTIONAL_FIRST` to the last bit reserved for optional rights.
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-/// Slot by slot, as libraries before rdma-core 32 could: the value, then its type; they do
-/// not say which interface it belongs to.
+/// Reads a slot in the way of libraries before rdma-core 32: the value, then its type. These
+/// libraries do not tell which interface the GID belongs to.
 ///
 /// # Safety
-/// As `Provider::query_gid`.
+/// The contract of `Provider::query_gid`.
 unsafe fn query_gid_in_parts(
     context: ContextHandle,
     port: u8,

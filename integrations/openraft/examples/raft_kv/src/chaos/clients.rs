@@ -54,7 +54,7 @@ impl Clients {
         Clients { record, running }
     }
 
-    /// Lets the clients end their operations under way.
+    /// Lets the clients finish their operations under way.
     pub(super) async fn finish(mut self) -> Result<Recorded, Failure> {
         lock(&self.record).is_over = true;
         while let Some(ended) = self.running.join_next().await {
@@ -200,7 +200,7 @@ impl Client {
                 record.acknowledged += 1;
             }
             (Work::Write(..) | Work::Journal(_), Heard::Nothing) => record.unknown += 1,
-            // A read without an answer says nothing.
+            // A read without an answer shows nothing.
             (Work::Write(begun) | Work::Read(begun), _) => record.history.withdrawn(begun),
             (Work::Journal(_), Heard::Refused) => {}
         }
@@ -237,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Turns to the node that is said to lead, or to the next one in a moment.
+    /// Turns to the node that is said to lead, or to the next node after a moment.
     async fn go_on(&mut self, leader: Option<u64>) {
         match leader {
             Some(leader) => self.at = leader,
@@ -247,7 +247,7 @@ impl Client {
     }
 }
 
-/// The value of an answer that says that the request was done.
+/// Returns the value in an answer that says that the request was done.
 fn value_of(answer: &str) -> Option<Value> {
     match answer {
         "ok" | "none" => Some(None),
@@ -258,7 +258,7 @@ fn value_of(answer: &str) -> Option<Value> {
     }
 }
 
-/// The register that all clients work on at the `number`th request.
+/// Returns the register that all clients use at the `number`th request.
 fn register_of(number: u64) -> u64 {
     number / REQUESTS_PER_REGISTER
 }

@@ -1,4 +1,4 @@
-//! Faults, how each is brought about, and how it ends.
+//! Faults: how each is injected, and how it ends.
 
 use std::{fmt, time::Duration};
 
@@ -11,23 +11,25 @@ use crate::{
     types::Failure,
 };
 
-/// A fault of the node that leads, or a change that it makes.
+/// A fault of the leading node, or a change that it makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
     /// The process gets SIGKILL, and is started again.
     Killed,
     /// The process gets SIGSTOP, and later SIGCONT.
     Stopped,
-    /// The network carries nothing from it or to it, and closes nothing.
+    /// The network carries nothing from the node or to it, and closes nothing.
     CutOff,
-    /// Every write to its disk fails; it ends, and is started again when there is space.
+    /// Every write to the node's disk fails; the node ends, and is started again when there is
+    /// space.
     DiskFull,
-    /// A node that follows does not vote any more, and then votes again.
+    /// A follower stops voting, and then votes again.
     Members,
 }
 
 impl Fault {
-    /// The faults in a random order, each once. Over shared memory there is no network to cut.
+    /// Returns the faults in a random order, each once. Over shared memory there is no network to
+    /// cut.
     pub(super) fn shuffled(wire: Wire, dice: &mut Dice) -> Vec<Fault> {
         let all = [
             Fault::Killed,
@@ -45,14 +47,14 @@ impl Fault {
         faults
     }
 
-    /// Brings it about, ends it, and waits until the cluster is whole again.
+    /// Injects the fault, ends it, and waits until the cluster is whole again.
     pub(super) async fn inflict(
         self,
         cluster: &mut Cluster,
         leader: u64,
         dice: &mut Dice,
     ) -> Result<(), Failure> {
-        // Longer than an election takes.
+        // The fault lasts longer than an election takes.
         let lasts = Duration::from_millis(1500 + dice.below(1000));
         match self {
             Fault::Killed => {

@@ -14,18 +14,18 @@ use crate::{
     types::Failure,
 };
 
-/// Harm to a cluster: its time, its seed, its place.
+/// The settings of a run of faults: its time, its seed, its place.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     /// The path of this program.
     pub program: PathBuf,
-    /// The directory in which the nodes' own are made.
+    /// The directory in which the nodes' directories are made.
     pub directory: PathBuf,
     /// The wire between the nodes.
     pub wire: Wire,
-    /// How long faults go on; each comes at least once however short it is.
+    /// The time for which faults are injected; each comes at least once however short it is.
     pub time: Duration,
-    /// The seed of the faults, their order and times, and of what the clients ask.
+    /// The seed of the faults, their order and times, and of the clients' requests.
     pub seed: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub violation: Option<String>,
 }
 
-/// Runs the faults, each on the node that leads.
+/// Injects the faults, each into the leading node.
 ///
 /// # Errors
 ///

@@ -16,16 +16,16 @@ use tokio::time::{sleep, timeout};
 use super::proxy::{Cut, Proxies};
 use crate::{lines::Lines, node::Wire, types::Failure};
 
-/// How a cluster is started.
+/// The settings of a cluster.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The path of this program.
     pub program: PathBuf,
-    /// The directory in which the cluster's own is made.
+    /// The directory in which the cluster's directory is made.
     pub directory: PathBuf,
     /// The wire between the nodes.
     pub wire: Wire,
-    /// Has proxies between the nodes, so that one can be cut off.
+    /// Set if proxies stand between the nodes, so that one can be cut off.
     pub has_proxies: bool,
 }
 
@@ -50,7 +50,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// A process cannot be started, or none leads within three minutes.
+    /// A process cannot be started, or no node leads within three minutes.
     pub async fn start(launch: Launch) -> Result<Cluster, Failure> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// It does not run.
+    /// The node does not run.
     pub fn kill(&mut self, id: u64) -> Result<(), Failure> {
         let member = self.members.get_mut(&id).ok_or("no such node")?;
         let mut child = member.child.take().ok_or("it does not run")?;
@@ -144,7 +144,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// It does not run.
+    /// The node does not run.
     pub fn signal(&self, id: u64, signal: Signal) -> Result<(), Failure> {
         let child = self
             .members
@@ -161,11 +161,11 @@ impl Cluster {
         self.proxies.as_ref().map(|proxies| proxies.cut(id))
     }
 
-    /// Waits until a node has ended by itself, which is no success.
+    /// Waits until a node has ended by itself with a failure.
     ///
     /// # Errors
     ///
-    /// It does not end within three minutes, or says that all is well.
+    /// The node does not end within three minutes, or ends with success.
     pub async fn failed(&mut self, id: u64) -> Result<(), Failure> {
         let member = self.members.get_mut(&id).ok_or("no such node")?;
         let mut child = member.child.take().ok_or("it does not run")?;
@@ -182,7 +182,7 @@ impl Cluster {
         Err(format!("node {id} did not end").into())
     }
 
-    /// The nodes' addresses for clients.
+    /// Returns the nodes' addresses for clients.
     #[must_use]
     pub fn lines(&self) -> BTreeMap<u64, String> {
         let members = self.members.iter();
@@ -191,11 +191,11 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until a node says of itself that it leads, and returns it.
+    /// Waits until a node says that it leads itself, and returns it.
     ///
     /// # Errors
     ///
-    /// None does within three minutes.
+    /// No node does within three minutes.
     pub async fn leader(&self) -> Result<u64, Failure> {
         let search = async {
             loop {
@@ -212,20 +212,20 @@ impl Cluster {
         found.map_err(|_| "nobody leads".into())
     }
 
-    /// Asks a node, within a second.
+    /// Asks a node, and waits up to a second for the answer.
     ///
     /// # Errors
     ///
-    /// It does not answer.
+    /// The node does not answer.
     pub async fn ask(&self, id: u64, request: &str) -> Result<String, Failure> {
         self.ask_within(id, request, Duration::from_secs(1)).await
     }
 
-    /// Asks a node, within a time.
+    /// Asks a node, and waits up to a given time for the answer.
     ///
     /// # Errors
     ///
-    /// It does not answer.
+    /// The node does not answer.
     pub async fn ask_within(
         &self,
         id: u64,
@@ -244,7 +244,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// It is not within three minutes.
+    /// The answer is not `ok` within three minutes.
     pub async fn ask_patiently(&self, id: u64, request: &str) -> Result<(), Failure> {
         let asking = async {
             while !self
@@ -264,7 +264,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         for member in self.members.values_mut() {
             if let Some(mut child) = member.child.take() {
-                // It may have ended.
+                // The process may have ended.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -279,8 +279,9 @@ fn remove(directory: &Path) {
     }
 }
 
-/// The addresses of a node, for the others and for clients: of this process and cluster alone. They
-/// are no ports that the kernel gives to connections, so a node that comes back finds its own free.
+/// Returns the addresses of a node, for the other nodes and for clients, which no other process or
+/// cluster uses. They are no ports that the kernel gives to connections, so a restarted node finds
+/// its own free.
 fn addresses(cluster: u64, node: u64) -> [String; 2] {
     let process = process::id();
     let (high, low) = (64 + (process >> 8) % 128, process & 0xff);

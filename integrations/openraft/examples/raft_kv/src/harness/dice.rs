@@ -1,6 +1,6 @@
 //! Random numbers of a seed.
 
-/// A sequence of numbers that the seed says: splitmix64.
+/// A sequence of numbers that follows from a seed: splitmix64.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 

@@ -10,7 +10,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A proxy for each node's way to each other.
+/// A proxy for each direction between two nodes.
 #[derive(Debug)]
 pub struct Proxies {
     addresses: HashMap<(u64, u64), String>,
@@ -55,7 +55,7 @@ impl Proxies {
         })
     }
 
-    /// The addresses by which a node reaches the others.
+    /// Returns the addresses by which a node reaches the others.
     pub fn ways_of(&self, node: u64) -> impl Iterator<Item = (u64, &str)> {
         let ways = self.addresses.iter();
         ways.filter_map(move |((from, to), address)| {
@@ -78,7 +78,7 @@ struct Way {
 }
 
 impl Way {
-    /// Waits while it is cut.
+    /// Waits while the node is cut off.
     async fn open(&mut self) {
         let ends = self.ends;
         let is_open = |cut: &Option<u64>| !cut.is_some_and(|node| ends.contains(&node));
@@ -93,7 +93,7 @@ async fn forward_all(listener: TcpListener, to: String, way: Way) {
         let (to, mut way) = (to.clone(), way.clone());
         forwarding.spawn(async move {
             way.open().await;
-            // A node that is away: its peer sees the connection closed.
+            // If the target node is away, its peer sees the connection closed.
             let _ = forward(from, &to, way).await;
         });
     }

@@ -17,7 +17,7 @@ pub struct Via<N> {
 }
 
 impl<N> Via<N> {
-    /// A network in which these nodes have these addresses.
+    /// Creates a network in which these nodes have these addresses.
     pub fn new(network: N, addresses: impl IntoIterator<Item = (u64, String)>) -> Via<N> {
         let addresses = addresses.into_iter().collect();
         Via { network, addresses }

@@ -1,5 +1,5 @@
-//! A network to compare with, over tokio's TCP: a connection for each client, requests ahead of their
-//! answers, a message behind its length.
+//! A network to compare with, over tokio's TCP: a connection for each client, requests ahead of
+//! their answers, each message behind its length.
 
 use std::{
     collections::VecDeque,
@@ -41,7 +41,7 @@ enum Ask {
     Snapshot(VoteOf<Types>, SnapshotMetaOf<Types>, Vec<u8>),
 }
 
-/// A connection, and the bytes that have come and are no whole message.
+/// A connection, and the bytes of an incomplete message.
 struct Connection {
     stream: TcpStream,
     arrived: Vec<u8>,
@@ -111,7 +111,7 @@ fn broken(error: impl ToString) -> Failed {
 }
 
 impl Client {
-    /// Takes the connection, or makes one. It is given back when nothing is under way.
+    /// Takes the connection, or makes one. The client returns it when nothing is under way.
     async fn connection(&mut self, within: Duration) -> Result<Connection, Failed> {
         if let Some(connection) = self.connection.take() {
             return Ok(connection);
@@ -139,7 +139,7 @@ impl Client {
 /// The log ids before a request's entries and of its last.
 type Range = (Option<LogIdOf<Types>>, Option<LogIdOf<Types>>);
 
-/// The appends of a stream, and what is under way.
+/// The appends of a stream, and those under way.
 struct Pipeline<'s, S> {
     client: &'s mut Client,
     connection: Option<Connection>,
@@ -263,7 +263,7 @@ pub async fn answer_sockets(raft: Node, address: &str) -> io::Result<()> {
         let (stream, _) = listener.accept().await?;
         let raft = raft.clone();
         tokio::spawn(async move {
-            // A connection that breaks is made anew by its client.
+            // The client makes a broken connection anew.
             let _ = answer(raft, Connection::new(stream)?).await;
             io::Result::Ok(())
         });
@@ -284,7 +284,7 @@ async fn answer(raft: Node, mut connection: Connection) -> io::Result<()> {
             }
             ask = connection.receive::<Ask>() => {
                 let mut answer = answer_one(raft.clone(), ask?).boxed();
-                // The first poll hands it to raft.
+                // The first poll hands the request to raft.
                 match future::poll_immediate(&mut answer).await {
                     Some(done) => answering.push_back(future::ready(done).boxed()),
                     None => answering.push_back(answer),

@@ -13,14 +13,14 @@ use std::{
 
 use redb::{BackendError, StorageBackend, backends::FileBackend};
 
-/// The space of a disk, which several files share. Clones are of one disk.
+/// The space of a disk, which several files share. Clones belong to one disk.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
     is_used_up: Arc<AtomicBool>,
 }
 
 impl Space {
-    /// From now on every write fails as on a full disk: half of its bytes are written.
+    /// Makes every later write fail as on a full disk: half of its bytes are written.
     pub fn use_up(&self) {
         self.is_used_up.store(true, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! The log and the vote: in memory for reading, and on disk.
 //!
-//! A thread writes. It takes all that has come since its last commit into one transaction, so that
-//! many appends cost one `fsync`; a node that comes back has all that was reported as written.
+//! A thread writes. It puts all changes since its last commit into one transaction, so that many
+//! appends cost one `fsync`. A restarted node has everything that was reported as written.
 
 use std::{
     collections::BTreeMap,
@@ -120,7 +120,7 @@ impl RaftLogStorage<Types> for Log {
         Ok(())
     }
 
-    /// Returns before the entries are on disk, which `written` tells.
+    /// Returns before the entries are on disk, which `written` reports.
     async fn append<I>(&mut self, entries: I, written: IOFlushed<Types>) -> io::Result<()>
     where
         I: IntoIterator<Item = EntryOf<Types>> + OptionalSend,

@@ -1,4 +1,4 @@
-//! The state machine: keys, values, and how far the log is applied.
+//! The state machine: keys, values, and the position up to which the log is applied.
 //!
 //! Applying commits without `fsync`: after a crash the log is applied again from the last state on
 //! disk. A snapshot is on disk before the log may be cut up to it.
@@ -42,7 +42,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The value of a key, as far as the log is applied here.
+    /// Returns the value of a key, as far as the log is applied here.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Machine {
         marks_in(&self.database.begin_read()?)
     }
 
-    /// The present state, of one transaction: entries may be applied meanwhile.
+    /// Returns the present state in one transaction, since entries may be applied meanwhile.
     fn snapshot(&self) -> Result<Snapshot, redb::Error> {
         let transaction = self.database.begin_read()?;
         let (last_log_id, last_membership) = marks_in(&transaction)?;
@@ -95,7 +95,7 @@ impl Machine {
     }
 }
 
-/// The last entry that is applied, and the members as of then.
+/// The last applied entry, and the members as of then.
 type Marks = (Option<LogIdOf<Types>>, StoredMembershipOf<Types>);
 
 fn marks_in(transaction: &ReadTransaction) -> Result<Marks, redb::Error> {

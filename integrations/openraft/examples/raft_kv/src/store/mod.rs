@@ -36,7 +36,7 @@ fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     postcard::from_bytes(bytes).map_err(io::Error::other)
 }
 
-/// An error of redb, with the kind that the disk gave.
+/// Converts an error of redb to one with the kind that the disk gave.
 fn failed(error: redb::Error) -> io::Error {
     match error {
         redb::Error::Io(error) => error,

@@ -15,13 +15,13 @@ use crate::{
     session::{EndCause, FailoverPolicy},
 };
 
-/// So few that a sender waits soon.
+/// A window so small that a sender waits soon.
 const NARROW: ChannelWindow = ChannelWindow {
     messages: 8,
     bytes: 64 << 10,
 };
 
-/// Messages of 900 bytes, as many as go.
+/// Sends messages of 900 bytes until there is no room.
 fn send_until_full(sender: &mut SendHandle, mut number: u64) -> u64 {
     loop {
         match try_send(sender, &payload(number + 1, 900)) {
@@ -56,7 +56,7 @@ fn reservations_of_every_size_are_sent_or_leave_no_trace() {
             slot.bytes_mut()
                 .copy_from_slice(&payload(number, length(number)));
             assert_eq!(slot.publish().unwrap(), number);
-            // A large one takes some rounds.
+            // A large message takes some rounds.
             let message = (0..100).find_map(|_| {
                 stage.settle();
                 receiver.poll().unwrap()
@@ -108,12 +108,12 @@ fn a_window_and_credit_that_are_spent_come_back_as_messages_are_released() {
         for _ in 0..12 {
             for ((sender, _), carried) in ends.iter_mut().zip(&mut carried) {
                 let sent = send_until_full(sender, *carried);
-                // What was released is told when half of the window is, or when it is asked for.
+                // Releases are reported when half of the window is released, or on request.
                 let free = NARROW.messages / 2..=NARROW.messages;
                 assert!(free.contains(&(sent - *carried)), "{sent} behind {carried}");
                 *carried = sent;
             }
-            // All that the peers' buffers hold is on its way at once.
+            // All messages that the peers' buffers can hold are in flight at once.
             stage.settle();
             for ((_, receiver), carried) in ends.iter_mut().zip(&carried) {
                 while let Some(message) = receiver.poll().unwrap() {
@@ -127,7 +127,7 @@ fn a_window_and_credit_that_are_spent_come_back_as_messages_are_released() {
             }
         }
         for ((sender, _), carried) in ends.iter_mut().zip(carried) {
-            // It finds none now, and asks.
+            // The sender finds no room now, and asks.
             let sent = send_until_full(sender, carried);
             stage.settle();
             assert!(sender.counts().released >= carried && sent > carried);
@@ -145,7 +145,7 @@ fn messages_are_released_in_any_order_and_counted_without_a_gap() {
             stage.settle();
             let mut held = take(&mut receiver).unwrap();
             assert_eq!(held.len() as u64, NARROW.messages);
-            // All but the second and the last, from behind.
+            // All messages but the second and the last are released, from the back.
             for at in [6, 5, 4, 3, 2, 0] {
                 let message = held.remove(at);
                 let number = round * NARROW.messages + at as u64 + 1;
@@ -178,7 +178,7 @@ fn acknowledgements_reach_the_sender_up_to_the_first_that_is_missing() {
             }
         }
         assert!(receiver.receive(Patience::None).is_err());
-        // Who asks is told.
+        // A sender that asks is told.
         assert!(sender.wait_acked(5, Patience::None).is_err());
         stage.settle();
         sender.wait_acked(5, Patience::None).unwrap();
@@ -194,7 +194,7 @@ fn acknowledgements_reach_the_sender_up_to_the_first_that_is_missing() {
 #[test]
 fn whoever_goes_first_the_other_end_hears_what_counts() {
     on_each(|stage| {
-        // The receiver.
+        // First the receiver closes.
         let (mut sender, mut receiver) = stage.channel("left", WINDOW);
         for number in 1..=20 {
             send(&mut sender, number, 1500);
@@ -213,7 +213,7 @@ fn whoever_goes_first_the_other_end_hears_what_counts() {
             }
             other => panic!("{other:?}"),
         }
-        // The sender's node, behind what it sent.
+        // Then the sender's node closes, after the messages that it sent.
         let (mut sender, mut receiver) = stage.channel("closed", WINDOW);
         for number in 1..=20 {
             send(&mut sender, number, 3000);
@@ -228,7 +228,7 @@ fn whoever_goes_first_the_other_end_hears_what_counts() {
 
 #[test]
 fn a_ring_that_went_back_is_taken_again() {
-    /// A stage, its channel, and what was registered before that had a ring.
+    /// A stage, its channel, and the number of regions before the channel had a ring.
     struct Resting {
         stage: Stage,
         ends: (SendHandle, ReceiveHandle),
@@ -252,7 +252,7 @@ fn a_ring_that_went_back_is_taken_again() {
             }
         })
         .collect();
-    // A ring goes after two looks, one second apart: of all stages in the same time, of which
+    // A ring is given back after two looks, one second apart. All stages rest at the same time, and
     // a minute is far more than enough.
     let mut ticks = 0;
     let rests = |one: &Resting| regions(&one.stage) <= one.regions;

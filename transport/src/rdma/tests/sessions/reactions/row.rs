@@ -1,4 +1,4 @@
-//! A row of the table: a session that something happens to.
+//! A row of the table: a session to which a fact happens.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -19,24 +19,24 @@ use crate::{
     session::{EndCause, Fabric, FailoverPolicy},
 };
 
-/// A session of the first node in a state, with a stream of messages each way, and another
-/// one of the same site, whose peer is of an older version.
+/// A session of the first node in a given state, with a stream of messages in each direction. The
+/// same site has another session, whose peer has an older version.
 pub(super) struct Row {
     test: Resuming,
     situation: Situation,
     older: [Arc<SessionShared>; 2],
-    /// The queue pair that things happen to.
+    /// The queue pair to which the fact happens.
     pair: u32,
-    /// A receive that the queue pair had when it was destroyed, and a send of it.
+    /// The identifiers of a receive and a send that the queue pair had when it was destroyed.
     late: [u64; 2],
-    /// Shared receives that the first node has posted when nothing happens.
+    /// Number of shared receives that the first node has posted while nothing happens.
     receives: usize,
 }
 
 impl Row {
     pub(super) fn new(situation: Situation, fact: Fact) -> Self {
         let Situation { is_older, state } = situation;
-        // One that resumes has another queue pair, and gets a third when the device is back.
+        // A resuming session has another queue pair, and gets a third when the device is back.
         let ways = match state {
             State::OverTcp => FailoverPolicy::Only(Fabric::Tcp),
             State::Resuming => VERBS_FIRST,
@@ -62,7 +62,7 @@ impl Row {
         row
     }
 
-    /// Puts sends of both nodes on their way, where they stay.
+    /// Posts sends of both nodes, which stay in flight.
     fn fill(&mut self) {
         let Self { test, .. } = self;
         test.stage.fake.hold_sends(true);
@@ -96,8 +96,8 @@ impl Row {
                 stage.settle_first();
             }
             State::Leaving => {
-                // A send that fails then does so behind one that has killed the queue pair,
-                // and is found together with that.
+                // In this state, a failing send follows one that has killed the queue pair, and
+                // both are found together.
                 fake.lose_last_events(true);
                 if !matches!(fact, Fact::SendFails(_)) {
                     fake.fail_send(self.pair, FIRST_CAUSE, 0);
@@ -126,7 +126,7 @@ impl Row {
         }
     }
 
-    /// Breaks the queue pair. If the fact speaks of it again, the pair keeps a receive.
+    /// Breaks the queue pair. If the fact concerns the queue pair again, the pair keeps a receive.
     fn break_off(&mut self, fact: Fact) {
         let stage = &self.test.stage;
         if matches!(fact, Fact::ReceiveFails(_)) && self.situation.state != State::Resuming {
@@ -138,7 +138,7 @@ impl Row {
         stage.settle_first();
     }
 
-    /// Returns what the first node does about a fact, and what comes of that.
+    /// Returns the first node's reaction to a fact, and its outcome.
     pub(super) fn outcome(mut self, fact: Fact) -> String {
         let before = Calls::of(&self.test.stage);
         self.apply(fact);
@@ -188,7 +188,7 @@ impl Row {
         self.test.stage.settle_first();
     }
 
-    /// A completion comes behind the end of its queue pair.
+    /// Delivers a completion after the end of its queue pair.
     fn fail_late(&self, which: usize, status: u32) {
         let (completion, _) = self.test.stage.fake.tags();
         let failed = Wc {
@@ -232,7 +232,7 @@ impl Row {
         });
     }
 
-    /// Returns what the first node did at once.
+    /// Returns the immediate reaction of the first node.
     fn reaction(&mut self, before: &Calls) -> String {
         let [_, back] = &mut self.test.channels;
         let handle = match back.take_all() {
@@ -270,7 +270,7 @@ impl Row {
         )
     }
 
-    /// The device is as it was, and opened anew where that has to be.
+    /// Restores the device, and reopens it if necessary.
     fn repair(&mut self) {
         let stage = &self.test.stage;
         stage.settle();
@@ -285,7 +285,7 @@ impl Row {
         self.test.move_to(sites);
     }
 
-    /// There is a way to the peer again, and the device says what it has not said.
+    /// Makes the peer reachable again, and lets the device report what it has held back.
     fn go_on(&mut self) {
         self.test.stage.fake.hold_sends(false);
         self.test.block_way(false);
@@ -307,7 +307,7 @@ impl Row {
                 self.test.clock.advance(TICK);
             }
             self.test.pass_time();
-            // What ended is told by its handle, and seen below.
+            // The handles report channels that have ended, which is checked below.
             let _ = self.test.channels.each_mut().map(Stream::take_all);
             settled = if self.is_settled() { settled + 1 } else { 0 };
         }
@@ -329,8 +329,8 @@ impl Row {
         nodes.all(|node| !node.session.is_gone() && !node.session.is_suspended())
     }
 
-    /// Then the answer may take a second, which does not pass here unless somebody waits to
-    /// dial again: no row comes too late for it.
+    /// Returns whether the session says goodbye. The answer may then take a second. That second
+    /// passes here only if an end waits to dial again, so no row is too late for it.
     fn says_goodbye(&self) -> bool {
         matches!(self.situation.state, State::Closing | State::PeerClosed)
     }
@@ -339,13 +339,13 @@ impl Row {
         let [first, second] = self.test.stage.nodes.each_ref().map(|node| &node.session);
         match self.situation.state {
             State::Closing => first.is_gone(),
-            // It was over for the first when the second had said so.
+            // For the first end the session was over when the second had said goodbye.
             State::PeerClosed => second.is_gone(),
             _ => first.is_gone() || self.is_up(),
         }
     }
 
-    /// Adds what a listener to the first node's events has heard of the session.
+    /// Adds what the listener to the first node's events was told about the session.
     fn told(&self, fact: Fact, outcome: &mut String) {
         let node = &self.test.stage.nodes[0];
         let ours = node.session.peer().address;
@@ -361,7 +361,7 @@ impl Row {
                 What::Resumed { replayed, .. } => told.push(format!("resumed, {replayed} again")),
                 What::FabricChanged { from, to, .. } => told.push(format!("{from} to {to}")),
                 What::Gone { cause } => {
-                    // Whether it heard of a break before is a matter of time.
+                    // A report of the break may or may not have come before, depending on timing.
                     told.retain(|one| !one.starts_with("suspended"));
                     told.push(format!("over by {}", self.told_cause(fact, &cause)));
                 }
@@ -377,7 +377,7 @@ impl Row {
         write!(outcome, "; told {}", told.join(", ")).unwrap();
     }
 
-    /// A cause, with its text where that is not one of a number.
+    /// Returns a cause, with its text unless the fact is a status or an event.
     fn told_cause(&self, fact: Fact, cause: &EndCause) -> String {
         let short = cause_of(cause);
         let (EndCause::PeerGone { why, .. } | EndCause::DeviceLost { why }) = cause else {
@@ -396,7 +396,7 @@ impl Row {
         }
     }
 
-    /// Adds what arrived of the two streams.
+    /// Adds the arrivals of the two streams.
     fn arrived(&self, outcome: &mut String) {
         let stage = &self.test.stage;
         let [forth, back] = self.test.channels.each_ref().map(|stream| {
@@ -418,7 +418,7 @@ impl Row {
             (false, false) => "up",
         };
         write!(outcome, "; {over}, peer {peer}; arrived {forth} and {back}").unwrap();
-        // What queue pairs had taken of the shared receives is there again.
+        // The shared receives that queue pairs had taken are posted again.
         if !stage.nodes[0].site.is_lost() {
             let posted = posted_receives(stage);
             assert!(posted + 16 > self.receives, "{posted} {outcome}");
@@ -426,7 +426,7 @@ impl Row {
     }
 }
 
-/// Why a queue pair dies that is to be dead.
+/// Status with which a queue pair is killed on purpose.
 const FIRST_CAUSE: u32 = 12;
 const LAST_REQUEST_REACHED: u32 = 16;
 
@@ -454,7 +454,7 @@ impl Calls {
 }
 
 impl Stage {
-    /// Turns the first node alone, so that what the second does about it is not seen.
+    /// Turns only the first node, so that reactions of the second do not show.
     fn settle_first(&self) {
         self.settle_one(0);
     }
@@ -485,8 +485,8 @@ fn cause_of(cause: &EndCause) -> String {
     }
 }
 
-/// A text with `_` in place of the numbers of objects, which differ from run to run, and
-/// without what every failure says.
+/// Returns a text with `_` in place of the numbers of objects, which differ from run to run, and
+/// without the part that all failures have in common.
 fn nameless(text: &str) -> String {
     let (text, _) = text.split_once(" (vendor").unwrap_or((text, ""));
     let mut follows_name = false;

@@ -1,8 +1,8 @@
-//! Sessions whose queue pairs break, and that go on over their connection.
+//! Sessions whose queue pairs break, and that continue over their connection.
 
 use super::*;
 
-/// Breaks a session in the middle of a stream, `at` some point of it.
+/// Breaks a session in the middle of a stream, after `at` messages.
 fn goes_on_behind(how: Breaks, at: u64, settings: SiteSettings) {
     let mut test = Resuming::new(settings);
     let receives = posted_receives(&test.stage);
@@ -102,7 +102,7 @@ fn wires_that_come_early_wait_until_the_queue_pair_is_gone() {
     let mut test = Resuming::new(trusting());
     test.carry(20);
     test.calm_down();
-    // The second hears of nothing but of the new connection.
+    // The second node only hears of the new connection.
     let [here, there] = reconnections(1, None);
     test.stage.fake.hold_sends(true);
     test.each(|stream| stream.send(2));

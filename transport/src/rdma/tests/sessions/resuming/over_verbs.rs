@@ -1,4 +1,4 @@
-//! Sessions whose wires break, and that go on over other queue pairs.
+//! Sessions whose wires break, and that continue over other queue pairs.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn gets_another_pair_behind(how: Breaks, at: u64, settings: SiteSettings) {
         true => posted_receives(&test.stage),
         false => 0,
     };
-    // Again and again in one session.
+    // One session breaks repeatedly.
     for times in 1..3 {
         test.carry(at);
         test.calm_down();
@@ -80,7 +80,8 @@ fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
         test.finish();
         test.each(Stream::release);
 
-        // There it stays, whoever offers it a queue pair: its messages may be too long.
+        // The session stays on its connection even if it is offered a queue pair, because its
+        // messages may be too long.
         let sites = test.stage.nodes.each_ref().map(|node| node.site.clone());
         let pairs = pairs([&sites[0], &sites[1]]).unwrap();
         let [_here, there] = reconnections(100, Some(pairs));
@@ -167,7 +168,7 @@ fn queue_pairs_that_come_early_wait_until_the_one_before_is_gone() {
     assert_eq!(counts, [(1, 1); 2]);
 }
 
-// ---- And back --------------------------------------------------------------------------
+// ---- Back to verbs ---------------------------------------------------------------------
 
 #[test]
 fn who_goes_back_gets_a_queue_pair_when_tcp_breaks_in_mid_stream() {
@@ -199,7 +200,7 @@ fn who_goes_back_gets_a_queue_pair_when_tcp_breaks_in_mid_stream() {
         test.finish();
         test.check_accounts_over_verbs(receives);
 
-        // Where there is none, it asks once.
+        // If there is no queue pair, the session asks once.
         test.breaks(Breaks::PairEvent(1));
         test.carry(5);
         test.settle_resumed(resumed + 1);
