@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_out_bounds_the_window_and_follows_from_it() {
+    fn max_unreleased_bytes_bounds_the_window_and_follows_from_it() {
         let mut channel = ChannelDefaults {
             window: ChannelWindow {
                 messages: 10,

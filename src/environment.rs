@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_used_is_an_error_with_what_may_be() {
+    fn an_unusable_value_is_an_error_that_names_the_range() {
         let cases = [
             (
                 "IBEX_FABRICS",
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_tests_and_tools_is_none_of_ours() {
+    fn variables_of_tests_and_tools_are_ignored() {
         let tools = [
             "IBEX_TEST_DEVICE",
             "IBEX_TEST_SESSIONS",

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_was_given_and_what_may_be() {
+    fn an_error_names_the_given_value_and_the_range() {
         let text = |checked: Result<(), SettingError>| checked.unwrap_err().to_string();
         assert_eq!(
             text(SettingError::check_count("max_channels", 0, 1..=16384)),

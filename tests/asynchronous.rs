@@ -83,7 +83,7 @@ fn on_smol() {
 
 /// Sends more than there is room for, from owners of bytes and as plain slices.
 #[test]
-fn a_sink_takes_what_holds_its_messages() {
+fn a_sink_takes_owned_bytes_and_plain_slices() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         let [here, there] = &pair.peers;

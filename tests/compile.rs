@@ -4,6 +4,6 @@
 #![forbid(unsafe_code)]
 
 #[test]
-fn what_must_not_compile() {
+fn invalid_programs_do_not_compile() {
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
 }

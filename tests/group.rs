@@ -251,7 +251,7 @@ fn members_that_are_of_no_use_are_dropped_with_a_reason() {
 }
 
 #[test]
-fn a_group_that_gives_up_is_not_taken_for_one_that_has_said_all() {
+fn a_group_that_aborts_is_not_taken_for_one_that_closes_in_order() {
     let cast = Cast::new(&[Fabric::Shm, Fabric::Tcp]);
     for aborts in [true, false] {
         let (mut group, mut receivers) = cast.group::<[u8], Raw>("wal");

@@ -53,7 +53,7 @@ fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
 
 /// Runs the proofs one after the other, since threads and processor time belong to the process.
 #[test]
-fn what_waiting_costs() {
+fn futures_that_wait_cost_neither_threads_nor_time() {
     for fabric in FABRICS {
         a_future_that_waits_is_left_alone_until_its_message_comes(fabric);
         a_thousand_that_wait_cost_neither_threads_nor_time(fabric);

@@ -58,7 +58,7 @@ impl Visit for Line {
 }
 
 #[test]
-fn a_peer_is_named_by_its_identity_and_by_whom_it_connected_to() {
+fn log_lines_name_a_peer_by_identity_and_by_the_node_it_connected_to() {
     let log = Log::default();
     tracing::subscriber::set_global_default(log.clone()).expect("nobody keeps the log yet");
     let listener = Node::builder().name("the second").listen("127.0.0.1:0");

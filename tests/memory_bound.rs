@@ -15,7 +15,7 @@ use ibex::{
 };
 
 #[test]
-fn a_node_takes_what_the_formula_says() {
+fn a_node_takes_the_memory_that_the_formula_says() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         rings(fabric);
         settled_cells(fabric);

@@ -75,7 +75,7 @@ fn mapped_messages_count_and_others_wait() {
 /// A receiver whose own program holds all that `memory_limit` allows learns so when its time-out
 /// ends, by an event, and when it continues. A sender that gives up sends nothing further.
 #[test]
-fn who_holds_all_that_there_is_hears_of_it() {
+fn a_receiver_that_holds_all_its_memory_limit_allows_is_told() {
     let _alone = ALONE.lock().expect("no test has failed beside");
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let limit = 2 * HELD as u64 + HELD as u64 / 2;

@@ -271,7 +271,7 @@ fn counted(counters: &[&str]) -> u64 {
 }
 
 #[test]
-fn whatever_the_link_does_to_packets_nothing_is_lost_or_doubled() {
+fn no_message_is_lost_or_doubled_when_a_link_disturbs_packets() {
     let Some(mut link) = Link::new(67) else {
         return;
     };

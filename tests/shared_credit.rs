@@ -63,7 +63,7 @@ fn a_node_with_less_credit_than_a_frame_for_each_lends_it_in_turns() {
 
 /// A connected, silent peer holds credit; a peer that sends gets it.
 #[test]
-fn idle_peers_keep_nothing_from_who_sends() {
+fn idle_peers_keep_no_credit_from_a_peer_that_sends() {
     let server = over_tcp(Node::builder().listen("127.0.0.1:0"))
         .node_credit_bytes(2 << 20)
         .build()

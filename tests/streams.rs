@@ -229,7 +229,7 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
 /// sleeps, and relies on its waker to return to the read. If callers turn the engine, no turn comes
 /// between the two, and over shared memory the write needs none.
 #[test]
-fn a_call_that_gets_through_wakes_who_had_to_wait_before_it() {
+fn a_call_that_gets_through_wakes_the_call_that_waited_before_it() {
     let builder = || {
         let builder = Node::builder().driver(Driver::Caller);
         builder.fabric(Fabric::Shm, Policy::Require)
@@ -354,7 +354,7 @@ mod tasks {
 }
 
 #[test]
-fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
+fn errors_have_the_kinds_of_a_socket_and_contain_the_channels_error() {
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         // The reader drops its end.

@@ -13,7 +13,7 @@ use std::{
 use ibex::{Driver, Event, Events, Node, NotOpened, Peer, Role, Select};
 
 #[test]
-fn a_select_waits_on_and_an_event_says_what_for() {
+fn a_select_waits_on_and_an_event_names_the_missing_end() {
     for driver in [Driver::Threads, Driver::Caller] {
         let (node, _listener, peers) = meet(driver);
         let mut events = node.events();

@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told_how_one_looks() {
+    fn an_invalid_address_error_shows_how_an_address_looks() {
         use std::net::ToSocketAddrs;
 
         let error = "replica".to_socket_addrs().unwrap_err();

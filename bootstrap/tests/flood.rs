@@ -67,7 +67,7 @@ fn honest_peers_get_through_while_the_flood_goes_on() {
 }
 
 #[test]
-fn a_turn_answers_a_few_of_those_who_have_it_compute() {
+fn a_turn_answers_only_a_few_strangers_that_make_it_compute() {
     let flights = first_flights(&secured(node(1)));
     let address = "127.0.0.1:0".parse().unwrap();
     let mut acceptor = Acceptor::bind(address, secured(node(2))).unwrap();

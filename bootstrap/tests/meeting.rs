@@ -294,7 +294,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
 /// Descriptors that a stranger attaches are neither taken nor closed on the thread that drives
 /// handshakes.
 #[test]
-fn descriptors_from_strangers_are_left_to_who_can_wait() {
+fn descriptors_from_strangers_are_closed_off_the_handshake_thread() {
     static LEFT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
     let mut local = node(2);
     local.unix_closing = UnixClosing {

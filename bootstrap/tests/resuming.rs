@@ -210,7 +210,7 @@ fn a_dialer_that_came_in_vain_comes_again() {
 }
 
 #[test]
-fn whoever_else_is_there_is_told_apart() {
+fn a_restarted_other_or_foreign_server_is_told_apart() {
     let mut pair = Pair::connected();
     let ticket = pair.ticket(1);
     // The same node has been started again.

@@ -166,7 +166,7 @@ fn an_endless_timeout_is_no_overflow() {
 }
 
 #[test]
-fn what_is_no_address_fails_at_once() {
+fn dialing_an_invalid_address_fails_at_once() {
     for address in ["replica", "", "replica:port", "replica:70000"] {
         let error = dial_node_1(address).unwrap_err();
         assert!(
@@ -202,7 +202,7 @@ fn a_browser_at_the_listener_is_told_nothing_and_reported() {
 }
 
 #[test]
-fn a_port_in_use_is_said_so() {
+fn an_error_says_that_the_port_is_in_use() {
     let first = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(1)).unwrap();
     let error = Acceptor::bind(first.local_addr(), node(2)).err().unwrap();
     let expected = "; somebody listens there already, perhaps this process: choose another port";

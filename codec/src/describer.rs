@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_text_no_longer_shows_still_counts() {
+    fn parts_cut_off_the_text_still_count_in_the_fingerprint() {
         let long = "x".repeat(2 * MAX_TEXT_BYTES);
         let info = |last: &str| {
             let mut describer = Describer::new("test", &[]);

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_is_not_taken() {
+    fn a_message_that_needs_no_scratch_takes_no_arena() {
         {
             let mut arena = ThreadArena::default();
             let _scratch = arena.scratch();

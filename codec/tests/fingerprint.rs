@@ -175,7 +175,7 @@ struct Tagged<T, const N: usize> {
 }
 
 #[test]
-fn parameters_count_as_what_they_stand_for() {
+fn generic_arguments_count_in_the_fingerprint() {
     assert_eq!(
         fingerprint::<Tagged<u32, 4>>(),
         fingerprint::<Tagged<u32, 4>>()
@@ -207,7 +207,7 @@ variants_of! {
 }
 
 #[test]
-fn a_generic_enum_is_what_it_was_made_of() {
+fn a_generic_enum_has_the_fingerprint_of_its_contents() {
     let answer = fingerprint::<Answer<Vec<u32>>>();
     assert_eq!(
         answer,

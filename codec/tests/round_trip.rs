@@ -138,7 +138,7 @@ fn rkyv_is_read_in_place() {
 }
 
 #[test]
-fn rkyv_knows_the_size_of_what_points_nowhere() {
+fn rkyv_knows_the_size_of_types_without_pointers() {
     assert_eq!(<Rkyv as Codec<u64>>::size(&1), Some(8));
     assert_eq!(<Rkyv as Codec<[u16; 5]>>::size(&[0; 5]), Some(10));
     assert_eq!(<Rkyv as Codec<String>>::size(&String::new()), None);
@@ -175,7 +175,7 @@ struct HalfLine {
 }
 
 #[test]
-fn rkyv_refuses_what_it_cannot_pad_to() {
+fn rkyv_refuses_an_alignment_it_cannot_pad_to() {
     assert_eq!(<Rkyv as Codec<Line>>::alignment(), 64);
     match encode_into::<Rkyv, _>(&Line { word: 1 }, 1024) {
         Err(EncodeError::Failed(error)) => {
@@ -215,7 +215,7 @@ fn rkyv_rejects_nested_data_that_lies_wrong() {
 }
 
 #[test]
-fn rkyv_reports_what_cannot_be_archived() {
+fn rkyv_reports_a_value_that_cannot_be_archived() {
     #[message]
     struct Located {
         #[rkyv(with = rkyv::with::AsString)]
@@ -277,7 +277,7 @@ fn pod_values_and_slices() {
 }
 
 #[test]
-fn pod_says_what_does_not_fit() {
+fn pod_names_the_length_or_alignment_that_does_not_fit() {
     let payload = support::Payload::new(&[0; 64]);
     let bytes = payload.bytes();
     assert!(read_bytes::<Pod, Tick, _>(&bytes[..24], |_| ()).is_ok());

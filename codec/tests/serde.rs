@@ -158,7 +158,7 @@ fn a_slot_too_small_is_an_overflow_at_every_size() {
 }
 
 #[test]
-fn what_serialize_refuses_is_final_and_says_so() {
+fn a_refusal_by_serialize_is_a_final_error_that_says_so() {
     #[derive(Serialize, Deserialize, Schema)]
     struct Located {
         #[ibex(schema = String)]
@@ -204,7 +204,7 @@ fn owner() -> Owner {
 }
 
 #[test]
-fn who_borrows_reads_in_place_what_another_owned() {
+fn a_borrowing_type_reads_an_owned_types_payload_in_place() {
     let payload = encode::<Serde, _>(&owner());
     let within = payload.bytes().as_ptr_range();
     let entry = SerdeBorrowed::decode::<Borrower<'static>>(payload.bytes()).unwrap();
@@ -224,7 +224,7 @@ fn decoded_owner(bytes: &[u8]) -> Owner {
 }
 
 #[test]
-fn what_is_borrowed_is_checked_when_it_comes() {
+fn a_borrowed_payload_is_checked_when_it_is_opened() {
     let payload = encode::<Serde, _>(&owner());
     let open = <SerdeBorrowed as Codec<Borrower<'static>>>::open;
     assert!(open(payload.bytes()).is_ok());
@@ -291,7 +291,7 @@ fn an_error_names_the_type_and_the_cause() {
 }
 
 #[test]
-fn what_needs_names_is_told_at_the_first_message() {
+fn an_untagged_enum_is_refused_at_the_first_message() {
     #[derive(Debug, Clone, Serialize, Deserialize, Schema)]
     #[serde(untagged)]
     #[ibex(ignore_serde)]

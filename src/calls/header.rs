@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_header_of_each_kind_is_read_as_it_was_written() {
         for kind in KINDS {
             let header = header(kind);
             assert_eq!(Header::parse(&header.to_bytes()), Ok(header));

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_answered_is_named() {
+    fn a_connect_error_names_the_foreign_server_that_answered() {
         let peer = SocketAddr::from(([10, 0, 0, 2], 80));
         let error = ConnectError::from(DialError::Handshake {
             address: "replica:80".to_owned(),

@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_poll_finds_in_vain_is_no_larger_than_the_rest() {
+    fn a_poll_in_vain_is_transient_and_makes_recv_error_no_larger() {
         assert_eq!(size_of::<RecvError>(), size_of::<channel::RecvError>());
         for failure in [RecvFailure::Empty, RecvFailure::NotOpen] {
             let error = RecvError::from(failure);

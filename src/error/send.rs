@@ -448,7 +448,7 @@ mod tests {
     use crate::PeerId;
 
     #[test]
-    fn what_a_poll_finds_in_vain_makes_no_answer_larger() {
+    fn a_poll_in_vain_makes_the_result_of_a_send_no_larger() {
         assert_eq!(
             size_of::<Result<u64, SendError>>(),
             size_of::<Result<u64, SendFailure>>()

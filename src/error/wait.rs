@@ -387,7 +387,7 @@ mod tests {
     use crate::PeerId;
 
     #[test]
-    fn a_quorum_that_is_not_there_lists_whom_there_is() {
+    fn an_error_of_a_missing_quorum_lists_the_peers() {
         let peer = |number: u8| {
             Arc::new(PeerAt {
                 id: PeerId::new([number; 16], 0),

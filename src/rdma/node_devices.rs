@@ -111,7 +111,7 @@ impl NodeDevices {
         if let Some(runtime) = self.runtime()
             && let Err(error) = runtime.care_for(site)
         {
-            tracing::debug!(device = site.device(), %error, "nobody cares for an RDMA device");
+            tracing::debug!(device = site.device(), %error, "no engine takes an RDMA device");
         }
     }
 

@@ -42,7 +42,7 @@ fn types_that_differ_are_told_before_anything_is_executed() {
 }
 
 #[test]
-fn a_service_that_ends_refuses_what_nobody_got() {
+fn a_service_that_ends_refuses_the_requests_that_nobody_took() {
     in_each_cell(
         |node, peer| {
             let echo = peer.caller::<Question, Answer>("echo").unwrap();
@@ -191,7 +191,7 @@ fn errors_of_the_application_have_their_code_and_text() {
 }
 
 #[test]
-fn a_service_takes_no_more_of_one_peer_than_it_said() {
+fn a_service_takes_no_more_of_one_peer_than_its_max_in_flight() {
     in_each_cell(
         |node, peer| {
             let echo = peer.caller::<Question, Answer>("echo").unwrap();

@@ -21,7 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         asked_behind_a_farther_question,
     ),
     Scenario::new("told_unasked", told_unasked),
-    Scenario::new("told_by_who_spins", told_by_who_spins).on(Span::EachFabric),
+    Scenario::new("told_before_spinning", told_before_spinning).on(Span::EachFabric),
     Scenario::new("dropped_unacknowledged", dropped),
     Scenario::new("receiver_gone_unacknowledged", receiver_gone),
     Scenario::new("receiver_gone_acknowledged", receiver_gone_acknowledged),
@@ -186,7 +186,7 @@ fn told_unasked(stage: &mut Stage) {
 
 /// Both sides spin for a second before they sleep and ask. A receiver that waits must report its
 /// last acknowledgement before it spins, or each message takes a second.
-fn told_by_who_spins(stage: &mut Stage) {
+fn told_before_spinning(stage: &mut Stage) {
     const MESSAGES: u64 = 200;
     let spin = Duration::from_secs(1);
     let (_node, peer) = stage.meet_as(|builder| builder.wait(Wait::Adaptive { spin }));

@@ -22,7 +22,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("events_of_a_killed_peer", events_of_a_killed_peer).kills(Side::Dialer),
     Scenario::new("stall_by_a_guard", stall_by_a_guard),
     Scenario::new("stall_of_a_task", stall_of_a_task),
-    Scenario::new("stall_of_who_tries", stall_of_who_tries),
+    Scenario::new("stall_of_a_sender_that_tries", stall_of_a_sender_that_tries),
     Scenario::new("waiting_for_an_acknowledgement", waiting_for_an_ack),
     Scenario::new("sender_that_goes_on", sender_that_goes_on).on(Span::EachFabric),
 ];
@@ -332,7 +332,7 @@ fn stall_of_a_task(stage: &mut Stage) {
 }
 
 /// A sender that only tries stalls in the same way, with a receiver that does not read.
-fn stall_of_who_tries(stage: &mut Stage) {
+fn stall_of_a_sender_that_tries(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
     check_connected(events.next_timeout(LONG), &peer);

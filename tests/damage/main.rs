@@ -105,7 +105,7 @@ fn large_messages_under_fire() {
 
 /// Both ends wait for answers before they send more, so no later byte completes a cut frame.
 #[test]
-fn who_waits_for_an_answer_gets_it_under_fire() {
+fn an_end_that_waits_for_an_answer_gets_it_under_damage() {
     let counted = under_damage("quiet", Traffic::Quiet, 25, FAULTS.div_ceil(100).max(50));
     assert!(counted.damaged[Damage::Drop as usize] > 3, "{counted}");
 }

@@ -69,12 +69,12 @@ fn given_up(sender_dials: bool) {
 }
 
 #[test]
-fn what_is_damaged_every_time_is_given_up_at_the_end_that_dials() {
+fn a_session_ends_when_a_dialers_message_never_arrives_whole() {
     given_up(true);
 }
 
 #[test]
-fn what_is_damaged_every_time_is_given_up_at_the_end_that_listens() {
+fn a_session_ends_when_a_listeners_message_never_arrives_whole() {
     given_up(false);
 }
 

@@ -68,7 +68,7 @@ fn a_peer_whose_policy_forbids_verbs_is_named_whatever_the_machine_has() {
 }
 
 #[test]
-fn a_machine_without_rdma_says_so_to_who_did_not_insist() {
+fn a_machine_without_rdma_says_so_whatever_the_policy() {
     let Err(error) = discover() else {
         return;
     };

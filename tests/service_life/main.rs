@@ -96,7 +96,7 @@ fn found_at(address: SocketAddr) -> ibex::PeerId {
 }
 
 #[test]
-fn a_closed_node_leaves_a_given_socket_to_those_who_share_it() {
+fn a_closed_node_leaves_a_given_socket_to_its_other_holders() {
     let socket = TcpListener::bind(LOOPBACK).expect("a port");
     let address = socket.local_addr().expect("it is bound");
     let share = || socket.try_clone().expect("a descriptor");
@@ -187,7 +187,7 @@ fn a_node_that_stops_accepting_goes_on_with_its_sessions() {
 
 /// A node with its own address keeps it, and refuses with its own error.
 #[test]
-fn a_node_that_stops_accepting_refuses_who_connects_to_its_own_address() {
+fn a_node_that_stops_accepting_refuses_connections_to_its_own_address() {
     let node = builder().listen(LOOPBACK).build().expect("a node");
     let address = node.local_addr().expect("it listens");
     node.stop_accepting();

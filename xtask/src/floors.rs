@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_names_is_found_with_its_line() {
+    fn modules_that_a_file_names_are_found_with_their_lines() {
         let text = "use crate::{\n    below::{One, other::Two},\n    above::Three,\n};\n\
                     // crate::comment\nfn f() -> crate::inline::Four {}\n";
         let expected = [(2, "below"), (3, "above"), (6, "inline")];

@@ -161,7 +161,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
-        test: "loom_rung_for_who_sleeps",
+        test: "loom_a_sleeping_receiver_is_rung_for",
         mutants: &[
             "rung_late",
             "bell_relaxed",
@@ -294,7 +294,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-protocol",
         tool: Tool::Proptest,
-        test: "session::tests::records::a_lone_record_is_what_any_frame_is",
+        test: "session::tests::records::a_lone_record_is_handled_as_any_frame_is",
         mutants: &["index_unchecked"],
     },
     Finder {

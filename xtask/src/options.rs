@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_named() {
+    fn unknown_stages_and_arguments_are_named() {
         let failure = TestOptions::parse(STAGES, &words("--stage fmtt"))
             .unwrap_err()
             .to_string();

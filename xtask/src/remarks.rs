@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_kept_with_what_it_said() {
+    fn remarks_keep_failed_tests_and_their_panic_messages() {
         let output = "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nfailures:\n\n\
                       thread 'two' panicked at src/two.rs:2:2:\nassertion `left == right` failed\n  \
                       left: 1\n right: 2\nnote: run with a backtrace\n";

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn sudo_is_for_those_who_are_not_root() {
+    fn sudo_is_used_only_without_root() {
         assert_eq!(
             lines(&[&CXX], true),
             [
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_package_needs_no_apt() {
+    fn tools_that_are_no_packages_are_installed_without_apt() {
         assert_eq!(
             lines(&[&CARGO_FUZZ, &CLIPPY], false),
             [

@@ -104,7 +104,7 @@ fn a_feature_that_is_stripped_is_missed_by_both_ends() {
 }
 
 #[test]
-fn what_was_said_in_one_handshake_is_worth_nothing_in_another() {
+fn bytes_replayed_from_another_handshake_are_refused() {
     let mut overheard = members([1, 2]);
     overheard.run();
     assert!(matches!(overheard.acceptor_end, Some(Ok(_))));
@@ -312,7 +312,7 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
 }
 
 #[test]
-fn whoever_goes_on_to_send_while_a_device_is_found_is_given_up() {
+fn a_peer_that_sends_on_while_a_device_is_found_is_given_up() {
     let (now, deadline) = (Instant::now(), TIMEOUT);
     let mut dialer = hardware();
     let mut acceptor =

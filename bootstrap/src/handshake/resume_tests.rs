@@ -372,7 +372,7 @@ fn it_takes_no_place() {
 }
 
 #[test]
-fn what_comes_behind_the_last_message_is_the_sessions() {
+fn bytes_behind_the_last_message_belong_to_the_session() {
     let mut reunion = Reunion::new(EPOCH);
     reunion.run();
     reunion.dialer.handle_bytes(b"frame");
@@ -402,7 +402,7 @@ fn a_session_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn whoever_has_another_secret_is_refused_and_hears_nothing_of_epochs() {
+fn a_dialer_with_another_secret_learns_nothing_of_epochs() {
     for epoch in [1, EPOCH] {
         let guessed = Ticket {
             authenticated_as: None,
@@ -452,7 +452,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_was_said_in_another_conversation_is_worth_nothing() {
+fn messages_recorded_in_another_conversation_are_refused() {
     let mut recorded = Reunion::new(EPOCH);
     recorded.run();
     // The dialer repeats its messages to the letter; the acceptor has drawn another nonce.
@@ -603,7 +603,7 @@ fn a_message_out_of_turn_ends_the_resumption() {
 }
 
 #[test]
-fn behind_a_resume_nothing_is_said_that_is_not_the_sessions() {
+fn a_dialer_sends_no_more_of_the_handshake_behind_its_resume() {
     let unknown_kind = [1, 0, 99];
     let wrong_answer = bytes_of(&Message::Resumed(Resumed { proof: [0; 32] }));
     let out_of_turn = bytes_of(&Message::Ready(Ready { session: None }));
@@ -620,7 +620,7 @@ fn behind_a_resume_nothing_is_said_that_is_not_the_sessions() {
 }
 
 #[test]
-fn whoever_falls_silent_is_given_up_by_name_of_the_step() {
+fn a_peer_that_falls_silent_is_given_up_by_name_of_the_step() {
     let silent = |step| HandshakeError::Silent {
         step,
         waited: TIMEOUT,

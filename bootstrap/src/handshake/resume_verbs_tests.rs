@@ -64,7 +64,7 @@ fn over_verbs_each_end_is_connected_to_the_other_before_it_is_sent_to() {
 /// Refusal behind the Endpoint: the whole message, or the part that came before the connection
 /// broke.
 #[test]
-fn what_is_taken_back_before_ready_does_not_go_on() {
+fn a_resumption_taken_back_before_ready_does_not_go_on() {
     let mut refusal = Vec::new();
     let said = 2 * HELLO + OFFER + RESUME + RESUMED + 2 * ENDPOINT;
     for heard in [usize::MAX, 3, 1] {
@@ -122,7 +122,7 @@ fn over_verbs_nothing_is_prepared_for_whoever_has_no_proof() {
 }
 
 #[test]
-fn whoever_has_no_queue_pair_is_named_to_both() {
+fn an_end_that_gets_no_queue_pair_is_named_in_the_errors() {
     for (end, name) in [(0, "connecting"), (1, "listening")] {
         let mut reunion = over_verbs();
         reunion.pairs[end].prepares = Err("no such device".to_owned());
@@ -151,7 +151,7 @@ fn whoever_has_no_queue_pair_is_named_to_both() {
 }
 
 #[test]
-fn what_comes_out_of_turn_between_queue_pairs_ends_the_resumption() {
+fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
     let ready = Message::Ready(Ready { session: None });
     let out_of_turn = |step, kind| Some(Err(HandshakeError::OutOfTurn { step, kind }));
     let resumed = 2 * HELLO + OFFER + RESUME;

@@ -240,7 +240,7 @@ fn a_choice_is_made_once_per_fabric() {
 }
 
 #[test]
-fn whoever_is_silent_at_any_step_is_given_up_by_name_of_the_step() {
+fn a_peer_silent_at_any_step_is_given_up_by_name_of_the_step() {
     use Step::*;
     // `delivered` counts messages: D Hello, A Hello, A Offer, D Offer, D Choice, A Endpoint, D
     // Ready, A Ready.
@@ -313,7 +313,7 @@ fn a_unix_socket_that_never_answers_is_a_silent_peer() {
 }
 
 #[test]
-fn whoever_closes_at_any_step_is_reported_by_name_of_the_step() {
+fn a_peer_that_closes_at_any_step_is_reported_with_the_step() {
     for delivered in 0..8 {
         let mut meeting = Meeting::new(&local(1), &local(2));
         meeting.cut_after = delivered;

@@ -229,7 +229,7 @@ fn a_node_that_forbids_verbs_is_not_asked_for_a_device() {
 }
 
 #[test]
-fn whoever_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
+fn a_node_that_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
     let no = || Err("its limit is 0".to_string());
     let unprepared = |identity| FakeSite {
         prepares: no(),
@@ -418,7 +418,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
 }
 
 #[test]
-fn what_comes_out_of_turn_between_endpoints_ends_the_handshake() {
+fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
     let endpoint = Message::Endpoint(Endpoint::Verbs(site(1, true).endpoint));
     let ready = Message::Ready(Ready { session: None });
     let step = Step::Endpoint;

@@ -218,7 +218,7 @@ impl Dial<'_> {
         let stream = match connect(address, &patience)? {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::debug!(%address, %error, "nobody there yet");
+                tracing::debug!(%address, %error, "nobody listens there yet");
                 return Ok(Attempt::NotYet {
                     why: error.to_string(),
                     is_refused: error.kind() == io::ErrorKind::ConnectionRefused,
@@ -237,7 +237,7 @@ impl Dial<'_> {
                 }
                 | HandshakeError::Closing),
             ) => {
-                tracing::debug!(%address, %error, "nobody who takes us; trying again");
+                tracing::debug!(%address, %error, "no node there takes this connection; trying again");
                 Ok(Attempt::NotYet {
                     why: error.to_string(),
                     is_refused: false,

@@ -239,7 +239,7 @@ fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
 }
 
 #[test]
-fn what_a_later_version_adds_is_ignored() {
+fn bytes_that_a_later_version_adds_to_a_message_are_ignored() {
     for message in one_of_each() {
         let mut bytes = bytes_of(&message);
         // The first byte behind an Offer is known: it may require encryption.

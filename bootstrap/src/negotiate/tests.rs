@@ -305,7 +305,7 @@ fn a_node_without_a_fabric_is_no_match_for_it() {
 }
 
 #[test]
-fn what_a_build_lacks_is_not_offered() {
+fn a_fabric_that_the_build_lacks_is_not_offered() {
     let mut local = Local::new(NodeIdentity([1; 16]), 1);
     local.absent = vec![FabricKind::Verbs];
     let offer = local.offer(plain(1).host);
@@ -366,7 +366,7 @@ fn check(dialer: &Offer, acceptor: &Offer) {
 }
 
 #[test]
-fn no_dialer_talks_an_acceptor_into_what_it_excludes() {
+fn no_dialer_talks_an_acceptor_into_a_fabric_it_excludes() {
     let no_shm = node(1, [Policy::Forbid, Policy::Auto, Policy::Auto], None);
     assert!(permitted(&plain(1), &no_shm, FabricKind::Shm).is_err());
     assert!(permitted(&plain(1), &plain(2), FabricKind::Shm).is_err());
@@ -377,7 +377,7 @@ fn no_dialer_talks_an_acceptor_into_what_it_excludes() {
 }
 
 #[test]
-fn what_a_policy_excludes_is_told_whatever_else_there_is() {
+fn an_excluded_fabric_is_explained_by_the_policy_or_the_build() {
     let auto = plain(1);
     let wishing = |policies| node(2, policies, device(true));
     let tcp = |offer: &Offer| exclusion(&auto, offer, FabricKind::Tcp);

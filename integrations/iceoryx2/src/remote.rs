@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_account_replaces_what_was_said() {
+    fn a_later_account_replaces_the_earlier_one() {
         let mut remote = known();
         assert!(remote.hear(1, offered("first")).offers);
         remote.hear(1, opened(1, "u64"));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_rise_counts_and_what_is_not_counted_is_no_rise() {
+    fn only_a_rise_counts_and_an_absent_counter_is_no_rise() {
         let before = reading("before", &[("rdma_sends", "7"), ("send_rnr_err", "1")]);
         let after = reading("after", &[("rdma_sends", "9"), ("send_rnr_err", "1")]);
         let rise = after.since(before);

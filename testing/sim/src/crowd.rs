@@ -540,7 +540,7 @@ fn a_session_alone_has_its_full_credit_and_is_never_recalled() {
 
 /// Idle sessions that hold all credit lose it to a session that wants some.
 #[test]
-fn idle_credit_goes_to_who_wants_it() {
+fn idle_credit_goes_to_a_session_that_wants_it() {
     let mut crowd = Crowd::new(2, BUFFERS, entries(256, 64));
     (0..63).for_each(|_| crowd.join(Life::Busy(1)));
     crowd.run(50_000).unwrap();

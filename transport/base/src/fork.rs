@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_made_a_node_is_no_child_and_is_told_by_the_word() {
+    fn a_process_that_made_a_node_is_recognized_by_the_word() {
         assert!(!is_child());
         claim().unwrap();
         claim().unwrap();

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_returned_is_taken_once() {
+    fn a_returned_index_is_taken_once() {
         let returns = Returns::new(3);
         assert!(taken(&returns).is_empty());
         assert!(returns.give(0) && returns.give(2));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_end_stays_with_who_brought_it() {
+    fn an_index_given_after_the_close_stays_with_its_giver() {
         let returns = Returns::new(2);
         assert!(returns.give(1));
         let mut last = Vec::new();

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_through_makes_the_next_outage_a_new_one() {
+    fn a_frame_that_gets_through_makes_the_next_outage_a_new_one() {
         let mut session = session();
         let mut before = outage(Instant::now(), &session);
         before.is_stuck = true;

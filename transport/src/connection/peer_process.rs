@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_has_not_ended() {
+    fn an_unknown_peer_process_is_not_taken_for_ended() {
         for pid in [None, Some(0), Some(u32::MAX)] {
             let process = PeerProcess::find(pid);
             assert!(matches!(process, PeerProcess::Unknown), "{process:?}");

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_open_fit_or_pass_is_told_likewise() {
+    fn failed_opens_and_messages_are_told_without_the_words_of_channels() {
         let spec = || ChannelSpec {
             newest: MessageVersion {
                 fingerprint: [7; 16],

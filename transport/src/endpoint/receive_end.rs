@@ -264,7 +264,7 @@ impl ReceiveEnd {
         let mut held = self.held();
         let handed_out = self.handed_out.load(Ordering::Acquire);
         if self.prefix.prefix().released != handed_out {
-            return Err("a ring is given up that messages are held of".to_owned());
+            return Err("a ring is given up while its messages are held".to_owned());
         }
         held.slots = MessageSlots::default();
         if let Some(ring) = &held.ring {

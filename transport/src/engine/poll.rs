@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_while_the_process_is_stopped_is_seen() {
+    fn bytes_that_come_while_the_process_is_stopped_are_seen() {
         let (reader, writer) = io::pipe().expect("a pipe");
         let epoll = epoll::create(CreateFlags::CLOEXEC).expect("an epoll set");
         let token = EventData::new_u64(7);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_end_is_not_done() {
+    fn a_stopped_control_thread_runs_no_further_job() {
         let control = ControlThread::default();
         control.stop();
         control.run(|| panic!("the node is closed"));

@@ -202,7 +202,7 @@ impl What {
                 warnings,
                 Warning::NotOpened,
                 missing,
-                %peer, %missing, "an end is waited for that is not open there"
+                %peer, %missing, "a call waits for an end that the peer has not opened"
             ),
             What::Stalled(stalled) => {
                 let Stalled { channel, end, .. } = stalled;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_says_who_waits_for_what() {
+    fn a_stall_names_the_end_that_waits_and_the_message() {
         let words = |end, held| {
             let stalled = Stalled {
                 channel: "wal".to_owned(),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_bounded_and_the_newest_stays() {
+    fn events_that_nobody_takes_are_bounded_and_the_newest_stay() {
         let queue = EventQueue::default();
         let mut wakers = Wakers::new();
         for number in 0..MOST_EVENTS as u64 + 3 {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_end_what_is_there_is_handed_out() {
+    fn events_queued_before_the_close_are_handed_out_after_it() {
         let queue = EventQueue::default();
         let mut wakers = Wakers::new();
         queue.tell(&peer(), gone(1), &mut wakers);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_now_and_then_is_always_told() {
+    fn rare_log_lines_are_always_admitted() {
         let start = Instant::now();
         let mut limit = LogLimit::default();
         for number in 0..100 {

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spins_keeps_it_from_the_seat() {
+    fn a_thread_that_spins_keeps_the_keeper_from_the_seat() {
         let mut naps = Naps::default();
         naps.begin();
         for looks in 1..100 {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_grow_while_others_lead_and_end_behind_one_who_stays() {
+    fn leases_grow_while_leaders_change_and_end_behind_one_that_stays() {
         let mut naps = Naps::default();
         naps.begin();
         for leads in 1..100 {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_yield_of_many_is_what_the_others_have_saved() {
+    fn a_long_yield_does_not_count_while_others_have_saved_as_much() {
         let yielding = without_savings();
         let now = yielding.begun + Duration::from_secs(9);
         let many = nanos(KEPT) / SAVED_BY_EACH;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_compute_is_noticed_soon_however_much_was_saved() {
+    fn threads_that_begin_to_compute_are_noticed_despite_savings() {
         let yielding = Yielding::default();
         let now = yielding.begun + Duration::from_secs(9);
         (0..1_000_000).for_each(|_| yielding.was_cheap());

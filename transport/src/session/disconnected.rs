@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_session_is_made_anew_and_each_end_says_what_it_knows() {
+    fn each_ends_error_of_a_lost_session_has_its_counts_and_a_next_step() {
         let gone = || EndCause::lost("connection reset");
         assert_eq!(
             disconnected(Role::Sender, gone()),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_closed_its_own_node_is_told_to_make_another() {
+    fn a_program_that_closed_its_own_node_is_told_to_make_another() {
         for end in [Role::Sender, Role::Receiver] {
             let text = disconnected(end, EndCause::NodeClosed);
             assert!(text.contains("to go on, make a new node"), "{text}");

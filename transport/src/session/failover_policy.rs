@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_back_asks_once_for_verbs_whenever_tcp_breaks() {
+    fn a_session_that_may_return_asks_once_for_verbs_when_tcp_breaks() {
         let after = Duration::ZERO;
         let ways = FailoverPolicy::VerbsThenTcp { after, back: true };
         assert!(ways.goes_back() && !FailoverPolicy::Only(Fabric::Verbs).goes_back());

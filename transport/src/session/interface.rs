@@ -175,7 +175,7 @@ impl Interface {
                  stream for the rest"
             }
             (cause, Self::Stream) if cause.spares_session() => {
-                "the session goes on: take what was read for cut off, and connect another stream"
+                "the session goes on: treat what was read as cut off, and connect another stream"
             }
             (cause, _) if cause.spares_session() => {
                 "the session goes on: connect again once the peer listens again"
@@ -187,7 +187,7 @@ impl Interface {
             (_, Self::Stream) if has_to_know => {
                 "connect or accept again, and ask the peer how much it has read"
             }
-            (_, Self::Stream) => "connect or accept again, and take what was read for cut off",
+            (_, Self::Stream) => "connect or accept again, and treat what was read as cut off",
             (_, _) => "connect to the node again, and to its listener",
         }
     }

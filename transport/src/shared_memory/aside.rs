@@ -375,7 +375,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_socket_holds_nobody_up_who_closes_it() {
+    fn a_slow_descriptor_in_a_socket_does_not_hold_up_its_closer() {
         let many_empty = [&b""[..]; 70];
         for before in [&[][..], &[&b"a"[..]], &[b"", b"a"], &many_empty] {
             for bytes in [&b""[..], b"x"] {

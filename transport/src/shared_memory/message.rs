@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_what_they_always_were() {
+    fn the_encoding_of_each_message_is_unchanged() {
         let encoded = |message: Message| message.encode().as_ref().to_vec();
         assert_eq!(encoded(Message::Hello { asymmetry: true }), [1, 1]);
         assert_eq!(encoded(Message::Control { index: 0x0102 }), [2, 2, 1, 0, 0]);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn decoding_a_wrong_message_names_the_fault() {
         assert_eq!(
             Message::decode(&[]),
             Err(Malformed::TooShort { missing: 1 })
@@ -458,7 +458,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(message in any_message()) {
+        fn any_message_is_decoded_as_it_was_encoded(message in any_message()) {
             prop_assert_eq!(Message::decode(message.encode().as_ref()), Ok(message));
         }
 

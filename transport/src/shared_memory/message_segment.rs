@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_announces_wrongly_is_refused() {
+    fn a_wrong_announcement_of_a_segment_is_refused() {
         let mut slots = MessageSlots::new();
         let never_filled = slots.accept(1, 10, 64 << 10, None).unwrap_err();
         assert!(matches!(

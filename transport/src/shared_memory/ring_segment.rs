@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sender_stores_the_receiver_sees_over_the_seam_too() {
+    fn the_receiver_sees_the_senders_stores_across_the_seam() {
         let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
         let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         assert!(probe::is_writable(sender.memory().0));

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_memory_file_is_refused() {
+    fn a_descriptor_of_no_memory_file_is_refused() {
         let directory = std::fs::File::open("/").unwrap();
         let (pipe, _other) = std::io::pipe().unwrap();
         for fd in [directory.as_fd(), pipe.as_fd()] {

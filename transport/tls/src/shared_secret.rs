@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_random_is_refused() {
+    fn a_secret_that_is_not_random_is_refused() {
         let passphrase = *b"correct horse battery staple 123";
         for bytes in [
             passphrase,

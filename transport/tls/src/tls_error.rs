@@ -16,10 +16,10 @@ pub enum TlsError {
     Incompatible(String),
     /// The bytes differ from what the other end sealed: they changed, went missing, came twice or
     /// in another order.
-    #[error("TLS found bytes that the other end did not send so ({0})")]
+    #[error("TLS found bytes that differ from those that the other end sent ({0})")]
     Broken(String),
     /// The other end says that what it received is not what this one sealed.
-    #[error("the peer's TLS found bytes that this node did not send so ({0})")]
+    #[error("the peer's TLS found bytes that differ from those that this node sent ({0})")]
     BrokenAtPeer(String),
     /// The stream ended without the word that ends it, so its last bytes may be missing.
     #[error("the encrypted stream was cut off: its end was not announced")]

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_certificate_has_no_time() {
+    fn a_cut_certificate_has_no_expiry_and_a_changed_one_is_read_safely() {
         let whole = certificate(UTC_TIME, "240229235959Z");
         for length in 0..whole.len() {
             assert_eq!(not_after(&whole[..length]), None);

@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_about_a_guest_is_read_again() {
+    fn a_description_of_a_guest_is_read_as_it_was_written() {
         for rdma_core in [Some("65.0-1.1".to_string()), None] {
             let about = About {
                 kernel: "7.2.12+deb14-amd64".into(),

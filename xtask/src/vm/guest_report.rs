@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_unknown_is_no_report() {
+    fn a_cut_or_unknown_line_is_no_guest_report() {
         for line in [
             "",
             "exit",

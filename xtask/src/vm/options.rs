@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_the_dashes_is_the_commands() {
+    fn arguments_behind_the_dashes_belong_to_the_command() {
         let options = parse("--pair --time-out 5 --cpus 1 -- ib_send_lat --pair -- x").unwrap();
         assert_eq!(options.command, ["ib_send_lat", "--pair", "--", "x"]);
         assert_eq!(options.topology, Topology::Pair);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn a_wrong_option_or_missing_command_is_named() {
         for (line, diagnosis) in [
             ("", "name a command"),
             ("--", "name a command"),

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_says_what_it_holds() {
+    fn a_package_file_name_says_name_and_version() {
         let described = |name: &str| described(OsStr::new(name));
         assert_eq!(
             described("rdma-core_65.0-1.1_amd64.deb"),

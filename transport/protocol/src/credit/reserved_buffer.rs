@@ -164,7 +164,7 @@ mod tests {
         /// In any order of talk and wishes to talk, the buffers suffice, all talk is sent, and then
         /// both sides are silent.
         #[test]
-        fn everything_is_said_and_then_there_is_silence(
+        fn all_talk_is_sent_and_then_both_sides_are_silent(
             moves in proptest::collection::vec(0..6_u8, 0..300),
         ) {
             let mut places = [true, false].map(|dialed| Place {

@@ -413,7 +413,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_announced_is_read_or_refused(payload: Vec<u8>) {
+        fn any_announcement_of_a_large_message_is_read_or_refused(payload: Vec<u8>) {
             let parsed = LargeAnnouncement::parse(&payload);
             prop_assert!(parsed.is_none() || [8, 16].contains(&payload.len()));
         }

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_used_by_whom_it_was_granted_and_in_order() {
+    fn a_block_is_used_only_by_the_end_it_was_granted_to_and_in_order() {
         let mut ours = Landings::default();
         let id = ours.grant(1).unwrap();
         let (mut later, mut other) = (id, id);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_a_block_gets_none() {
+    fn a_message_that_does_not_fit_a_block_gets_none() {
         let mut theirs = GrantedLandings::default();
         let short = RemoteMemory::new(0x1000, 7, LANDING_HEAD_BYTES as u64 + 10).unwrap();
         let id = LandingId {

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_written_in_pieces_and_then_said_to_be_whole() {
+    fn a_message_is_written_in_pieces_and_then_reported_whole() {
         let length = WRITE_BYTES as u64 + 5;
         let memory = RemoteMemory::new(0x1000, 7, length).unwrap();
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_leases_goes_back() {
+    fn rings_that_nobody_leases_again_go_back() {
         let arena = RingArena::new();
         let leases = [(); 3].map(|()| arena.lease(0).unwrap());
         drop(leases);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_found_by_what_it_says() {
+    fn attachments_are_found_by_type_and_predicate() {
         let mut attachments = Attachments::default();
         attachments.attach(1_u8);
         attachments.attach(2_u8);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_and_has_nothing_costs_nothing() {
+    fn a_begun_message_that_has_no_memory_yet_costs_nothing() {
         let budget = MemoryBudget::new(account(), 1000);
         let idle: Vec<_> = (0..100).map(|_| budget.begin(400)).collect();
         assert_eq!(budget.used(), 0);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pools_keep_counts() {
+    fn memory_that_pools_keep_counts_in_the_budget() {
         let budget = MemoryBudget::new(account(), 100);
         assert!(budget.keep(60));
         assert!(!budget.keep(41));

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_goes_back() {
+    fn pooled_memory_that_nobody_takes_again_goes_back() {
         let pool = LargePool::default();
         drop([pool.take(1 << 20).unwrap(), pool.take(4 << 20).unwrap()]);
         assert!(pool.take_surplus().is_empty(), "they have just come back");
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_counts_in_its_budget_and_what_is_free_again_costs_nothing_else() {
+    fn kept_memory_counts_in_its_budget_until_it_is_trimmed() {
         let account: &'static crate::memory::MemoryAccount = Box::leak(Box::default());
         let budget = MemoryBudget::new(account, 16 << 20);
         let pool = LargePool::within(budget, 8, usize::MAX);

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_reads_as_zero_and_costs_nothing() {
+    fn discarded_memory_reads_as_zero_and_has_no_resident_pages() {
         let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
         mapping.prefer_huge_pages(false);
         // SAFETY: the byte is inside the mapping and no other code knows it.

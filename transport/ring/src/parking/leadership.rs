@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_rung_for_and_keeps_its_bell() {
+    fn a_sleeper_is_rung_for_and_keeps_its_bell() {
         let leadership = Leadership::new(0);
         let rung = Cell::new(0);
         let ring = || rung.set(rung.get() + 1);

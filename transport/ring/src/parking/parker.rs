@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_woke_an_earlier_wait_is_forgotten() {
+    fn a_parker_forgets_the_wake_of_an_earlier_wait() {
         let (old, _) = thread_waker();
         old.wake();
         let (_, parker) = thread_waker();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_at_a_bell_is_rung_for() {
+    fn a_thread_that_sleeps_at_a_bell_is_rung_for() {
         let rings = |bell: &'static Bell| {
             let mut spare = [0; 8];
             rustix::io::read(bell.fd(), &mut spare).is_ok()

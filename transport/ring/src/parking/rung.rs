@@ -18,7 +18,7 @@
 //! The protocol survives three races. The bell may be heard between the publisher's two steps: the
 //! word is written first. The bell may ring while it is being heard: it is drained before the words
 //! are read. Another arming may have followed the one that was rung for: its own ring is still to
-//! come. Model: loom_rung_for_who_sleeps.
+//! come. Model: loom_a_sleeping_receiver_is_rung_for.
 
 use ibex_base::sync::{AtomicU32, Ordering};
 
@@ -150,7 +150,7 @@ mod models {
 
     /// Mutants: rung_late, bell_relaxed, light_missing, heavy_missing.
     #[test]
-    fn loom_rung_for_who_sleeps() {
+    fn loom_a_sleeping_receiver_is_rung_for() {
         loom::model(|| {
             let channel = Arc::new(Channel::default());
             let publisher = {

@@ -288,7 +288,7 @@ mod tests {
     /// ticket.
     #[cfg(not(loom))]
     #[test]
-    fn who_leaves_takes_back_its_own_of_equal_wakers() {
+    fn a_waiter_that_leaves_takes_back_its_own_of_equal_wakers() {
         let slot = super::WaitSlot::new();
         let count = Arc::new(Count::default());
         let waker = count.clone().into();
@@ -312,7 +312,7 @@ mod tests {
 
     #[cfg(not(loom))]
     #[test]
-    fn who_registers_again_keeps_its_entry_with_the_newest_waker() {
+    fn a_waiter_that_registers_again_keeps_its_entry_with_the_newest_waker() {
         let slot = super::WaitSlot::new();
         let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let (first, second) = (one.clone().into(), two.clone().into());
@@ -332,7 +332,7 @@ mod tests {
 
     #[cfg(not(loom))]
     #[test]
-    fn who_registers_while_being_woken_waits_for_the_next_time() {
+    fn a_waiter_that_registers_while_woken_waits_for_the_next_wake() {
         struct Again(super::WaitSlot, AtomicU32);
         impl Wake for Again {
             fn wake(self: Arc<Self>) {

@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_refuses_is_not_blamed_on_the_peer() {
+    fn a_refusal_by_the_kernel_is_not_blamed_on_the_peer() {
         let source = io::ErrorKind::OutOfMemory.into();
         let ours = cause_of(&FdSocketError::Kernel { source });
         assert!(matches!(ours, EndCause::Refused { .. }), "{ours}");

@@ -83,7 +83,7 @@ fn however_many_queue_pairs_go_undrained_as_many_are_posted_as_before() {
 }
 
 #[test]
-fn what_completes_after_all_is_handed_out_once_and_not_replaced_again() {
+fn a_late_receive_is_handed_out_once_and_not_replaced_again() {
     let mut receives = Receives::new(256);
     let late = receives.taken(3);
     receives.shared.may_miss_some();
@@ -102,7 +102,7 @@ fn what_completes_after_all_is_handed_out_once_and_not_replaced_again() {
 }
 
 #[test]
-fn what_is_only_late_is_left_alone() {
+fn receives_that_are_only_late_are_not_replaced() {
     let mut receives = Receives::new(256);
     receives.shared.may_miss_some();
     receives.arrive(10 * POSTED);
@@ -128,7 +128,7 @@ fn a_queue_that_ran_low_does_not_wait_for_messages() {
 /// The event that few receives are left may predate the last refill; the device then still has all
 /// receives that are given up.
 #[test]
-fn however_wrong_it_is_what_is_lost_the_device_has_no_more_than_its_queue_was_made_for() {
+fn the_device_never_has_more_receives_than_its_queue_was_made_for() {
     let mut device = soft_roce();
     device.has_exact_queues = true;
     let mut receives = Receives::on(FakeProvider::new(vec![device]), 40);
@@ -148,7 +148,7 @@ fn however_wrong_it_is_what_is_lost_the_device_has_no_more_than_its_queue_was_ma
 }
 
 #[test]
-fn it_is_spent_when_half_of_what_stands_in_is_lost() {
+fn buffers_are_spent_when_more_than_half_of_the_held_ones_are_lost() {
     let mut receives = Receives::new(32);
     for (lost, spent) in [(16, None), (1, Some(17))] {
         receives.taken(lost);

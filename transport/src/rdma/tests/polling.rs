@@ -6,7 +6,7 @@ use super::{DEVICE, choice, one_device};
 use crate::rdma::{Site, SiteSettings};
 
 #[test]
-fn a_site_on_hardware_is_polled_by_what_passes_the_self_test() {
+fn a_site_on_hardware_is_polled_in_the_way_that_passes_the_self_test() {
     let fake = one_device();
     let choice = choice(DeviceKind::Hardware);
     let site = Site::open(&fake.provider(), &choice, SiteSettings::default()).unwrap();

@@ -215,7 +215,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
 
 /// The leading thread continues by itself, because nothing outside causes the next turn.
 #[test]
-fn what_a_share_leaves_over_is_taken_in_without_sleep() {
+fn frames_left_over_by_a_turns_share_are_read_without_sleep() {
     let node = runtime(Driver::Threads);
     let (flooding, _peer, frames) = flood(&node);
     while (flooding.stats().frames_received as usize) < frames {

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_unknown_cannot_be_used() {
+    fn an_empty_or_unknown_gid_cannot_be_used() {
         assert_eq!(entry(GidType::RoceV2, "::").preference(), None);
         assert_eq!(entry(GidType::Unknown(9), "192.0.2.1").preference(), None);
         let mut last = entry(GidType::RoceV2, "192.0.2.1");

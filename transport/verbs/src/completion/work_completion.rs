@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_who_what_and_what_follows() {
+    fn a_failure_names_its_queue_pair_request_cause_and_consequence() {
         let failed = WorkCompletion(Wc {
             wr_id: WorkId::new(Operation::Send, 4, 1).to_raw(),
             status: 12,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_the_fault_of_who_sent_it() {
+    fn a_message_that_is_too_long_is_the_senders_fault() {
         for status in [1, 2] {
             let fault = |operation| {
                 let wr_id = WorkId::new(operation, 0, 0).to_raw();

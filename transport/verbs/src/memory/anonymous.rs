@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_told_with_its_size() {
+    fn a_mapping_that_the_kernel_refuses_is_reported_with_its_size() {
         let error = AnonymousMemory::new(1 << 60).unwrap_err();
         let says = format!("cannot map {} bytes for an RDMA device: ", 1_u64 << 60);
         assert!(error.to_string().starts_with(&says), "{error}");

@@ -55,7 +55,7 @@ fn a_small_array_takes_what_fits_and_the_rest_waits() {
 }
 
 #[test]
-fn what_came_before_arming_makes_no_event_so_the_second_poll_is_needed() {
+fn completions_before_arming_make_no_event_so_a_second_poll_is_needed() {
     let fake = one_device();
     let (mut one, mut other) = connected(&fake, CHANNEL);
     other.post_receives(2);
@@ -76,7 +76,7 @@ fn what_came_before_arming_makes_no_event_so_the_second_poll_is_needed() {
 }
 
 #[test]
-fn only_solicited_or_failed_completions_wake_who_asked_for_those() {
+fn only_solicited_or_failed_completions_wake_a_queue_armed_for_them() {
     let fake = one_device();
     let (mut one, mut other) = connected(&fake, CHANNEL);
     other.post_receives(4);

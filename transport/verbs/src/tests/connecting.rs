@@ -15,7 +15,7 @@ fn remote_of(local: &LocalPort) -> RemoteEndpoint {
 }
 
 #[test]
-fn each_step_sets_what_the_table_wants_and_what_was_agreed() {
+fn each_step_sets_the_attributes_of_the_table_and_the_agreed_values() {
     let fake = one_device();
     let mut end = End::new(&fake.provider(), USUAL);
     let local = end.local();

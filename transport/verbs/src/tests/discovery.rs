@@ -133,7 +133,7 @@ fn by_address_its_own_gid_and_why() {
 }
 
 #[test]
-fn virtual_interfaces_lead_to_what_they_stand_on() {
+fn virtual_interfaces_lead_to_the_device_they_stand_on() {
     let (fake, tree) = machine();
     tree.netdev("eth1", 3, &[]);
     tree.netdev("bond0", 10, &["eth1", "eth0"]);
@@ -249,7 +249,7 @@ fn by_name_with_port_and_gid_or_the_best_of_them() {
 }
 
 #[test]
-fn a_port_that_is_down_is_said_to_be_so() {
+fn a_port_that_is_down_is_reported_as_down() {
     let (fake, tree) = machine();
     fake.change("rxe0", |device| {
         device.ports[0].attributes.state = PortState::Down;
@@ -270,7 +270,7 @@ fn a_port_that_is_down_is_said_to_be_so() {
 }
 
 #[test]
-fn a_port_without_addresses_is_said_to_have_none() {
+fn a_port_without_addresses_is_reported_to_have_none() {
     let (fake, tree) = machine();
     fake.change("rxe0", |device| device.ports[0].gids.clear());
     let inventory = inventory(&fake, &tree);
@@ -349,7 +349,7 @@ fn nothing_found(tree: &SysfsTree) -> String {
 }
 
 #[test]
-fn no_device_is_told_by_what_hides_it() {
+fn a_missing_device_is_explained_by_what_hides_it() {
     let none = "RDMA cannot be used: this machine has no RDMA device; ";
     let tree = SysfsTree::new();
     assert_eq!(
@@ -400,7 +400,7 @@ fn no_device_is_told_by_what_hides_it() {
 }
 
 #[test]
-fn a_library_that_misses_the_kernel_is_told_by_what_hides_it() {
+fn missing_verbs_in_the_kernel_are_explained_by_what_hides_them() {
     let text = |tree: &SysfsTree| {
         let fake = one_device();
         fake.refuse(Call::Devices, Errno::NOSYS);
@@ -426,7 +426,7 @@ fn a_library_that_misses_the_kernel_is_told_by_what_hides_it() {
 }
 
 #[test]
-fn who_asks_for_a_device_that_cannot_be_used_hears_why() {
+fn a_wish_for_an_unusable_device_is_refused_with_the_reason() {
     let (fake, tree) = machine();
     tree.netdev("eth1", 3, &[]);
     fake.refuse(Call::Open, Errno::ACCESS);

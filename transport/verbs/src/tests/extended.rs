@@ -84,7 +84,7 @@ fn a_start_that_fails_is_not_ended_and_the_queue_is_lost() {
 
 /// The fake refuses a batch that begins before the last one has ended.
 #[test]
-fn a_next_that_fails_ends_the_batch_behind_what_was_there() {
+fn a_failed_next_poll_ends_the_batch_behind_the_completions_taken() {
     let fake = one_device();
     let mut queue = queue(&fake, CompletionPolling::Extended);
     complete(&fake, &queue, 1..4);
@@ -97,7 +97,7 @@ fn a_next_that_fails_ends_the_batch_behind_what_was_there() {
 }
 
 #[test]
-fn of_a_failed_completion_only_what_means_something_is_asked() {
+fn only_the_valid_fields_of_a_failed_completion_are_read() {
     let fake = one_device();
     let mut queue = queue(&fake, CompletionPolling::Extended);
     let failed = Wc {
@@ -140,7 +140,7 @@ fn with(extended: FakeExtended) -> FakeProvider {
 }
 
 #[test]
-fn the_self_test_decides_what_a_device_of_hardware_is_polled_by() {
+fn the_self_test_decides_how_a_hardware_device_is_polled() {
     let cases = [
         (FakeExtended::Works, "extended: it passed the self-test"),
         (

@@ -141,7 +141,7 @@ mod tests {
     use super::History;
 
     #[test]
-    fn what_overlaps_may_be_in_any_order() {
+    fn overlapping_writes_may_take_effect_in_any_order() {
         let mut history = History::default();
         let first = history.begin_write("a", 1);
         let second = history.begin_write("a", 2);

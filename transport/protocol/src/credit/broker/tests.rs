@@ -195,7 +195,7 @@ fn settings() -> impl Strategy<Value = BrokerSettings> {
 proptest! {
     /// In any sequence of events, no credit is lent twice and none is lost.
     #[test]
-    fn what_is_lent_and_what_is_free_is_all_there_is(
+    fn credit_is_neither_lent_twice_nor_lost(
         settings in settings(),
         moves in proptest::collection::vec(any_move(), 0..200),
     ) {
@@ -212,7 +212,7 @@ proptest! {
     /// After any sequence of events, a session that wants credit is given some, once the sessions
     /// have used theirs often enough for each to have had its turn.
     #[test]
-    fn who_wants_is_given_something_in_the_end(
+    fn a_session_that_wants_credit_is_given_some_in_the_end(
         settings in settings(),
         moves in proptest::collection::vec(any_move(), 0..200),
     ) {
@@ -248,7 +248,7 @@ proptest! {
     /// Peers that stand still keep what they have, and no more is lost to the others: as long as
     /// a grain is left, each of those that answer has its turn.
     #[test]
-    fn who_answers_is_given_something_while_the_silent_leave_a_grain(
+    fn sessions_that_answer_get_credit_while_silent_ones_leave_a_grain(
         settings in settings(),
         moves in proptest::collection::vec(any_move(), 0..200),
     ) {
@@ -284,7 +284,7 @@ proptest! {
 
 /// Forty sessions share what a peer leaves that had nearly everything and stands still.
 #[test]
-fn a_crowd_takes_turns_at_what_a_silent_peer_leaves() {
+fn a_crowd_takes_turns_at_the_credit_a_silent_peer_leaves() {
     for (lendable, most) in [(2, 1), (3, 2), (4, 3), (40, 39), (64, 63)] {
         let settings = BrokerSettings {
             capacity: lendable + 41,
@@ -318,7 +318,7 @@ proptest! {
     /// After any sequence of events, when all sessions but one only answer recalls, no more than a
     /// grain is kept for each of them.
     #[test]
-    fn who_alone_goes_on_is_found_to_be_alone(
+    fn the_only_active_session_is_found_to_be_alone(
         settings in settings(),
         moves in proptest::collection::vec(any_move(), 0..200),
     ) {

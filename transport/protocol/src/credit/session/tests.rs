@@ -30,7 +30,7 @@ fn one_beyond_the_grant_is_an_overrun() {
 }
 
 #[test]
-fn a_recall_takes_what_is_here_at_once_and_the_rest_when_it_comes() {
+fn a_recall_takes_present_credit_at_once_and_the_rest_when_it_comes() {
     let mut grant = CreditGrant::new(10);
     grant.arrived(4).unwrap();
     grant.recall(7);
@@ -55,7 +55,7 @@ fn a_recall_takes_what_is_here_at_once_and_the_rest_when_it_comes() {
 }
 
 #[test]
-fn who_has_nothing_to_send_surrenders_what_was_recalled_and_no_more() {
+fn an_idle_sender_surrenders_the_recalled_credit_and_no_more() {
     let mut credit = CreditUse::new(10);
     credit.recall(6, false).unwrap();
     credit.charge(2);

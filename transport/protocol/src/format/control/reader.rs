@@ -67,13 +67,13 @@ impl<'a> Reader<'a> {
         let (end, flags) = (self.end()?, self.byte()?);
         if flags > 0b111 {
             return Err(MalformedControl {
-                what: "unknown flags of what is known",
+                what: "unknown flags in a report of counters",
             });
         }
         let flag = |bit: u8| flags & 1 << bit != 0;
         if flag(2) && !flag(1) {
             return Err(MalformedControl {
-                what: "acknowledgement ended where none is told",
+                what: "an end of acknowledgement without a receiver's counters",
             });
         }
         let mut receiver = None;

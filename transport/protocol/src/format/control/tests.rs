@@ -217,7 +217,7 @@ fn a_long_schema_is_cut_at_a_character() {
 }
 
 #[test]
-fn flags_of_what_is_known_have_one_spelling() {
+fn unknown_flags_in_a_known_message_are_refused() {
     let known = |flags: u8| [encoded(&some_known(None))[..5].to_vec(), vec![flags]].concat();
     assert!(Control::decode(&known(0b001)).is_ok());
     for unknown in [0b100, 0b101, 0b1000] {

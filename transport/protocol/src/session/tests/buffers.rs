@@ -87,7 +87,7 @@ fn news_of_credit_go_out_without_credit_once_more_than_half_of_it_is_owed() {
 }
 
 #[test]
-fn nothing_new_is_said_of_credit_before_the_last_was_answered() {
+fn no_news_of_credit_is_sent_before_the_last_is_answered() {
     let mut session = over_buffers();
     session.give(10, Term::Standing);
     assert_eq!(frames_out(&mut session), 1);
@@ -107,7 +107,7 @@ fn nothing_new_is_said_of_credit_before_the_last_was_answered() {
 
 /// A wish that arrives while the session has all the credit that it may have would have no effect.
 #[test]
-fn who_has_credit_left_asks_for_more_with_the_last_of_it() {
+fn a_sender_asks_for_more_credit_with_the_last_it_has() {
     let mut session = over_buffers();
     pair(&mut session, Role::Sender);
     let turn = Control::Recall {
@@ -206,7 +206,7 @@ fn reserved_buffers_are_for_credit_alone() {
 }
 
 #[test]
-fn an_answer_to_what_was_not_said_is_refused() {
+fn an_answer_to_talk_that_was_not_sent_is_refused() {
     let mut session = over_buffers();
     let refused = deliver(&mut session, &answer(1)).unwrap_err();
     assert!(matches!(refused, PeerMisbehaved::Reserve(_)), "{refused}");

@@ -55,7 +55,7 @@ fn record_of(bytes: usize) -> Ring {
 }
 
 #[test]
-fn who_has_data_and_no_credit_asks_once_until_it_is_answered() {
+fn a_sender_without_credit_asks_once_until_it_is_answered() {
     let mut session = without_credit();
     let mut ring = record_of(50);
     let want = |granted| vec![Control::Want { granted }];
@@ -84,7 +84,7 @@ fn who_has_data_and_no_credit_asks_once_until_it_is_answered() {
 }
 
 #[test]
-fn who_is_lent_something_does_not_ask() {
+fn a_sender_that_is_lent_some_credit_does_not_ask() {
     let mut session = without_credit();
     deliver(
         &mut session,
@@ -110,7 +110,7 @@ fn a_wish_that_was_answered_meanwhile_is_no_wish() {
 }
 
 #[test]
-fn what_was_recalled_comes_back_once_and_goes_nowhere_before() {
+fn recalled_credit_comes_back_once_and_only_when_surrendered() {
     let mut session = without_credit();
     session.give(1000, Term::Standing);
     drain(&mut session);
@@ -128,7 +128,7 @@ fn what_was_recalled_comes_back_once_and_goes_nowhere_before() {
 }
 
 #[test]
-fn surrenders_of_what_was_not_recalled_or_is_not_held_are_refused() {
+fn surrenders_of_credit_that_was_not_recalled_are_refused() {
     for (recalled, surrendered) in [(0, 1), (600, 601), (600, u64::MAX)] {
         let mut session = without_credit();
         session.give(1000, Term::Standing);

@@ -150,7 +150,7 @@ fn receivers_that_go_at_once_have_their_last_words_with_their_closes() {
 }
 
 #[test]
-fn of_an_end_that_closes_again_the_first_reason_is_said() {
+fn an_end_that_closes_twice_sends_its_first_reason() {
     let mut session = sending();
     session.close_sender(1, 0, CloseReason::SlotLeaked);
     session.close_sender(1, 0, CloseReason::Dropped);
@@ -214,7 +214,7 @@ fn a_shared_memory_session_says_nothing_of_counters() {
 }
 
 #[test]
-fn goodbye_waits_for_what_was_published() {
+fn a_goodbye_waits_for_the_records_that_were_published() {
     let mut session = sending();
     let mut ring = Ring::default();
     ring.0.push_back(16);

@@ -105,7 +105,7 @@ fn two_large_messages_may_be_under_way_and_no_third() {
 }
 
 #[test]
-fn a_grant_counts_once_and_only_for_what_was_announced() {
+fn a_grant_counts_once_and_only_for_an_announced_message() {
     let grant = control(&Control::Grant {
         channel: 1,
         sequence: 1,
@@ -219,7 +219,7 @@ fn a_message_is_whole_when_its_sender_says_that_it_is_written() {
 }
 
 #[test]
-fn what_was_not_granted_so_is_not_written() {
+fn a_write_or_chunk_without_such_a_grant_is_refused() {
     let refused = Err(PeerMisbehaved::UngrantedWrite);
     assert_eq!(deliver(&mut announced(), &written(1)), refused, "no grant");
     let mut session = announced();
@@ -315,7 +315,7 @@ fn a_grant_of_memory_is_checked() {
 }
 
 #[test]
-fn what_is_announced_behind_a_written_message_finds_it_whole() {
+fn a_written_message_is_reported_before_later_records_go_out() {
     let mut session = announcing();
     deliver(&mut session, &memory_grant(100)).unwrap();
     let mut ring = Ring::default();

@@ -211,7 +211,7 @@ fn the_last_ask_takes_the_place_of_nearer_ones() {
 
 /// A caller that looks again and again asks once for each message.
 #[test]
-fn what_was_asked_is_not_asked_once_more_in_passing() {
+fn a_caller_that_looks_repeatedly_asks_once_for_each_message() {
     let mut session = sending();
     publish(&mut session, 10);
     for target in [8, 5, 6, 8, 5] {
@@ -236,7 +236,7 @@ fn an_ask_ahead_of_the_peers_open_is_asked_again() {
 }
 
 #[test]
-fn an_ask_for_what_only_the_application_can_do_reaches_it() {
+fn an_ask_for_an_acknowledgement_reaches_the_application() {
     let mut session = receiving();
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
     deliver(&mut session, &ask(Ask::acknowledged(1))).unwrap();

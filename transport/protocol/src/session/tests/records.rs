@@ -229,7 +229,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_lone_record_is_what_any_frame_is(frames in prop::collection::vec(frames(), 1..6)) {
+    fn a_lone_record_is_handled_as_any_frame_is(frames in prop::collection::vec(frames(), 1..6)) {
         let (mut at_once, mut by_any) = (receiving(), receiving());
         for frame in frames {
             let Ok(Some(header)) = FrameHeader::parse(&frame) else {

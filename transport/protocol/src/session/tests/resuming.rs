@@ -66,7 +66,7 @@ fn sent_three() -> Session {
 }
 
 #[test]
-fn an_open_that_was_lost_is_said_again() {
+fn an_open_that_was_lost_is_sent_again() {
     let mut session = Session::new(config());
     session.open(Role::Sender, "wal", spec()).unwrap();
     drain(&mut session);
@@ -86,7 +86,7 @@ fn an_open_that_was_lost_is_said_again() {
 }
 
 #[test]
-fn what_did_not_arrive_goes_out_again() {
+fn messages_that_did_not_arrive_are_replayed() {
     let mut session = sent_three();
     let list = break_wires(&mut session);
     let theirs = Control::Known {
@@ -132,7 +132,7 @@ fn damage_is_told_over_new_wires_and_over_no_others() {
 
 /// Parts of large messages are none: they begin anew.
 #[test]
-fn progress_is_what_the_other_end_is_known_to_have() {
+fn progress_counts_messages_the_other_end_is_known_to_have() {
     let mut session = sent_three();
     let before = session.progress();
     assert!(session.is_under_way());
@@ -150,7 +150,7 @@ fn progress_is_what_the_other_end_is_known_to_have() {
 }
 
 #[test]
-fn nothing_but_what_is_known_goes_out_before_the_peer_is_heard() {
+fn only_the_known_list_goes_out_before_the_peer_is_heard() {
     let mut session = sent_three();
     break_wires(&mut session);
     session.ask(1, Ask::received(3));
@@ -184,7 +184,7 @@ fn a_question_is_asked_again_until_it_is_answered() {
 
 /// A receiver that drops messages acknowledges none of them, and may yet release them.
 #[test]
-fn a_question_that_what_is_released_answers_is_asked_again() {
+fn an_ask_is_repeated_after_a_break_unless_releases_answer_it() {
     let mut session = sent_three();
     let ended = |released| KnownReceiver {
         counters: Counters {
@@ -206,7 +206,7 @@ fn a_question_that_what_is_released_answers_is_asked_again() {
 }
 
 #[test]
-fn a_close_that_was_lost_is_said_again_and_one_that_was_heard_is_not() {
+fn a_lost_close_is_sent_again_and_one_that_was_heard_is_not() {
     for heard_close in [false, true] {
         let mut session = sent_three();
         session.close_sender(1, 3, CloseReason::Dropped);
@@ -335,7 +335,7 @@ fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
 }
 
 #[test]
-fn a_goodbye_is_said_again_and_heard_once() {
+fn a_goodbye_is_sent_again_after_a_break_and_heard_once() {
     let mut session = Session::new(config());
     session.say_goodbye();
     assert_eq!(drain(&mut session).1, [Control::Goodbye]);
@@ -350,7 +350,7 @@ fn a_goodbye_is_said_again_and_heard_once() {
 }
 
 #[test]
-fn in_shared_memory_nothing_is_said_of_counters() {
+fn over_shared_memory_a_resumption_sends_no_counters() {
     let mut session = Session::new(crate::session::SessionConfig {
         data_in_band: false,
         ..config()

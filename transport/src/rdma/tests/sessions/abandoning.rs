@@ -92,7 +92,7 @@ impl Accepted {
 }
 
 #[test]
-fn who_abandons_a_session_is_waited_for_no_longer() {
+fn a_peer_that_abandons_a_session_is_waited_for_no_longer() {
     let mut accepted = Accepted::new();
     accepted.settle();
     accepted.dialed.take().unwrap().abandon();

@@ -242,7 +242,7 @@ fn two_hundred_senders_share_256_buffers() {
 
 /// Checks senders that have more than one buffer each.
 #[test]
-fn a_few_senders_share_what_one_would_have() {
+fn a_few_senders_share_the_credit_evenly() {
     for senders in [2, 3, 7] {
         let mut crowd = Crowd::new(lends(64, 16), senders);
         (0..senders).for_each(|at| crowd.join(at));
@@ -300,7 +300,7 @@ fn sessions_that_wait_for_credit_are_not_looked_at() {
 // ---- Idle and gone -------------------------------------------------------------------
 
 #[test]
-fn an_idle_sessions_credit_goes_to_who_sends_and_comes_back() {
+fn an_idle_sessions_credit_goes_to_a_sender_and_comes_back() {
     let mut crowd = Crowd::new(lends(90, 2), 2);
     crowd.join(0);
     crowd.run(&[0], 100);

@@ -92,7 +92,7 @@ fn a_queue_pair_that_comes_to_nothing_leaves_its_buffers() {
 /// A peer that has connected its queue pair, and does not let the session begin, takes no buffers
 /// from the others.
 #[test]
-fn whoever_has_no_session_keeps_no_buffers() {
+fn a_peer_without_a_session_keeps_no_receive_buffers() {
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.open(1, "beside", WINDOW);
     stage.settle();

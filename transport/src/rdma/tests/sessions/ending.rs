@@ -128,7 +128,7 @@ fn the_peer_of_a_sender_that_gives_up_is_told_so() {
 }
 
 #[test]
-fn who_closes_hears_the_peers_goodbye_and_goes_when_its_own_is_out() {
+fn queue_pairs_close_only_after_the_goodbyes_of_both_ends_are_out() {
     let stage = Stage::new();
     let mut ends = [0, 1].map(|from| stage.open(from, &format!("from {from}"), WINDOW));
     stage.settle();

@@ -74,7 +74,7 @@ fn why(receiver: &mut ReceiveHandle) -> EndCause {
 }
 
 #[test]
-fn one_write_carries_a_message_and_what_announces_it() {
+fn one_write_carries_a_message_and_its_announcement() {
     let stage = trusting();
     let (mut sender, mut receiver) = active(&stage, "one");
     assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);

@@ -245,7 +245,7 @@ fn a_short_completion_queue_means_fewer_places_and_says_so() {
 }
 
 #[test]
-fn what_to_do_about_too_few_places_follows_from_what_they_are_short_of() {
+fn advice_about_too_few_sessions_depends_on_the_limit_that_is_short() {
     let next_step = |change: fn(&mut FakeDevice), settings: SiteSettings| {
         let fake = one_device();
         fake.change(DEVICE, change);

@@ -132,7 +132,7 @@ fn both_ways_and_many_channels_share_the_queues() {
 }
 
 #[test]
-fn who_holds_messages_holds_back_their_sender_alone() {
+fn a_receiver_that_holds_messages_holds_back_only_their_sender() {
     on_each(|stage| {
         let window = ChannelWindow {
             messages: 16,

@@ -107,7 +107,7 @@ fn two_ends_that_take_no_packets_of_each_other_are_refused_before_they_try() {
 }
 
 #[test]
-fn a_limited_member_talks_to_a_full_one_and_to_who_does_not_say() {
+fn a_limited_member_talks_to_full_members_and_to_peers_without_a_key() {
     let limited = open(&with_keys(&[0x0001]), Some(0x8001)).unwrap();
     let mut ours = limited.prepare(true).unwrap();
     let mut theirs = ours.endpoint();

@@ -220,7 +220,7 @@ fn table(lines: &[Line]) -> String {
 }
 
 #[test]
-fn whatever_a_device_says_does_what_the_table_says() {
+fn each_report_of_a_device_has_the_outcome_in_the_table() {
     let mut lines = Vec::new();
     for (situation, fact) in facts() {
         println!("{situation}: {fact:?}");

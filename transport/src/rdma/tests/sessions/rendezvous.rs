@@ -116,7 +116,7 @@ fn memory_is_registered_once_and_used_again() {
 
 /// Sends messages of many lengths, some of which are held for a while.
 #[test]
-fn churn_keeps_what_is_registered_bounded() {
+fn churn_keeps_the_registered_memory_bounded() {
     const MESSAGES: u64 = 10_000;
     const LONGEST: usize = 300_000;
     const HELD: usize = 5;
@@ -314,7 +314,7 @@ fn a_key_that_is_none_ends_the_session_with_the_protocol_as_the_cause() {
 }
 
 #[test]
-fn a_goodbye_waits_for_what_is_being_written() {
+fn a_goodbye_waits_for_a_message_that_is_being_written() {
     let stage = Stage::with(trusting());
     let (mut sender, mut receiver) = stage.channel("goodbye", WINDOW);
     send(&mut sender, 1, 20 * WRITE_BYTES);

@@ -59,7 +59,7 @@ fn a_ring_goes_back_although_its_last_sends_asked_for_no_completion() {
 }
 
 #[test]
-fn a_ring_stays_while_the_device_has_not_said_that_it_is_done_with_it() {
+fn a_ring_stays_until_the_device_has_completed_its_send() {
     let clock = StoppedClock::stop();
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("rests", WINDOW);

@@ -201,7 +201,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_wrong_is_told_behind_what_was_right() {
+fn a_damaged_record_is_reported_after_the_intact_one_before_it() {
     let [mut writer, mut reader] = ends();
     let ([near, tap], [mut out, far]) = (connection(), connection());
     for frame in [b"right", b"wrong"] {

@@ -192,7 +192,7 @@ fn acknowledgements_reach_the_sender_up_to_the_first_that_is_missing() {
 }
 
 #[test]
-fn whoever_goes_first_the_other_end_hears_what_counts() {
+fn counts_and_messages_arrive_whichever_end_closes_first() {
     on_each(|stage| {
         // First the receiver closes.
         let (mut sender, mut receiver) = stage.channel("left", WINDOW);

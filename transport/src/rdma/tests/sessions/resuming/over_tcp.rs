@@ -80,7 +80,7 @@ fn a_device_that_fails_or_is_removed_is_closed_and_the_session_goes_on() {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_not_heard_of_again() {
+fn a_session_whose_peer_breaks_the_protocol_is_not_resumed() {
     let mut test = Resuming::new(trusting());
     test.carry(20);
     test.calm_down();

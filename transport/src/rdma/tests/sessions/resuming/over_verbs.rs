@@ -171,7 +171,7 @@ fn queue_pairs_that_come_early_wait_until_the_one_before_is_gone() {
 // ---- Back to verbs ---------------------------------------------------------------------
 
 #[test]
-fn who_goes_back_gets_a_queue_pair_when_tcp_breaks_in_mid_stream() {
+fn a_session_that_returns_to_verbs_gets_a_queue_pair_when_tcp_breaks() {
     for settings in [trusting(), settings()] {
         let ways = FailoverPolicy::VerbsThenTcp {
             after: Duration::ZERO,
