@@ -252,7 +252,7 @@ impl Node {
         ));
         #[cfg(feature = "verbs")]
         {
-            local.verbs_site = Some(devices.clone());
+            local.verbs_devices = Some(devices.clone());
         }
         local.unix_closing = UnixClosing {
             close: shared_memory::close_unix,
@@ -428,7 +428,7 @@ impl Node {
         }
         #[cfg(feature = "verbs")]
         let local = Local {
-            verbs_site: Some(Arc::new(self.devices.of_engine(engine))),
+            verbs_devices: Some(Arc::new(self.devices.of_engine(engine))),
             ..local
         };
         Ok((local, Some(EngineId::new(engine))))

@@ -32,7 +32,7 @@ pub struct Established {
     /// was presented at both and accepted, and the kernel vouches that both ends run as one user.
     pub unix: Option<UnixSockets>,
     /// For verbs: a queue pair that is connected to the same peer's, as the
-    /// [`VerbsSite`](crate::VerbsSite) made it. The peer's can receive.
+    /// [`VerbsDevices`](crate::VerbsDevices) made it. The peer's can receive.
     pub verbs: Option<Box<dyn VerbsPair>>,
 
     // The peer.

@@ -27,7 +27,7 @@
 //! - [`handshake`]: the state machines; bytes and time come in, bytes and events go out, without
 //!   I/O.
 //! - [`dial`], [`resume`] and [`Acceptor`]: the sockets that drive them.
-//! - [`VerbsSite`] and [`VerbsPair`]: the traits of RDMA, which a crate that knows verbs
+//! - [`VerbsDevices`] and [`VerbsPair`]: the traits of RDMA, which a crate that knows verbs
 //!   implements.
 
 mod error;
@@ -63,4 +63,4 @@ pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, parse_mess
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
 pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
-pub use verbs::{PairRequest, VerbsPair, VerbsSite};
+pub use verbs::{PairRequest, VerbsDevices, VerbsPair};

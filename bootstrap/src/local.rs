@@ -13,7 +13,7 @@ use crate::message::{Hello, Offer, SecurityMode, VersionRange};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
 use crate::unix_sockets::UnixClosing;
-use crate::verbs::VerbsSite;
+use crate::verbs::VerbsDevices;
 
 /// This node as it presents itself to peers.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Local {
     pub absent: Vec<FabricKind>,
     /// The node's RDMA devices. They are asked when a peer has said Hello, and not at all where
     /// verbs is forbidden. Default: none.
-    pub verbs_site: Option<Arc<dyn VerbsSite>>,
+    pub verbs_devices: Option<Arc<dyn VerbsDevices>>,
 
     /// Closes Unix sockets that a peer has put something into. Default: [`UnixClosing::default`].
     pub unix_closing: UnixClosing,
@@ -84,7 +84,7 @@ impl Local {
             tcp: Policy::Auto,
             verbs: Policy::Auto,
             absent: Vec::new(),
-            verbs_site: None,
+            verbs_devices: None,
             unix_closing: UnixClosing::default(),
             integrity: Integrity::Auto,
             limits: Limits::default(),
@@ -99,11 +99,11 @@ impl Local {
     }
 
     /// Returns the node's RDMA devices, if one could serve.
-    pub(crate) fn usable_site(&self) -> Option<&Arc<dyn VerbsSite>> {
+    pub(crate) fn usable_devices(&self) -> Option<&Arc<dyn VerbsDevices>> {
         let usable = self.verbs != Policy::Forbid
             && !self.absent.contains(&FabricKind::Verbs)
             && !self.requires_encryption();
-        self.verbs_site.as_ref().filter(|_| usable)
+        self.verbs_devices.as_ref().filter(|_| usable)
     }
 
     fn requires_encryption(&self) -> bool {

@@ -19,7 +19,7 @@ use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
 
 /// A node's RDMA devices, as handshakes see them.
-pub trait VerbsSite: Debug + Send + Sync {
+pub trait VerbsDevices: Debug + Send + Sync {
     /// Returns the device for a session whose connection has this address at this end.
     ///
     /// # Errors

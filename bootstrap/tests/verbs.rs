@@ -9,15 +9,17 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::fake_site::{FakePair, FakeSite};
+use common::fake_devices::{FakeDevices, FakePair};
 use common::{LONG, Listening, node, wait_readable};
 use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake, Step};
-use ibex_bootstrap::{Acceptor, Established, FabricKind, HostHint, Local, Policy, VerbsSite, dial};
+use ibex_bootstrap::{
+    Acceptor, Established, FabricKind, HostHint, Local, Policy, VerbsDevices, dial,
+};
 
-fn with(identity: u8, site: &Arc<FakeSite>) -> Local {
+fn with(identity: u8, devices: &Arc<FakeDevices>) -> Local {
     let mut local = node(identity);
     local.shm = Policy::Forbid;
-    local.verbs_site = Some(site.clone());
+    local.verbs_devices = Some(devices.clone());
     local
 }
 
@@ -28,7 +30,10 @@ fn pair(established: Established) -> Box<FakePair> {
 
 #[test]
 fn both_ends_get_their_queue_pair_back_connected() {
-    let (here, there) = (Arc::new(FakeSite::default()), Arc::new(FakeSite::default()));
+    let (here, there) = (
+        Arc::new(FakeDevices::default()),
+        Arc::new(FakeDevices::default()),
+    );
     let listening = Listening::with(with(2, &there));
     let dialer = dial(&listening.address, &with(1, &here), LONG, &|| false).unwrap();
     let acceptor = listening.established.recv_timeout(LONG).unwrap();
@@ -45,20 +50,20 @@ fn both_ends_get_their_queue_pair_back_connected() {
     let pairs = [pair(dialer), pair(acceptor)];
     assert!(pairs.iter().all(|pair| pair.peer.is_some()));
     drop(pairs);
-    for site in [here, there] {
-        assert_eq!(site.pairs.load(Ordering::Relaxed), 0);
+    for devices in [here, there] {
+        assert_eq!(devices.pairs.load(Ordering::Relaxed), 0);
     }
 }
 
 #[test]
 fn a_device_is_never_waited_for_in_a_turn() {
-    let slow = Arc::new(FakeSite {
+    let slow = Arc::new(FakeDevices {
         delay: Duration::from_millis(20),
-        ..FakeSite::default()
+        ..FakeDevices::default()
     });
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), with(2, &slow)).unwrap();
     let address = acceptor.local_addr().to_string();
-    let quick = Arc::new(FakeSite::default());
+    let quick = Arc::new(FakeDevices::default());
     let dialing = thread::spawn(move || dial(&address, &with(1, &quick), LONG, &|| false));
     let established = loop {
         if let Some(established) = acceptor.poll_established() {
@@ -75,8 +80,8 @@ fn a_device_is_never_waited_for_in_a_turn() {
 
 #[test]
 fn a_dialer_that_goes_leaves_no_queue_pair_behind() {
-    let site = Arc::new(FakeSite::default());
-    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), with(2, &site)).unwrap();
+    let devices = Arc::new(FakeDevices::default());
+    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), with(2, &devices)).unwrap();
     let stream = TcpStream::connect(acceptor.local_addr()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let now = Instant::now();
@@ -87,14 +92,14 @@ fn a_dialer_that_goes_leaves_no_queue_pair_behind() {
         pid_namespace: 0,
         network_namespace: 0,
     };
-    let local = with(1, &Arc::new(FakeSite::default()));
+    let local = with(1, &Arc::new(FakeDevices::default()));
     let mut machine = DialerHandshake::new(&local, host, [0; 16], now, now + LONG);
     // Runs as far as the acceptor's endpoint, and no further.
-    while site.pairs.load(Ordering::Relaxed) == 0 || machine.step() != Step::QueuePair {
+    while devices.pairs.load(Ordering::Relaxed) == 0 || machine.step() != Step::QueuePair {
         while let Some(event) = machine.poll_event() {
             match event {
                 DialerEvent::FindDevice => {
-                    machine.handle_device(site.device(IpAddr::from([127, 0, 0, 1])));
+                    machine.handle_device(devices.device(IpAddr::from([127, 0, 0, 1])));
                 }
                 DialerEvent::PreparePair => {}
                 other => panic!("{other:?}"),
@@ -115,6 +120,6 @@ fn a_dialer_that_goes_leaves_no_queue_pair_behind() {
         wait_readable(&acceptor, LONG);
         acceptor.turn(Instant::now());
     }
-    assert_eq!(site.pairs.load(Ordering::Relaxed), 0);
+    assert_eq!(devices.pairs.load(Ordering::Relaxed), 0);
     assert_eq!(acceptor.next_deadline(), None);
 }

@@ -6,11 +6,11 @@
 //!    verbs is required.
 //! 2. Everything here may take milliseconds. Threads that wait in any case call it, never a turn of
 //!    an engine.
-//! 3. Each engine has a site of its own on each port that one of its sessions goes over. The
-//!    engine's thread makes the site's queues and buffers, so that their memory is near the cores
-//!    that read it.
-//! 4. Sites are opened one at a time, without the lock on our state: a turn may want that lock, and
-//!    opening waits for the engine's thread.
+//! 3. Each engine has an [`RdmaPort`] of its own for each device port that one of its sessions goes
+//!    over. The engine's thread makes the queues and buffers of that, so that their memory is near
+//!    the cores that read it.
+//! 4. RDMA ports are opened one at a time, without the lock on our state: a turn may want that
+//!    lock, and opening waits for the engine's thread.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ibex_base::sync::lock;
-use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
+use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair, negotiate::End};
 use ibex_ring::memory::HugePages;
 use ibex_transport::{
-    rdma::{Site, SiteOpening},
+    rdma::{PortOpening, RdmaPort},
     runtime::Runtime,
 };
 use ibex_verbs::{
@@ -36,14 +36,14 @@ use super::{
 };
 use crate::accept_placement::AcceptPlacement;
 
-/// The RDMA devices of a node, and its sites on them.
+/// The RDMA devices of a node, and its RDMA ports on them.
 #[derive(Debug)]
 pub(crate) struct NodeDevices {
     settings: RdmaSettings,
     /// The program's wish for sessions that peers dial.
     placement: Option<AcceptPlacement>,
     state: Mutex<State>,
-    /// Held while a site is opened.
+    /// Held while an RDMA port is opened.
     opening: Mutex<()>,
     /// Queue pairs by engine that are on their way to a session.
     coming: Arc<Coming>,
@@ -57,8 +57,8 @@ struct State {
     sysfs: Sysfs,
     /// The inventory, with the moment when it was taken.
     inventory: Option<(Instant, Inventory)>,
-    /// The open sites, each with the choice that led to it.
-    sites: Vec<(Choice, Arc<Site>)>,
+    /// The open RDMA ports, each with the choice that led to it.
+    rdma_ports: Vec<(Choice, Arc<RdmaPort>)>,
 }
 
 /// The devices for sessions that are to be on one engine.
@@ -97,7 +97,7 @@ impl NodeDevices {
         DevicesOfEngine { devices, engine }
     }
 
-    /// Puts the sites that will be opened into the care of a node.
+    /// Hands the RDMA ports that will be opened to the engines of a node.
     pub(crate) fn entrust_to(&self, runtime: &Arc<Runtime>) {
         let _ = self.runtime.set(Arc::downgrade(runtime));
     }
@@ -107,11 +107,11 @@ impl NodeDevices {
     }
 
     /// Call this without the lock on our state: the thread that has the engine's lock may want it.
-    fn entrust(&self, site: &Arc<Site>) {
+    fn entrust(&self, rdma_port: &Arc<RdmaPort>) {
         if let Some(runtime) = self.runtime()
-            && let Err(error) = runtime.care_for(site)
+            && let Err(error) = runtime.care_for(rdma_port)
         {
-            tracing::debug!(device = site.device(), %error, "no engine takes an RDMA device");
+            tracing::debug!(device = rdma_port.device(), %error, "no engine takes an RDMA device");
         }
     }
 
@@ -127,36 +127,36 @@ impl NodeDevices {
         };
         let is_settled = routed.is_some() || self.settings.device.is_some();
         if is_settled || active_ports == 1 {
-            let site = self.site(choice, 0)?;
-            self.entrust(&site);
+            let rdma_port = self.rdma_port(choice, 0)?;
+            self.entrust(&rdma_port);
         }
         Ok(())
     }
 
-    /// Returns the site of an engine for this choice, opened if there is none.
-    fn site(&self, choice: Choice, engine: usize) -> Result<Arc<Site>, VerbsError> {
-        if let Some(site) = self.state().open_site(&choice, engine) {
-            return Ok(site);
+    /// Returns the RDMA port of an engine for this choice, opened if there is none.
+    fn rdma_port(&self, choice: Choice, engine: usize) -> Result<Arc<RdmaPort>, VerbsError> {
+        if let Some(rdma_port) = self.state().open_port(&choice, engine) {
+            return Ok(rdma_port);
         }
         let _opening = self.begin_opening(&choice)?;
         let (provider, near) = {
             let mut state = self.state();
-            if let Some(site) = state.open_site(&choice, engine) {
-                return Ok(site);
+            if let Some(rdma_port) = state.open_port(&choice, engine) {
+                return Ok(rdma_port);
             }
             (state.provider()?, state.near_cores(&choice.device))
         };
         let report = ForkReport::now(&provider);
         let opened = self.open(&provider, &choice, engine, near);
         // The device may have gone since the inventory was taken.
-        let site = opened.inspect_err(|_| self.state().inventory = None)?;
+        let rdma_port = opened.inspect_err(|_| self.state().inventory = None)?;
         tracing::info!(device = %choice, engine, pages = %HugePages::of_system(), "RDMA device opened");
         report.log(&choice.device);
-        self.state().sites.push((choice, site.clone()));
-        Ok(site)
+        self.state().rdma_ports.push((choice, rdma_port.clone()));
+        Ok(rdma_port)
     }
 
-    /// Waits until no other site is opened. An engine's thread does not wait, because another
+    /// Waits until no other RDMA port is opened. An engine's thread does not wait, because another
     /// opening may wait for that thread. It gets here only if the process can have no more threads.
     fn begin_opening(&self, choice: &Choice) -> Result<MutexGuard<'_, ()>, VerbsError> {
         if !self.runtime().is_some_and(|it| it.is_engine_thread()) {
@@ -176,15 +176,15 @@ impl NodeDevices {
         }
     }
 
-    /// Opens a site: its queues on the thread of its engine, which stays `near` the device.
+    /// Opens an RDMA port: its queues on the thread of its engine, which stays `near` the device.
     fn open(
         &self,
         provider: &Arc<dyn Provider>,
         choice: &Choice,
         engine: usize,
         near: Vec<usize>,
-    ) -> Result<Arc<Site>, VerbsError> {
-        let opening = SiteOpening::begin(provider, choice, self.settings.site(engine))?;
+    ) -> Result<Arc<RdmaPort>, VerbsError> {
+        let opening = PortOpening::begin(provider, choice, self.settings.resources(engine))?;
         let Some(runtime) = self.runtime() else {
             return opening.finish();
         };
@@ -210,7 +210,7 @@ impl NodeDevices {
         (coming.engine, Some(coming))
     }
 
-    /// Makes a queue pair on a site of the session's engine.
+    /// Makes a queue pair on an RDMA port of the session's engine.
     fn prepare_on(
         &self,
         request: &PairRequest,
@@ -219,10 +219,10 @@ impl NodeDevices {
         let is_trusted = self.settings.trusts(request.peer.ip());
         let (engine, coming) = self.engine(request, wanted);
         let choice = self.choice(&mut self.state(), request.local);
-        let site = choice.and_then(|choice| self.site(choice, engine));
-        let site = site.map_err(text)?;
-        self.entrust(&site);
-        let pair = site
+        let rdma_port = choice.and_then(|choice| self.rdma_port(choice, engine));
+        let rdma_port = rdma_port.map_err(text)?;
+        self.entrust(&rdma_port);
+        let pair = rdma_port
             .prepare_for(request.end == End::Dialer, is_trusted)
             .map_err(|error| {
                 // The port may be down or an address gone.
@@ -234,9 +234,9 @@ impl NodeDevices {
 
     /// Returns the place for a connection with this address of the node.
     fn choice(&self, state: &mut State, local: IpAddr) -> Result<Choice, VerbsError> {
-        state.forget_lost_sites();
+        state.forget_lost_ports();
         if local.is_loopback()
-            && let Some((choice, _)) = state.sites.first()
+            && let Some((choice, _)) = state.rdma_ports.first()
         {
             // Every port of this host serves a session within it, and this one is open.
             return Ok(choice.clone());
@@ -320,13 +320,18 @@ impl State {
         Ok(self.provider.insert(provider).clone())
     }
 
-    /// Returns the open site of an engine for this choice.
-    fn open_site(&mut self, choice: &Choice, engine: usize) -> Option<Arc<Site>> {
-        self.forget_lost_sites();
-        let serves = |(ours, site): &&(Choice, Arc<Site>)| {
-            site.engine() == engine && is_at_same_port(ours, choice) && is_in(site, choice)
+    /// Returns the open RDMA port of an engine for this choice.
+    fn open_port(&mut self, choice: &Choice, engine: usize) -> Option<Arc<RdmaPort>> {
+        self.forget_lost_ports();
+        let serves = |(ours, rdma_port): &&(Choice, Arc<RdmaPort>)| {
+            rdma_port.engine() == engine
+                && is_at_same_port(ours, choice)
+                && is_in(rdma_port, choice)
         };
-        self.sites.iter().find(serves).map(|(_, site)| site.clone())
+        self.rdma_ports
+            .iter()
+            .find(serves)
+            .map(|(_, rdma_port)| rdma_port.clone())
     }
 
     /// Returns the cores of a device's NUMA node, as the last list of devices has them.
@@ -336,17 +341,18 @@ impl State {
         found.map_or_else(Vec::new, |found| found.near_cores.clone())
     }
 
-    /// Forgets sites that are lost, and the list of devices with them.
-    fn forget_lost_sites(&mut self) {
-        let before = self.sites.len();
-        self.sites.retain(|(_, site)| !site.is_lost());
-        if self.sites.len() < before {
+    /// Forgets RDMA ports that are lost, and the list of devices with them.
+    fn forget_lost_ports(&mut self) {
+        let before = self.rdma_ports.len();
+        self.rdma_ports
+            .retain(|(_, rdma_port)| !rdma_port.is_lost());
+        if self.rdma_ports.len() < before {
             self.inventory = None;
         }
     }
 }
 
-impl VerbsSite for NodeDevices {
+impl VerbsDevices for NodeDevices {
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
         let mut state = self.state();
         let choice = self.choice(&mut state, local).map_err(text)?;
@@ -364,7 +370,7 @@ impl VerbsSite for NodeDevices {
     }
 }
 
-impl VerbsSite for DevicesOfEngine {
+impl VerbsDevices for DevicesOfEngine {
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
         self.devices.device(local)
     }
@@ -401,9 +407,10 @@ fn is_at_same_port(one: &Choice, other: &Choice) -> bool {
     (&one.device, one.port) == (&other.device, other.port)
 }
 
-/// Returns whether sessions of a site are in the partition that a choice names, if it names one.
-fn is_in(site: &Site, choice: &Choice) -> bool {
-    match (choice.partition_key, site.partition_key()) {
+/// Returns whether sessions of an RDMA port are in the partition that a choice names, if it names
+/// one.
+fn is_in(rdma_port: &RdmaPort, choice: &Choice) -> bool {
+    match (choice.partition_key, rdma_port.partition_key()) {
         (Some(wanted), Some(key)) => wanted.is_of_same_partition(key),
         _ => true,
     }
@@ -450,31 +457,35 @@ mod tests {
     }
 
     /// A session goes over the port that its route leads to, independent of other sessions, and
-    /// each engine has a site of its own there.
+    /// each engine has an [`RdmaPort`] of its own there.
     #[test]
-    fn a_node_has_a_site_for_each_engine_on_each_port_that_is_chosen() {
+    fn a_node_has_a_port_for_each_engine_on_each_port_that_is_chosen() {
         let cards = [("left", [192, 0, 2, 1]), ("right", [198, 51, 100, 1])];
         let fake = cards.map(|(name, address)| FakeDevice::soft_roce(name, 0, address));
         let fake = FakeProvider::new(fake.to_vec());
         let devices = NodeDevices::new(RdmaSettings::new().on_fake(&fake, |_| ()), None);
-        let site = |name: &str, engine| {
+        let rdma_port = |name: &str, engine| {
             let wish = Wish::Device {
                 name: name.to_owned(),
                 port: None,
                 gid_index: None,
             };
             let choice = devices.state().inventory().unwrap().choose(&wish).unwrap();
-            devices.site(choice, engine).unwrap()
+            devices.rdma_port(choice, engine).unwrap()
         };
         for engine in [0, 1, 1] {
             for (name, address) in cards {
-                let site = site(name, engine);
-                assert_eq!((site.engine(), site.device()), (engine, name));
-                let gid = site.prepare(true).unwrap().endpoint().pair.gid;
+                let rdma_port = rdma_port(name, engine);
+                assert_eq!((rdma_port.engine(), rdma_port.device()), (engine, name));
+                let gid = rdma_port.prepare(true).unwrap().endpoint().pair.gid;
                 assert_eq!(gid, Gid::of(IpAddr::from(address)));
             }
         }
-        assert_eq!(devices.state().sites.len(), 4, "two engines on two ports");
+        assert_eq!(
+            devices.state().rdma_ports.len(),
+            4,
+            "two engines on two ports"
+        );
         // Every port serves a session within this host: one that is open is taken.
         let within = devices.choice(&mut devices.state(), Ipv4Addr::LOCALHOST.into());
         assert_eq!(within.unwrap().device, "left");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ibex_transport::rdma::SiteSettings;
+use ibex_transport::rdma::PortSettings;
 use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey};
 #[cfg(feature = "fake-device")]
 use ibex_verbs::{
@@ -53,8 +53,8 @@ pub struct RdmaSettings {
     #[cfg(feature = "fake-device")]
     pub(super) sysfs: Option<Sysfs>,
 
-    // Resources of a site.
-    site: SiteSettings,
+    // Resources of each RDMA port.
+    resources: PortSettings,
     connection: ConnectionSettings,
     service_level: u8,
     traffic_class: u8,
@@ -87,7 +87,7 @@ impl RdmaSettings {
             provider: None,
             #[cfg(feature = "fake-device")]
             sysfs: None,
-            site: SiteSettings::default(),
+            resources: PortSettings::default(),
             connection: ConnectionSettings::default(),
             service_level: 0,
             traffic_class: 0,
@@ -155,9 +155,9 @@ impl RdmaSettings {
     /// on them. For this repository's tests.
     #[cfg(feature = "fake-device")]
     #[doc(hidden)]
-    pub fn on_fake(mut self, fake: &FakeProvider, settings: fn(&mut SiteSettings)) -> Self {
+    pub fn on_fake(mut self, fake: &FakeProvider, settings: fn(&mut PortSettings)) -> Self {
         self.provider = Some(fake.provider());
-        settings(&mut self.site);
+        settings(&mut self.resources);
         self
     }
 
@@ -190,9 +190,9 @@ impl RdmaSettings {
         self.note(SettingError::check_count(
             "receive_buffers",
             buffers.into(),
-            LEAST_BUFFERS..=SiteSettings::MOST_BUFFERS.into(),
+            LEAST_BUFFERS..=PortSettings::MOST_BUFFERS.into(),
         ));
-        self.site.receive_buffers = buffers;
+        self.resources.receive_buffers = buffers;
         self
     }
 
@@ -207,7 +207,7 @@ impl RdmaSettings {
             given,
             1..=1 << 16,
         ));
-        self.site.max_sessions = sessions;
+        self.resources.max_sessions = sessions;
         self
     }
 
@@ -218,9 +218,9 @@ impl RdmaSettings {
         self.note(SettingError::check_count(
             "held_buffers",
             buffers.into(),
-            0..=SiteSettings::MOST_BUFFERS.into(),
+            0..=PortSettings::MOST_BUFFERS.into(),
         ));
-        self.site.held_buffers = buffers;
+        self.resources.held_buffers = buffers;
         self
     }
 
@@ -235,7 +235,7 @@ impl RdmaSettings {
     /// If a channel has messages between a receive buffer and 64 KiB, they go into
     /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
-        self.site.grants_memory = trust;
+        self.resources.grants_memory = trust;
         self.trusted = None;
         self
     }
@@ -258,14 +258,14 @@ impl RdmaSettings {
         mut self,
         is_trusted: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.site.grants_memory = true;
+        self.resources.grants_memory = true;
         self.trusted = Some(Trusted(Arc::new(is_trusted)));
         self
     }
 
     /// Returns whether a peer at that address may be granted memory.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
-        self.site.grants_memory
+        self.resources.grants_memory
             && self
                 .trusted
                 .as_ref()
@@ -300,12 +300,12 @@ impl RdmaSettings {
     /// Rare settings, each of which has to be measured. Default: those of [`Tuning::new`].
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.note(tuning.error.map_or(Ok(()), Err));
-        self.site = SiteSettings {
-            receive_buffers: self.site.receive_buffers,
-            held_buffers: self.site.held_buffers,
-            max_sessions: self.site.max_sessions,
-            grants_memory: self.site.grants_memory,
-            ..tuning.site
+        self.resources = PortSettings {
+            receive_buffers: self.resources.receive_buffers,
+            held_buffers: self.resources.held_buffers,
+            max_sessions: self.resources.max_sessions,
+            grants_memory: self.resources.grants_memory,
+            ..tuning.resources
         };
         self.connection = tuning.connection;
         self
@@ -320,8 +320,8 @@ impl RdmaSettings {
 
     /// Checks settings that exclude each other.
     pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
-        if self.site.completion_times
-            && self.site.completion_polling == Some(CompletionPolling::Plain)
+        if self.resources.completion_times
+            && self.resources.completion_polling == Some(CompletionPolling::Plain)
         {
             return Err(SettingConflict {
                 settings: ["completion_times", "completion_polling"],
@@ -329,16 +329,19 @@ impl RdmaSettings {
                 rule: "plain completions have no times; leave one of the two out".to_owned(),
             });
         }
-        let (given, least) = (self.site.receive_buffers, self.site.least_receive_buffers());
+        let (given, least) = (
+            self.resources.receive_buffers,
+            self.resources.least_receive_buffers(),
+        );
         if given >= least {
             return Ok(());
         }
-        let (other, value, why) = if self.site.shared_receives {
+        let (other, value, why) = if self.resources.shared_receives {
             let why = "each place for a session keeps one, and 17 are for all";
-            ("max_sessions", self.site.max_sessions, why)
+            ("max_sessions", self.resources.max_sessions, why)
         } else {
             let why = "without shared_receives each session has so many and 18 to itself";
-            ("session_credit", self.site.session_credit, why)
+            ("session_credit", self.resources.session_credit, why)
         };
         Err(SettingConflict {
             settings: ["receive_buffers", other],
@@ -363,22 +366,23 @@ impl RdmaSettings {
         self.gid_index = gid_index.or(self.gid_index);
         let partition_key = partition_key.and_then(PartitionKey::new);
         self.partition_key = partition_key.or(self.partition_key);
-        self.site.completion_polling = completion_polling.or(self.site.completion_polling);
+        self.resources.completion_polling =
+            completion_polling.or(self.resources.completion_polling);
         if let Some(mtu) = mtu_bytes.and_then(Mtu::from_bytes) {
             self.connection = self.connection.path_mtu(mtu);
         }
     }
 
-    /// Returns the settings of an engine's sites.
-    pub(super) fn site(&self, engine: usize) -> SiteSettings {
+    /// Returns the settings of an engine's RDMA ports.
+    pub(super) fn resources(&self, engine: usize) -> PortSettings {
         let connection = self.connection.traffic_class(self.traffic_class);
-        SiteSettings {
+        PortSettings {
             // A service level out of its range has been noted as an error already, of this type.
             connection: connection
                 .service_level(self.service_level)
                 .unwrap_or(connection),
             engine,
-            ..self.site
+            ..self.resources
         }
     }
 
@@ -419,15 +423,18 @@ mod tests {
                 .trust_peers(true)
         };
         let tuning = Tuning::new().retry_count(2).send_requests(64);
-        let (site, plain) = (settings().tuning(tuning).site(0), settings().site(0));
-        assert_eq!(site.send_requests, 64);
-        assert_ne!(site.connection, plain.connection);
-        let same = SiteSettings {
-            send_requests: site.send_requests,
-            connection: site.connection,
+        let (resources, plain) = (
+            settings().tuning(tuning).resources(0),
+            settings().resources(0),
+        );
+        assert_eq!(resources.send_requests, 64);
+        assert_ne!(resources.connection, plain.connection);
+        let same = PortSettings {
+            send_requests: resources.send_requests,
+            connection: resources.connection,
             ..plain
         };
-        assert_eq!(site, same);
+        assert_eq!(resources, same);
     }
 
     #[test]
@@ -451,22 +458,22 @@ mod tests {
             (settings.error(), settings.check_relations()),
             (None, Ok(()))
         );
-        let site = settings.site(0);
+        let resources = settings.resources(0);
         let tuning = Tuning::new()
-            .receive_buffer_bytes(site.buffer_bytes)
-            .session_credit(site.session_credit)
-            .send_requests(site.send_requests)
-            .inline_bytes(site.inline_bytes)
-            .shared_receives(site.shared_receives)
-            .timeout(site.connection.actual_timeout())
-            .min_rnr_timer(site.connection.actual_rnr_timer())
+            .receive_buffer_bytes(resources.buffer_bytes)
+            .session_credit(resources.session_credit)
+            .send_requests(resources.send_requests)
+            .inline_bytes(resources.inline_bytes)
+            .shared_receives(resources.shared_receives)
+            .timeout(resources.connection.actual_timeout())
+            .min_rnr_timer(resources.connection.actual_rnr_timer())
             .retry_count(6);
         let again = tuned(tuning)
-            .receive_buffers(site.receive_buffers)
-            .held_buffers(site.held_buffers)
-            .max_sessions(site.max_sessions);
+            .receive_buffers(resources.receive_buffers)
+            .held_buffers(resources.held_buffers)
+            .max_sessions(resources.max_sessions);
         assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
-        assert_eq!(again.site(0), site);
+        assert_eq!(again.resources(0), resources);
     }
 
     #[test]
@@ -605,12 +612,12 @@ mod tests {
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
         assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
         let expected = tuned(Tuning::new().path_mtu(1024));
-        assert_eq!(settings.site(0), expected.site(0));
+        assert_eq!(settings.resources(0), expected.resources(0));
     }
 
     #[test]
     fn buffers_are_rounded_up_to_whole_lines() {
-        let site = tuned(Tuning::new().receive_buffer_bytes(5000)).site(0);
-        assert_eq!(site.buffer_bytes, 5056);
+        let resources = tuned(Tuning::new().receive_buffer_bytes(5000)).resources(0);
+        assert_eq!(resources.buffer_bytes, 5056);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use ibex_transport::rdma::SiteSettings;
+use ibex_transport::rdma::PortSettings;
 use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, VerbsError};
 
 use crate::setting::SettingError;
@@ -31,7 +31,7 @@ use crate::setting::SettingError;
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "tuning does nothing until it is given to settings"]
 pub struct Tuning {
-    pub(super) site: SiteSettings,
+    pub(super) resources: PortSettings,
     pub(super) connection: ConnectionSettings,
     /// The first setting that was out of its range.
     pub(super) error: Option<SettingError>,
@@ -51,7 +51,7 @@ impl Tuning {
     /// places for sessions, 49 by default, and each session locks its buffers, and as many spare
     /// ones, when it begins.
     pub fn shared_receives(mut self, shared: bool) -> Self {
-        self.site.shared_receives = shared;
+        self.resources.shared_receives = shared;
         self
     }
 
@@ -63,7 +63,7 @@ impl Tuning {
     pub fn landing_blocks(mut self, blocks: u32) -> Self {
         let (given, range) = (blocks.into(), 0..=1 << 16);
         self.note(SettingError::check_count("landing_blocks", given, range));
-        self.site.landing_blocks = blocks;
+        self.resources.landing_blocks = blocks;
         self
     }
 
@@ -74,7 +74,7 @@ impl Tuning {
     /// then take 1.15 times as long. With a setting, no test is made: a device that does not carry
     /// immediate data fails such messages and their queue pair, or leaves the messages unannounced.
     pub fn immediate_data(mut self, is_used: bool) -> Self {
-        self.site.immediate = Some(is_used);
+        self.resources.immediate = Some(is_used);
         self
     }
 
@@ -90,7 +90,7 @@ impl Tuning {
             range,
         ));
         // A value out of the range is an error in any case.
-        self.site.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
+        self.resources.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
         self
     }
 
@@ -104,7 +104,7 @@ impl Tuning {
             given,
             2..=1 << 16,
         ));
-        self.site.session_credit = buffers;
+        self.resources.session_credit = buffers;
         self
     }
 
@@ -118,7 +118,7 @@ impl Tuning {
             given,
             64..=1 << 15,
         ));
-        self.site.send_requests = requests;
+        self.resources.send_requests = requests;
         self
     }
 
@@ -132,7 +132,7 @@ impl Tuning {
             bytes.into(),
             range,
         ));
-        self.site.inline_bytes = bytes;
+        self.resources.inline_bytes = bytes;
         self
     }
 
@@ -141,7 +141,7 @@ impl Tuning {
     /// way that is set here is taken without a test, and a device that does not support it gives an
     /// error. Use this for a device on which the other way is measured to be faster, and for tests.
     pub fn completion_polling(mut self, polling: CompletionPolling) -> Self {
-        self.site.completion_polling = Some(polling);
+        self.resources.completion_polling = Some(polling);
         self
     }
 
@@ -150,7 +150,7 @@ impl Tuning {
     /// soft-RoCE has none. Default: false. The times require an extended completion queue. Each
     /// receive costs a call to read the clock's ticks, and a multiplication to turn them into time.
     pub fn completion_times(mut self, wanted: bool) -> Self {
-        self.site.completion_times = wanted;
+        self.resources.completion_times = wanted;
         self
     }
 
@@ -160,7 +160,7 @@ impl Tuning {
     /// vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then chooses a core
     /// for each. A vector costs nothing, and has no effect on a thread that polls.
     pub fn completion_vector(mut self, vector: u32) -> Self {
-        self.site.completion_vector = vector;
+        self.resources.completion_vector = vector;
         self
     }
 
@@ -172,7 +172,7 @@ impl Tuning {
     /// after the completion that announces it. Devices, kernels and libraries without relaxed
     /// ordering ignore the setting.
     pub fn relaxed_ordering(mut self, relaxed: bool) -> Self {
-        self.site.relaxed_ordering = relaxed;
+        self.resources.relaxed_ordering = relaxed;
         self
     }
 
@@ -185,7 +185,7 @@ impl Tuning {
             pieces.into(),
             1..=3,
         ));
-        self.site.send_entries = pieces;
+        self.resources.send_entries = pieces;
         self
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 use ibex::rdma::{CompletionPolling, RdmaSettings, Tuning};
 use ibex_transport::{
-    rdma::{SiteSettings, settings_of},
+    rdma::{PortSettings, settings_of},
     wire::pipe::{CARRIES_TCP, MADE},
 };
 use ibex_verbs::provider::fake::{FakeDevice, FakeProvider, Mask};
@@ -79,7 +79,7 @@ impl FakeUse {
 
     /// Returns whether a node can have many sessions on the device.
     pub(crate) fn has_many_places(self) -> bool {
-        let mut settings = SiteSettings::default();
+        let mut settings = PortSettings::default();
         settings_of(self.mask)(&mut settings);
         settings.max_sessions >= MANY_PLACES
     }

@@ -22,7 +22,7 @@ use std::{
 use ibex::{ConnectError, ConnectErrorKind, Node, NodeBuilder, Peer};
 use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, PairRequest, Problem,
-    Secret, VerbsDevice, VerbsPair, VerbsSite, Version, VersionRange, dial,
+    Secret, VerbsDevice, VerbsDevices, VerbsPair, Version, VersionRange, dial,
     handshake::{
         AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
     },
@@ -711,16 +711,16 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
 /// Returns a node without wishes, so that the other's policy decides.
 fn hand_made_node() -> Local {
     let mut local = Local::new(NodeIdentity([7; 16]), 8);
-    local.verbs_site = Some(Arc::new(HandMadeSite));
+    local.verbs_devices = Some(Arc::new(HandMadeDevices));
     local.handshake_timeout = LONG;
     local
 }
 
 /// States that there is a device; the hand-made end itself acts on its machine's requests.
 #[derive(Debug)]
-struct HandMadeSite;
+struct HandMadeDevices;
 
-impl VerbsSite for HandMadeSite {
+impl VerbsDevices for HandMadeDevices {
     fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
         Ok(hand_made_device())
     }

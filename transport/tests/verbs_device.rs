@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, hint, thread};
 
-use ibex_transport::rdma::{Site, SiteSettings};
+use ibex_transport::rdma::{PortSettings, RdmaPort};
 use ibex_verbs::{
     CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
     SendRequest, WorkCompletion,
@@ -51,9 +51,9 @@ impl End {
 fn tested(provider: &Arc<dyn Provider>, choice: &Choice) -> CompletionPolling {
     let mut choice = choice.clone();
     choice.kind = DeviceKind::Hardware;
-    let site = Site::open(provider, &choice, SiteSettings::default()).unwrap();
-    println!("{}: completions {}", choice.device, site.polling());
-    site.polling().polling
+    let rdma_port = RdmaPort::open(provider, &choice, PortSettings::default()).unwrap();
+    println!("{}: completions {}", choice.device, rdma_port.polling());
+    rdma_port.polling().polling
 }
 
 #[test]

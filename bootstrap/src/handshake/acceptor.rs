@@ -167,7 +167,7 @@ impl Handshake<AcceptorPart> {
                 resumable: local.resumable.clone(),
                 entropy,
                 state: State::AwaitHello,
-                seeks_device: local.usable_site().is_some(),
+                seeks_device: local.usable_devices().is_some(),
                 errands: VecDeque::new(),
                 tried: Vec::new(),
             },

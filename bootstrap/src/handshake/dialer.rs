@@ -105,7 +105,7 @@ impl Handshake<DialerPart> {
             ours: local.offer(host),
             places: local.places.clone(),
             state: State::AwaitHello,
-            seeks_device: local.usable_site().is_some(),
+            seeks_device: local.usable_devices().is_some(),
             errands: VecDeque::new(),
         };
         Handshake { conversation, part }

@@ -11,7 +11,7 @@ use crate::identity::{HostHint, NodeIdentity};
 use crate::local::{Limits, Local};
 use crate::message::{ALONE, MAGIC, VerbsEndpoint, checksum};
 use crate::negotiate::End;
-use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// Two nodes on one host, and what happens to what they send.
 pub(super) struct Meeting {
@@ -41,7 +41,7 @@ pub(super) struct Meeting {
     pub(super) acceptor_end: Option<Result<Agreement, HandshakeError>>,
     pub(super) unix_closed: bool,
     // RDMA: what each end was given to look in, and its queue pair.
-    sites: [Option<Arc<dyn VerbsSite>>; 2],
+    devices: [Option<Arc<dyn VerbsDevices>>; 2],
     pub(super) pairs: [Option<Box<dyn VerbsPair>>; 2],
 }
 
@@ -120,7 +120,7 @@ impl Meeting {
             dialer_end: None,
             acceptor_end: None,
             unix_closed: false,
-            sites: [dialer.verbs_site.clone(), acceptor.verbs_site.clone()],
+            devices: [dialer.verbs_devices.clone(), acceptor.verbs_devices.clone()],
             pairs: [None, None],
         }
     }
@@ -301,7 +301,7 @@ impl Meeting {
                     self.dialer.handle_unix(outcome);
                 }
                 DialerEvent::FindDevice => {
-                    let found = self.site(DIALER).device(ADDRESS);
+                    let found = self.devices(DIALER).device(ADDRESS);
                     self.dialer.handle_device(found);
                 }
                 DialerEvent::PreparePair => {
@@ -329,7 +329,7 @@ impl Meeting {
                 }
                 AcceptorEvent::CloseUnix => self.unix_closed = true,
                 AcceptorEvent::FindDevice => {
-                    let found = self.site(ACCEPTOR).device(ADDRESS);
+                    let found = self.devices(ACCEPTOR).device(ADDRESS);
                     self.acceptor.handle_device(found);
                 }
                 AcceptorEvent::PreparePair => {
@@ -350,10 +350,10 @@ impl Meeting {
 }
 
 impl Meeting {
-    fn site(&self, end: usize) -> &dyn VerbsSite {
-        self.sites[end]
+    fn devices(&self, end: usize) -> &dyn VerbsDevices {
+        self.devices[end]
             .as_deref()
-            .expect("only a node with a site is asked")
+            .expect("only a node with devices is asked")
     }
 
     fn prepare(&mut self, end: usize) -> Result<VerbsEndpoint, String> {
@@ -362,7 +362,7 @@ impl Meeting {
         } else {
             End::Acceptor
         };
-        let pair = self.site(end).prepare(&PairRequest {
+        let pair = self.devices(end).prepare(&PairRequest {
             local: ADDRESS,
             peer: (ADDRESS, 7000).into(),
             offered: None,

@@ -17,11 +17,11 @@ use crate::message::{
     VerbsEndpoint, checksum,
 };
 use crate::negotiate::FabricConflict;
-use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// A device that behaves as its fields say.
 #[derive(Clone, Debug)]
-struct FakeSite {
+struct FakeDevices {
     device: Result<VerbsDevice, String>,
     endpoint: VerbsEndpoint,
     prepares: Result<(), String>,
@@ -35,7 +35,7 @@ struct FakePair {
     connected_to: Option<VerbsEndpoint>,
 }
 
-impl VerbsSite for FakeSite {
+impl VerbsDevices for FakeDevices {
     fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
         self.device.clone()
     }
@@ -66,9 +66,9 @@ impl VerbsPair for FakePair {
     }
 }
 
-/// Returns a site of node `identity`, in good order.
-fn site(identity: u8, hardware: bool) -> FakeSite {
-    FakeSite {
+/// Returns the RDMA devices of node `identity`, in good order.
+fn devices(identity: u8, hardware: bool) -> FakeDevices {
+    FakeDevices {
         device: Ok(VerbsDevice {
             hardware,
             name: if hardware { "mlx5_0" } else { "rxe0" }.to_string(),
@@ -98,9 +98,9 @@ pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
     }
 }
 
-fn with(identity: u8, site: FakeSite) -> Local {
+fn with(identity: u8, devices: FakeDevices) -> Local {
     let mut local = local(identity);
-    local.verbs_site = Some(Arc::new(site));
+    local.verbs_devices = Some(Arc::new(devices));
     local
 }
 
@@ -111,7 +111,7 @@ fn meeting(dialer: &Local, acceptor: &Local) -> Meeting {
 
 /// A node in good order with hardware.
 pub(super) fn with_hardware(identity: u8) -> Local {
-    with(identity, site(identity, true))
+    with(identity, devices(identity, true))
 }
 
 /// A meeting of two such nodes across two hosts.
@@ -121,7 +121,7 @@ pub(super) fn hardware_of(dialer: &Local, acceptor: &Local) -> Meeting {
 
 /// A meeting of two nodes in good order with hardware.
 pub(super) fn hardware() -> Meeting {
-    meeting(&with(1, site(1, true)), &with(2, site(2, true)))
+    meeting(&with(1, devices(1, true)), &with(2, devices(2, true)))
 }
 
 /// Returns the endpoint that the queue pair of `end` is connected to, if it still has one.
@@ -154,8 +154,8 @@ fn two_nodes_with_hardware_agree_on_verbs_and_connect_to_each_other() {
     let mut meeting = hardware();
     meeting.run();
     let theirs = [DIALER, ACCEPTOR].map(|end| connected_to(&mut meeting, end));
-    assert_eq!(theirs[DIALER], Some(site(2, true).endpoint));
-    assert_eq!(theirs[ACCEPTOR], Some(site(1, true).endpoint));
+    assert_eq!(theirs[DIALER], Some(devices(2, true).endpoint));
+    assert_eq!(theirs[ACCEPTOR], Some(devices(1, true).endpoint));
     let (dialer, acceptor) = agreed(hardware());
     assert_eq!(dialer.reason, "verbs: RDMA hardware on both nodes");
     assert_eq!(acceptor.fabric, FabricKind::Verbs);
@@ -172,7 +172,7 @@ fn it_makes_no_difference_how_the_bytes_over_verbs_are_cut() {
 
 #[test]
 fn two_software_devices_left_alone_take_tcp_and_say_so() {
-    let software = |identity| with(identity, site(identity, false));
+    let software = |identity| with(identity, devices(identity, false));
     assert_eq!(
         falls_back(meeting(&software(1), &software(2))),
         "tcp: not shm: the nodes run on different hosts; \
@@ -190,73 +190,73 @@ fn only_one_end_with_a_device_is_tcp_with_the_reason() {
         let device = Err("libibverbs.so.1 cannot be loaded".to_string());
         with(
             identity,
-            FakeSite {
+            FakeDevices {
                 device,
-                ..site(identity, true)
+                ..devices(identity, true)
             },
         )
     };
     assert_eq!(
-        falls_back(meeting(&none(1), &with(2, site(2, true)))),
+        falls_back(meeting(&none(1), &with(2, devices(2, true)))),
         "tcp: not shm: the nodes run on different hosts; not verbs: the connecting node has no \
          RDMA device for this connection: libibverbs.so.1 cannot be loaded"
     );
     // Only the acceptor knows what it lacks.
     assert_eq!(
-        falls_back(meeting(&with(1, site(1, true)), &none(2))),
+        falls_back(meeting(&with(1, devices(1, true)), &none(2))),
         "tcp: not shm: the nodes run on different hosts; not verbs: the listening node has no \
          RDMA device; the listening node has none because libibverbs.so.1 cannot be loaded"
     );
     // This node knows no RDMA at all.
     assert!(
-        falls_back(meeting(&with(1, site(1, true)), &local(2)))
+        falls_back(meeting(&with(1, devices(1, true)), &local(2)))
             .ends_with("not verbs: the listening node has no RDMA device")
     );
 }
 
 #[test]
 fn a_node_that_forbids_verbs_is_not_asked_for_a_device() {
-    let mut forbids = with(2, site(2, true));
+    let mut forbids = with(2, devices(2, true));
     forbids.verbs = Policy::Forbid;
-    assert!(forbids.usable_site().is_none());
+    assert!(forbids.usable_devices().is_none());
     assert!(
-        falls_back(meeting(&with(1, site(1, true)), &forbids))
+        falls_back(meeting(&with(1, devices(1, true)), &forbids))
             .ends_with("not verbs: the listening node's policy forbids verbs")
     );
-    let mut absent = with(2, site(2, true));
+    let mut absent = with(2, devices(2, true));
     absent.absent = vec![FabricKind::Verbs];
-    assert!(absent.usable_site().is_none());
+    assert!(absent.usable_devices().is_none());
 }
 
 #[test]
 fn a_node_that_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
     let no = || Err("its limit is 0".to_string());
-    let unprepared = |identity| FakeSite {
+    let unprepared = |identity| FakeDevices {
         prepares: no(),
-        ..site(identity, true)
+        ..devices(identity, true)
     };
-    let unconnected = |identity| FakeSite {
+    let unconnected = |identity| FakeDevices {
         connects: no(),
-        ..site(identity, true)
+        ..devices(identity, true)
     };
     let cases = [
         (
-            site(1, true),
+            devices(1, true),
             unprepared(2),
             "the listening node cannot make a queue pair",
         ),
         (
             unprepared(1),
-            site(2, true),
+            devices(2, true),
             "the connecting node cannot make a queue pair",
         ),
         (
             unconnected(1),
-            site(2, true),
+            devices(2, true),
             "the connecting node cannot connect",
         ),
         (
-            site(1, true),
+            devices(1, true),
             unconnected(2),
             "the listening node cannot connect",
         ),
@@ -291,11 +291,11 @@ fn a_node_that_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
 
 #[test]
 fn other_kinds_of_gid_are_found_before_anything_is_connected() {
-    let mut older = site(1, true);
+    let mut older = devices(1, true);
     older.endpoint.gid_type = GidType::RoceV1;
     // A call of `connect` would fail with other words.
     older.connects = Err("not to be called".to_string());
-    let reason = falls_back(meeting(&with(1, older), &with(2, site(2, true))));
+    let reason = falls_back(meeting(&with(1, older), &with(2, devices(2, true))));
     assert!(
         reason.ends_with(
             "not verbs: the connecting node speaks RoCE v1 and the listening node RoCE v2; \
@@ -308,7 +308,7 @@ fn other_kinds_of_gid_are_found_before_anything_is_connected() {
 #[test]
 fn after_verbs_a_dialer_may_still_choose_shared_memory() {
     // This dialer prefers another order: the acceptor goes along, and drops its queue pair.
-    let mut meeting = Meeting::new(&with(1, site(1, true)), &with(2, site(2, true)));
+    let mut meeting = Meeting::new(&with(1, devices(1, true)), &with(2, devices(2, true)));
     meeting.cut_after = 4;
     meeting.run();
     assert_eq!(meeting.acceptor.step(), Step::Choice);
@@ -360,7 +360,7 @@ fn a_peer_silent_at_any_step_of_verbs_is_given_up_by_name_of_the_step() {
 #[test]
 fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let now = std::time::Instant::now();
-    let node = with(1, site(1, true));
+    let node = with(1, devices(1, true));
     let mut dialer = DialerHandshake::new(&node, host(1), [0; 16], now, now + TIMEOUT);
     let mut said = crate::message::MAGIC.to_vec();
     Message::Hello(local(2).hello([0; 16])).write(&mut said);
@@ -396,7 +396,7 @@ fn acceptor_error(mut meeting: Meeting, bytes: &[u8]) -> HandshakeError {
 
 #[test]
 fn an_endpoint_that_cannot_be_ends_the_handshake() {
-    let mut broken = site(1, true).endpoint;
+    let mut broken = devices(1, true).endpoint;
     broken.receive_buffer_bytes = 0;
     let endpoint = Message::Endpoint(Endpoint::Verbs(broken));
     let (step, field) = (Step::Endpoint, "receive buffer size");
@@ -406,7 +406,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
         HandshakeError::Malformed { step, problem }
     );
     // An honest dialer would have noticed this type before it sent the endpoint.
-    let mut other = site(1, true).endpoint;
+    let mut other = devices(1, true).endpoint;
     other.gid_type = GidType::RoceV1;
     let endpoint = Message::Endpoint(Endpoint::Verbs(other));
     let (field, value) = ("gid type", 1);
@@ -419,7 +419,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
 
 #[test]
 fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
-    let endpoint = Message::Endpoint(Endpoint::Verbs(site(1, true).endpoint));
+    let endpoint = Message::Endpoint(Endpoint::Verbs(devices(1, true).endpoint));
     let ready = Message::Ready(Ready { session: None });
     let step = Step::Endpoint;
     for message in [&ready, &Message::Endpoint(Endpoint::Tcp)] {
@@ -470,7 +470,7 @@ proptest! {
         fields in proptest::collection::vec(any::<u8>(), 47),
     ) {
         let mut meeting = at_endpoints();
-        let mut bytes = bytes_of(&Message::Endpoint(Endpoint::Verbs(site(1, true).endpoint)));
+        let mut bytes = bytes_of(&Message::Endpoint(Endpoint::Verbs(devices(1, true).endpoint)));
         bytes.truncate(bytes.len() - CHECKSUM_BYTES);
         // The fields begin behind the length, the kind and the fabric.
         for (byte, other) in bytes[4..].iter_mut().zip(fields) {

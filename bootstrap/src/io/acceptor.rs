@@ -154,7 +154,11 @@ impl Acceptor {
         watch(LISTENER)
             .add(&listener, EventFlags::IN)
             .map_err(failed("adding to an epoll set"))?;
-        let errands = local.usable_site().cloned().map(Errands::new).transpose();
+        let errands = local
+            .usable_devices()
+            .cloned()
+            .map(Errands::new)
+            .transpose();
         let errands = errands.map_err(failed("making an eventfd"))?;
         if let Some(errands) = &errands {
             watch(ERRANDS)

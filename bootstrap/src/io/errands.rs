@@ -21,7 +21,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fabric::VerbsDevice;
 use crate::message::VerbsEndpoint;
-use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// A piece of work for a handshake.
 pub(super) enum Errand {
@@ -45,7 +45,7 @@ pub(super) enum Outcome {
 
 /// The errands of one acceptor, each under the key of its handshake.
 pub(super) struct Errands {
-    site: Arc<dyn VerbsSite>,
+    devices: Arc<dyn VerbsDevices>,
     desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,
     /// Set once the log was told that there can be no thread.
@@ -69,10 +69,10 @@ struct Papers {
 
 impl Errand {
     /// Runs the errand, which may take its time.
-    pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
+    pub(super) fn run(self, devices: &dyn VerbsDevices) -> Outcome {
         match self {
-            Errand::Find(local) => Outcome::Found(site.device(local)),
-            Errand::Prepare(wanted) => Outcome::Prepared(site.prepare(&wanted)),
+            Errand::Find(local) => Outcome::Found(devices.device(local)),
+            Errand::Prepare(wanted) => Outcome::Prepared(devices.prepare(&wanted)),
             Errand::Connect(mut pair, theirs) => {
                 Outcome::Connected(pair.connect(&theirs).map(|()| pair))
             }
@@ -81,11 +81,11 @@ impl Errand {
 }
 
 impl Errands {
-    pub(super) fn new(site: Arc<dyn VerbsSite>) -> io::Result<Errands> {
+    pub(super) fn new(devices: Arc<dyn VerbsDevices>) -> io::Result<Errands> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let papers = Mutex::default();
         Ok(Errands {
-            site,
+            devices,
             desk: Arc::new(Desk { papers, bell }),
             thread: None,
             has_warned: false,
@@ -109,9 +109,9 @@ impl Errands {
         drop(papers);
         // The thread before has nothing more to do, so the join returns at once.
         self.join();
-        let (site, desk) = (self.site.clone(), self.desk.clone());
+        let (devices, desk) = (self.devices.clone(), self.desk.clone());
         let thread = thread::Builder::new().name("ibex-rdma".to_owned());
-        match thread.spawn(move || desk.work(&*site)) {
+        match thread.spawn(move || desk.work(&*devices)) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
                 // Each handshake fails to start a thread again; the log is told once.
@@ -122,7 +122,7 @@ impl Errands {
                          runs, and everything waits for it"
                     );
                 }
-                self.desk.work(&*self.site);
+                self.desk.work(&*self.devices);
             }
         }
     }
@@ -151,7 +151,7 @@ impl Drop for Errands {
 
 impl Desk {
     /// Runs all errands that are waiting.
-    fn work(&self, site: &dyn VerbsSite) {
+    fn work(&self, devices: &dyn VerbsDevices) {
         loop {
             let mut papers = self.papers();
             let Some((key, errand)) = papers.to_do.pop_front() else {
@@ -159,9 +159,9 @@ impl Desk {
                 return;
             };
             drop(papers);
-            // A site that panics has said so; its handshake ends by its deadline, and the others
-            // continue.
-            let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(site))) else {
+            // The panic of an implementation is logged already. The handshake ends by its deadline,
+            // and the others continue.
+            let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(devices))) else {
                 continue;
             };
             self.papers().done.push((key, outcome));
@@ -181,11 +181,11 @@ mod tests {
     use crate::negotiate::End;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    /// A site that panics when asked from the loopback address, and has no device for others.
+    /// Devices that panic when asked from the loopback address, and are none for others.
     #[derive(Debug)]
     struct Moody;
 
-    impl VerbsSite for Moody {
+    impl VerbsDevices for Moody {
         fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
             assert!(!local.is_loopback(), "on purpose");
             Err(format!("not from {local}"))

@@ -1,5 +1,6 @@
 //! The sockets under the handshake: the only part of this crate that talks to
-//! the system, reads its clock or draws randomness, and calls a [`VerbsSite`](crate::VerbsSite).
+//! the system, reads its clock or draws randomness, and calls
+//! [`VerbsDevices`](crate::VerbsDevices).
 
 mod acceptor;
 mod back_off;

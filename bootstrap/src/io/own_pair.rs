@@ -11,16 +11,16 @@ use crate::fabric::VerbsDevice;
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
-use crate::verbs::{PairRequest, VerbsPair, VerbsSite};
+use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
-/// A queue pair, and the site that makes it.
+/// A queue pair, and the RDMA devices that make it.
 pub(super) struct OwnPair {
-    /// This end's address on the connection, by which one of the site's devices is chosen.
+    /// This end's address on the connection, by which one of the devices is chosen.
     own_address: IpAddr,
     peer: SocketAddr,
     /// The session to resume, if it is not a new one.
     resumes: Option<[u8; 16]>,
-    site: Option<Arc<dyn VerbsSite>>,
+    devices: Option<Arc<dyn VerbsDevices>>,
     pair: Option<Box<dyn VerbsPair>>,
 }
 
@@ -36,17 +36,17 @@ impl OwnPair {
             own_address: tcp::own_address(stream)?,
             peer,
             resumes,
-            site: local.usable_site().cloned(),
+            devices: local.usable_devices().cloned(),
             pair: None,
         })
     }
 
     pub(super) fn find_device(&self) -> Result<VerbsDevice, String> {
-        self.site()?.device(self.own_address)
+        self.devices()?.device(self.own_address)
     }
 
     pub(super) fn prepare(&mut self) -> Result<VerbsEndpoint, String> {
-        let pair = self.site()?.prepare(&PairRequest {
+        let pair = self.devices()?.prepare(&PairRequest {
             local: self.own_address,
             peer: self.peer,
             offered: None,
@@ -72,9 +72,9 @@ impl OwnPair {
         self.pair
     }
 
-    fn site(&self) -> Result<&Arc<dyn VerbsSite>, String> {
-        let site = self.site.as_ref();
-        site.ok_or_else(|| "it uses no RDMA devices".to_owned())
+    fn devices(&self) -> Result<&Arc<dyn VerbsDevices>, String> {
+        let devices = self.devices.as_ref();
+        devices.ok_or_else(|| "it uses no RDMA devices".to_owned())
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this file")]
 
-pub(crate) mod fake_site;
+pub(crate) mod fake_devices;
 pub(crate) mod secured;
 
 use std::os::fd::AsFd;

@@ -19,7 +19,7 @@ use ibex_bootstrap::handshake::{
 use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions, Secret,
-    Ticket, VerbsDevice, VerbsPair, VerbsSite, parse_message,
+    Ticket, VerbsDevice, VerbsPair, VerbsDevices, parse_message,
 };
 use ibex_tls::Credentials;
 
@@ -338,11 +338,11 @@ fn endpoint() -> VerbsEndpoint {
     }
 }
 
-/// A site of a node that may have a device; the machines are given the outcome of each request.
+/// The devices of a node that may have one; the machines are given the outcome of each request.
 #[derive(Debug)]
 struct Devices;
 
-impl VerbsSite for Devices {
+impl VerbsDevices for Devices {
     fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
         Ok(device())
     }
@@ -517,7 +517,7 @@ fn message(half: &[u8], index: usize) -> Vec<u8> {
 fn node(identity: u8, has_devices: bool) -> Local {
     let mut node = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
     node.resumable = Some(Arc::new(OneSession));
-    node.verbs_site = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsSite>);
+    node.verbs_devices = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsDevices>);
     node
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
-    Secret, Ticket, VerbsDevice, VerbsPair, VerbsSite,
+    Secret, Ticket, VerbsDevice, VerbsDevices, VerbsPair,
     handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
 };
 use ibex_protocol::framing::Carriage;
@@ -75,7 +75,7 @@ impl Party {
             FabricKind::Tcp => {}
             FabricKind::Shm => local.shm = Policy::Require,
             FabricKind::Verbs => {
-                local.verbs_site = Some(Arc::new(Site));
+                local.verbs_devices = Some(Arc::new(Devices));
                 (local.verbs, local.tcp) = match options.fails_over {
                     Some(_) => (Policy::Auto, Policy::Auto),
                     None => (Policy::Require, Policy::Forbid),
@@ -204,9 +204,9 @@ pub(super) fn secret(random: &mut Random) -> Secret {
 
 /// States that a node has RDMA devices; handshakes ask the meeting for them.
 #[derive(Debug)]
-struct Site;
+struct Devices;
 
-impl VerbsSite for Site {
+impl VerbsDevices for Devices {
     fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
         Err("the meeting has the devices".to_owned())
     }

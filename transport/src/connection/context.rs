@@ -7,7 +7,7 @@ use ibex_ring::parking::{Bell, Wakers};
 use crate::{
     connection::{MemoryWanted, Redialing},
     node::{NodeState, SessionShared},
-    rdma::Site,
+    rdma::RdmaPort,
 };
 
 /// The loop that turns an engine, as a turn sees it. Its methods are called rarely.
@@ -34,8 +34,8 @@ pub(crate) struct Context<'a> {
     pub(crate) surroundings: &'a dyn Surroundings,
     pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<MemoryWanted>,
-    /// Sites whose devices may be gone; asking the kernel takes long.
-    pub(crate) unsure_sites: Vec<Arc<Site>>,
+    /// RDMA ports whose devices may be gone; asking the kernel takes long.
+    pub(crate) unsure_ports: Vec<Arc<RdmaPort>>,
     /// Sessions whose peers are to be dialed again.
     pub(crate) redialings: Vec<Redialing>,
     /// Memory that is given back; unmapping takes long.
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
             surroundings,
             wakers: Wakers::new(),
             wanted: Vec::new(),
-            unsure_sites: Vec::new(),
+            unsure_ports: Vec::new(),
             redialings: Vec::new(),
             leftovers: Vec::new(),
         }
@@ -65,13 +65,13 @@ impl<'a> Context<'a> {
             surroundings: _,
             wakers,
             wanted,
-            unsure_sites,
+            unsure_ports,
             redialings,
             leftovers,
         } = self;
         wakers.is_empty()
             && wanted.is_empty()
-            && unsure_sites.is_empty()
+            && unsure_ports.is_empty()
             && redialings.is_empty()
             && leftovers.is_empty()
     }
@@ -81,7 +81,7 @@ impl<'a> Context<'a> {
     pub(crate) fn is_untouched(&self) -> bool {
         self.wakers.is_untouched()
             && self.wanted.capacity() == 0
-            && self.unsure_sites.capacity() == 0
+            && self.unsure_ports.capacity() == 0
             && self.redialings.capacity() == 0
             && self.leftovers.capacity() == 0
     }

@@ -27,7 +27,7 @@ pub struct Admission {
     /// support that.
     pub reconnect: Option<ReconnectTerms>,
     /// The engine that turns the session; `None` lets the node choose. A session over a queue pair
-    /// belongs to the engine of its site.
+    /// belongs to the engine of its RDMA port.
     pub engine: Option<EngineId>,
     /// A value to drop when the session is over, such as its place on an engine.
     pub place: Box<dyn Any + Send>,

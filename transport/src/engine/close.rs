@@ -115,7 +115,7 @@ impl Engine {
         self.control_deadline = None;
         self.hot.clear();
         self.timed.clear();
-        self.close_sites();
+        self.close_ports();
         undelivered
     }
 }

@@ -25,7 +25,7 @@ impl Engine {
     /// Carries out the brokers' decisions.
     #[inline]
     pub(super) fn share_credit(&mut self, context: &mut Context<'_>) {
-        if brokers(&mut self.credit.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
+        if brokers(&mut self.credit.broker, &mut self.rdma_ports).any(|broker| broker.is_wanted()) {
             self.share_wanted_credit(context);
         }
     }
@@ -39,7 +39,7 @@ impl Engine {
                     .get(session)
                     .map_or(0, |link| link.core.common.credit_used())
             };
-            let action = brokers(&mut self.credit.broker, &mut self.sites)
+            let action = brokers(&mut self.credit.broker, &mut self.rdma_ports)
                 .find_map(|broker| broker.poll_action(used));
             let Some(action) = action else {
                 return;
@@ -52,7 +52,12 @@ impl Engine {
             link.core.common.handle_credit(action);
             link.settle(&mut self.tools, context);
             let report = link.core.common.take_credit_report();
-            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+            report_credit(
+                &mut self.credit.broker,
+                &mut self.rdma_ports,
+                session,
+                report,
+            );
             if link.is_finished() {
                 self.remove(session);
             }
@@ -65,22 +70,24 @@ impl Engine {
 #[inline]
 pub(super) fn report_credit(
     broker: &mut CreditBroker,
-    sites: &mut [PortPoller],
+    rdma_ports: &mut [PortPoller],
     session: u64,
     report: CreditReport,
 ) {
     if report != CreditReport::default() {
-        brokers(broker, sites).for_each(|broker| broker.report(session, report));
+        brokers(broker, rdma_ports).for_each(|broker| broker.report(session, report));
     }
 }
 
-/// Returns the broker of arrival bytes, and the brokers of the sites' receive buffers.
+/// Returns the broker of arrival bytes, and the brokers of the RDMA ports' receive buffers.
 fn brokers<'a>(
     broker: &'a mut CreditBroker,
-    sites: &'a mut [PortPoller],
+    rdma_ports: &'a mut [PortPoller],
 ) -> impl Iterator<Item = &'a mut CreditBroker> {
-    let of_sites = sites.iter_mut().filter_map(|care| care.broker.as_mut());
-    [broker].into_iter().chain(of_sites)
+    let of_ports = rdma_ports
+        .iter_mut()
+        .filter_map(|care| care.broker.as_mut());
+    [broker].into_iter().chain(of_ports)
 }
 
 /// The credit of an engine's sessions over tcp.

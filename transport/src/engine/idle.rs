@@ -65,7 +65,7 @@ impl Engine {
     /// Notes the time, for a caller that has read the clock.
     pub(crate) fn note_time(&mut self, now: Instant) {
         self.watch.note(now);
-        self.site_looks.note(now);
+        self.port_looks.note(now);
     }
 
     /// Looks at the sessions that may be idle, if a look is due. Returns whether it was.
@@ -103,7 +103,12 @@ impl Engine {
             let goes_on = self.links.get_mut(session).is_some_and(|link| {
                 link.is_watched = link.look_for_silence(&mut self.tools, context);
                 let report = link.core.common.take_credit_report();
-                report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+                report_credit(
+                    &mut self.credit.broker,
+                    &mut self.rdma_ports,
+                    session,
+                    report,
+                );
                 // The look may have found that the peer does not answer, and set a deadline.
                 note_deadline(link, &mut self.timed);
                 if link.core.is_broken_off() || link.is_finished() {

@@ -74,8 +74,8 @@ pub(crate) struct Engine {
     watch: Watch,
 
     /// RDMA device ports that sessions go over.
-    sites: Vec<PortPoller>,
-    site_looks: PortLooks,
+    rdma_ports: Vec<PortPoller>,
+    port_looks: PortLooks,
 
     /// The kind of doorbells between handles and the engine.
     asymmetry: Asymmetry,
@@ -152,8 +152,8 @@ impl Engine {
             hot: Vec::new(),
             timed: Vec::new(),
             watch: Watch::default(),
-            sites: Vec::new(),
-            site_looks: PortLooks::default(),
+            rdma_ports: Vec::new(),
+            port_looks: PortLooks::default(),
             asymmetry: driving.asymmetry(),
             sleeps_until: None,
             alarm,

@@ -1,4 +1,4 @@
-//! The answer of the epoll set: the wires, sites and listeners that are ready.
+//! The answer of the epoll set: the wires, RDMA ports and listeners that are ready.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -45,8 +45,8 @@ impl Ready {
     }
 }
 
-/// The low bits of a site's tokens.
-pub(super) const SITE_WIRE: u64 = 3;
+/// The low bits of an RDMA port's tokens.
+pub(super) const PORT_WIRE: u64 = 3;
 
 // Sessions count from 1, so their tokens begin at 4.
 pub(super) const TOKEN_BELL: u64 = 0;

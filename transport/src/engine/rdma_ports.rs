@@ -1,4 +1,4 @@
-//! The sites that an engine has in its care. Each turn polls their completions once, and hands them
+//! The RDMA ports that an engine polls. Each turn polls their completions once, and hands them
 //! to the connections of their queue pairs, in the order in which they came.
 //!
 //! Waiting follows the common rule: before the leader sleeps, each completion queue is armed and
@@ -18,21 +18,21 @@ use ibex_protocol::{
 use ibex_verbs::{AsyncEvent, PortEvent, PostError, VerbsError, WorkCompletion};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Engine, credit::report_credit, heat_link, note_deadline, poll::SITE_WIRE};
+use super::{Engine, credit::report_credit, heat_link, note_deadline, poll::PORT_WIRE};
 use crate::{
     clock,
     connection::Context,
-    rdma::{PortNews, SharedReceives, Site, SiteQueues},
+    rdma::{PortNews, PortQueues, RdmaPort, SharedReceives},
     session::EndCause,
     wire::{Stray, WireNews},
 };
 
-/// A site and the sessions that use it.
+/// An RDMA port and the sessions that use it.
 pub(super) struct PortPoller {
-    site: Arc<Site>,
-    queues: SiteQueues,
-    /// The broker that shares receive buffers among the site's sessions; `None` where each session
-    /// has buffers of its own.
+    rdma_port: Arc<RdmaPort>,
+    queues: PortQueues,
+    /// The broker that shares receive buffers among the RDMA port's sessions; `None` where each
+    /// session has buffers of its own.
     pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     sessions: IdMap<u64>,
@@ -47,15 +47,15 @@ pub(super) struct PortPoller {
     is_told_empty: bool,
     /// True if the next completion makes the channel readable.
     is_armed: bool,
-    /// The reason for which the next turn must give the site up.
+    /// The reason for which the next turn must give the RDMA port up.
     failed: Option<EndCause>,
     /// True if the device or one of its queues is gone, and all sessions were told.
     is_lost: bool,
 }
 
-/// Most completions that one turn takes from a site, so that sending gets its turn too.
+/// Most completions that one turn takes from an RDMA port, so that sending gets its turn too.
 const COMPLETIONS_PER_POLL: usize = 32;
-/// Polls before a site is given up: a whole completion queue's worth.
+/// Polls before an RDMA port is given up: a whole completion queue's worth.
 const LAST_POLLS: usize = 1024;
 
 impl PortPoller {
@@ -68,7 +68,7 @@ impl PortPoller {
                 Ok(found) => self.count = found.len(),
                 Err(error) => self.failed = Some(lost(&error)),
             }
-            self.site.counters.polled(self.count);
+            self.rdma_port.counters.polled(self.count);
         }
         self.count
     }
@@ -93,9 +93,9 @@ impl PortPoller {
                 Ok(found) => self.count = found.len(),
                 Err(error) => self.failed = Some(lost(&error)),
             }
-            self.site.counters.polled(self.count);
+            self.rdma_port.counters.polled(self.count);
         }
-        let is_awaited = !self.is_told_empty && self.site.is_left();
+        let is_awaited = !self.is_told_empty && self.rdma_port.is_left();
         self.count > 0 || self.failed.is_some() || is_awaited
     }
 
@@ -103,7 +103,11 @@ impl PortPoller {
     /// the completion waits for it. If it had one, the buffer may be used again.
     #[inline(never)]
     fn take_sessionless(&mut self, completion: &WorkCompletion) {
-        match self.site.unjoined().ticket(completion.queue_pair()) {
+        match self
+            .rdma_port
+            .pending_pairs()
+            .ticket(completion.queue_pair())
+        {
             Some(ticket) if self.may_wait(ticket, completion) => {
                 self.early.push((ticket, *completion));
             }
@@ -125,10 +129,10 @@ impl PortPoller {
     /// Takes early completions of queue pairs that were abandoned and will not get a session.
     #[inline(never)]
     fn sort_early(&mut self) {
-        let unjoined = self.site.unjoined();
+        let pending_pairs = self.rdma_port.pending_pairs();
         let (waiting, strays) = mem::take(&mut self.early)
             .into_iter()
-            .partition(|(ticket, early)| unjoined.ticket(early.queue_pair()) == Some(*ticket));
+            .partition(|(ticket, early)| pending_pairs.ticket(early.queue_pair()) == Some(*ticket));
         self.early = waiting;
         for (_, stray) in strays {
             self.take_stray(&stray);
@@ -137,17 +141,19 @@ impl PortPoller {
 
     /// Closes the device, even if handles of its sessions remain.
     fn close(self, epoll: &OwnedFd) {
-        let Self { site, queues, .. } = self;
+        let Self {
+            rdma_port, queues, ..
+        } = self;
         let _ = epoll::delete(epoll, queues.wait.fd());
         if let Some(events) = &queues.events {
             let _ = epoll::delete(epoll, events.as_fd());
         }
-        site.close(queues);
+        rdma_port.close(queues);
     }
 
     /// Takes a completion of a queue pair that is gone, so that its buffer may be used again.
     fn take_stray(&mut self, completion: &WorkCompletion) {
-        self.site.counters.strayed();
+        self.rdma_port.counters.strayed();
         let shared = self.queues.shared.as_mut();
         if shared
             .and_then(|shared| shared.complete(completion.id()))
@@ -172,7 +178,7 @@ pub(super) struct PortLooks {
 
 impl PortLooks {
     fn begin(&mut self) {
-        let next = || clock::now() + BETWEEN_SITE_LOOKS;
+        let next = || clock::now() + BETWEEN_PORT_LOOKS;
         self.next.get_or_insert_with(next);
     }
 
@@ -188,28 +194,28 @@ impl PortLooks {
 }
 
 impl Engine {
-    /// Takes a site into the engine's care, unless the engine has it already.
-    pub(crate) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
-        self.let_go_of_lost_sites();
-        if site.is_lost() {
-            let device = site.device();
+    /// Has the engine poll an RDMA port, unless the engine has it already.
+    pub(crate) fn care_for(&mut self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
+        self.let_go_of_lost_ports();
+        if rdma_port.is_lost() {
+            let device = rdma_port.device();
             return Err(io::Error::other(format!(
-                "RDMA device {device} failed under earlier sessions; open its site anew"
+                "RDMA device {device} failed under earlier sessions; open its port anew"
             )));
         }
-        let mut sites = self.sites.iter();
-        if sites.any(|care| Arc::ptr_eq(&care.site, site)) {
+        let mut rdma_ports = self.rdma_ports.iter();
+        if rdma_ports.any(|poller| Arc::ptr_eq(&poller.rdma_port, rdma_port)) {
             return Ok(());
         }
-        let queues = site.take_into_care().map_err(io::Error::other)?;
+        let queues = rdma_port.take_into_care().map_err(io::Error::other)?;
         if let Err(error) = self.watch(&queues) {
-            site.give_back(queues);
+            rdma_port.give_back(queues);
             return Err(error);
         }
-        self.sites.push(PortPoller {
-            site: site.clone(),
+        self.rdma_ports.push(PortPoller {
+            rdma_port: rdma_port.clone(),
             queues,
-            broker: site.broker(),
+            broker: rdma_port.broker(),
             sessions: IdMap::new(),
             early: Vec::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
@@ -219,14 +225,14 @@ impl Engine {
             failed: None,
             is_lost: false,
         });
-        self.site_looks.begin();
+        self.port_looks.begin();
         Ok(())
     }
 
-    /// Adds the queues of the site that is taken into care next to the epoll set.
-    fn watch(&self, queues: &SiteQueues) -> io::Result<()> {
+    /// Adds the queues of an RDMA port that the engine will poll to the epoll set.
+    fn watch(&self, queues: &PortQueues) -> io::Result<()> {
         let epoll = &self.tools.epoll;
-        let index = self.sites.len();
+        let index = self.rdma_ports.len();
         let add = |fd, which| epoll::add(epoll, fd, token(index, which), EventFlags::IN);
         add(queues.wait.fd(), COMPLETIONS)?;
         let Some(events) = &queues.events else {
@@ -242,41 +248,44 @@ impl Engine {
     /// the verbs library is asked outside the turn.
     #[inline(never)]
     pub(super) fn look_for_devices(&mut self, context: &mut Context<'_>) {
-        if self.sites.is_empty() {
-            self.site_looks = PortLooks::default();
+        if self.rdma_ports.is_empty() {
+            self.port_looks = PortLooks::default();
             return;
         }
-        self.site_looks.note(clock::now());
-        if mem::take(&mut self.site_looks.is_due) {
-            let is_unsure = |site: &&Arc<Site>| !site.is_lost() && !site.is_shown();
-            let sites = self.sites.iter().map(|care| &care.site);
+        self.port_looks.note(clock::now());
+        if mem::take(&mut self.port_looks.is_due) {
+            let is_unsure =
+                |rdma_port: &&Arc<RdmaPort>| !rdma_port.is_lost() && !rdma_port.is_shown();
+            let rdma_ports = self.rdma_ports.iter().map(|poller| &poller.rdma_port);
             context
-                .unsure_sites
-                .extend(sites.filter(is_unsure).cloned());
-            self.site_looks.next = None;
-            self.site_looks.begin();
+                .unsure_ports
+                .extend(rdma_ports.filter(is_unsure).cloned());
+            self.port_looks.next = None;
+            self.port_looks.begin();
         }
     }
 
     /// Handles the removal of a device from the machine. The removal waits until this process
     /// closes the device, which may work until then. So arrivals are handed out first, and then the
     /// sessions leave the device.
-    pub(crate) fn device_was_removed(&mut self, site: &Arc<Site>) {
-        let mut sites = self.sites.iter();
-        let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
+    pub(crate) fn device_was_removed(&mut self, rdma_port: &Arc<RdmaPort>) {
+        let mut rdma_ports = self.rdma_ports.iter();
+        let Some(at) = rdma_ports.position(|poller| Arc::ptr_eq(&poller.rdma_port, rdma_port))
+        else {
             return;
         };
-        let device = site.device();
+        let device = rdma_port.device();
         tracing::warn!(device, "the RDMA device was removed; it is closed");
-        site.lose();
+        rdma_port.lose();
         let why = format!("RDMA device {device} was removed from this machine");
         self.cut_off(at, &why);
-        self.let_go_of_lost_sites();
+        self.let_go_of_lost_ports();
     }
 
-    /// Makes every session of a site leave it after everything that has arrived for the session.
+    /// Makes every session of an RDMA port leave it after everything that has arrived for the
+    /// session.
     fn cut_off(&mut self, at: usize, why: &str) {
-        for session in self.sites[at].sessions.clone().into_values() {
+        for session in self.rdma_ports[at].sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
                 let why = why.to_owned();
                 link.drain_then_end(EndCause::DeviceLost { why });
@@ -285,82 +294,91 @@ impl Engine {
         }
     }
 
-    /// Adds a session to its site, for the queue pair with this ticket. The session gets the
+    /// Adds a session to its RDMA port, for the queue pair with this ticket. The session gets the
     /// completions that came before it.
-    pub(super) fn joins_site(
+    pub(super) fn joins_port(
         &mut self,
         session: u64,
         ticket: Option<u64>,
         context: &mut Context<'_>,
     ) -> io::Result<()> {
-        let Some((site, number)) = self.links.get(session).and_then(|link| link.wire.pair_at())
+        let Some((rdma_port, number)) =
+            self.links.get(session).and_then(|link| link.wire.pair_at())
         else {
             return Ok(());
         };
-        let mut sites = self.sites.iter();
-        let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
+        let mut rdma_ports = self.rdma_ports.iter();
+        let Some(at) = rdma_ports.position(|poller| Arc::ptr_eq(&poller.rdma_port, rdma_port))
+        else {
             return Ok(());
         };
-        let care = &mut self.sites[at];
-        care.sessions.insert(number, session);
-        if let Some(broker) = &mut care.broker {
-            // The site has no more permits for sessions than its broker has places.
+        let poller = &mut self.rdma_ports[at];
+        poller.sessions.insert(number, session);
+        if let Some(broker) = &mut poller.broker {
+            // The RDMA port has no more permits for sessions than its broker has places.
             broker.join(session).map_err(io::Error::other)?;
         }
-        let (ours, others) = mem::take(&mut care.early)
+        let (ours, others) = mem::take(&mut poller.early)
             .into_iter()
             .partition(|(early, _)| Some(*early) == ticket);
-        care.early = others;
+        poller.early = others;
         if let Some(link) = self.links.get_mut(session) {
             for (_, completion) in ours {
-                let shared = care.queues.shared.as_mut();
+                let shared = poller.queues.shared.as_mut();
                 let news = WireNews::Completed(&completion, shared);
                 if let Err(Stray) = link.hear(news, &mut self.tools, context) {
-                    care.site.counters.strayed();
+                    poller.rdma_port.counters.strayed();
                 }
             }
             let report = link.core.common.take_credit_report();
-            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+            report_credit(
+                &mut self.credit.broker,
+                &mut self.rdma_ports,
+                session,
+                report,
+            );
         }
-        self.refill_site(at, context);
+        self.refill_port(at, context);
         Ok(())
     }
 
-    /// Removes a session that is over, and whose queue pair is gone, from its site.
-    pub(super) fn leaves_site(&mut self, session: u64) {
-        for care in &mut self.sites {
-            care.sessions.retain(|lives| *lives != session);
-            if let Some(broker) = &mut care.broker {
+    /// Removes a session that is over, and whose queue pair is gone, from its RDMA port.
+    pub(super) fn leaves_port(&mut self, session: u64) {
+        for poller in &mut self.rdma_ports {
+            poller.sessions.retain(|lives| *lives != session);
+            if let Some(broker) = &mut poller.broker {
                 broker.leave(session);
             }
         }
-        self.let_go_of_lost_sites();
+        self.let_go_of_lost_ports();
     }
 
     /// Returns whether an earlier look has found completions.
     #[inline]
     pub(super) fn has_found_completions(&self) -> bool {
-        self.sites.iter().any(|care| care.count > 0)
+        self.rdma_ports.iter().any(|poller| poller.count > 0)
     }
 
     /// Returns whether a queue pair waits for the news that its completion queue is empty.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
-        self.sites.iter().any(|care| care.site.is_left())
+        self.rdma_ports
+            .iter()
+            .any(|poller| poller.rdma_port.is_left())
     }
 
     /// Returns whether completions wait for a turn. Those that this look finds are kept for it.
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
-        let mut sites = self.sites.iter_mut();
-        sites.any(|care| care.look() > 0 || care.failed.is_some())
+        let mut rdma_ports = self.rdma_ports.iter_mut();
+        rdma_ports.any(|poller| poller.look() > 0 || poller.failed.is_some())
     }
 
-    /// Polls every site once and hands its completions on. Returns whether there were any.
+    /// Polls every RDMA port once and hands its completions on. Returns whether there were any.
     #[inline]
-    pub(super) fn turn_sites(&mut self, context: &mut Context<'_>) -> bool {
-        for care in &mut self.sites {
-            care.look_around();
+    pub(super) fn turn_ports(&mut self, context: &mut Context<'_>) -> bool {
+        for poller in &mut self.rdma_ports {
+            poller.look_around();
         }
         self.take_found(context)
     }
@@ -369,7 +387,7 @@ impl Engine {
     #[inline]
     pub(super) fn take_found(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
-        for at in 0..self.sites.len() {
+        for at in 0..self.rdma_ports.len() {
             progress |= self.take_found_at(at, context);
         }
         progress
@@ -377,20 +395,20 @@ impl Engine {
 
     #[inline(never)]
     fn take_found_at(&mut self, at: usize, context: &mut Context<'_>) -> bool {
-        let care = &mut self.sites[at];
-        if care.failed.is_some() {
-            self.give_up_site(at, context);
+        let poller = &mut self.rdma_ports[at];
+        if poller.failed.is_some() {
+            self.give_up_port(at, context);
             return true;
         }
-        let count = mem::take(&mut care.count);
+        let count = mem::take(&mut poller.count);
         if count == 0 {
-            return self.site_is_empty(at, context);
+            return self.port_is_empty(at, context);
         }
         let mut follows = false;
         for index in 0..count {
             follows |= self.hand_on_found(at, index, context);
         }
-        self.refill_site(at, context);
+        self.refill_port(at, context);
         if follows {
             self.turn_links_of(at, count, context);
             self.share_credit(context);
@@ -399,9 +417,9 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn give_up_site(&mut self, at: usize, context: &mut Context<'_>) {
-        if let Some(cause) = self.sites[at].failed.take() {
-            self.lose_site(at, &cause, context);
+    fn give_up_port(&mut self, at: usize, context: &mut Context<'_>) {
+        if let Some(cause) = self.rdma_ports[at].failed.take() {
+            self.lose_port(at, &cause, context);
         }
     }
 
@@ -409,19 +427,19 @@ impl Engine {
     /// something to do because of it, which is rare.
     #[inline(always)]
     fn hand_on_found(&mut self, at: usize, index: usize, context: &mut Context<'_>) -> bool {
-        let care = &mut self.sites[at];
-        let completion = &care.found[index];
-        let session = care.sessions.get(completion.queue_pair()).copied();
+        let poller = &mut self.rdma_ports[at];
+        let completion = &poller.found[index];
+        let session = poller.sessions.get(completion.queue_pair()).copied();
         let link = session.and_then(|session| self.links.get_mut(session));
         let (Some(session), Some(link)) = (session, link) else {
             let completion = *completion;
-            care.take_sessionless(&completion);
+            poller.take_sessionless(&completion);
             return false;
         };
-        let shared = care.queues.shared.as_mut();
+        let shared = poller.queues.shared.as_mut();
         let news = WireNews::Completed(completion, shared);
         let Ok(follows) = link.hear(news, &mut self.tools, context) else {
-            care.site.counters.strayed();
+            poller.rdma_port.counters.strayed();
             return false;
         };
         heat_link(link, &mut self.hot);
@@ -429,7 +447,12 @@ impl Engine {
             // The completion may mean that a ring is not needed any more.
             self.watch.take_in(link);
             let report = link.core.common.take_credit_report();
-            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+            report_credit(
+                &mut self.credit.broker,
+                &mut self.rdma_ports,
+                session,
+                report,
+            );
         }
         follows
     }
@@ -438,24 +461,29 @@ impl Engine {
     #[inline(never)]
     fn turn_links_of(&mut self, at: usize, count: usize, context: &mut Context<'_>) {
         for index in 0..count {
-            let care = &self.sites[at];
-            if let Some(&session) = care.sessions.get(care.found[index].queue_pair())
+            let poller = &self.rdma_ports[at];
+            if let Some(&session) = poller.sessions.get(poller.found[index].queue_pair())
                 && let Some(link) = self.links.get_mut(session)
                 && link.has_output()
             {
                 link.turn(&mut self.tools, context);
                 note_deadline(link, &mut self.timed);
                 let report = link.core.common.take_credit_report();
-                report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+                report_credit(
+                    &mut self.credit.broker,
+                    &mut self.rdma_ports,
+                    session,
+                    report,
+                );
             }
         }
     }
 
     /// Posts receives again, in batches.
     #[inline]
-    fn refill_site(&mut self, at: usize, context: &mut Context<'_>) {
-        let care = &self.sites[at];
-        if let Some(shared) = &care.queues.shared
+    fn refill_port(&mut self, at: usize, context: &mut Context<'_>) {
+        let poller = &self.rdma_ports[at];
+        if let Some(shared) = &poller.queues.shared
             && shared.buffers.wants_refill()
         {
             self.refill_shared(at, context);
@@ -473,11 +501,13 @@ impl Engine {
         refill: impl FnOnce(&mut SharedReceives) -> Result<(), PostError>,
         context: &mut Context<'_>,
     ) {
-        let PortPoller { site, queues, .. } = &mut self.sites[at];
+        let PortPoller {
+            rdma_port, queues, ..
+        } = &mut self.rdma_ports[at];
         let Some(shared) = &mut queues.shared else {
             return;
         };
-        if site.takes_undrained() {
+        if rdma_port.takes_undrained() {
             shared.may_miss_some();
         }
         let why = match (refill(shared), shared.buffers.is_spent()) {
@@ -485,31 +515,31 @@ impl Engine {
             (Ok(()), Some(lost)) => format!(
                 "{lost} receive buffers of RDMA device {} went with queue pairs that it never \
                  drained",
-                site.device()
+                rdma_port.device()
             ),
             (Ok(()), None) => return,
         };
-        self.lose_site(at, &EndCause::DeviceLost { why }, context);
+        self.lose_port(at, &EndCause::DeviceLost { why }, context);
     }
 
     /// Tells queue pairs that wait for the last completion that the queue is empty, once. Returns
     /// whether that gave any session something to do.
     #[inline]
-    fn site_is_empty(&mut self, at: usize, context: &mut Context<'_>) -> bool {
-        let care = &self.sites[at];
-        care.site.is_left() && !care.is_told_empty && self.tell_leavers(at, context)
+    fn port_is_empty(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+        let poller = &self.rdma_ports[at];
+        poller.rdma_port.is_left() && !poller.is_told_empty && self.tell_draining_pairs(at, context)
     }
 
     #[inline(never)]
-    fn tell_leavers(&mut self, at: usize, context: &mut Context<'_>) -> bool {
-        let care = &mut self.sites[at];
-        care.is_told_empty = true;
+    fn tell_draining_pairs(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+        let poller = &mut self.rdma_ports[at];
+        poller.is_told_empty = true;
         let mut any = false;
-        for &session in care.sessions.values() {
-            // A session that has moved to another site has its queue pair there.
+        for &session in poller.sessions.values() {
+            // A session that has moved to another RDMA port has its queue pair there.
             if let Some(link) = self.links.get_mut(session)
-                && let Some((site, _)) = link.wire.pair_at()
-                && Arc::ptr_eq(site, &care.site)
+                && let Some((rdma_port, _)) = link.wire.pair_at()
+                && Arc::ptr_eq(rdma_port, &poller.rdma_port)
                 && let Ok(true) = link.hear(WireNews::Empty, &mut self.tools, context)
             {
                 heat_link(link, &mut self.hot);
@@ -523,41 +553,44 @@ impl Engine {
     /// peer may fill.
     #[cfg(test)]
     pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
-        let mut brokers = self.sites.iter().filter_map(|care| care.broker.as_ref());
+        let mut brokers = self
+            .rdma_ports
+            .iter()
+            .filter_map(|poller| poller.broker.as_ref());
         let broker = brokers.next();
         broker.map_or((0, 0), |broker| (broker.held(session), broker.free()))
     }
 
     // ---- Sleeping --------------------------------------------------------------------
 
-    /// Arms every site's completion queue and polls once more. Returns whether the next turn has
-    /// something to do; then no thread may sleep.
-    pub(super) fn arm_sites(&mut self) -> bool {
-        let sites = self.sites.iter_mut();
-        sites.fold(false, |any, care| care.arm() | any)
+    /// Arms every RDMA port's completion queue and polls once more. Returns whether the next turn
+    /// has something to do; then no thread may sleep.
+    pub(super) fn arm_ports(&mut self) -> bool {
+        let rdma_ports = self.rdma_ports.iter_mut();
+        rdma_ports.fold(false, |any, poller| poller.arm() | any)
     }
 
-    /// Arms each site for a program that sleeps on the epoll set itself. Returns whether it armed
-    /// any, or there is something to do; then the program must look again.
-    pub(super) fn arm_sites_once(&mut self) -> bool {
-        let is_armed = |care: &PortPoller| care.is_armed || care.is_lost;
-        if self.sites.iter().all(is_armed) {
+    /// Arms each RDMA port for a program that sleeps on the epoll set itself. Returns whether it
+    /// armed any, or there is something to do; then the program must look again.
+    pub(super) fn arm_ports_once(&mut self) -> bool {
+        let is_armed = |poller: &PortPoller| poller.is_armed || poller.is_lost;
+        if self.rdma_ports.iter().all(is_armed) {
             return false;
         }
-        self.arm_sites();
+        self.arm_ports();
         true
     }
 
     // ---- Events of the epoll set -----------------------------------------------------
 
-    pub(super) fn site_is_ready(&mut self, index: u64, context: &mut Context<'_>) {
-        self.take_site_news(index, context);
-        self.let_go_of_lost_sites();
+    pub(super) fn port_is_ready(&mut self, index: u64, context: &mut Context<'_>) {
+        self.take_port_news(index, context);
+        self.let_go_of_lost_ports();
     }
 
-    fn take_site_news(&mut self, index: u64, context: &mut Context<'_>) {
+    fn take_port_news(&mut self, index: u64, context: &mut Context<'_>) {
         let at = (index / 2) as usize;
-        if at >= self.sites.len() {
+        if at >= self.rdma_ports.len() {
             return;
         }
         if index % 2 == COMPLETIONS {
@@ -566,15 +599,15 @@ impl Engine {
             if !context.surroundings.may_drain() {
                 return;
             }
-            let care = &mut self.sites[at];
-            care.is_armed = false;
-            if let Err(error) = care.queues.wait.take_events() {
-                self.lose_site(at, &lost(&error), context);
+            let poller = &mut self.rdma_ports[at];
+            poller.is_armed = false;
+            if let Err(error) = poller.queues.wait.take_events() {
+                self.lose_port(at, &lost(&error), context);
             }
             return;
         }
         loop {
-            let Some(events) = &mut self.sites[at].queues.events else {
+            let Some(events) = &mut self.rdma_ports[at].queues.events else {
                 return;
             };
             match events.take() {
@@ -584,7 +617,7 @@ impl Engine {
                     // The failed descriptor would stay readable for ever, so it leaves the epoll
                     // set.
                     let _ = epoll::delete(&self.tools.epoll, &*events);
-                    self.lose_site(at, &lost(&error), context);
+                    self.lose_port(at, &lost(&error), context);
                     return;
                 }
             }
@@ -593,24 +626,24 @@ impl Engine {
 
     /// Handles and counts an asynchronous event of the device, of any kind.
     fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
-        self.sites[at].is_told_empty = false;
+        self.rdma_ports[at].is_told_empty = false;
         let is_used = self.react(at, event, context);
-        let site = &self.sites[at].site;
-        site.counters.said(is_used);
+        let rdma_port = &self.rdma_ports[at].rdma_port;
+        rdma_port.counters.said(is_used);
         if !is_used {
-            tracing::debug!(device = site.device(), %event, "of no consequence");
+            tracing::debug!(device = rdma_port.device(), %event, "of no consequence");
         }
     }
 
     /// Acts on an event. Returns false if there is nothing to do. An event names objects of this
-    /// device context only, so a queue with a matching tag belongs to this site.
+    /// device context only, so a queue with a matching tag belongs to this RDMA port.
     fn react(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) -> bool {
-        let care = &self.sites[at];
-        let shared = care.queues.shared.as_ref();
+        let poller = &self.rdma_ports[at];
+        let shared = poller.queues.shared.as_ref();
         let shared = shared.and_then(|shared| shared.queue.tag());
         match *event {
             AsyncEvent::QueuePair(number, _) => {
-                let session = care.sessions.get(number).copied();
+                let session = poller.sessions.get(number).copied();
                 let link = session.and_then(|session| self.links.get_mut(session));
                 let (Some(session), Some(link)) = (session, link) else {
                     return false;
@@ -620,22 +653,22 @@ impl Engine {
                 self.heat(session);
                 return is_used;
             }
-            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.queue().tag() => {
-                self.lose_site_by(at, event, context);
+            AsyncEvent::CompletionQueueError(tag) if tag == poller.queues.wait.queue().tag() => {
+                self.lose_port_by(at, event, context);
             }
             AsyncEvent::ReceiveQueueError(tag) if shared == Some(tag) => {
-                self.lose_site_by(at, event, context);
+                self.lose_port_by(at, event, context);
             }
             AsyncEvent::ReceiveQueueLimit(tag) if shared == Some(tag) => {
                 self.take_all_found(at, context);
                 self.refill_with(at, SharedReceives::run_low, context);
             }
-            AsyncEvent::DeviceFatal => self.lose_site_by(at, event, context),
-            AsyncEvent::Port(port, said) if port == care.site.port() => {
+            AsyncEvent::DeviceFatal => self.lose_port_by(at, event, context),
+            AsyncEvent::Port(port, said) if port == poller.rdma_port.port() => {
                 return self.port_said(at, said, event, context);
             }
-            // These concern other objects, queues that are gone, or kinds of objects that a site
-            // does not have.
+            // These concern other objects, queues that are gone, or kinds of objects that an RDMA
+            // port does not have.
             AsyncEvent::CompletionQueueError(_)
             | AsyncEvent::ReceiveQueueError(_)
             | AsyncEvent::ReceiveQueueLimit(_)
@@ -648,7 +681,7 @@ impl Engine {
 
     /// Handles an event of the port. Connections survive a pause of the port's link, or fail
     /// because of it and report that themselves. A change that certainly cuts sessions off makes
-    /// them leave the site. Returns whether the event had any consequence.
+    /// them leave the RDMA port. Returns whether the event had any consequence.
     fn port_said(
         &mut self,
         at: usize,
@@ -656,8 +689,8 @@ impl Engine {
         event: &AsyncEvent,
         context: &mut Context<'_>,
     ) -> bool {
-        let site = &self.sites[at].site;
-        let device = site.device();
+        let rdma_port = &self.rdma_ports[at].rdma_port;
+        let device = rdma_port.device();
         tracing::info!(device, %event, "the RDMA port changed");
         let news = match said {
             // The port may be up again before this code could query it.
@@ -667,7 +700,7 @@ impl Engine {
             | PortEvent::LidChange
             | PortEvent::PkeyChange
             | PortEvent::SubnetManagerChange
-            | PortEvent::ReregisterWanted => site.look_at_port(),
+            | PortEvent::ReregisterWanted => rdma_port.look_at_port(),
             // Nothing here depends on the port's speed.
             PortEvent::SpeedChange => return false,
         };
@@ -675,14 +708,14 @@ impl Engine {
             Ok(PortNews::AsBefore) => self.doubt_port(at, None),
             Ok(PortNews::Doubtful(why)) => self.doubt_port(at, Some(why.into())),
             Ok(PortNews::Moved(why)) => self.cut_off(at, &why),
-            Err(error) => self.lose_site(at, &lost(&error), context),
+            Err(error) => self.lose_port(at, &lost(&error), context),
         }
         true
     }
 
-    /// Tells the sessions of the site that its port is doubtful, or no longer is.
+    /// Tells the sessions of the RDMA port that it is doubtful, or no longer is.
     fn doubt_port(&mut self, at: usize, doubt: Option<Arc<str>>) {
-        for &session in self.sites[at].sessions.values() {
+        for &session in self.rdma_ports[at].sessions.values() {
             if let Some(link) = self.links.get_mut(session) {
                 link.wire.doubt_port(doubt.clone());
             }
@@ -692,58 +725,59 @@ impl Engine {
     /// Hands on everything that is in the completion queue.
     fn take_all_found(&mut self, at: usize, context: &mut Context<'_>) {
         for _ in 0..LAST_POLLS {
-            self.sites[at].look_around();
-            if self.sites[at].is_lost || !self.take_found_at(at, context) {
+            self.rdma_ports[at].look_around();
+            if self.rdma_ports[at].is_lost || !self.take_found_at(at, context) {
                 break;
             }
         }
     }
 
-    /// Closes lost sites that have no session any more, even if handles of them remain.
-    fn let_go_of_lost_sites(&mut self) {
-        let is_over = |care: &PortPoller| care.site.is_lost() && care.sessions.is_empty();
-        if !self.sites.iter().any(is_over) {
+    /// Closes lost RDMA ports that have no session any more, even if handles of them remain.
+    fn let_go_of_lost_ports(&mut self) {
+        let is_over =
+            |poller: &PortPoller| poller.rdma_port.is_lost() && poller.sessions.is_empty();
+        if !self.rdma_ports.iter().any(is_over) {
             return;
         }
-        for over in self.sites.extract_if(.., |care| is_over(care)) {
+        for over in self.rdma_ports.extract_if(.., |poller| is_over(poller)) {
             over.close(&self.tools.epoll);
         }
-        for (index, care) in self.sites.iter().enumerate() {
+        for (index, poller) in self.rdma_ports.iter().enumerate() {
             let modify = |fd, which| {
                 let _ = epoll::modify(&self.tools.epoll, fd, token(index, which), EventFlags::IN);
             };
-            modify(care.queues.wait.fd(), COMPLETIONS);
-            if let Some(events) = &care.queues.events {
+            modify(poller.queues.wait.fd(), COMPLETIONS);
+            if let Some(events) = &poller.queues.events {
                 modify(events.as_fd(), EVENTS);
             }
         }
     }
 
-    /// Closes all sites of a closed node whose sessions are over.
-    pub(super) fn close_sites(&mut self) {
-        for care in self.sites.drain(..) {
-            care.site.lose();
-            care.close(&self.tools.epoll);
+    /// Closes all RDMA ports of a closed node whose sessions are over.
+    pub(super) fn close_ports(&mut self) {
+        for poller in self.rdma_ports.drain(..) {
+            poller.rdma_port.lose();
+            poller.close(&self.tools.epoll);
         }
     }
 
-    fn lose_site_by(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
-        let device = self.sites[at].site.device();
+    fn lose_port_by(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
+        let device = self.rdma_ports[at].rdma_port.device();
         let why = format!("RDMA device {device}: {event}");
         // Earlier arrivals are handed out first.
         self.take_all_found(at, context);
-        self.lose_site(at, &EndCause::DeviceLost { why }, context);
+        self.lose_port(at, &EndCause::DeviceLost { why }, context);
     }
 
-    /// Takes a site away from its sessions, because nothing on it will complete any more. Each
-    /// session ends, or goes on over another wire.
-    fn lose_site(&mut self, at: usize, cause: &EndCause, context: &mut Context<'_>) {
-        let care = &mut self.sites[at];
-        if mem::replace(&mut care.is_lost, true) {
+    /// Takes an RDMA port away from its sessions, because nothing on it will complete any more.
+    /// Each session ends, or goes on over another wire.
+    fn lose_port(&mut self, at: usize, cause: &EndCause, context: &mut Context<'_>) {
+        let poller = &mut self.rdma_ports[at];
+        if mem::replace(&mut poller.is_lost, true) {
             return;
         }
-        care.site.lose();
-        for session in care.sessions.clone().into_values() {
+        poller.rdma_port.lose();
+        for session in poller.sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
                 link.lose_wire(cause.clone(), &mut self.tools, context);
                 self.heat(session);
@@ -760,13 +794,13 @@ fn lost(error: &VerbsError) -> EndCause {
 
 /// Time between two checks that devices still exist. The removal of a device waits for this time
 /// and for the ends of its sessions.
-const BETWEEN_SITE_LOOKS: Duration = Duration::from_secs(2);
+const BETWEEN_PORT_LOOKS: Duration = Duration::from_secs(2);
 
-/// Returns the epoll token of a site's descriptor.
+/// Returns the epoll token of an RDMA port's descriptor.
 fn token(index: usize, which: u64) -> EventData {
-    EventData::new_u64((2 * index as u64 + which) << 2 | SITE_WIRE)
+    EventData::new_u64((2 * index as u64 + which) << 2 | PORT_WIRE)
 }
 
-/// Numbers of a site's two descriptors, for epoll.
+/// Numbers of an RDMA port's two descriptors, for epoll.
 const COMPLETIONS: u64 = 0;
 const EVENTS: u64 = 1;

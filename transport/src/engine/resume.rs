@@ -44,8 +44,8 @@ impl Engine {
             return;
         };
         if link.has_left_device {
-            // Otherwise the session would later leave the site of the new queue pair.
-            self.left_site(session, context);
+            // Otherwise the session would later leave the RDMA port of the new queue pair.
+            self.left_port(session, context);
         }
         let outcome = self.take_wires(session, wires, context);
         self.heat(session);
@@ -64,7 +64,7 @@ impl Engine {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let cared = match &wires.parts.rdma {
-            Some(pair) => self.care_for(pair.site()),
+            Some(pair) => self.care_for(pair.rdma_port()),
             None => Ok(()),
         };
         let Some(link) = self.links.get_mut(session) else {
@@ -82,17 +82,18 @@ impl Engine {
         if link.needs_credit() {
             return self.credit.broker.join(session).map_err(io::Error::other);
         }
-        self.joins_site(session, ticket, context)
+        self.joins_port(session, ticket, context)
     }
 
-    /// Removes a session whose queue pair is gone from its site. The session goes on without it.
-    pub(super) fn left_site(&mut self, session: u64, context: &mut Context<'_>) {
+    /// Removes a session whose queue pair is gone from its RDMA port. The session goes on without
+    /// it.
+    pub(super) fn left_port(&mut self, session: u64, context: &mut Context<'_>) {
         let Some(link) = self.links.get_mut(session) else {
             return;
         };
         link.has_left_device = false;
         let next = link.core.take_next_wire();
-        self.leaves_site(session);
+        self.leaves_port(session);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
         }

@@ -25,7 +25,7 @@ impl Engine {
             return Err(io::Error::other("the node is closing"));
         }
         if let Some(pair) = &admission.parts.rdma
-            && let Err(error) = self.care_for(pair.site())
+            && let Err(error) = self.care_for(pair.rdma_port())
         {
             admission.abandon();
             return Err(error);
@@ -76,7 +76,7 @@ impl Engine {
         // nothing.
         self.timed.reserve(self.links.len());
         self.watch.make_room(self.links.len());
-        self.joins_site(id, ticket, context)?;
+        self.joins_port(id, ticket, context)?;
         self.runs_anew(shared.peer(), context);
         self.tell_of_run(shared.peer());
         self.heat(id);
@@ -109,11 +109,16 @@ impl Engine {
         let result = act(link, context);
         link.settle(&mut self.tools, context);
         let report = link.core.common.take_credit_report();
-        report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+        report_credit(
+            &mut self.credit.broker,
+            &mut self.rdma_ports,
+            session,
+            report,
+        );
         note_deadline(link, &mut self.timed);
         self.watch.take_in(link);
         if link.has_left_device {
-            self.left_site(session, context);
+            self.left_port(session, context);
         } else if link.is_finished() {
             self.remove(session);
         }
@@ -129,7 +134,7 @@ impl Engine {
     }
 
     pub(super) fn remove(&mut self, session: u64) {
-        self.leaves_site(session);
+        self.leaves_port(session);
         if let Some(mut link) = self.links.remove(session) {
             self.credit.broker.leave(session);
             link.unregister(&self.tools.epoll);

@@ -17,7 +17,7 @@ impl Engine {
         let armed = links.fold(false, |any, link| {
             link.core.ends.receivers.arm(&link.core.common) | any
         });
-        self.arm_sites_once() | armed
+        self.arm_ports_once() | armed
     }
 
     /// Adds hot sessions to the epoll set again. Returns whether the set now reports every session.
@@ -59,7 +59,7 @@ impl Engine {
             // half in `Doorbell::is_due`.
             self.asymmetry.heavy_here();
         }
-        let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
+        let mut work = stay_awake || !is_told || self.is_finished() || self.arm_ports();
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 work |= link.look_at_armed_rings() || link.has_leftover();
@@ -97,7 +97,7 @@ impl Engine {
             .chain(self.control_deadline)
             .chain(self.closing.deadline())
             .chain(self.watch.next_look())
-            .chain(self.site_looks.next())
+            .chain(self.port_looks.next())
             .chain(self.warnings.next_due())
             .min()
     }

@@ -9,7 +9,7 @@ use super::{
     Engine, HOT_TURNS, Incoming, Mail, Mark,
     credit::report_credit,
     heat_link, note_deadline,
-    poll::{self, Readiness, Ready, SITE_WIRE, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL},
+    poll::{self, PORT_WIRE, Readiness, Ready, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL},
 };
 use crate::{
     clock,
@@ -29,12 +29,12 @@ impl Engine {
         if !self.has_found_completions() {
             progress |= self.turn_hot_links(context);
         }
-        progress |= self.turn_sites(context);
+        progress |= self.turn_ports(context);
         if self.is_left() {
             progress |= self.turn_hot_links(context);
         }
         self.share_credit(context);
-        let is_due = self.watch.is_due || self.site_looks.is_due;
+        let is_due = self.watch.is_due || self.port_looks.is_due;
         if is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
             progress |= self.look_for_silence(context);
             self.look_for_devices(context);
@@ -146,7 +146,7 @@ impl Engine {
             }
             // The listener is due now.
             TOKEN_CONTROL => self.control_deadline = Some(clock::now()),
-            token if token & SITE_WIRE == SITE_WIRE => self.site_is_ready(token >> 2, context),
+            token if token & PORT_WIRE == PORT_WIRE => self.port_is_ready(token >> 2, context),
             token => {
                 let session = token >> 2;
                 self.heat(session);
@@ -207,7 +207,12 @@ impl Engine {
                 link.heat = HOT_TURNS;
                 self.watch.take_in(link);
                 let report = link.core.common.take_credit_report();
-                report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+                report_credit(
+                    &mut self.credit.broker,
+                    &mut self.rdma_ports,
+                    session,
+                    report,
+                );
             } else {
                 link.heat = link.heat.saturating_sub(1);
                 if link.heat > 0
@@ -221,7 +226,7 @@ impl Engine {
             }
             note_deadline(link, &mut self.timed);
             if link.has_left_device {
-                self.left_site(session, context);
+                self.left_port(session, context);
                 at += 1;
             } else if link.is_finished() {
                 self.remove(session);
@@ -274,9 +279,14 @@ impl Engine {
             };
             link.expire(now, &mut self.tools, context);
             let report = link.core.common.take_credit_report();
-            report_credit(&mut self.credit.broker, &mut self.sites, session, report);
+            report_credit(
+                &mut self.credit.broker,
+                &mut self.rdma_ports,
+                session,
+                report,
+            );
             if link.has_left_device {
-                self.left_site(session, context);
+                self.left_port(session, context);
                 at += 1;
             } else if link.is_finished() {
                 self.remove(session);

@@ -27,7 +27,7 @@ use super::{
     Driver, Host, Looks, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
 };
 use crate::{
-    rdma::{LandingPlace, PreparedPair, Site},
+    rdma::{LandingPlace, PreparedPair, RdmaPort},
     session::{EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, route::Route},
     shared_memory::Bells,
     wire::GrantedBlock,
@@ -170,23 +170,29 @@ impl SessionShared {
     /// Returns the session's counts so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let site = self.carrier.last_site();
-        let site = site.map(|site| site.counters.counts());
-        self.counters.snapshot(site.unwrap_or_default())
+        let rdma_port = self.carrier.last_port();
+        let rdma_port = rdma_port.map(|rdma_port| rdma_port.counters.counts());
+        self.counters.snapshot(rdma_port.unwrap_or_default())
     }
 
     /// Returns how the session's completions are polled, and the reason, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
-        let site = self.carrier.site().filter(|_| self.carrier.has_device());
-        site.map(|site| site.polling().to_string())
+        let rdma_port = self
+            .carrier
+            .rdma_port()
+            .filter(|_| self.carrier.has_device());
+        rdma_port.map(|rdma_port| rdma_port.polling().to_string())
     }
 
     /// Returns the RDMA device and the port of it that carry the session's data now, if any do.
     #[must_use]
     pub fn rdma_port(&self) -> Option<(String, u8)> {
-        let site = self.carrier.site().filter(|_| self.carrier.has_device());
-        site.map(|site| (site.device().to_owned(), site.port()))
+        let rdma_port = self
+            .carrier
+            .rdma_port()
+            .filter(|_| self.carrier.has_device());
+        rdma_port.map(|rdma_port| (rdma_port.device().to_owned(), rdma_port.port()))
     }
 
     /// Returns the error of calls in a fork of the process, about the session.
@@ -223,9 +229,9 @@ impl SessionShared {
     /// thread.
     pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
         let mut lease = self.ring_arena().lease(min_bytes)?;
-        if let Some(site) = self.carrier.site() {
-            let registered = site.register_ring(&mut lease);
-            self.unless_lost(&site, registered)?;
+        if let Some(rdma_port) = self.carrier.rdma_port() {
+            let registered = rdma_port.register_ring(&mut lease);
+            self.unless_lost(&rdma_port, registered)?;
         }
         Ok(lease)
     }
@@ -233,23 +239,23 @@ impl SessionShared {
     /// Leases memory for a large message that the session can send from, in the same way.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
-        if let Some(site) = self.carrier.site() {
-            let registered = site.register_message(&mut lease, bytes);
-            self.unless_lost(&site, registered)?;
+        if let Some(rdma_port) = self.carrier.rdma_port() {
+            let registered = rdma_port.register_message(&mut lease, bytes);
+            self.unless_lost(&rdma_port, registered)?;
         }
         Ok(lease)
     }
 
     /// Ignores a failed registration if the session resumes over another wire. This is so where it
-    /// has no queue pair any more, or where the site is lost. That wire sends from memory that is
-    /// not registered.
+    /// has no queue pair any more, or where the RDMA port is lost. That wire sends from memory that
+    /// is not registered.
     fn unless_lost(
         &self,
-        site: &Site,
+        rdma_port: &RdmaPort,
         registered: Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         match registered {
-            Err(_) if self.resumes && (site.is_lost() || !self.carrier.has_device()) => Ok(()),
+            Err(_) if self.resumes && (rdma_port.is_lost() || !self.carrier.has_device()) => Ok(()),
             result => result,
         }
     }
@@ -258,14 +264,14 @@ impl SessionShared {
     /// has room. The memory is charged, and registered if the peer may be granted it. This costs no
     /// system call.
     pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
-        let site = self.granting_site();
-        let pool = match &site {
+        let rdma_port = self.granting_port();
+        let pool = match &rdma_port {
             Some(_) => &self.node.granted_pool,
             None => self.large_pool(),
         };
         let mut lease = pool.take_kept(bytes)?;
-        if let Some(site) = site {
-            site.granted_memory(&lease, bytes)?;
+        if let Some(rdma_port) = rdma_port {
+            rdma_port.granted_memory(&lease, bytes)?;
         }
         lease.charge_to(self.node.memory.claim(bytes as u64)?);
         Some(lease)
@@ -276,11 +282,11 @@ impl SessionShared {
     /// consists of addresses only, which get memory as the message comes. This takes long, so it
     /// runs outside the turn.
     pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
-        if let Some(site) = self.granting_site()
+        if let Some(rdma_port) = self.granting_port()
             && let Some(claim) = self.node.memory.half().claim(bytes as u64)
         {
             let mut lease = self.node.granted_pool.take(bytes)?;
-            match site.register_grant(&mut lease, bytes) {
+            match rdma_port.register_grant(&mut lease, bytes) {
                 Ok(()) => {
                     lease.charge_to(claim);
                     return Ok(lease);
@@ -302,15 +308,15 @@ impl SessionShared {
 
     /// Returns whether the peer is granted blocks.
     pub(crate) fn grants_landings(&self) -> bool {
-        self.granting_site()
-            .is_some_and(|site| site.has_landing_places())
+        self.granting_port()
+            .is_some_and(|rdma_port| rdma_port.has_landing_places())
     }
 
     /// Leases blocks for a channel's messages of medium size, as many as are available. This takes
     /// long, so it runs outside the turn.
     pub(crate) fn lease_landings(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
-        let lease = |site: &Arc<Site>| {
-            let place = LandingPlace::take(site)?;
+        let lease = |rdma_port: &Arc<RdmaPort>| {
+            let place = LandingPlace::take(rdma_port)?;
             let lease = self.node.granted_pool.take(LANDING_BYTES);
             match lease.and_then(|lease| GrantedBlock::register(place, lease)) {
                 Ok(block) => Some(block),
@@ -321,10 +327,10 @@ impl SessionShared {
                 }
             }
         };
-        let Some(site) = self.granting_site() else {
+        let Some(rdma_port) = self.granting_port() else {
             return Vec::new();
         };
-        iter::repeat_with(|| lease(&site))
+        iter::repeat_with(|| lease(&rdma_port))
             .map_while(|block| block)
             .take(LANDINGS_PER_CHANNEL)
             .collect()
@@ -333,12 +339,12 @@ impl SessionShared {
     /// Returns the address and key of memory that the peer may write a message of `bytes` to;
     /// `None` if the peer may not write to it.
     pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
-        self.granting_site()?.granted_memory(lease, bytes)
+        self.granting_port()?.granted_memory(lease, bytes)
     }
 
-    /// Returns the site through which the peer is granted memory of this process, if it is.
-    fn granting_site(&self) -> Option<Arc<Site>> {
-        self.carrier.granting_site()
+    /// Returns the RDMA port through which the peer is granted memory of this process, if it is.
+    fn granting_port(&self) -> Option<Arc<RdmaPort>> {
+        self.carrier.granting_port()
     }
 
     /// Returns the peer's address for errors, with the name of the local node if it has one.

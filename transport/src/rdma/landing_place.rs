@@ -5,22 +5,22 @@ use std::sync::{Arc, atomic::Ordering};
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_ring::memory::{LargeLease, MemoryError};
 
-use super::site::Site;
+use super::rdma_port::RdmaPort;
 
-/// A place for one of the blocks that a site may grant.
+/// A place for one of the blocks that an RDMA port may grant.
 #[derive(Debug)]
-pub(crate) struct LandingPlace(Arc<Site>);
+pub(crate) struct LandingPlace(Arc<RdmaPort>);
 
 impl LandingPlace {
-    /// Takes a place; `None` if the site has granted as many as it may.
-    pub(crate) fn take(site: &Arc<Site>) -> Option<Self> {
-        let most = site.settings().landing_blocks;
+    /// Takes a place; `None` if the RDMA port has granted as many as it may.
+    pub(crate) fn take(rdma_port: &Arc<RdmaPort>) -> Option<Self> {
+        let most = rdma_port.settings().landing_blocks;
         let one_more = |taken: u32| (taken < most).then_some(taken + 1);
         // Relaxed, because the number only guards a sum and orders no other access.
-        let taken = site
+        let taken = rdma_port
             .landings
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        taken.is_ok().then(|| Self(site.clone()))
+        taken.is_ok().then(|| Self(rdma_port.clone()))
     }
 
     /// Registers the memory of a block, unless it is registered already. This takes long and is
@@ -35,9 +35,9 @@ impl LandingPlace {
         Ok(memory.expect("it has just been registered"))
     }
 
-    /// Returns whether the place belongs to this site.
-    pub(crate) fn is_of(&self, site: &Arc<Site>) -> bool {
-        Arc::ptr_eq(&self.0, site)
+    /// Returns whether the place belongs to this RDMA port.
+    pub(crate) fn is_of(&self, rdma_port: &Arc<RdmaPort>) -> bool {
+        Arc::ptr_eq(&self.0, rdma_port)
     }
 }
 

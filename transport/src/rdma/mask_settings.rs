@@ -1,9 +1,9 @@
-//! The settings of a site on a device that lacks the abilities that a [`Mask`] takes away.
+//! The settings of an RDMA port on a device that lacks the abilities that a [`Mask`] takes away.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::provider::fake::Mask;
 
-use super::SiteSettings;
+use super::PortSettings;
 
 /// Returns a function that makes settings which a masked device needs, or which exercise the
 /// missing ability.
@@ -11,7 +11,7 @@ use super::SiteSettings;
 /// # Panics
 /// If the mask has a name that none of [`Mask::ALL`] has.
 #[must_use]
-pub fn settings_of(mask: &Mask) -> fn(&mut SiteSettings) {
+pub fn settings_of(mask: &Mask) -> fn(&mut PortSettings) {
     match mask.name {
         "whole" | "no-shared-receives" | "no-inline" | "one-piece" | "two-pieces" | "small-mtu" => {
             |_| ()
@@ -28,7 +28,7 @@ pub fn settings_of(mask: &Mask) -> fn(&mut SiteSettings) {
 }
 
 /// Makes two sessions fit into the smallest queues.
-fn shrink(settings: &mut SiteSettings, receive_buffers: u32) {
+fn shrink(settings: &mut PortSettings, receive_buffers: u32) {
     settings.max_sessions = 2;
     settings.receive_buffers = receive_buffers;
     settings.held_buffers = 0;

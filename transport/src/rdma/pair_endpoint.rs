@@ -5,7 +5,7 @@ use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 use ibex_verbs::{RemoteEndpoint, VerbsError};
 
-use super::site_error::SiteError;
+use super::port_error::PortError;
 
 /// The queue pair of one end, and the limits on what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl PairEndpoint {
     /// Checks a peer's description of itself.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         if (self.buffer_bytes as usize) < LEAST_BUFFER_BYTES {
-            return Err(SiteError::PeerEndpoint {
+            return Err(PortError::PeerEndpoint {
                 what: "receive buffers of so many bytes",
                 given: self.buffer_bytes,
             }

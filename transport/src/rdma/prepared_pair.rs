@@ -1,7 +1,7 @@
 //! A queue pair that is prepared for a session: made, announced to the peer, connected, admitted.
 //!
 //! It takes receives from the start, so a peer may send as soon as both ends are connected.
-//! Dropping it before it is admitted destroys it and frees its place in the site.
+//! Dropping it before it is admitted destroys it and frees its place in the RDMA port.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use super::{
     arrival_buffers::ArrivalBuffers,
     device_memory::DeviceMapping,
     pair_endpoint::PairEndpoint,
-    site::{SEND_ENTRIES, Seat, Site},
-    site_settings::SiteSettings,
-    unjoined::Ticket,
+    pending_pairs::Ticket,
+    port_settings::PortSettings,
+    rdma_port::{RdmaPort, SEND_ENTRIES, SessionPermit},
 };
 
 /// A queue pair that has no session yet.
@@ -27,7 +27,7 @@ pub struct PreparedPair {
     pub(crate) pair: QueuePair,
     pub(crate) own: Option<ArrivalBuffers>,
     pub(crate) heads: MemoryRegion<DeviceMapping>,
-    pub(crate) seat: Seat,
+    pub(crate) permit: SessionPermit,
     ticket: Ticket,
 
     // The connection.
@@ -51,7 +51,7 @@ const COPIED_FRAMES: usize = 2 * INTERVAL as usize + 2;
 
 impl PreparedPair {
     pub(super) fn new(
-        seat: Seat,
+        permit: SessionPermit,
         domain: &ProtectionDomain,
         mut pair: QueuePair,
         ticket: Ticket,
@@ -59,8 +59,8 @@ impl PreparedPair {
         local: LocalPort,
         dialed: bool,
     ) -> Result<Self, VerbsError> {
-        let site = &seat.site;
-        let settings = site.settings();
+        let rdma_port = &permit.rdma_port;
+        let settings = rdma_port.settings();
         let heads_bytes = match pieces(&pair, settings) {
             SEND_ENTRIES.. => HEADS_BYTES,
             _ => COPIED_FRAMES * settings.buffer_bytes as usize,
@@ -84,7 +84,7 @@ impl PreparedPair {
                 )?;
                 buffers
                     .refill(queue)
-                    .map_err(|error| site.refused(&error))?;
+                    .map_err(|error| rdma_port.refused(&error))?;
                 Some(buffers)
             }
         };
@@ -92,7 +92,7 @@ impl PreparedPair {
             pair,
             own,
             heads,
-            seat,
+            permit,
             ticket,
             first,
             local,
@@ -105,7 +105,7 @@ impl PreparedPair {
     /// Returns the description to send to the peer.
     #[must_use]
     pub fn endpoint(&self) -> PairEndpoint {
-        let settings = self.seat.site.settings();
+        let settings = self.permit.rdma_port.settings();
         PairEndpoint {
             pair: self.pair.endpoint(self.first, &self.local),
             buffer_bytes: settings.buffer_bytes,
@@ -114,7 +114,7 @@ impl PreparedPair {
             max_send_entries: pieces(&self.pair, settings) as u16,
             max_receive_entries: 1,
             // A write with immediate data has two pieces: the head of the block and the message.
-            immediate: self.seat.site.has_immediate() && pieces(&self.pair, settings) > 1,
+            immediate: self.permit.rdma_port.has_immediate() && pieces(&self.pair, settings) > 1,
         }
     }
 
@@ -131,9 +131,9 @@ impl PreparedPair {
         Ok(())
     }
 
-    /// Returns the pair's site.
-    pub(crate) fn site(&self) -> &Arc<Site> {
-        &self.seat.site
+    /// Returns the pair's RDMA port.
+    pub(crate) fn rdma_port(&self) -> &Arc<RdmaPort> {
+        &self.permit.rdma_port
     }
 
     /// Returns the ticket by which the engine recognises arrivals for the queue pair from before
@@ -144,7 +144,7 @@ impl PreparedPair {
 
     /// Returns the framing between the two ends.
     pub(crate) fn carriage(&self) -> Carriage {
-        let ours = self.seat.site.settings().buffer_bytes;
+        let ours = self.permit.rdma_port.settings().buffer_bytes;
         let theirs = self.theirs.map_or(ours, |theirs| theirs.buffer_bytes);
         Carriage::Buffers {
             bytes: ours.min(theirs) as usize,
@@ -175,6 +175,6 @@ impl PreparedPair {
 
 /// Returns the most pieces of one send: at most the number that was asked for, although devices
 /// round up.
-fn pieces(pair: &QueuePair, settings: &SiteSettings) -> u32 {
+fn pieces(pair: &QueuePair, settings: &PortSettings) -> u32 {
     pair.max_send_entries().min(settings.send_entries)
 }

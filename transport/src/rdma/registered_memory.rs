@@ -1,5 +1,5 @@
-//! Memory that senders encode into, or that peers write large messages to, registered for a site.
-//! The registration is attached to the memory, so that repeated leases need only one.
+//! Memory that senders encode into, or that peers write large messages to, registered for an RDMA
+//! port. The registration is attached to the memory, so that repeated leases need only one.
 //!
 //! Peers have no rights to memory to send from. A peer keeps the key to memory that it was granted
 //! once, so such memory is leased only to be granted again.
@@ -21,10 +21,10 @@ use ibex_verbs::{
 
 use super::device_memory::DeviceRing;
 
-/// A ring that a site's queue pairs send from.
+/// A ring that an RDMA port's queue pairs send from.
 #[derive(Debug)]
 pub struct RegisteredRing {
-    site: u64,
+    rdma_port: u64,
     region: MemoryRegion<DeviceRing>,
 }
 
@@ -32,39 +32,39 @@ impl RegisteredRing {
     /// Registers a leased ring, unless it is registered already. This takes long and is done on a
     /// handle's thread.
     pub(super) fn ensure(
-        site: u64,
+        rdma_port: u64,
         domain: &ProtectionDomain,
         lease: &mut RingLease,
     ) -> Result<Arc<Self>, VerbsError> {
-        if let Some(ring) = Self::of(site, lease.attachments()) {
+        if let Some(ring) = Self::of(rdma_port, lease.attachments()) {
             return Ok(ring);
         }
         lease
             .attachments_mut()
             .detach(|ring: &Self| !ring.region.is_registered());
-        let ring = Self::register(site, domain, lease)?;
+        let ring = Self::register(rdma_port, domain, lease)?;
         Ok(lease.attachments_mut().attach(ring))
     }
 
     /// Registers a ring for the life of the returned value.
     pub(super) fn register(
-        site: u64,
+        rdma_port: u64,
         domain: &ProtectionDomain,
         lease: &RingLease,
     ) -> Result<Self, VerbsError> {
         let memory = DeviceRing(lease.memory().clone());
         let region = MemoryRegion::register(domain, memory, RegionAccess::SEND)?;
-        Ok(Self { site, region })
+        Ok(Self { rdma_port, region })
     }
 
-    /// Returns whether the site with this number can send from the ring.
-    pub(super) fn is_of(&self, site: u64) -> bool {
-        self.site == site && self.region.is_registered()
+    /// Returns whether the RDMA port with this number can send from the ring.
+    pub(super) fn is_of(&self, rdma_port: u64) -> bool {
+        self.rdma_port == rdma_port && self.region.is_registered()
     }
 
     /// Returns the registration that [`ensure`](Self::ensure) has attached.
-    pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
-        attachments.find(|ring: &Self| ring.site == site)
+    pub(super) fn of(rdma_port: u64, attachments: &Attachments) -> Option<Arc<Self>> {
+        attachments.find(|ring: &Self| ring.rdma_port == rdma_port)
     }
 
     /// Returns the `bytes` from ring position `position` on: one piece, or two over the seam.
@@ -82,10 +82,10 @@ impl RegisteredRing {
     }
 }
 
-/// The beginning of a large buffer, registered at a site for one use.
+/// The beginning of a large buffer, registered at an RDMA port for one use.
 #[derive(Debug)]
 pub struct LargeRegion<U> {
-    site: u64,
+    rdma_port: u64,
     region: MemoryRegion<Beginning>,
     used: PhantomData<U>,
 }
@@ -96,7 +96,7 @@ pub trait LargeUse: fmt::Debug + Send + Sync + 'static {
     const ACCESS: RegionAccess;
 }
 
-/// Use for memory that the site's queue pairs send from.
+/// Use for memory that the RDMA port's queue pairs send from.
 #[derive(Debug)]
 pub enum Sent {}
 
@@ -112,9 +112,9 @@ impl LargeUse for Granted {
     const ACCESS: RegionAccess = RegionAccess::REMOTE_WRITE;
 }
 
-/// A large message that a site's queue pairs send from.
+/// A large message that an RDMA port's queue pairs send from.
 pub type RegisteredMessage = LargeRegion<Sent>;
-/// Memory that peers of a site may write large messages to.
+/// Memory that peers of an RDMA port may write large messages to.
 pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
 /// The part of a large buffer that messages have used. The rest has no pages.
@@ -153,46 +153,46 @@ impl<U: LargeUse> LargeRegion<U> {
     /// Registers the first `bytes` of a leased buffer, unless they are registered already. This
     /// takes long and is done outside the turn.
     pub(super) fn ensure(
-        site: u64,
+        rdma_port: u64,
         domain: &ProtectionDomain,
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<Arc<Self>, VerbsError> {
-        if let Some(registered) = Self::of(site, lease.attachments())
+        if let Some(registered) = Self::of(rdma_port, lease.attachments())
             && registered.region.bytes() >= bytes
         {
             return Ok(registered);
         }
         let attachments = lease.attachments_mut();
         attachments.detach(|registered: &Self| {
-            registered.site == site || !registered.region.is_registered()
+            registered.rdma_port == rdma_port || !registered.region.is_registered()
         });
-        let registered = Self::register(site, domain, lease, bytes)?;
+        let registered = Self::register(rdma_port, domain, lease, bytes)?;
         Ok(lease.attachments_mut().attach(registered))
     }
 
     /// Registers the buffer's first `bytes` for the life of the returned value.
     pub(super) fn register(
-        site: u64,
+        rdma_port: u64,
         domain: &ProtectionDomain,
         lease: &LargeLease,
         bytes: usize,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
-            site,
+            rdma_port,
             region: Beginning::register(domain, lease, bytes, U::ACCESS)?,
             used: PhantomData,
         })
     }
 
-    /// Returns whether the site with this number can use `bytes` bytes of the buffer.
-    pub(super) fn is_of(&self, site: u64, bytes: usize) -> bool {
-        self.site == site && self.region.is_registered() && self.region.bytes() >= bytes
+    /// Returns whether the RDMA port with this number can use `bytes` bytes of the buffer.
+    pub(super) fn is_of(&self, rdma_port: u64, bytes: usize) -> bool {
+        self.rdma_port == rdma_port && self.region.is_registered() && self.region.bytes() >= bytes
     }
 
     /// Returns the registration that [`ensure`](Self::ensure) has attached.
-    pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
-        attachments.find(|registered: &Self| registered.site == site)
+    pub(super) fn of(rdma_port: u64, attachments: &Attachments) -> Option<Arc<Self>> {
+        attachments.find(|registered: &Self| registered.rdma_port == rdma_port)
     }
 }
 

@@ -7,7 +7,7 @@ use ibex_ring::memory::MemoryUse;
 use super::{Driver, EventLoop};
 use crate::{
     connection::{Context, MemoryWanted, Purpose, RedialError, Redialing},
-    rdma::Site,
+    rdma::RdmaPort,
 };
 
 impl EventLoop {
@@ -30,8 +30,8 @@ impl EventLoop {
         for wanted in context.wanted.drain(..) {
             self.provide(wanted);
         }
-        for site in context.unsure_sites.drain(..) {
-            self.look_for_device(site);
+        for rdma_port in context.unsure_ports.drain(..) {
+            self.look_for_device(rdma_port);
         }
         for redialing in context.redialings.drain(..) {
             self.redial(redialing);
@@ -83,14 +83,14 @@ impl EventLoop {
         }
     }
 
-    /// Checks that a site's device still exists, on a thread that may block.
-    pub(crate) fn look_for_device(&self, site: Arc<Site>) {
+    /// Checks that an RDMA port's device still exists, on a thread that may block.
+    pub(crate) fn look_for_device(&self, rdma_port: Arc<RdmaPort>) {
         let Some(event_loop) = self.arc() else {
             return;
         };
         let look = move || {
-            if !site.is_listed() {
-                event_loop.with_engine(|engine, _| engine.device_was_removed(&site));
+            if !rdma_port.is_listed() {
+                event_loop.with_engine(|engine, _| engine.device_was_removed(&rdma_port));
                 // The leader turns the sessions, which end.
                 event_loop.bell.wake();
             }

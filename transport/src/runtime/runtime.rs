@@ -19,7 +19,7 @@ use crate::{
     connection::{Connection, Context, LinkStats},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
     node::{Host, RuntimeConfig, SessionShared, Sessions, Warnings},
-    rdma::Site,
+    rdma::RdmaPort,
     session::EngineId,
 };
 
@@ -125,9 +125,9 @@ impl Runtime {
     /// the engine handles the device's events, and closes the port if the device is removed.
     ///
     /// # Errors Another node has the port, or the port is lost.
-    pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
-        let event_loop = &self.event_loops[site.engine()];
-        let cared = event_loop.with_engine(|engine, _| engine.care_for(site));
+    pub fn care_for(&self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
+        let event_loop = &self.event_loops[rdma_port.engine()];
+        let cared = event_loop.with_engine(|engine, _| engine.care_for(rdma_port));
         // The sleeper must take up its new deadline.
         event_loop.bell.wake();
         cared
@@ -298,7 +298,7 @@ impl Exchange for Runtime {
             .parts
             .rdma
             .as_ref()
-            .map(|pair| pair.site().engine());
+            .map(|pair| pair.rdma_port().engine());
         let wanted = of_pair.map(EngineId::new).or(admission.engine);
         let place = self.sessions.place(wanted);
         let engine = place.engine();
@@ -350,9 +350,9 @@ impl Runtime {
         self.first().with_engine(|engine, _| engine.hot_sessions())
     }
 
-    /// Checks that a site's device still exists.
-    pub(crate) fn look_for_device(&self, site: Arc<Site>) {
-        self.first().look_for_device(site);
+    /// Checks that an RDMA port's device still exists.
+    pub(crate) fn look_for_device(&self, rdma_port: Arc<RdmaPort>) {
+        self.first().look_for_device(rdma_port);
     }
 }
 

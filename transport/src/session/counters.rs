@@ -6,7 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use ibex_base::sync::AtomicU64;
 
 use super::SessionStats;
-use crate::{counter::Counter, rdma::SiteCounts, session::coarse_time::CoarseTime};
+use crate::{counter::Counter, rdma::PortCounts, session::coarse_time::CoarseTime};
 
 /// Counters of a session. The engine's holder writes them, and any thread reads them; every thread
 /// writes `bells`.
@@ -74,8 +74,8 @@ impl SessionCounters {
         self.credit_stalled.add(waited);
     }
 
-    /// Returns the counts so far, with those that the site keeps for all of its sessions.
-    pub(crate) fn snapshot(&self, site: SiteCounts) -> SessionStats {
+    /// Returns the counts so far, with those that the RDMA port keeps for all of its sessions.
+    pub(crate) fn snapshot(&self, rdma_port: PortCounts) -> SessionStats {
         let inline_sends = self.inline_sends.get();
         let rdma_writes = self.rdma_writes.get();
         let work_requests = self.work_requests.get();
@@ -106,11 +106,11 @@ impl SessionCounters {
             signaled: self.signaled.get(),
             doorbells: self.doorbells.get(),
             completions: self.completions.get(),
-            polls: site.polls,
-            empty_polls: site.empty_polls,
-            device_events: site.events,
-            ignored_events: site.ignored_events,
-            stray_completions: site.strays,
+            polls: rdma_port.polls,
+            empty_polls: rdma_port.empty_polls,
+            device_events: rdma_port.events,
+            ignored_events: rdma_port.ignored_events,
+            stray_completions: rdma_port.strays,
             bells: self.bells.load(Ordering::Relaxed),
             checksum_errors: self.checksum_errors.get(),
             checksum_errors_at_peer: self.checksum_errors_at_peer.get(),

@@ -7,7 +7,7 @@
 //!    wire. So a session whose records have grown with a connection gets no queue pair any more. A
 //!    session that may get another queue pair does not let its records grow.
 //! 2. While the session may get another queue pair, all memory that it sends from is registered
-//!    with the site of the last one.
+//!    with the RDMA port of the last one.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -19,7 +19,7 @@ use ibex_base::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use ibex_protocol::framing::Carriage;
 
 use crate::{
-    rdma::{PreparedPair, Site},
+    rdma::{PreparedPair, RdmaPort},
     session::Fabric,
 };
 
@@ -38,9 +38,9 @@ struct Carried {
     fabric: Fabric,
     /// True if the session has a queue pair, or may get another.
     gets_pairs: bool,
-    /// The site of the current or last queue pair.
-    site: Option<Arc<Site>>,
-    /// The peer may be granted memory that is registered with that site.
+    /// The RDMA port of the current or last queue pair.
+    rdma_port: Option<Arc<RdmaPort>>,
+    /// The peer may be granted memory that is registered with that RDMA port.
     grants_memory: bool,
 }
 
@@ -54,7 +54,7 @@ impl Route {
             carried: Mutex::new(Carried {
                 fabric,
                 gets_pairs: pair.is_some(),
-                site: pair.map(|pair| pair.site().clone()),
+                rdma_port: pair.map(|pair| pair.rdma_port().clone()),
                 grants_memory: pair.is_some_and(PreparedPair::grants_memory),
             }),
         }
@@ -90,7 +90,7 @@ impl Route {
         *self.carried() = Carried {
             fabric: Fabric::Verbs,
             gets_pairs: true,
-            site: Some(pair.site().clone()),
+            rdma_port: Some(pair.rdma_port().clone()),
             grants_memory: pair.grants_memory(),
         };
         self.has_device.store(true, Ordering::Relaxed);
@@ -113,28 +113,33 @@ impl Route {
         self.eager_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the site with which the memory to send from is registered.
-    pub(crate) fn site(&self) -> Option<Arc<Site>> {
+    /// Returns the RDMA port with which the memory to send from is registered.
+    pub(crate) fn rdma_port(&self) -> Option<Arc<RdmaPort>> {
         let carried = self.carried();
-        carried.site.clone().filter(|_| carried.gets_pairs)
+        carried.rdma_port.clone().filter(|_| carried.gets_pairs)
     }
 
-    /// Returns the site of the current or last queue pair.
-    pub(crate) fn last_site(&self) -> Option<Arc<Site>> {
-        self.carried().site.clone()
+    /// Returns the RDMA port of the current or last queue pair.
+    pub(crate) fn last_port(&self) -> Option<Arc<RdmaPort>> {
+        self.carried().rdma_port.clone()
     }
 
     /// Leaks the contents, for a fork of the process.
     pub(crate) fn forget(&mut self) {
         let carried = self.carried.get_mut();
-        mem::forget(carried.unwrap_or_else(PoisonError::into_inner).site.take());
+        mem::forget(
+            carried
+                .unwrap_or_else(PoisonError::into_inner)
+                .rdma_port
+                .take(),
+        );
     }
 
-    /// Returns the site of the queue pair, if the peer is granted memory of this node.
-    pub(crate) fn granting_site(&self) -> Option<Arc<Site>> {
+    /// Returns the RDMA port of the queue pair, if the peer is granted memory of this node.
+    pub(crate) fn granting_port(&self) -> Option<Arc<RdmaPort>> {
         let carried = self.carried();
         let grants = self.has_device() && carried.grants_memory;
-        carried.site.clone().filter(|_| grants)
+        carried.rdma_port.clone().filter(|_| grants)
     }
 
     fn carried(&self) -> MutexGuard<'_, Carried> {

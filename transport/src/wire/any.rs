@@ -16,7 +16,7 @@ use super::{
     stream::{Layer, StreamWire},
 };
 use crate::{
-    rdma::Site,
+    rdma::RdmaPort,
     session::{EndCause, SessionCounters},
 };
 
@@ -83,7 +83,7 @@ impl AnyWire {
     }
 
     /// Returns the device port of the queue pair, and the queue pair's number.
-    pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
+    pub(crate) fn pair_at(&self) -> Option<(&Arc<RdmaPort>, u32)> {
         match self {
             AnyWire::QueuePair(pair) => Some(pair.place()),
             _ => None,

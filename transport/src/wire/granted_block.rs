@@ -32,8 +32,8 @@ impl GrantedBlock {
     /// Returns whether the peer can write to the block over the current `route`. The session may
     /// have left the device with which the block is registered.
     pub(crate) fn is_granted_on(&self, route: &Route) -> bool {
-        let site = route.granting_site();
-        site.is_some_and(|site| self.place.is_of(&site))
+        let rdma_port = route.granting_port();
+        rdma_port.is_some_and(|rdma_port| self.place.is_of(&rdma_port))
     }
 
     /// Returns the address that messages are written to.

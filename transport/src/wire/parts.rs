@@ -22,7 +22,7 @@ pub struct WireParts {
     /// The connection's TLS, if nodes are authenticated.
     pub tls: Option<Box<Tls>>,
     /// The queue pair, connected to the peer's, if data goes over verbs. This node takes over its
-    /// site.
+    /// RDMA port.
     pub rdma: Option<PreparedPair>,
 }
 
@@ -72,7 +72,7 @@ impl WireParts {
             );
         }
         let registered =
-            memory.try_for_each(|(ring, messages)| register_with(pair.site(), ring, messages));
+            memory.try_for_each(|(ring, messages)| register_with(pair.rdma_port(), ring, messages));
         registered.map_err(|error| error.to_string())
     }
 }

@@ -6,7 +6,7 @@ use ibex_protocol::transfer::rendezvous::Chunk;
 use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
 
 use crate::{
-    rdma::{RegisteredMessage, RegisteredRing, Site},
+    rdma::{RdmaPort, RegisteredMessage, RegisteredRing},
     session::route::Route,
 };
 
@@ -22,7 +22,9 @@ pub(crate) struct RingMemory {
 impl RingMemory {
     /// Takes over a ring, which its handle has registered if the route requires that.
     pub(crate) fn new(lease: Arc<RingLease>, route: &Route) -> Self {
-        let registered = route.site().and_then(|site| site.registered_ring(&lease));
+        let registered = route
+            .rdma_port()
+            .and_then(|rdma_port| rdma_port.registered_ring(&lease));
         Self { lease, registered }
     }
 
@@ -32,10 +34,10 @@ impl RingMemory {
         &self.lease
     }
 
-    /// Registers the ring with `site`, unless it is registered already.
-    pub(super) fn register(&mut self, site: &Site) -> Result<(), MemoryError> {
+    /// Registers the ring with `rdma_port`, unless it is registered already.
+    pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        self.registered = Some(site.ring_to_send(&self.lease, before)?);
+        self.registered = Some(rdma_port.ring_to_send(&self.lease, before)?);
         Ok(())
     }
 
@@ -58,8 +60,8 @@ pub(crate) struct MessageMemory {
 impl MessageMemory {
     /// Takes over a message, which its handle has registered if the route requires that.
     pub(crate) fn new(memory: LargeLease, length: usize, route: &Route) -> Self {
-        let site = route.site();
-        let registered = site.and_then(|site| site.registered_message(&memory));
+        let rdma_port = route.rdma_port();
+        let registered = rdma_port.and_then(|rdma_port| rdma_port.registered_message(&memory));
         Self {
             memory,
             length,
@@ -85,10 +87,10 @@ impl MessageMemory {
         self.memory.base()
     }
 
-    /// Registers the message with `site`, unless it is registered already.
-    pub(super) fn register(&mut self, site: &Site) -> Result<(), MemoryError> {
+    /// Registers the message with `rdma_port`, unless it is registered already.
+    pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        let registered = site.message_to_send(&self.memory, self.length, before)?;
+        let registered = rdma_port.message_to_send(&self.memory, self.length, before)?;
         self.registered = Some(registered);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Sites and sessions over the fake provider: every error path and every posted request, tested on
-//! machines without a device.
+//! RDMA ports and sessions over the fake provider: every error path and every posted request,
+//! tested on machines without a device.
 
 mod overdue;
 mod polling;

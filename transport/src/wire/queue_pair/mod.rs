@@ -41,7 +41,7 @@ use super::{
     stream::Layer,
 };
 use crate::{
-    rdma::{ArrivalBuffers, Leaver, PreparedPair, Seat, Site},
+    rdma::{ArrivalBuffers, DrainGuard, PreparedPair, RdmaPort, SessionPermit},
     session::{EndCause, SessionCounters},
 };
 use beside::Beside;
@@ -54,7 +54,7 @@ pub(crate) struct QueuePairWire {
     /// The buffers of the queue pair's own receive queue, if it shares none.
     own: Option<ArrivalBuffers>,
     sending: PairSending,
-    seat: Seat,
+    permit: SessionPermit,
     beside: Beside,
 
     // Identity and state.
@@ -66,8 +66,8 @@ pub(crate) struct QueuePairWire {
     died: Option<AsyncEvent>,
     /// The port's fault, which may be the reason if the queue pair dies.
     doubt: Option<Arc<str>>,
-    /// Registration for the site's report that the completion queue is empty.
-    leaver: Option<Leaver>,
+    /// Registration for the RDMA port's report that the completion queue is empty.
+    drain_guard: Option<DrainGuard>,
 }
 
 /// The life of a queue pair.
@@ -92,17 +92,17 @@ impl QueuePairWire {
             pair,
             own,
             heads,
-            seat,
+            permit,
             ..
         } = prepared;
         Self {
             number: pair.number(),
-            has_times: seat.site.polling().times,
+            has_times: permit.rdma_port.polling().times,
             died: None,
             doubt: None,
-            leaver: None,
+            drain_guard: None,
             sending: PairSending::new(
-                seat.site.send_requests(),
+                permit.rdma_port.send_requests(),
                 &pair,
                 max_entries,
                 heads,
@@ -110,7 +110,7 @@ impl QueuePairWire {
             ),
             state: PairState::Live(pair),
             own,
-            seat,
+            permit,
             beside: Beside::new(layer, leftover),
         }
     }
@@ -139,9 +139,14 @@ impl QueuePairWire {
 
     /// Returns the port's present fault, if it has one.
     fn doubt_of_port(&self) -> Option<Arc<str>> {
-        match self.seat.site.port_state() {
+        match self.permit.rdma_port.port_state() {
             Ok(PortState::Active) => None,
-            Ok(state) => Some(self.seat.site.of_port(&format!("it is {state}")).into()),
+            Ok(state) => Some(
+                self.permit
+                    .rdma_port
+                    .of_port(&format!("it is {state}"))
+                    .into(),
+            ),
             Err(error) => Some(error.to_string().into()),
         }
     }
@@ -157,8 +162,8 @@ impl QueuePairWire {
 
 impl QueuePairWire {
     /// Returns the device port, and the number of the queue pair there.
-    pub(crate) fn place(&self) -> (&Arc<Site>, u32) {
-        (&self.seat.site, self.number)
+    pub(crate) fn place(&self) -> (&Arc<RdmaPort>, u32) {
+        (&self.permit.rdma_port, self.number)
     }
 
     /// Notes the fault of the queue pair's port, or that it has none any more.
@@ -191,7 +196,7 @@ impl QueuePairWire {
             // outstanding.
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
-                self.leaver = Some(self.seat.site.leaves());
+                self.drain_guard = Some(self.permit.rdma_port.leaves());
                 Heard::Something
             }
             // These events do not matter: the queue pair was connected before, is never drained
@@ -347,7 +352,7 @@ impl Wire for QueuePairWire {
         ring: Option<&mut RingMemory>,
         messages: impl Iterator<Item = &'a mut MessageMemory>,
     ) -> Result<(), MemoryError> {
-        register_with(&self.seat.site, ring, messages)
+        register_with(&self.permit.rdma_port, ring, messages)
     }
 
     /// Moves the queue pair to ERR; completions are taken in until it is drained.
@@ -362,7 +367,7 @@ impl Wire for QueuePairWire {
                     teardown.handle_event(event);
                 }
                 let deadline = teardown.deadline();
-                self.leaver = Some(self.seat.site.leaves());
+                self.drain_guard = Some(self.permit.rdma_port.leaves());
                 self.state = PairState::Leaving(Box::new(teardown));
                 Some(deadline)
             }
@@ -380,7 +385,7 @@ impl Wire for QueuePairWire {
         match teardown.verdict(now) {
             Verdict::Draining => Shut::Draining,
             Verdict::Drained => {
-                self.seat.was_drained();
+                self.permit.was_drained();
                 Shut::Done { gave_up: None }
             }
             Verdict::GaveUp(reason) => Shut::Done {
@@ -391,7 +396,7 @@ impl Wire for QueuePairWire {
 
     fn destroy(&mut self) {
         self.state = PairState::Gone;
-        self.leaver = None;
+        self.drain_guard = None;
     }
 
     fn is_gone(&self) -> bool {
@@ -401,14 +406,14 @@ impl Wire for QueuePairWire {
 
 /// Registers memory to send from with a device, unless it is registered already.
 pub(crate) fn register_with<'a>(
-    site: &Site,
+    rdma_port: &RdmaPort,
     ring: Option<&mut RingMemory>,
     mut messages: impl Iterator<Item = &'a mut MessageMemory>,
 ) -> Result<(), MemoryError> {
     if let Some(ring) = ring {
-        ring.register(site)?;
+        ring.register(rdma_port)?;
     }
-    messages.try_for_each(|message| message.register(site))
+    messages.try_for_each(|message| message.register(rdma_port))
 }
 
 /// Returns the cause that ends a wire whose device refuses requests.

@@ -25,7 +25,7 @@ struct Accepted {
     runtime: Arc<Runtime>,
     /// The connection and the queue pair of the other end.
     dialed: Option<Admission>,
-    _sites: [Arc<Site>; 2],
+    _ports: [Arc<RdmaPort>; 2],
     fake: FakeProvider,
     /// The stopped clock, so that no time-out ends a session.
     _clock: StoppedClock,
@@ -51,8 +51,8 @@ impl Accepted {
     fn behind(leftover: &[u8]) -> Self {
         let clock = StoppedClock::stop();
         let fake = one_device();
-        let sites = [open_site(&fake, settings()), open_site(&fake, settings())];
-        let [dialed, accepted] = pairs([&sites[0], &sites[1]]).unwrap();
+        let rdma_ports = [open_port(&fake, settings()), open_port(&fake, settings())];
+        let [dialed, accepted] = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap();
         let [stream, peer_stream] = connection();
         let runtime = runtime(Driver::Caller);
         let mut admitted = resumable(admission(peer_stream, accepted));
@@ -61,7 +61,7 @@ impl Accepted {
             session: runtime.admit(admitted).unwrap(),
             runtime,
             dialed: Some(resumable(admission(stream, dialed))),
-            _sites: sites,
+            _ports: rdma_ports,
             fake,
             _clock: clock,
         }

@@ -15,7 +15,7 @@ fn records_arrive_in_order_several_to_a_frame_and_are_read_in_place() {
     stage.settle();
     let messages = take(&mut receiver).unwrap();
     assert_eq!(messages.len(), 200);
-    let slab = stage.nodes[1].site.arrival_memory();
+    let slab = stage.nodes[1].rdma_port.arrival_memory();
     for (number, message) in messages.iter().enumerate() {
         assert_eq!(message.bytes(), payload(number as u64, 40));
         assert!(slab.contains(&message.bytes().as_ptr().addr()));
@@ -73,7 +73,7 @@ fn messages_have_the_time_at_which_the_device_had_them_if_it_is_wanted() {
             let (kilohertz, mask) = (1_000_000, u64::MAX);
             device.clock = Some(FakeClock { kilohertz, mask });
         });
-        let wanted = SiteSettings {
+        let wanted = PortSettings {
             completion_times: times,
             ..settings()
         };
@@ -122,8 +122,8 @@ fn an_ethernet_port_with_a_lid_tells_none() {
     let mut device = soft_roce();
     device.ports[0].attributes.lid = 1;
     let fake = FakeProvider::new(vec![device]);
-    let site = open_site(&fake, settings());
-    assert_eq!(site.prepare(true).unwrap().endpoint().pair.lid, 0);
+    let rdma_port = open_port(&fake, settings());
+    assert_eq!(rdma_port.prepare(true).unwrap().endpoint().pair.lid, 0);
 }
 
 /// A VLAN's interface has its parent's link-local GID.
@@ -154,7 +154,7 @@ fn packets_come_from_the_interface_that_was_chosen() {
             gid,
             ..choice(DeviceKind::Software)
         };
-        let open = || Site::open(&fake.provider(), &chosen, settings()).unwrap();
+        let open = || RdmaPort::open(&fake.provider(), &chosen, settings()).unwrap();
         let made = pairs([&open(), &open()]).unwrap();
         let connected = fake.modifications();
         let mut routes = connected

@@ -11,14 +11,14 @@ const ROUNDS: usize = 2000;
 #[test]
 fn two_thousand_sessions_leave_nothing_behind() {
     // There is room for the first session, which stays, and one more.
-    let stage = Stage::with(SiteSettings {
+    let stage = Stage::with(PortSettings {
         max_sessions: 4,
         ..settings()
     });
     let (mut sender, mut receiver) = stage.channel("stays", WINDOW);
     let mut alive = None;
     for round in 0..ROUNDS {
-        let pairs = pairs(stage.nodes.each_ref().map(|node| &node.site)).unwrap();
+        let pairs = pairs(stage.nodes.each_ref().map(|node| &node.rdma_port)).unwrap();
         let mut streams = connection();
         let breaks = streams[0].try_clone().unwrap();
         if round % 4 == 3 {
@@ -64,18 +64,18 @@ fn until_gone(stage: &Stage, sessions: &[Arc<SessionShared>]) {
 #[test]
 fn a_handshake_that_breaks_gives_its_place_back() {
     let fake = one_device();
-    let narrow = SiteSettings {
+    let narrow = PortSettings {
         max_sessions: 2,
         ..settings()
     };
-    let sites = [open_site(&fake, narrow), open_site(&fake, narrow)];
+    let rdma_ports = [open_port(&fake, narrow), open_port(&fake, narrow)];
     let before = fake.alive();
     for round in 0..ROUNDS {
-        let mut dialed = sites[0].prepare(true).unwrap();
+        let mut dialed = rdma_ports[0].prepare(true).unwrap();
         if round % 4 == 0 {
             continue;
         }
-        let mut accepted = sites[1].prepare(false).unwrap();
+        let mut accepted = rdma_ports[1].prepare(false).unwrap();
         if round % 4 == 1 {
             let mut wrong = accepted.endpoint();
             wrong.buffer_bytes = 0;
@@ -98,8 +98,8 @@ fn a_handshake_that_breaks_gives_its_place_back() {
         Call::Register,
     ] {
         fake.refuse(call, rustix::io::Errno::NOMEM);
-        sites[0].prepare(true).unwrap_err();
+        rdma_ports[0].prepare(true).unwrap_err();
         assert_eq!(fake.alive(), before, "{call:?}");
     }
-    sites[0].prepare(true).unwrap();
+    rdma_ports[0].prepare(true).unwrap();
 }

@@ -42,8 +42,8 @@ fn messages() -> u64 {
 }
 
 /// Returns the settings of the benchmark.
-fn own_receives() -> SiteSettings {
-    SiteSettings {
+fn own_receives() -> PortSettings {
+    PortSettings {
         shared_receives: false,
         ..settings()
     }

@@ -9,9 +9,9 @@ use super::*;
 struct Crowd {
     // Fields in drop order.
     talkers: Vec<Talker>,
-    senders: Vec<(Arc<Runtime>, Arc<Site>)>,
+    senders: Vec<(Arc<Runtime>, Arc<RdmaPort>)>,
     runtime: Arc<Runtime>,
-    site: Arc<Site>,
+    rdma_port: Arc<RdmaPort>,
     fake: FakeProvider,
 }
 
@@ -37,15 +37,15 @@ const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
     bytes: 256 << 10,
 };
 
-/// Returns the settings of a receiving site that lends `lendable` buffers to up to `sessions`
+/// Returns the settings of a receiving RDMA port that lends `lendable` buffers to up to `sessions`
 /// peers.
-fn lends(lendable: u32, sessions: u32) -> SiteSettings {
-    SiteSettings {
+fn lends(lendable: u32, sessions: u32) -> PortSettings {
+    PortSettings {
         receive_buffers: lendable + sessions + KEPT_FOR_REPOSTING,
         held_buffers: 64,
         max_sessions: sessions,
         session_credit: 64,
-        ..SiteSettings::default()
+        ..PortSettings::default()
     }
 }
 
@@ -54,12 +54,12 @@ const KEPT_FOR_REPOSTING: u32 = 16;
 
 impl Crowd {
     /// Makes a crowd without any session.
-    fn new(settings: SiteSettings, senders: usize) -> Self {
+    fn new(settings: PortSettings, senders: usize) -> Self {
         Self::on(one_device(), settings, senders)
     }
 
-    fn on(fake: FakeProvider, settings: SiteSettings, senders: usize) -> Self {
-        let dials = SiteSettings {
+    fn on(fake: FakeProvider, settings: PortSettings, senders: usize) -> Self {
+        let dials = PortSettings {
             // Each session that a sender dials counts as two.
             max_sessions: 400,
             receive_buffers: 512,
@@ -71,18 +71,18 @@ impl Crowd {
         Self {
             talkers: Vec::new(),
             senders: (0..senders)
-                .map(|_| (runtime(Driver::Caller), open_site(&fake, dials)))
+                .map(|_| (runtime(Driver::Caller), open_port(&fake, dials)))
                 .collect(),
             runtime: runtime(Driver::Caller),
-            site: open_site(&fake, settings),
+            rdma_port: open_port(&fake, settings),
             fake,
         }
     }
 
     /// Opens a session from one of the sending nodes, and a channel over it.
     fn join(&mut self, from: usize) {
-        let (dials, site) = &self.senders[from];
-        let pairs = pairs([site, &self.site]).unwrap();
+        let (dials, rdma_port) = &self.senders[from];
+        let pairs = pairs([rdma_port, &self.rdma_port]).unwrap();
         let queue_pair = pairs[0].endpoint().pair.queue_pair;
         let mut ends = pairs.into_iter().zip(connection());
         let mut admit = |runtime: &Arc<Runtime>| {
@@ -372,7 +372,7 @@ fn queue_pairs_with_receives_of_their_own_keep_their_credit() {
     fake.change(DEVICE, |device| {
         device.attributes.max_shared_receive_queues = 0;
     });
-    let settings = SiteSettings {
+    let settings = PortSettings {
         receive_buffers: 200,
         session_credit: 32,
         ..lends(64, 4)
@@ -396,16 +396,16 @@ fn queue_pairs_with_receives_of_their_own_keep_their_credit() {
     crowd.run(&[0, 1, 2], 300);
 }
 
-/// A node that dials its peer and is dialed by it has both kinds of sessions on one site.
+/// A node that dials its peer and is dialed by it has both kinds of sessions on one RDMA port.
 #[test]
-fn dialed_and_accepted_sessions_share_a_site() {
+fn dialed_and_accepted_sessions_share_a_port() {
     let fake = one_device();
     let settings = lends(2, 3);
-    let sites = [open_site(&fake, settings), open_site(&fake, settings)];
+    let rdma_ports = [open_port(&fake, settings), open_port(&fake, settings)];
     let runtimes = [runtime(Driver::Caller), runtime(Driver::Caller)];
     // For each direction: both ends, and the dialing end's connection.
     let sessions = [[0, 1], [1, 0]].map(|[dials, accepts]| {
-        let pairs = pairs([&sites[dials], &sites[accepts]]).unwrap();
+        let pairs = pairs([&rdma_ports[dials], &rdma_ports[accepts]]).unwrap();
         let streams = connection();
         let tcp = streams[0].try_clone().unwrap();
         let mut ends = pairs.into_iter().zip(streams);
@@ -415,9 +415,9 @@ fn dialed_and_accepted_sessions_share_a_site() {
         });
         (ends, tcp)
     });
-    for site in &sites {
-        assert_eq!(site.max_sessions(), 3);
-        assert!(site.prepare(false).is_err(), "two and one are taken");
+    for rdma_port in &rdma_ports {
+        assert_eq!(rdma_port.max_sessions(), 3);
+        assert!(rdma_port.prepare(false).is_err(), "two and one are taken");
     }
     let settle = || while runtimes.each_ref().map(|one| one.poll_ready()) != [false; 2] {};
     let spec = ChannelSpec {
@@ -466,7 +466,7 @@ fn dialed_and_accepted_sessions_share_a_site() {
         settle();
     }
     settle();
-    let [one, other] = &sites;
+    let [one, other] = &rdma_ports;
     assert!(other.prepare(true).is_err());
     assert!(other.prepare(false).is_ok());
     assert!(one.prepare(true).is_ok());

@@ -15,7 +15,7 @@ struct OneSided {
 impl OneSided {
     fn on(stage: &Stage) -> Self {
         let [quick, slow] = [&stage.nodes[1], &stage.nodes[0]];
-        let [pair, theirs] = pairs([&slow.site, &quick.site]).unwrap();
+        let [pair, theirs] = pairs([&slow.rdma_port, &quick.rdma_port]).unwrap();
         let [tcp, theirs_tcp] = connection();
         let session = quick.runtime.admit(admission(theirs_tcp, theirs)).unwrap();
         let sender = open_sender(quick, &session);
@@ -96,7 +96,8 @@ fn a_peer_without_a_session_keeps_no_receive_buffers() {
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.open(1, "beside", WINDOW);
     stage.settle();
-    let [mut flooding, waiting] = pairs([&stage.nodes[1].site, &stage.nodes[0].site]).unwrap();
+    let [mut flooding, waiting] =
+        pairs([&stage.nodes[1].rdma_port, &stage.nodes[0].rdma_port]).unwrap();
     for _ in 0..2 * settings().receive_buffers {
         let entries = [ScatterEntry::unregistered(&[7; 64])];
         let id = WorkId::new(Operation::Send, 0, 0);

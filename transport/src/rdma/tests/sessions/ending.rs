@@ -338,15 +338,15 @@ fn a_broken_device_ends_every_session_and_a_port_event_none() {
     assert_eq!(consume_until_over(&mut receiver), 1, "it had arrived");
     assert!(matches!(cause(&mut receiver), EndCause::DeviceLost { .. }));
     assert!(other[0].is_gone() && other[1].is_gone());
-    // The site is unusable now.
-    let [pair, _] = pairs(stage.nodes.each_ref().map(|node| &node.site)).unwrap();
+    // The RDMA port is unusable now.
+    let [pair, _] = pairs(stage.nodes.each_ref().map(|node| &node.rdma_port)).unwrap();
     let [stream, _kept] = connection();
     let refused = stage.nodes[0].runtime.admit(admission(stream, pair));
     assert!(
         refused
             .unwrap_err()
             .to_string()
-            .contains("open its site anew")
+            .contains("open its port anew")
     );
 }
 
@@ -365,19 +365,23 @@ fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_anothe
     // The drain of the device's queue pairs waits for completions that never come.
     clock.advance(ibex_verbs::DEFAULT_DRAIN_TIMEOUT);
     stage.settle();
-    let sites = [(); 2].map(|()| open_site(&stage.fake, settings()));
-    let [one, other] = pairs([&sites[0], &sites[1]]).unwrap();
+    let rdma_ports = [(); 2].map(|()| open_port(&stage.fake, settings()));
+    let [one, other] = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap();
     let [stream, peer_stream] = connection();
     let again = [(0, stream, one), (1, peer_stream, other)].map(|(node, stream, pair)| {
         let runtime = &stage.nodes[node].runtime;
         runtime.admit(admission(stream, pair)).unwrap()
     });
     stage.settle();
-    assert!(stage.nodes.iter().all(|node| node.site.is_lost()));
+    assert!(stage.nodes.iter().all(|node| node.rdma_port.is_lost()));
     assert!(!again[0].is_gone() && !again[1].is_gone());
     // Only handles of the first session keep the first devices open.
-    for (node, (site, session)) in stage.nodes.iter_mut().zip(sites.into_iter().zip(again)) {
-        node.site = site;
+    for (node, (rdma_port, session)) in stage
+        .nodes
+        .iter_mut()
+        .zip(rdma_ports.into_iter().zip(again))
+    {
+        node.rdma_port = rdma_port;
         node.session = session;
     }
     assert_eq!(stage.fake.alive()["contexts"], 2);
@@ -416,7 +420,7 @@ fn a_refused_request_to_send_or_receive_ends_the_session() {
 }
 
 #[test]
-fn messages_outlive_their_session_site_and_node() {
+fn messages_outlive_their_session_port_and_node() {
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("outlives", WINDOW);
     send(&mut sender, 9, 2000);

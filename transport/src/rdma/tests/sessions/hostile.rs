@@ -23,8 +23,8 @@ struct Victim {
 impl Victim {
     fn new() -> Self {
         let fake = one_device();
-        let sites = [open_site(&fake, settings()), open_site(&fake, settings())];
-        let [pair, ours] = pairs([&sites[0], &sites[1]]).unwrap();
+        let rdma_ports = [open_port(&fake, settings()), open_port(&fake, settings())];
+        let [pair, ours] = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap();
         let queue_pair = ours.endpoint().pair.queue_pair;
         let runtime = runtime(Driver::Caller);
         let [tcp, stream] = connection();

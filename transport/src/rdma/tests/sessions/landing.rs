@@ -18,7 +18,7 @@ use crate::{clock::StoppedClock, session::EndCause};
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {
     let fake = one_device();
     fake.change(DEVICE, device);
-    let settings = SiteSettings {
+    let settings = PortSettings {
         grants_memory: true,
         ..settings()
     };
@@ -63,7 +63,7 @@ fn active(stage: &Stage, name: &str) -> (SendHandle, ReceiveHandle) {
 }
 
 fn blocks(stage: &Stage) -> u32 {
-    stage.nodes[1].site.landings()
+    stage.nodes[1].rdma_port.landings()
 }
 
 fn why(receiver: &mut ReceiveHandle) -> EndCause {
@@ -283,7 +283,7 @@ fn a_block_is_not_written_while_its_message_is_read() {
 }
 
 #[test]
-fn blocks_are_bounded_for_a_session_and_for_a_site() {
+fn blocks_are_bounded_for_a_session_and_for_a_port() {
     let stage = trusting();
     let channels: Vec<_> = (0..LANDINGS_PER_SESSION / LANDINGS_PER_CHANNEL + 3)
         .map(|number| active(&stage, &number.to_string()))
@@ -291,7 +291,7 @@ fn blocks_are_bounded_for_a_session_and_for_a_site() {
     assert_eq!(blocks(&stage), LANDINGS_PER_SESSION as u32);
     drop(channels);
 
-    let settings = SiteSettings {
+    let settings = PortSettings {
         grants_memory: true,
         landing_blocks: 5,
         ..settings()
@@ -302,7 +302,7 @@ fn blocks_are_bounded_for_a_session_and_for_a_site() {
     drop(channels);
     stage.settle();
     assert_eq!(blocks(&stage), 0);
-    let settings = SiteSettings {
+    let settings = PortSettings {
         landing_blocks: 0,
         ..settings
     };
@@ -439,14 +439,14 @@ fn a_word_of_a_block_that_is_not_the_peers_ends_the_session() {
 #[test]
 fn the_queue_pair_of_a_peer_that_is_not_trusted_lets_nothing_in() {
     let fake = one_device();
-    let settings = SiteSettings {
+    let settings = PortSettings {
         grants_memory: true,
         ..settings()
     };
-    let site = open_site(&fake, settings);
+    let rdma_port = open_port(&fake, settings);
     for is_trusted in [false, true] {
         let before = fake.modifications().len();
-        let pair = site.prepare_for(true, is_trusted).unwrap();
+        let pair = rdma_port.prepare_for(true, is_trusted).unwrap();
         assert_eq!(pair.grants_memory(), is_trusted);
         let opened = fake.modifications().split_off(before);
         let lets_in = |change: &Modification| change.attributes.access_flags != 0;

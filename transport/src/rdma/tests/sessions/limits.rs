@@ -7,12 +7,12 @@ use ibex_verbs::{
 use rustix::io::Errno;
 
 use super::*;
-use crate::rdma::SiteError;
+use crate::rdma::PortError;
 
 #[test]
 fn credit_is_never_exceeded_whatever_the_receiver_does() {
     // `Stage` asserts when it is dropped that no message ever waited for a receive.
-    let stage = Stage::with(SiteSettings {
+    let stage = Stage::with(PortSettings {
         receive_buffers: 64,
         held_buffers: 16,
         session_credit: 8,
@@ -44,7 +44,7 @@ fn credit_is_never_exceeded_whatever_the_receiver_does() {
 
 #[test]
 fn a_full_send_queue_holds_back_and_loses_nothing() {
-    let stage = Stage::with(SiteSettings {
+    let stage = Stage::with(PortSettings {
         receive_buffers: 1024,
         session_credit: 512,
         send_requests: 64,
@@ -179,29 +179,29 @@ fn a_queue_pair_with_receives_of_its_own_carries_the_same() {
 #[test]
 fn buffers_for_a_shared_queue_may_be_too_few_where_there_is_none() {
     let fake = one_device();
-    let few = SiteSettings {
+    let few = PortSettings {
         receive_buffers: 40,
         ..settings()
     };
-    assert_eq!(open_site(&fake, few).max_sessions(), 16);
+    assert_eq!(open_port(&fake, few).max_sessions(), 16);
     fake.change(DEVICE, |device| {
         device.attributes.max_shared_receive_queues = 0;
     });
-    let error = Site::open(&fake.provider(), &choice(DeviceKind::Software), few).unwrap_err();
+    let error = RdmaPort::open(&fake.provider(), &choice(DeviceKind::Software), few).unwrap_err();
     assert_eq!(
         error.to_string(),
         "receive_buffers is 40, and can be 50 (session_credit and 18, for one session) to 1048576"
     );
-    let enough = SiteSettings {
+    let enough = PortSettings {
         receive_buffers: 50,
         ..few
     };
-    assert_eq!(open_site(&fake, enough).max_sessions(), 1);
+    assert_eq!(open_port(&fake, enough).max_sessions(), 1);
 }
 
-fn of_site(error: &VerbsError) -> &SiteError {
+fn of_port(error: &VerbsError) -> &PortError {
     match error {
-        VerbsError::Other(error) => error.downcast_ref().expect("an error of the site"),
+        VerbsError::Other(error) => error.downcast_ref().expect("an error of the port"),
         other => panic!("{other}"),
     }
 }
@@ -209,21 +209,23 @@ fn of_site(error: &VerbsError) -> &SiteError {
 #[test]
 fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     let fake = one_device();
-    let site = open_site(&fake, settings());
-    let covered = site.max_sessions();
+    let rdma_port = open_port(&fake, settings());
+    let covered = rdma_port.max_sessions();
     assert_eq!(covered, settings().max_sessions);
-    let mut prepared: Vec<_> = (2..covered).map(|_| site.prepare(false).unwrap()).collect();
+    let mut prepared: Vec<_> = (2..covered)
+        .map(|_| rdma_port.prepare(false).unwrap())
+        .collect();
     // A dialing end reserves one more buffer.
-    prepared.push(site.prepare(true).unwrap());
-    let error = site.prepare(false).unwrap_err();
-    assert!(matches!(of_site(&error), SiteError::NoSeat { limit, .. } if *limit == covered));
+    prepared.push(rdma_port.prepare(true).unwrap());
+    let error = rdma_port.prepare(false).unwrap_err();
+    assert!(matches!(of_port(&error), PortError::NoSeat { limit, .. } if *limit == covered));
     assert_eq!(
         error.to_string(),
         "RDMA device rxe0 has no place for another session: there are 16, and 17 would be taken \
          (one that this node dialed may take two); raise max_sessions"
     );
     prepared.pop();
-    site.prepare(false).unwrap();
+    rdma_port.prepare(false).unwrap();
 }
 
 /// Checks the defaults on a device like soft-RoCE, whose completion queues have at most 32767
@@ -231,29 +233,29 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
 #[test]
 fn a_short_completion_queue_means_fewer_places_and_says_so() {
     let fake = one_device();
-    let site = open_site(&fake, SiteSettings::default());
-    assert_eq!(site.max_sessions(), (32767 - 4096) / 130);
-    let prepared: Vec<_> = (0..site.max_sessions())
-        .map(|_| site.prepare(false).unwrap())
+    let rdma_port = open_port(&fake, PortSettings::default());
+    assert_eq!(rdma_port.max_sessions(), (32767 - 4096) / 130);
+    let prepared: Vec<_> = (0..rdma_port.max_sessions())
+        .map(|_| rdma_port.prepare(false).unwrap())
         .collect();
     assert_eq!(prepared.len(), 220);
-    let error = site.prepare(false).unwrap_err();
+    let error = rdma_port.prepare(false).unwrap_err();
     assert!(
-        matches!(of_site(&error), SiteError::NoSeat { limit: 220, .. }),
+        matches!(of_port(&error), PortError::NoSeat { limit: 220, .. }),
         "{error}"
     );
 }
 
 #[test]
 fn advice_about_too_few_sessions_depends_on_the_limit_that_is_short() {
-    let next_step = |change: fn(&mut FakeDevice), settings: SiteSettings| {
+    let next_step = |change: fn(&mut FakeDevice), settings: PortSettings| {
         let fake = one_device();
         fake.change(DEVICE, change);
-        let site = open_site(&fake, settings);
-        let _prepared: Vec<_> = (0..site.max_sessions())
-            .map(|_| site.prepare(false).unwrap())
+        let rdma_port = open_port(&fake, settings);
+        let _prepared: Vec<_> = (0..rdma_port.max_sessions())
+            .map(|_| rdma_port.prepare(false).unwrap())
             .collect();
-        let text = site.prepare(false).unwrap_err().to_string();
+        let text = rdma_port.prepare(false).unwrap_err().to_string();
         let (_, next_step) = text.split_once("; ").unwrap();
         next_step.to_owned()
     };
@@ -265,7 +267,7 @@ fn advice_about_too_few_sessions_depends_on_the_limit_that_is_short() {
         next_step(|device| device.attributes.max_completions = 700, settings()),
         "lower send_requests or receive_buffers: the device's completion queue holds no more"
     );
-    let apart = SiteSettings {
+    let apart = PortSettings {
         shared_receives: false,
         ..settings()
     };
@@ -281,11 +283,11 @@ fn advice_about_too_few_sessions_depends_on_the_limit_that_is_short() {
 }
 
 #[test]
-fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
+fn sizes_beyond_the_device_end_a_port_with_the_setting_to_lower() {
     let refused = |change: fn(&mut FakeDevice), settings| {
         let fake = one_device();
         fake.change(DEVICE, change);
-        let opened = Site::open(&fake.provider(), &choice(DeviceKind::Software), settings);
+        let opened = RdmaPort::open(&fake.provider(), &choice(DeviceKind::Software), settings);
         assert!(fake.alive().is_empty(), "{:?}", fake.alive());
         opened.unwrap_err().to_string()
     };
@@ -303,7 +305,7 @@ fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
          and its limit is 100; lower its depth (receive_buffers)"
     );
     // A session with a receive queue of its own needs only its own entries of the completion queue.
-    let apart = SiteSettings {
+    let apart = PortSettings {
         shared_receives: false,
         ..settings()
     };
@@ -353,47 +355,47 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
     let fake = one_device();
     let refused = |settings| {
         let error =
-            Site::open(&fake.provider(), &choice(DeviceKind::Software), settings).unwrap_err();
+            RdmaPort::open(&fake.provider(), &choice(DeviceKind::Software), settings).unwrap_err();
         error.to_string()
     };
     let wrong = [
         (
-            SiteSettings {
+            PortSettings {
                 buffer_bytes: 2048,
                 ..settings()
             },
             "buffer_bytes is 2048, and can be a multiple of 64 from 4096 to 65536",
         ),
         (
-            SiteSettings {
+            PortSettings {
                 buffer_bytes: 4097,
                 ..settings()
             },
             "buffer_bytes is 4097, and can be a multiple of 64 from 4096 to 65536",
         ),
         (
-            SiteSettings {
+            PortSettings {
                 session_credit: 1,
                 ..settings()
             },
             "session_credit is 1, and can be 2 to 65536",
         ),
         (
-            SiteSettings {
+            PortSettings {
                 send_requests: 8,
                 ..settings()
             },
             "send_requests is 8, and can be 64 to 32768",
         ),
         (
-            SiteSettings {
+            PortSettings {
                 receive_buffers: 32,
                 ..settings()
             },
             "receive_buffers is 32, and can be 33 (max_sessions and 17) to 1048576",
         ),
         (
-            SiteSettings {
+            PortSettings {
                 receive_buffers: 49,
                 shared_receives: false,
                 ..settings()
@@ -402,7 +404,7 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
              1048576",
         ),
         (
-            SiteSettings {
+            PortSettings {
                 held_buffers: (1 << 20) + 1,
                 ..settings()
             },
@@ -412,14 +414,17 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
     for (settings, says) in wrong {
         assert_eq!(refused(settings), says);
     }
-    let site = open_site(&fake, settings());
-    let (mut one, other) = (site.prepare(true).unwrap(), site.prepare(false).unwrap());
+    let rdma_port = open_port(&fake, settings());
+    let (mut one, other) = (
+        rdma_port.prepare(true).unwrap(),
+        rdma_port.prepare(false).unwrap(),
+    );
     let mut theirs = other.endpoint();
     theirs.buffer_bytes = 1024;
     let error = one.connect(&theirs).unwrap_err();
     assert!(matches!(
-        of_site(&error),
-        SiteError::PeerEndpoint { given: 1024, .. }
+        of_port(&error),
+        PortError::PeerEndpoint { given: 1024, .. }
     ));
     one.connect(&other.endpoint()).unwrap();
 }
@@ -427,17 +432,17 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
 #[test]
 fn completions_interrupt_by_the_vector_of_the_settings() {
     let fake = one_device();
-    let on_vector = |completion_vector| SiteSettings {
+    let on_vector = |completion_vector| PortSettings {
         completion_vector,
         ..settings()
     };
-    let sites = [0, 1].map(|vector| open_site(&fake, on_vector(vector)));
+    let rdma_ports = [0, 1].map(|vector| open_port(&fake, on_vector(vector)));
     let made = fake.completion_queues();
     let vectors: Vec<_> = made.iter().map(|(vector, _)| *vector).collect();
     assert_eq!(vectors, [0, 1]);
-    drop(sites);
+    drop(rdma_ports);
     let chosen = choice(DeviceKind::Software);
-    let error = Site::open(&fake.provider(), &chosen, on_vector(2)).unwrap_err();
+    let error = RdmaPort::open(&fake.provider(), &chosen, on_vector(2)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "completion_vector is 2, and can be 0 to 1: RDMA device rxe0 has 2"
@@ -448,12 +453,12 @@ fn completions_interrupt_by_the_vector_of_the_settings() {
 fn relaxed_ordering_is_asked_for_in_all_memory_or_in_none() {
     for relaxed_ordering in [false, true] {
         let fake = one_device();
-        let relaxed = SiteSettings {
+        let relaxed = PortSettings {
             relaxed_ordering,
             ..settings()
         };
-        let site = open_site(&fake, relaxed);
-        let pairs = pairs([&site, &site]).unwrap();
+        let rdma_port = open_port(&fake, relaxed);
+        let pairs = pairs([&rdma_port, &rdma_port]).unwrap();
         let asked = fake.region_accesses();
         // The regions are the receive buffers, and the heads of two sessions.
         assert_eq!(asked.len(), 3);
@@ -468,21 +473,21 @@ fn relaxed_ordering_is_asked_for_in_all_memory_or_in_none() {
     }
 }
 
-/// Checks that receives can still complete if the site replaced them wrongly.
+/// Checks that receives can still complete if the RDMA port replaced them wrongly.
 #[test]
 fn the_completion_queue_has_room_for_receives_that_are_replaced() {
     let mut device = soft_roce();
     device.has_exact_queues = true;
     let fake = FakeProvider::new(vec![device]);
-    let sites = [(256, 128), (1024, 256)].map(|(held_buffers, replaceable)| {
-        let settings = SiteSettings {
+    let rdma_ports = [(256, 128), (1024, 256)].map(|(held_buffers, replaceable)| {
+        let settings = PortSettings {
             held_buffers,
             ..settings()
         };
-        (open_site(&fake, settings), replaceable)
+        (open_port(&fake, settings), replaceable)
     });
     // The sizes are 256 receives, and for each of 16 sessions 128 sends and the last two requests.
-    let sizes = sites.each_ref().map(|(_, more)| 256 + 16 * 130 + more);
+    let sizes = rdma_ports.each_ref().map(|(_, more)| 256 + 16 * 130 + more);
     let made = fake.completion_queues();
     assert_eq!(made, sizes.map(|size| (0, size)));
 }

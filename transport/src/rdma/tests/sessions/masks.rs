@@ -13,13 +13,13 @@ use super::*;
 use crate::rdma::settings_of;
 
 /// Returns each masked device, polled in each way.
-fn masked() -> impl Iterator<Item = (FakeProvider, SiteSettings, &'static Mask)> {
+fn masked() -> impl Iterator<Item = (FakeProvider, PortSettings, &'static Mask)> {
     Mask::ALL.iter().flat_map(|mask| {
         mask.pollings().iter().map(move |&polling| {
             println!("{}, {polling}", mask.name);
             let fake = one_device();
             fake.change(DEVICE, mask.device);
-            let mut wanted = SiteSettings {
+            let mut wanted = PortSettings {
                 completion_polling: Some(polling),
                 ..settings()
             };

@@ -1,4 +1,4 @@
-//! Sessions over the fake provider: two nodes in one process, each with its own site, and a
+//! Sessions over the fake provider: two nodes in one process, each with its own RDMA port, and a
 //! connection between them in the state after the handshake.
 
 mod abandoning;
@@ -39,7 +39,7 @@ use crate::{
     channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
     engine::Admission,
     node::{SessionShared, Wait},
-    rdma::{PreparedPair, Site, SiteSettings},
+    rdma::{PortSettings, PreparedPair, RdmaPort},
     runtime::{Driver, Runtime, RuntimeConfig},
     session::{Fabric, PeerDescription, SessionStats},
     wire::WireParts,
@@ -57,25 +57,25 @@ struct Node {
     // Fields in drop order.
     session: Arc<SessionShared>,
     runtime: Arc<Runtime>,
-    site: Arc<Site>,
+    rdma_port: Arc<RdmaPort>,
     /// A second handle of the connection, to break it.
     tcp: TcpStream,
 }
 
 /// Returns settings small enough for tests to reach the limits, and large enough for several
 /// sessions.
-fn settings() -> SiteSettings {
-    SiteSettings {
+fn settings() -> PortSettings {
+    PortSettings {
         receive_buffers: 256,
         held_buffers: 256,
         max_sessions: 16,
         session_credit: 32,
-        ..SiteSettings::default()
+        ..PortSettings::default()
     }
 }
 
-fn open_site(fake: &FakeProvider, settings: SiteSettings) -> Arc<Site> {
-    Site::open(&fake.provider(), &choice(DeviceKind::Software), settings).unwrap()
+fn open_port(fake: &FakeProvider, settings: PortSettings) -> Arc<RdmaPort> {
+    RdmaPort::open(&fake.provider(), &choice(DeviceKind::Software), settings).unwrap()
 }
 
 fn runtime(driver: Driver) -> Arc<Runtime> {
@@ -102,8 +102,8 @@ fn connection() -> [TcpStream; 2] {
 }
 
 /// Prepares and connects both ends.
-fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
-    let [mut one, mut other] = [sites[0].prepare(true)?, sites[1].prepare(false)?];
+fn pairs(rdma_ports: [&Arc<RdmaPort>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
+    let [mut one, mut other] = [rdma_ports[0].prepare(true)?, rdma_ports[1].prepare(false)?];
     one.connect(&other.endpoint())?;
     other.connect(&one.endpoint())?;
     Ok([one, other])
@@ -142,17 +142,17 @@ impl Stage {
         Self::with(settings())
     }
 
-    fn with(settings: SiteSettings) -> Self {
+    fn with(settings: PortSettings) -> Self {
         Self::on(one_device(), settings)
     }
 
-    fn on(fake: FakeProvider, settings: SiteSettings) -> Self {
+    fn on(fake: FakeProvider, settings: PortSettings) -> Self {
         let stage = Self::driven(Driver::Caller, fake, settings);
         stage.settle();
         stage
     }
 
-    fn driven(driver: Driver, fake: FakeProvider, settings: SiteSettings) -> Self {
+    fn driven(driver: Driver, fake: FakeProvider, settings: PortSettings) -> Self {
         Self::admitted(driver, fake, settings, |_, _| {})
     }
 
@@ -160,15 +160,15 @@ impl Stage {
     fn admitted(
         driver: Driver,
         fake: FakeProvider,
-        settings: SiteSettings,
+        settings: PortSettings,
         change: impl Fn(usize, &mut Admission),
     ) -> Self {
-        let sites = [open_site(&fake, settings), open_site(&fake, settings)];
-        let pairs = pairs([&sites[0], &sites[1]]).unwrap();
+        let rdma_ports = [open_port(&fake, settings), open_port(&fake, settings)];
+        let pairs = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap();
         let queue_pairs = [0, 1].map(|end| pairs[end].endpoint().pair.queue_pair);
-        let mut parts = sites.into_iter().zip(pairs).zip(connection());
+        let mut parts = rdma_ports.into_iter().zip(pairs).zip(connection());
         let nodes = [0, 1].map(|end| {
-            let ((site, pair), tcp) = parts.next().unwrap();
+            let ((rdma_port, pair), tcp) = parts.next().unwrap();
             let runtime = runtime(driver);
             let kept = tcp.try_clone().unwrap();
             let mut admission = admission(tcp, pair);
@@ -177,7 +177,7 @@ impl Stage {
                 tcp: kept,
                 session: runtime.admit(admission).unwrap(),
                 runtime,
-                site,
+                rdma_port,
             }
         });
         Self {
@@ -254,7 +254,7 @@ impl Stage {
 
     /// Begins another session between the two.
     fn another_session(&self) -> [Arc<SessionShared>; 2] {
-        let pairs = pairs(self.nodes.each_ref().map(|node| &node.site)).unwrap();
+        let pairs = pairs(self.nodes.each_ref().map(|node| &node.rdma_port)).unwrap();
         let mut ends = pairs.into_iter().zip(connection());
         let sessions = self.nodes.each_ref().map(|node| {
             let (pair, tcp) = ends.next().unwrap();

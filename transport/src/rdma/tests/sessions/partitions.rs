@@ -1,5 +1,5 @@
-//! The partition of a site, which is looked up in the port's table for each queue pair and must be
-//! the same at both ends.
+//! The partition of an RDMA port, which is looked up in the port's table for each queue pair and
+//! must be the same at both ends.
 
 use ibex_verbs::{
     GidType, PartitionKey, QueuePairState, discovery::Choice, provider::fake::FakeDevice,
@@ -20,14 +20,14 @@ fn set_keys(device: &mut FakeDevice, keys: &[u16]) {
     device.ports[0].attributes.pkey_table_len = keys.len() as u16;
 }
 
-fn open(fake: &FakeProvider, key: Option<u16>) -> Result<Arc<Site>, VerbsError> {
+fn open(fake: &FakeProvider, key: Option<u16>) -> Result<Arc<RdmaPort>, VerbsError> {
     let chosen = Choice {
         gid: FakeDevice::infiniband(DEVICE, 12).ports[0].gids[0],
         partition_key: key.map(|key| PartitionKey::new(key).unwrap()),
         ..choice(DeviceKind::Software)
     };
     assert_eq!(chosen.gid.gid_type, GidType::InfiniBand);
-    Site::open(&fake.provider(), &chosen, settings())
+    RdmaPort::open(&fake.provider(), &chosen, settings())
 }
 
 /// Returns the indices in the port's table that queue pairs were given, in the order in which they
@@ -43,9 +43,9 @@ fn places(fake: &FakeProvider) -> Vec<u16> {
 #[test]
 fn queue_pairs_are_in_the_partition_of_the_choice_wherever_its_key_stands() {
     let fake = with_keys(&[0xffff, 0x8002, 0x0001, 0x8001]);
-    let site = open(&fake, Some(0x8001)).unwrap();
-    assert_eq!(site.partition_key(), PartitionKey::new(0x8001));
-    let made = pairs([&site, &site]).unwrap();
+    let rdma_port = open(&fake, Some(0x8001)).unwrap();
+    assert_eq!(rdma_port.partition_key(), PartitionKey::new(0x8001));
+    let made = pairs([&rdma_port, &rdma_port]).unwrap();
     assert_eq!(places(&fake), [3, 3]);
     assert_eq!(
         made[0].endpoint().pair.partition_key,
@@ -56,11 +56,11 @@ fn queue_pairs_are_in_the_partition_of_the_choice_wherever_its_key_stands() {
     let moved =
         "its LID 12, partition 0x8001 at index 3 became LID 12, partition 0x8001 at index 1";
     assert_eq!(
-        site.look_at_port().unwrap(),
-        PortNews::Moved(site.of_port(moved)),
+        rdma_port.look_at_port().unwrap(),
+        PortNews::Moved(rdma_port.of_port(moved)),
         "queue pairs of before send with another key now"
     );
-    let again = pairs([&site, &site]).unwrap();
+    let again = pairs([&rdma_port, &rdma_port]).unwrap();
     assert_eq!(places(&fake), [3, 3, 1, 1]);
     drop((made, again));
     // Without a chosen key, the first is used.
@@ -79,9 +79,9 @@ fn a_partition_that_the_port_is_not_in_is_told_with_its_table() {
     assert!(fake.alive().is_empty(), "{:?}", fake.alive());
     // The same holds for a partition that the port has left.
     fake.change(DEVICE, |device| set_keys(device, &[0xffff, 0x8001]));
-    let site = open(&fake, Some(0x8001)).unwrap();
+    let rdma_port = open(&fake, Some(0x8001)).unwrap();
     fake.change(DEVICE, |device| set_keys(device, &[0xffff, 0x8002]));
-    assert_eq!(site.prepare(true).unwrap_err().to_string(), says);
+    assert_eq!(rdma_port.prepare(true).unwrap_err().to_string(), says);
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn two_ends_that_take_no_packets_of_each_other_are_refused_before_they_try() {
             "both ends' ports are limited members of their partition (keys 0x7fff and 0x7fff), ",
         ),
     ] {
-        let sites = keys.map(|key| open(&fake, Some(key)).unwrap());
+        let rdma_ports = keys.map(|key| open(&fake, Some(key)).unwrap());
         let asked = fake.modifications().len();
-        let error = pairs([&sites[0], &sites[1]]).unwrap_err();
+        let error = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap_err();
         assert!(error.to_string().starts_with(says), "{error}");
         assert_eq!(fake.modifications().len(), asked + 2, "INIT and no more");
     }

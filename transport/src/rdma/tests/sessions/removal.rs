@@ -34,7 +34,7 @@ impl Stage {
 #[test]
 fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is_lost() {
     let clock = StoppedClock::stop();
-    let stage = Stage::with(SiteSettings {
+    let stage = Stage::with(PortSettings {
         grants_memory: true,
         ..settings()
     });
@@ -54,8 +54,8 @@ fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is
     stage.settle();
     stage.remove_device();
     stage.settle_until_closed(&clock);
-    // Handles, rings, messages and sites all still exist.
-    assert!(stage.nodes.iter().all(|node| node.site.is_lost()));
+    // Handles, rings, messages and RDMA ports all still exist.
+    assert!(stage.nodes.iter().all(|node| node.rdma_port.is_lost()));
     for _ in 11..20 {
         held.push(receiver.poll().unwrap().expect("what came before"));
     }
@@ -79,31 +79,31 @@ fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is
     let why = "RDMA device rxe0 was removed from this machine".to_owned();
     assert!(causes.contains(&EndCause::DeviceLost { why }), "{causes:?}");
     // No new object can be made on the device.
-    let refused = stage.nodes[0].site.prepare(true).unwrap_err();
+    let refused = stage.nodes[0].rdma_port.prepare(true).unwrap_err();
     assert!(matches!(refused, VerbsError::Closed { .. }), "{refused}");
 }
 
 #[test]
-fn a_site_without_sessions_is_closed_as_well() {
+fn a_port_without_sessions_is_closed_as_well() {
     let fake = one_device();
-    let site = open_site(&fake, settings());
+    let rdma_port = open_port(&fake, settings());
     let runtime = runtime(Driver::Threads);
-    runtime.care_for(&site).unwrap();
+    runtime.care_for(&rdma_port).unwrap();
     fake.change(DEVICE, |device| device.is_listed = false);
     let until = Instant::now() + PATIENCE;
     while !fake.alive().is_empty() {
         assert!(Instant::now() < until, "left: {:?}", fake.alive());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(runtime.care_for(&site).is_err());
+    assert!(runtime.care_for(&rdma_port).is_err());
 }
 
 #[test]
 fn a_renamed_device_stays() {
     let fake = one_device();
-    let site = open_site(&fake, settings());
+    let rdma_port = open_port(&fake, settings());
     fake.change(DEVICE, |device| device.name = "another".to_owned());
-    assert!(site.is_listed());
+    assert!(rdma_port.is_listed());
 }
 
 #[test]

@@ -13,8 +13,8 @@ use super::*;
 use crate::session::EndCause;
 
 /// Returns settings for two nodes that trust each other.
-fn trusting() -> SiteSettings {
-    SiteSettings {
+fn trusting() -> PortSettings {
+    PortSettings {
         grants_memory: true,
         ..settings()
     }
@@ -120,7 +120,7 @@ fn churn_keeps_the_registered_memory_bounded() {
     const MESSAGES: u64 = 10_000;
     const LONGEST: usize = 300_000;
     const HELD: usize = 5;
-    let settings = SiteSettings {
+    let settings = PortSettings {
         landing_blocks: 0,
         ..trusting()
     };

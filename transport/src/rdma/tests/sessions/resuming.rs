@@ -34,8 +34,8 @@ struct Way {
     is_cut: Mutex<bool>,
     /// The second node says that it has no such session.
     is_forgotten: Mutex<bool>,
-    /// The sites on which queue pairs are made, if any can be made.
-    sites: Mutex<Option<[Arc<Site>; 2]>>,
+    /// The RDMA ports on which queue pairs are made, if any can be made.
+    rdma_ports: Mutex<Option<[Arc<RdmaPort>; 2]>>,
     /// The two ends' newest queue pairs.
     newest: Mutex<Option<[u32; 2]>>,
     /// The newest connection.
@@ -67,8 +67,8 @@ impl Way {
     }
 
     fn pairs(&self) -> Result<[PreparedPair; 2], String> {
-        let sites = self.sites.lock().unwrap();
-        let [here, there] = sites.as_ref().ok_or("there is no device")?;
+        let rdma_ports = self.rdma_ports.lock().unwrap();
+        let [here, there] = rdma_ports.as_ref().ok_or("there is no device")?;
         let pairs = pairs([here, there]).map_err(|error| error.to_string())?;
         let numbers = [0, 1].map(|end: usize| pairs[end].endpoint().pair.queue_pair);
         *self.newest.lock().unwrap() = Some(numbers);
@@ -180,15 +180,15 @@ impl Stream {
 }
 
 impl Resuming {
-    fn new(settings: SiteSettings) -> Self {
+    fn new(settings: PortSettings) -> Self {
         Self::on(one_device(), settings)
     }
 
-    fn on(fake: FakeProvider, settings: SiteSettings) -> Self {
+    fn on(fake: FakeProvider, settings: PortSettings) -> Self {
         Self::by(FailoverPolicy::Only(Fabric::Tcp), fake, settings)
     }
 
-    pub(super) fn by(ways: FailoverPolicy, fake: FakeProvider, settings: SiteSettings) -> Self {
+    pub(super) fn by(ways: FailoverPolicy, fake: FakeProvider, settings: PortSettings) -> Self {
         Self::between(Some(ways), fake, settings)
     }
 
@@ -197,7 +197,7 @@ impl Resuming {
     pub(super) fn between(
         ways: Option<FailoverPolicy>,
         fake: FakeProvider,
-        settings: SiteSettings,
+        settings: PortSettings,
     ) -> Self {
         let clock = StoppedClock::stop();
         let way = Arc::<Way>::default();
@@ -211,7 +211,8 @@ impl Resuming {
                 max_age: None,
             });
         });
-        *way.sites.lock().unwrap() = Some([0, 1].map(|end| stage.nodes[end].site.clone()));
+        *way.rdma_ports.lock().unwrap() =
+            Some([0, 1].map(|end| stage.nodes[end].rdma_port.clone()));
         stage.settle();
         let channels = [0, 1].map(|from| {
             let (sender, receiver) = stage.open(from, "stream", WINDOW);
@@ -317,14 +318,14 @@ impl Resuming {
             // Less than a batch of receives waits to be posted again.
             assert!(fake.shared_receives(tag).len() + 16 > receive_buffers);
             assert_eq!(node.runtime.lent_and_free(node.session.id).0, 0);
-            assert_eq!(node.site.landings(), 0);
+            assert_eq!(node.rdma_port.landings(), 0);
         }
         assert_eq!(fake.alive().get("queue pairs"), None, "{:?}", fake.alive());
     }
 }
 
-pub(super) fn trusting() -> SiteSettings {
-    SiteSettings {
+pub(super) fn trusting() -> PortSettings {
+    PortSettings {
         grants_memory: true,
         ..settings()
     }
@@ -351,9 +352,9 @@ impl Resuming {
         newest.unwrap_or(self.stage.queue_pairs())
     }
 
-    /// Chooses the sites of the next queue pairs, and returns the sites so far.
-    pub(super) fn move_to(&self, sites: [Arc<Site>; 2]) -> [Arc<Site>; 2] {
-        let before = self.way.sites.lock().unwrap().replace(sites);
+    /// Chooses the RDMA ports of the next queue pairs, and returns the RDMA ports so far.
+    pub(super) fn move_to(&self, rdma_ports: [Arc<RdmaPort>; 2]) -> [Arc<RdmaPort>; 2] {
+        let before = self.way.rdma_ports.lock().unwrap().replace(rdma_ports);
         before.expect("there is a device")
     }
 

@@ -8,8 +8,8 @@ use super::{
 
 /// Returns settings with few posted buffers, which are soon used twice, and `held_buffers` spare
 /// ones.
-fn few_and(held_buffers: u32) -> SiteSettings {
-    SiteSettings {
+fn few_and(held_buffers: u32) -> PortSettings {
+    PortSettings {
         receive_buffers: 64,
         held_buffers,
         ..settings()
@@ -73,7 +73,7 @@ fn a_device_that_keeps_too_many_is_opened_anew_and_sessions_go_on() {
     let mut test = Resuming::by(VERBS_FIRST, one_device(), little);
     test.fall_silent();
     test.breaks_and_keeps(10, 1);
-    let opened_anew = [0, 1].map(|_| open_site(&test.stage.fake, little));
+    let opened_anew = [0, 1].map(|_| open_port(&test.stage.fake, little));
     let before = test.move_to(opened_anew);
     test.carry(TWO_ROUNDS);
     test.settle_resumed(2);

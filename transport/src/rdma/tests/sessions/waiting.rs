@@ -116,7 +116,7 @@ fn a_program_that_asks_for_the_set_last_is_woken() {
 /// ever.
 #[test]
 fn a_stream_with_little_credit_flows_while_both_sides_sleep() {
-    let settings = SiteSettings {
+    let settings = PortSettings {
         receive_buffers: 64,
         held_buffers: 16,
         session_credit: 4,

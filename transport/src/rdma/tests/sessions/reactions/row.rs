@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A session of the first node in a given state, with a stream of messages in each direction. The
-/// same site has another session, whose peer has an older version.
+/// same RDMA port has another session, whose peer has an older version.
 pub(super) struct Row {
     test: Resuming,
     situation: Situation,
@@ -182,7 +182,7 @@ impl Row {
             Fact::Removed => {
                 fake.change(DEVICE, |device| device.is_listed = false);
                 let node = &self.test.stage.nodes[0];
-                node.runtime.look_for_device(node.site.clone());
+                node.runtime.look_for_device(node.rdma_port.clone());
             }
         }
         self.test.stage.settle_first();
@@ -252,15 +252,15 @@ impl Row {
             true => "over",
             false => "up",
         };
-        let site = &stage.nodes[0].site;
-        let site = match (site.is_lost(), site.is_closed()) {
+        let rdma_port = &stage.nodes[0].rdma_port;
+        let rdma_port = match (rdma_port.is_lost(), rdma_port.is_closed()) {
             (_, true) => "closed",
             (true, false) => "lost",
             (false, false) => "open",
         };
         let after = Calls::of(stage);
         format!(
-            "session {session}, its receiver {handle}; other {older}; site {site}; moved to ERR \
+            "session {session}, its receiver {handle}; other {older}; port {rdma_port}; moved to ERR \
              {}, limits armed {}; counted {} events, {} ignored, {} strays",
             after.errors - before.errors,
             after.armed - before.armed,
@@ -275,14 +275,14 @@ impl Row {
         let stage = &self.test.stage;
         stage.settle();
         stage.fake.change(DEVICE, |device| *device = soft_roce());
-        let sites = stage
+        let rdma_ports = stage
             .nodes
             .each_ref()
-            .map(|node| match node.site.is_lost() {
-                true => open_site(&stage.fake, trusting()),
-                false => node.site.clone(),
+            .map(|node| match node.rdma_port.is_lost() {
+                true => open_port(&stage.fake, trusting()),
+                false => node.rdma_port.clone(),
             });
-        self.test.move_to(sites);
+        self.test.move_to(rdma_ports);
     }
 
     /// Makes the peer reachable again, and lets the device report what it has held back.
@@ -419,7 +419,7 @@ impl Row {
         };
         write!(outcome, "; {over}, peer {peer}; arrived {forth} and {back}").unwrap();
         // The shared receives that queue pairs had taken are posted again.
-        if !stage.nodes[0].site.is_lost() {
+        if !stage.nodes[0].rdma_port.is_lost() {
             let posted = posted_receives(stage);
             assert!(posted + 16 > self.receives, "{posted} {outcome}");
         }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Breaks a session in the middle of a stream, after `at` messages.
-fn goes_on_behind(how: Breaks, at: u64, settings: SiteSettings) {
+fn goes_on_behind(how: Breaks, at: u64, settings: PortSettings) {
     let mut test = Resuming::new(settings);
     let receives = posted_receives(&test.stage);
     test.carry(at);
@@ -38,7 +38,7 @@ fn so_it_does_where_no_memory_is_granted() {
 
 #[test]
 fn so_it_does_where_each_session_has_its_own_receive_queue() {
-    let settings = SiteSettings {
+    let settings = PortSettings {
         shared_receives: false,
         ..trusting()
     };
@@ -60,7 +60,7 @@ fn a_device_that_fails_or_is_removed_is_closed_and_the_session_goes_on() {
         if is_removed {
             fake.change(DEVICE, |device| device.is_listed = false);
             for node in &test.stage.nodes {
-                node.runtime.look_for_device(node.site.clone());
+                node.runtime.look_for_device(node.rdma_port.clone());
             }
         } else {
             let event = RawEvent {

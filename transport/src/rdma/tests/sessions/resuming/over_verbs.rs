@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn gets_another_pair_behind(how: Breaks, at: u64, settings: SiteSettings) {
+fn gets_another_pair_behind(how: Breaks, at: u64, settings: PortSettings) {
     let mut test = Resuming::by(VERBS_FIRST, one_device(), settings);
     let receives = match settings.shared_receives {
         true => posted_receives(&test.stage),
@@ -49,7 +49,7 @@ fn another_queue_pair_is_as_good_where_no_memory_is_granted_or_no_queue_shared()
     for (at, how) in [(9, Breaks::Send(5)), (16, Breaks::Connection)] {
         gets_another_pair_behind(how, at, settings());
     }
-    let own = SiteSettings {
+    let own = PortSettings {
         shared_receives: false,
         ..trusting()
     };
@@ -65,7 +65,7 @@ fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
         let ways = FailoverPolicy::VerbsThenTcp { after, back };
         let mut test = Resuming::by(ways, one_device(), trusting());
         test.carry(30);
-        *test.way.sites.lock().unwrap() = None;
+        *test.way.rdma_ports.lock().unwrap() = None;
         let broken = clock::now();
         test.breaks(Breaks::PairEvent(1));
         test.settle_resumed(1);
@@ -82,8 +82,12 @@ fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
 
         // The session stays on its connection even if it is offered a queue pair, because its
         // messages may be too long.
-        let sites = test.stage.nodes.each_ref().map(|node| node.site.clone());
-        let pairs = pairs([&sites[0], &sites[1]]).unwrap();
+        let rdma_ports = test
+            .stage
+            .nodes
+            .each_ref()
+            .map(|node| node.rdma_port.clone());
+        let pairs = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap();
         let [_here, there] = reconnections(100, Some(pairs));
         test.stage.nodes[1].runtime.resume(there);
         test.settle_resumed(2);
@@ -98,7 +102,7 @@ fn where_only_verbs_will_do_it_waits_for_it() {
     let only = FailoverPolicy::Only(Fabric::Verbs);
     let mut test = Resuming::by(only, one_device(), trusting());
     test.carry(30);
-    let sites = test.way.sites.lock().unwrap().take();
+    let rdma_ports = test.way.rdma_ports.lock().unwrap().take();
     test.breaks(Breaks::PairEvent(1));
     test.carry(3);
     test.settle_asking();
@@ -109,7 +113,7 @@ fn where_only_verbs_will_do_it_waits_for_it() {
     let sessions = || test.stage.nodes.iter().map(|node| &node.session);
     assert!(sessions().all(|session| session.is_suspended()));
     assert!(sessions().all(|session| session.fabric() == Fabric::Verbs));
-    *test.way.sites.lock().unwrap() = sites;
+    *test.way.rdma_ports.lock().unwrap() = rdma_ports;
     test.settle_resumed(1);
     test.settle_over(Fabric::Verbs);
     test.carry(40);
@@ -122,12 +126,12 @@ fn where_only_verbs_will_do_it_waits_for_it() {
 fn a_device_that_was_removed_and_is_back_is_used_again() {
     let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
     test.carry(30);
-    *test.way.sites.lock().unwrap() = None;
+    *test.way.rdma_ports.lock().unwrap() = None;
     test.stage
         .fake
         .change(DEVICE, |device| device.is_listed = false);
     for node in &test.stage.nodes {
-        node.runtime.look_for_device(node.site.clone());
+        node.runtime.look_for_device(node.rdma_port.clone());
     }
     test.carry(10);
     test.settle_asking();
@@ -136,8 +140,8 @@ fn a_device_that_was_removed_and_is_back_is_used_again() {
     test.stage
         .fake
         .change(DEVICE, |device| device.is_listed = true);
-    let sites = [0, 1].map(|_| open_site(&test.stage.fake, trusting()));
-    *test.way.sites.lock().unwrap() = Some(sites);
+    let rdma_ports = [0, 1].map(|_| open_port(&test.stage.fake, trusting()));
+    *test.way.rdma_ports.lock().unwrap() = Some(rdma_ports);
     test.settle_resumed(1);
     test.settle_over(Fabric::Verbs);
     let written = test.written();
@@ -204,7 +208,7 @@ fn a_session_that_returns_to_verbs_gets_a_queue_pair_when_tcp_breaks() {
         test.breaks(Breaks::PairEvent(1));
         test.carry(5);
         test.settle_resumed(resumed + 1);
-        *test.way.sites.lock().unwrap() = None;
+        *test.way.rdma_ports.lock().unwrap() = None;
         test.way.asked.lock().unwrap().clear();
         test.breaks(Breaks::Connection);
         test.carry(5);

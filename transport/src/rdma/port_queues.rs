@@ -1,15 +1,15 @@
-//! The queues of a site that an engine polls.
+//! The queues of an RDMA port that an engine polls.
 
 use ibex_verbs::{AsyncEvents, CompletionWait, PostError, ReceiveQueue, WorkId};
 
 use super::arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
 
-/// The queues of a site.
+/// The queues of an RDMA port.
 #[derive(Debug)]
-pub(crate) struct SiteQueues {
-    /// The completion queue of all queue pairs of the site.
+pub(crate) struct PortQueues {
+    /// The completion queue of all queue pairs of the RDMA port.
     pub(crate) wait: CompletionWait,
-    /// The receive queue of all queue pairs of the site; `None` if each has its own.
+    /// The receive queue of all queue pairs of the RDMA port; `None` if each has its own.
     pub(crate) shared: Option<SharedReceives>,
     /// The device's asynchronous events; `None` if an earlier opener of the device reads them.
     pub(crate) events: Option<AsyncEvents>,

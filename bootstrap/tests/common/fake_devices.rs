@@ -8,11 +8,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use ibex_bootstrap::message::{GidType, VerbsEndpoint};
-use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsPair, VerbsSite};
+use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair};
 
 /// A device of hardware, as its handshakes say.
 #[derive(Debug, Default)]
-pub(crate) struct FakeSite {
+pub(crate) struct FakeDevices {
     /// The time that every call takes.
     pub(crate) delay: Duration,
     /// Queue pairs that exist.
@@ -21,7 +21,7 @@ pub(crate) struct FakeSite {
     pub(crate) asked: Mutex<Vec<(IpAddr, ThreadId)>>,
 }
 
-/// A queue pair of the fake site.
+/// A queue pair of the fake devices.
 #[derive(Debug)]
 pub(crate) struct FakePair {
     /// The peer that it is connected to.
@@ -30,7 +30,7 @@ pub(crate) struct FakePair {
     pairs: Arc<AtomicU32>,
 }
 
-impl VerbsSite for FakeSite {
+impl VerbsDevices for FakeDevices {
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
         thread::sleep(self.delay);
         let asked = (local, thread::current().id());

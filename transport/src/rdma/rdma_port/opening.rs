@@ -1,4 +1,4 @@
-//! The opening of a site, in two steps that may run on two threads.
+//! The opening of an RDMA port, in two steps that may run on two threads.
 //!
 //! The first step opens the device and tests how it works, which takes a second if the device does
 //! not answer. The second step makes the queues and receive buffers. Memory belongs to the NUMA
@@ -17,22 +17,22 @@ use ibex_verbs::{
     provider::Provider,
 };
 
-use super::{Opened, SEND_BATCH, Site, Standing, new_number, port_of, refused};
+use super::{Opened, RdmaPort, SEND_BATCH, Standing, new_number, port_of, refused};
 use crate::rdma::{
     arrival_buffers::ArrivalBuffers,
-    site_counters::SiteCounters,
-    site_queues::{SharedReceives, SiteQueues},
-    site_settings::SiteSettings,
+    port_counters::PortCounters,
+    port_queues::{PortQueues, SharedReceives},
+    port_settings::PortSettings,
 };
 
 /// An open device port that has no queues yet.
 #[derive(Debug)]
-pub struct SiteOpening {
+pub struct PortOpening {
     device: Device,
     domain: ProtectionDomain,
     choice: Choice,
     /// The settings; `shared_receives` is set only if the device supports it.
-    settings: SiteSettings,
+    settings: PortSettings,
 
     // Sizes.
     max_sessions: u32,
@@ -45,7 +45,7 @@ pub struct SiteOpening {
     has_immediate: bool,
 }
 
-impl SiteOpening {
+impl PortOpening {
     /// Opens the device that [discovery](ibex_verbs::discovery) chose, and tests how it works.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl SiteOpening {
     pub fn begin(
         provider: &Arc<dyn Provider>,
         choice: &Choice,
-        mut settings: SiteSettings,
+        mut settings: PortSettings,
     ) -> Result<Self, VerbsError> {
         settings.check()?;
         let device = Device::open(provider, &choice.device)?;
@@ -116,7 +116,7 @@ impl SiteOpening {
     ///
     /// # Errors
     /// [`VerbsError`] for a limit of the device, or the limit on locked memory.
-    pub fn finish(self) -> Result<Arc<Site>, VerbsError> {
+    pub fn finish(self) -> Result<Arc<RdmaPort>, VerbsError> {
         let (device, settings) = (&self.device, self.settings);
         let limits = device.attributes();
         let wait = CompletionWait::over(self.completion_queue()?);
@@ -141,12 +141,12 @@ impl SiteOpening {
             let start = slab.base().addr().get();
             start..start + slab.bytes()
         });
-        let queues = SiteQueues {
+        let queues = PortQueues {
             wait,
             shared,
             events,
         };
-        Ok(Arc::new(Site {
+        Ok(Arc::new(RdmaPort {
             port: choice.port,
             gid: choice.gid,
             partition_key: choice.partition_key,
@@ -158,13 +158,13 @@ impl SiteOpening {
             sessions: AtomicU32::new(0),
             landings: AtomicU32::new(0),
             has_immediate: self.has_immediate,
-            leavers: AtomicU32::new(0),
+            draining_pairs: AtomicU32::new(0),
             has_undrained: AtomicBool::new(false),
-            unjoined: Arc::default(),
+            pending_pairs: Arc::default(),
             #[cfg(test)]
             arrival_memory,
             queues: Mutex::new(Some(queues)),
-            counters: SiteCounters::default(),
+            counters: PortCounters::default(),
             settings,
             name: device.name().to_owned(),
             max_queue_pairs: limits.max_queue_pairs,
@@ -209,7 +209,7 @@ fn vectors(device: &Device) -> u32 {
     device.attributes().completion_vectors.max(1)
 }
 
-fn check_vector(device: &Device, settings: &SiteSettings) -> Result<(), VerbsError> {
+fn check_vector(device: &Device, settings: &PortSettings) -> Result<(), VerbsError> {
     let vectors = vectors(device);
     if settings.completion_vector < vectors {
         return Ok(());
@@ -229,7 +229,7 @@ fn choose_polling(
     device: &Device,
     domain: &ProtectionDomain,
     choice: &Choice,
-    settings: &SiteSettings,
+    settings: &PortSettings,
 ) -> PollingChoice {
     let wish = PollingWish {
         forced: settings.completion_polling,

@@ -1,4 +1,4 @@
-//! The queue pairs of a site that belong to no session yet.
+//! The queue pairs of an RDMA port that belong to no session yet.
 //!
 //! A queue pair takes receives from the start, and its peer may send as soon as it has heard that
 //! this end is connected. That is before the local engine has made a session for the queue pair.
@@ -15,24 +15,24 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::site::new_number;
+use super::rdma_port::new_number;
 use ibex_base::sync::lock;
 
 /// The list of queue pairs without a session, by queue pair number.
 #[derive(Debug, Default)]
-pub(crate) struct Unjoined {
+pub(crate) struct PendingPairs {
     tickets: Mutex<BTreeMap<u32, u64>>,
 }
 
 /// A queue pair's entry in the list; dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    list: Arc<Unjoined>,
+    list: Arc<PendingPairs>,
     queue_pair: u32,
     ticket: u64,
 }
 
-impl Unjoined {
+impl PendingPairs {
     /// Lists a queue pair.
     pub(super) fn list(self: &Arc<Self>, queue_pair: u32) -> Ticket {
         let ticket = new_number();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_ticket_lasts_as_long_as_it_lives_and_leaves_a_later_one_alone() {
-        let list = Arc::new(Unjoined::default());
+        let list = Arc::new(PendingPairs::default());
         let first = list.list(7);
         assert_eq!(list.ticket(7), Some(first.get()));
         assert_eq!(list.ticket(8), None);

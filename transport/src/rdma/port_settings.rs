@@ -7,14 +7,14 @@ use ibex_protocol::{
 };
 use ibex_verbs::{CompletionPolling, ConnectionSettings, VerbsError};
 
-use super::{arrival_buffers::REPOST_BATCH, site::SEND_ENTRIES};
+use super::{arrival_buffers::REPOST_BATCH, rdma_port::SEND_ENTRIES};
 
-/// The settings of a [`Site`](super::Site).
+/// The settings of an [`RdmaPort`](super::RdmaPort).
 ///
-/// A site registers, and so locks, `(receive_buffers + held_buffers) * buffer_bytes`, which is 36
-/// MiB by default, and for each session 32 KiB and the rings of its senders.
+/// An RDMA port registers, and so locks, `(receive_buffers + held_buffers) * buffer_bytes`, which
+/// is 36 MiB by default, and for each session 32 KiB and the rings of its senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SiteSettings {
+pub struct PortSettings {
     /// Buffers posted for arriving frames. Default: 4096. All sessions share them through a
     /// [broker](ibex_protocol::credit::broker). A session with a receive queue of its own takes
     /// `session_credit` of them and some more.
@@ -44,8 +44,8 @@ pub struct SiteSettings {
     /// The behaviour of queue pairs.
     pub connection: ConnectionSettings,
     /// Grants peers that support it memory to write large messages to, each the memory of its own
-    /// messages. A peer whose queue pair is [made](super::Site::prepare_for) for an untrusted peer
-    /// gets none. This is for trusted peers only: the holder of a key can write to the memory
+    /// messages. A peer whose queue pair is [made](super::RdmaPort::prepare_for) for an untrusted
+    /// peer gets none. This is for trusted peers only: the holder of a key can write to the memory
     /// again, while a message is being read and when later messages lie there. Default: false.
     pub grants_memory: bool,
     /// Blocks that peers are granted ahead, each of 64 KiB and a head: 8 for a channel while it
@@ -65,7 +65,7 @@ pub struct SiteSettings {
     /// on the completion queue. Default: 0; must be less than the device's number of vectors.
     /// Engine number n uses the n-th vector after this one, modulo the number of vectors.
     pub completion_vector: u32,
-    /// The number of the engine that has the site. Default: 0.
+    /// The number of the engine that has the RDMA port. Default: 0.
     pub engine: usize,
     /// Asks the device for relaxed ordering of its memory writes on the PCIe bus. Default: false.
     pub relaxed_ordering: bool,
@@ -73,7 +73,7 @@ pub struct SiteSettings {
     pub completion_times: bool,
 }
 
-impl Default for SiteSettings {
+impl Default for PortSettings {
     fn default() -> Self {
         Self {
             receive_buffers: 4096,
@@ -98,7 +98,7 @@ impl Default for SiteSettings {
     }
 }
 
-impl SiteSettings {
+impl PortSettings {
     /// The maximum of `receive_buffers` and of `held_buffers`.
     pub const MOST_BUFFERS: u32 = 1 << 20;
 

@@ -1,9 +1,9 @@
-//! A site: an engine's objects on one device port.
+//! An RDMA port: the objects of one engine on one device port.
 //!
-//! A site has one protection domain, one completion queue with its channel, the receive buffers,
-//! and one receive queue for all sessions (or one for each, if a device cannot share one). Engines
-//! share no objects of a device: each opens the device for itself. Queue pairs are prepared on any
-//! thread, while the engine that owns the site polls for the live ones.
+//! An RDMA port has one protection domain, one completion queue with its channel, the receive
+//! buffers, and one receive queue for all sessions (or one for each, if a device cannot share one).
+//! Engines share no objects of a device: each opens the device for itself. Queue pairs are prepared
+//! on any thread, while the engine that owns the RDMA port polls for the live ones.
 //!
 //! Its sizes follow from the settings, so that nothing can overflow: the completion queue holds the
 //! completions of all possible sends and receives, and a session whose credit the receive buffers
@@ -27,21 +27,21 @@ use ibex_verbs::{
 
 mod opening;
 
-pub use opening::SiteOpening;
+pub use opening::PortOpening;
 
 use super::{
+    pending_pairs::PendingPairs,
+    port_counters::PortCounters,
+    port_error::PortError,
+    port_queues::PortQueues,
+    port_settings::PortSettings,
     prepared_pair::PreparedPair,
     registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
-    site_counters::SiteCounters,
-    site_error::SiteError,
-    site_queues::SiteQueues,
-    site_settings::SiteSettings,
-    unjoined::Unjoined,
 };
 
 /// An engine's objects on one device port.
 #[derive(Debug)]
-pub struct Site {
+pub struct RdmaPort {
     // The device.
     name: String,
     max_queue_pairs: u32,
@@ -49,38 +49,38 @@ pub struct Site {
     opened: Mutex<Option<Opened>>,
     port: u8,
     gid: GidEntry,
-    /// The partition of the site's queue pairs; `None` means that of the port's first key.
+    /// The partition of the RDMA port's queue pairs; `None` means that of the port's first key.
     partition_key: Option<PartitionKey>,
-    /// The identifiers by which the site's sessions are reached and which the port can change.
+    /// The identifiers by which the RDMA port's sessions are reached and which the port can change.
     standing: Mutex<Standing>,
     /// True once the device, and so every object on it, has stopped working.
     is_lost: AtomicBool,
-    /// The number under which memory is registered for this site.
+    /// The number under which memory is registered for this RDMA port.
     number: u64,
     polling: PollingChoice,
 
     // Settings and state of sessions.
     /// The settings; `shared_receives` is set only if the device supports it.
-    settings: SiteSettings,
+    settings: PortSettings,
     max_sessions: u32,
     sessions: AtomicU32,
     /// Landing blocks that are granted or being read.
     pub(super) landings: AtomicU32,
-    /// Writes of this site can carry immediate data.
+    /// Writes of this RDMA port can carry immediate data.
     has_immediate: bool,
     /// Queue pairs that wait for their last completion.
-    leavers: AtomicU32,
+    draining_pairs: AtomicU32,
     /// True if a destroyed queue pair may have kept some of the shared receives.
     has_undrained: AtomicBool,
     /// Queue pairs that have no session yet.
-    unjoined: Arc<Unjoined>,
+    pending_pairs: Arc<PendingPairs>,
 
     /// The addresses of the shared receive buffers; empty if there are none.
     #[cfg(test)]
     arrival_memory: std::ops::Range<usize>,
     /// The queues that an engine polls, until an engine takes them over.
-    queues: Mutex<Option<SiteQueues>>,
-    pub(crate) counters: SiteCounters,
+    queues: Mutex<Option<PortQueues>>,
+    pub(crate) counters: PortCounters,
 }
 
 /// The objects that keep the device open.
@@ -118,17 +118,17 @@ pub(crate) const SEND_ENTRIES: u32 = 3;
 /// Most sends that are posted with one doorbell.
 pub(crate) const SEND_BATCH: usize = 32;
 
-impl Site {
+impl RdmaPort {
     /// Opens a device port, as [discovery](ibex_verbs::discovery) chose it, on the calling thread.
     ///
     /// # Errors
-    /// As those of [`SiteOpening`].
+    /// As those of [`PortOpening`].
     pub fn open(
         provider: &Arc<dyn Provider>,
         choice: &Choice,
-        settings: SiteSettings,
+        settings: PortSettings,
     ) -> Result<Arc<Self>, VerbsError> {
-        SiteOpening::begin(provider, choice, settings)?.finish()
+        PortOpening::begin(provider, choice, settings)?.finish()
     }
 
     /// Returns the objects that keep the device open.
@@ -141,7 +141,7 @@ impl Site {
 
     /// Closes the device: first its queues, then the registrations, even of memory that handles
     /// still have. Queue pairs that have no session yet keep the device open until they are gone.
-    pub(crate) fn close(&self, queues: SiteQueues) {
+    pub(crate) fn close(&self, queues: PortQueues) {
         let opened = self.opened.lock();
         let opened = opened.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Opened {
@@ -156,7 +156,7 @@ impl Site {
         }
     }
 
-    /// Returns whether the site was closed.
+    /// Returns whether the RDMA port was closed.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.opened().is_err()
@@ -176,7 +176,7 @@ impl Site {
         self.opened().is_ok_and(|opened| opened.device.is_listed())
     }
 
-    /// Returns whether the site has stopped working. New sessions then need another site.
+    /// Returns whether the RDMA port has stopped working. New sessions then need another RDMA port.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         // Relaxed, because a thread that reads the flag late gets an error.
@@ -187,7 +187,7 @@ impl Site {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of the engine that has the site.
+    /// Returns the number of the engine that has the RDMA port.
     #[must_use]
     pub fn engine(&self) -> usize {
         self.settings.engine
@@ -237,13 +237,13 @@ impl Site {
     /// Returns whether a queue pair waits for its last completion.
     #[inline]
     pub(crate) fn is_left(&self) -> bool {
-        self.leavers.load(Ordering::Relaxed) > 0
+        self.draining_pairs.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that a queue pair waits for its last completion, for the life of the returned value.
-    pub(crate) fn leaves(self: &Arc<Self>) -> Leaver {
-        self.leavers.fetch_add(1, Ordering::Relaxed);
-        Leaver(self.clone())
+    pub(crate) fn leaves(self: &Arc<Self>) -> DrainGuard {
+        self.draining_pairs.fetch_add(1, Ordering::Relaxed);
+        DrainGuard(self.clone())
     }
 
     /// Returns whether a queue pair was destroyed before it was drained, since the last call.
@@ -265,7 +265,7 @@ impl Site {
     }
 
     /// Like [`prepare`](Self::prepare), for a peer that may be untrusted. An untrusted peer is
-    /// granted no memory, whatever the [settings](SiteSettings::grants_memory) say, and its queue
+    /// granted no memory, whatever the [settings](PortSettings::grants_memory) say, and its queue
     /// pair accepts no writes.
     ///
     /// # Errors
@@ -276,7 +276,7 @@ impl Site {
         is_trusted: bool,
     ) -> Result<PreparedPair, VerbsError> {
         let grants_memory = is_trusted && self.settings.grants_memory;
-        let seat = Seat::take(self, dialed)?;
+        let permit = SessionPermit::take(self, dialed)?;
         let Opened {
             builder,
             domain,
@@ -290,8 +290,8 @@ impl Site {
         let builder = builder.pkey_index(local.partition.index);
         let pair = builder.build(self.port, self.settings.connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
-        let ticket = self.unjoined.list(pair.number());
-        let mut prepared = PreparedPair::new(seat, &domain, pair, ticket, first, local, dialed)?;
+        let ticket = self.pending_pairs.list(pair.number());
+        let mut prepared = PreparedPair::new(permit, &domain, pair, ticket, first, local, dialed)?;
         prepared.grants_memory = grants_memory;
         Ok(prepared)
     }
@@ -316,7 +316,7 @@ impl Site {
         &self.polling
     }
 
-    /// Returns the number of sessions that the site has room for.
+    /// Returns the number of sessions that the RDMA port has room for.
     #[must_use]
     pub fn max_sessions(&self) -> u32 {
         self.max_sessions
@@ -343,7 +343,7 @@ impl Site {
         }
     }
 
-    pub(super) fn settings(&self) -> &SiteSettings {
+    pub(super) fn settings(&self) -> &PortSettings {
         &self.settings
     }
 
@@ -360,15 +360,15 @@ impl Site {
     }
 
     /// Returns the queue pairs that have no session yet.
-    pub(crate) fn unjoined(&self) -> &Unjoined {
-        &self.unjoined
+    pub(crate) fn pending_pairs(&self) -> &PendingPairs {
+        &self.pending_pairs
     }
 
     /// Gives an engine the queues to poll, once.
-    pub(crate) fn take_into_care(&self) -> Result<SiteQueues, VerbsError> {
+    pub(crate) fn take_into_care(&self) -> Result<PortQueues, VerbsError> {
         let mut queues = lock(&self.queues);
         queues.take().ok_or_else(|| {
-            SiteError::Taken {
+            PortError::Taken {
                 device: self.device().to_owned(),
             }
             .into()
@@ -377,7 +377,7 @@ impl Site {
 
     /// Takes the queues back from an engine that cannot poll them after all. Another engine may try
     /// next.
-    pub(crate) fn give_back(&self, queues: SiteQueues) {
+    pub(crate) fn give_back(&self, queues: PortQueues) {
         let mut kept = lock(&self.queues);
         *kept = Some(queues);
     }
@@ -455,9 +455,9 @@ impl Site {
         RegisteredMessage::of(self.number, lease.attachments())
     }
 
-    /// Returns the registration from which this site's queue pairs send a ring: `before`, if it
-    /// belongs to this site, otherwise that of [`register_ring`](Self::register_ring), which is
-    /// made if there is none.
+    /// Returns the registration from which this RDMA port's queue pairs send a ring: `before`, if
+    /// it belongs to this RDMA port, otherwise that of [`register_ring`](Self::register_ring),
+    /// which is made if there is none.
     pub(crate) fn ring_to_send(
         &self,
         lease: &RingLease,
@@ -473,7 +473,8 @@ impl Site {
             .map_err(|error| unregistered(MemoryUse::Ring, lease.capacity(), error))
     }
 
-    /// Returns the registration from which this site's queue pairs send a large message of `bytes`.
+    /// Returns the registration from which this RDMA port's queue pairs send a large message of
+    /// `bytes`.
     pub(crate) fn message_to_send(
         &self,
         lease: &LargeLease,
@@ -512,58 +513,61 @@ impl std::fmt::Display for Standing {
     }
 }
 
-/// A session's share of a site's capacity, given back when its queue pair is gone.
+/// A session's share of an RDMA port's capacity, given back when its queue pair is gone.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    pub(crate) site: Arc<Site>,
+pub(crate) struct SessionPermit {
+    pub(crate) rdma_port: Arc<RdmaPort>,
     /// Places that the session takes. Each place has receive buffers in addition to the session's
     /// credit.
-    seats: u32,
+    places: u32,
     /// The queue pair was drained before it was destroyed.
     is_drained: bool,
 }
 
-impl Seat {
-    fn take(site: &Arc<Site>, dialed: bool) -> Result<Self, VerbsError> {
-        let seats = match site.settings.shared_receives {
+impl SessionPermit {
+    fn take(rdma_port: &Arc<RdmaPort>, dialed: bool) -> Result<Self, VerbsError> {
+        let places = match rdma_port.settings.shared_receives {
             true => reserved_buffers(dialed) as u32,
             false => 1,
         };
-        let take = |taken: u32| (taken + seats <= site.max_sessions).then_some(taken + seats);
+        let take =
+            |taken: u32| (taken + places <= rdma_port.max_sessions).then_some(taken + places);
         // Relaxed, because the number only guards a sum and orders no other access.
-        let taken = site
+        let taken = rdma_port
             .sessions
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         match taken {
             Ok(_) => Ok(Self {
-                site: site.clone(),
-                seats,
+                rdma_port: rdma_port.clone(),
+                places,
                 is_drained: false,
             }),
-            Err(taken) => Err(SiteError::NoSeat {
-                device: site.device().to_owned(),
-                sessions: taken + seats,
-                limit: site.max_sessions,
-                next_step: site.next_step_for_more(),
+            Err(taken) => Err(PortError::NoSeat {
+                device: rdma_port.device().to_owned(),
+                sessions: taken + places,
+                limit: rdma_port.max_sessions,
+                next_step: rdma_port.next_step_for_more(),
             }
             .into()),
         }
     }
 }
 
-impl Seat {
+impl SessionPermit {
     /// Notes that the queue pair was drained, so that none of its receives is missing.
     pub(crate) fn was_drained(&mut self) {
         self.is_drained = true;
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         if !self.is_drained {
-            self.site.has_undrained.store(true, Ordering::Relaxed);
+            self.rdma_port.has_undrained.store(true, Ordering::Relaxed);
         }
-        self.site.sessions.fetch_sub(self.seats, Ordering::Relaxed);
+        self.rdma_port
+            .sessions
+            .fetch_sub(self.places, Ordering::Relaxed);
     }
 }
 
@@ -609,10 +613,10 @@ fn unregistered(what: MemoryUse, bytes: usize, error: VerbsError) -> MemoryError
 }
 
 /// Mark of a queue pair that waits for its last completion.
-pub(crate) struct Leaver(Arc<Site>);
+pub(crate) struct DrainGuard(Arc<RdmaPort>);
 
-impl Drop for Leaver {
+impl Drop for DrainGuard {
     fn drop(&mut self) {
-        self.0.leavers.fetch_sub(1, Ordering::Relaxed);
+        self.0.draining_pairs.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,13 +1,13 @@
-//! Errors of a site that do not come from its device.
+//! Errors of an RDMA port that do not come from its device.
 #![forbid(unsafe_code)]
 
 use ibex_verbs::VerbsError;
 
-/// A request that a site cannot fulfil, although its device could. It comes in a
+/// A request that an RDMA port cannot fulfil, although its device could. It comes in a
 /// [`VerbsError::Other`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SiteError {
+pub enum PortError {
     /// All of the node's places for sessions are taken.
     #[error(
         "RDMA device {device} has no place for another session: there are {limit}, and {sessions} \
@@ -34,10 +34,10 @@ pub enum SiteError {
         /// The value of the quantity.
         given: u32,
     },
-    /// Another node already uses the site.
+    /// Another node already uses the RDMA port.
     #[error(
-        "RDMA device {device}: its completion queue belongs to another node of this process; open a \
-         site for each node"
+        "RDMA device {device}: its completion queue belongs to another node of this process; open the \
+         port for each node"
     )]
     Taken {
         /// The device.
@@ -45,10 +45,10 @@ pub enum SiteError {
     },
 }
 
-impl From<SiteError> for VerbsError {
-    fn from(error: SiteError) -> Self {
+impl From<PortError> for VerbsError {
+    fn from(error: PortError) -> Self {
         Self::Other(error.into())
     }
 }
 
-ibex_base::debug_as_display!(SiteError);
+ibex_base::debug_as_display!(PortError);

@@ -1,11 +1,11 @@
-//! Counters of a site, for all of its sessions together.
+//! Counters of an RDMA port, for all of its sessions together.
 #![forbid(unsafe_code)]
 
 use crate::counter::Counter;
 
-/// Counters of a site. The engine's holder writes them, and any thread reads them.
+/// Counters of an RDMA port. The engine's holder writes them, and any thread reads them.
 #[derive(Debug, Default)]
-pub(crate) struct SiteCounters {
+pub(crate) struct PortCounters {
     polls: Counter,
     empty_polls: Counter,
     events: Counter,
@@ -13,9 +13,9 @@ pub(crate) struct SiteCounters {
     strays: Counter,
 }
 
-/// Counts of a site so far.
+/// Counts of an RDMA port so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SiteCounts {
+pub(crate) struct PortCounts {
     /// Polls for completions.
     pub(crate) polls: u64,
     /// Polls that found nothing.
@@ -28,7 +28,7 @@ pub(crate) struct SiteCounts {
     pub(crate) strays: u64,
 }
 
-impl SiteCounters {
+impl PortCounters {
     /// Counts a poll.
     pub(crate) fn polled(&self, found: usize) {
         self.polls.add(1);
@@ -46,8 +46,8 @@ impl SiteCounters {
         self.strays.add(1);
     }
 
-    pub(crate) fn counts(&self) -> SiteCounts {
-        SiteCounts {
+    pub(crate) fn counts(&self) -> PortCounts {
+        PortCounts {
             polls: self.polls.get(),
             empty_polls: self.empty_polls.get(),
             events: self.events.get(),
