@@ -19,7 +19,7 @@ use ibex_bootstrap::handshake::{
 use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions, Secret,
-    Ticket, VerbsDevice, VerbsPair, VerbsDevices, parse_message,
+    Ticket, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
 };
 use ibex_tls::Credentials;
 
