@@ -73,6 +73,9 @@ enum Traffic {
     Echo,
 }
 
+/// The allocations here and there in each round.
+type Rounds = Vec<(u64, u64)>;
+
 /// The most rounds that are played until one is without allocations.
 const ROUNDS: usize = 10;
 /// The messages of a round.
@@ -126,8 +129,9 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
     value: fn() -> &'static T,
 ) -> Proof {
     let here = move |party: &mut Party| {
-        if let Err(why) = receiving_side::<T, C>(party, traffic, value()) {
-            panic!("{why}: {:?}", party.peer.stats());
+        if let Err(rounds) = receiving_side::<T, C>(party, traffic, value()) {
+            let stats = party.peer.stats();
+            panic!("allocations here and there, by round: {rounds:?}: {stats:?}");
         }
     };
     let there = move |party: &mut Party| {
@@ -140,7 +144,8 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
 fn control(setup: Setup) -> Proof {
     let here = |party: &mut Party| {
         let verdict = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64]);
-        verdict.expect_err("an allocation was planted");
+        let rounds = verdict.expect_err("an allocation was planted");
+        assert!(rounds.iter().all(|(_, there)| *there >= 1), "{rounds:?}");
     };
     let there = |party: &mut Party| {
         let now = Arc::new(Barrier::new(2));
@@ -166,8 +171,8 @@ fn control(setup: Setup) -> Proof {
 
 /// Plays rounds here until one is without allocations in both processes. The other process
 /// [follows](follow_rounds).
-fn lead_rounds(party: &mut Party, mut round: impl FnMut()) -> Result<(), String> {
-    let mut counts = Vec::new();
+fn lead_rounds(party: &mut Party, mut round: impl FnMut()) -> Result<(), Rounds> {
+    let mut counts = Rounds::new();
     loop {
         party.meet();
         let here = allocations_of(&mut round);
@@ -181,7 +186,7 @@ fn lead_rounds(party: &mut Party, mut round: impl FnMut()) -> Result<(), String>
             return Ok(());
         }
         if is_over {
-            return Err(format!("allocations here and there, by round: {counts:?}"));
+            return Err(counts);
         }
     }
 }
@@ -246,7 +251,7 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
     party: &mut Party,
     traffic: Traffic,
     answer: &T,
-) -> Result<(), String> {
+) -> Result<(), Rounds> {
     let there = party.peer.channel("there").codec::<C>();
     let mut receiver = there.receiver::<T>().unwrap();
     let back = party.peer.channel("back").codec::<C>();
@@ -320,7 +325,7 @@ impl Traffic {
     /// Returns the messages of a round.
     fn messages(self, setup: Setup) -> u64 {
         let (messages, part) = match self {
-            Traffic::Stream => (STREAMED, 20),
+            Traffic::Stream => (STREAMED, 10),
             Traffic::Echo => (ECHOED, 100),
         };
         setup.count(messages, part)
