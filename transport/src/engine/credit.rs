@@ -18,7 +18,7 @@ use ibex_protocol::{
     framing::Carriage,
 };
 
-use super::{Engine, rdma_ports::PortPoller};
+use super::{Engine, port_poller::PortPoller};
 use crate::{connection::Context, node::RuntimeConfig};
 
 impl Engine {

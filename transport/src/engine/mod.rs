@@ -25,6 +25,7 @@ mod idle;
 mod listener;
 mod mail;
 mod poll;
+mod port_poller;
 mod rdma_ports;
 mod resume;
 mod sessions;
@@ -51,7 +52,8 @@ use credit::{Credit, report_credit};
 use errands::Errands;
 use idle::Watch;
 use poll::{TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL};
-use rdma_ports::{PortLooks, PortPoller};
+use port_poller::PortPoller;
+use rdma_ports::PortLooks;
 
 /// Sessions of a node, and the tools with which they are turned.
 pub(crate) struct Engine {
